@@ -3,6 +3,7 @@
 
 import dataclasses
 import pickle
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +15,15 @@ from PIL import ExifTags, Image
 
 from dense_scenes import coco_folder, mask_folder
 from untrained_dense import untrained_dense
-from viticulture.analysis.galleries import Gallery
+from viticulture.analysis.dense_pictures import gather_dense_pictures
+from viticulture.analysis.galleries import FILE, Gallery, read_galleries
 from viticulture.data.annotations import Boxed, Masked, Objects
 from viticulture.data.dense.inspect import inspect_dense
 from viticulture.data.dense.loader import dense_batches
 from viticulture.data.dense.open import open_dense
 from viticulture.data.images import Records, StoredImages
 from viticulture.evaluation.dense.draw import MISSED, RIGHT, WRONG, color_of, counted_words, draw_classes, draw_judged
-from viticulture.evaluation.dense.judge import judge_dense
+from viticulture.evaluation.dense.judge import judge_dense, read_found
 from viticulture.evaluation.dense.objects import (
     ObjectsEvaluation,
     confusion,
@@ -134,6 +136,16 @@ def test_boxes_count_from_a_score_that_is_given_or_the_best_one() -> None:
     assert evaluate_objects([found((0, 0, 5, 5, 0, 0.9)), found()], TRUE, NAMES, SIZES).threshold == 0.5
 
 
+def test_boxes_of_one_score_count_together_for_the_best_one() -> None:
+    """Of two objects one is found at 0.9 (F1 2/3), the other at 0.5, as are nine boxes of nothing (F1 1/3). Fails if
+    the first box of a score is counted without the others, which would make 0.5 perfect."""
+    here = (0.0, 0.0, 20.0, 20.0, 0)
+    wrong = [(60.0, 60.0, 99.0, 99.0, 0, 0.5)] * 9
+    true = Boxed([objects(here), objects(here)], masks=False)
+    result = evaluate_objects([found((*here, 0.9)), found((*here, 0.5), *wrong)], true, ("disk",), SIZES)
+    assert result.threshold == pytest.approx(0.9)
+
+
 def test_validation_images_choose_the_score_from_which_boxes_count_on_test_images(tmp_path: Path) -> None:
     """True are the surest box of each validation image, and all boxes of each test image, so that each split would
     choose another score. Fails if the test images choose their own, or if what is drawn goes by another."""
@@ -164,6 +176,8 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
     assert test.threshold == val.threshold > alone.threshold
     assert [*judged.results] == ["last/test", "last/val"]
     assert DensePredictor(run).least == val.threshold
+    for kept, each in zip(read_found(run), find(subject, splits["test"]), strict=True):
+        np.testing.assert_array_equal(kept.scores, each.scores)  # else one at the threshold may be drawn as missed
 
     data.annotations["test"] = Boxed([objects(), objects()], masks=False)  # of which nothing can be measured
     assert (judge_dense(run, data).counts, [*read_dense(run)]) == ("last/val", ["last/val"])  # type: ignore[arg-type]
@@ -232,6 +246,24 @@ def test_a_segmenters_numbers_can_be_counted_by_hand() -> None:
     assert result.accuracy == 6 / 7
     assert result.baselines == {"disk everywhere": pytest.approx(4 / 7 / 2)}
     np.testing.assert_allclose(ious, [(2 / 3 + 0) / 2, 1.0])
+
+
+def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> None:
+    """Fails if it has an mIoU of 100 % below its picture, or comes before an image that has one."""
+    run = untrained_dense(tmp_path / "run", "segmentation")
+    pixels = torch.zeros(2, 3, 80, 80, dtype=torch.uint8)
+    images = StoredImages(pixels, torch.arange(2), Records(torch.full((2,), -1), torch.full((2, 2), 80), ["a", "b"]))
+    masks = [np.full((80, 80), 255, np.uint8), np.arange(6400, dtype=np.uint8).reshape(80, 80) % 3]
+    true = Masked(torch.from_numpy(np.stack(masks)), torch.arange(2), lambda i: masks[i])
+    data: Any = SimpleNamespace(held_out={"val": images}, train=images, classes=of_run(run).task.classes)
+    data.annotations, data.image_settings = {"train": true, "val": true}, SimpleNamespace(channels=3)
+    gather_dense_pictures(run, data, judge_dense(run, data))
+    galleries = read_galleries(run.path / FILE)
+    assert galleries is not None
+    (_, (second, measured)), (_, (first, unmeasured)) = galleries["dense"][0].groups
+    assert (second, first) == ("b", "a")
+    assert re.fullmatch("image, truth, answer: mIoU [0-9]+ %", measured)
+    assert unmeasured == "image, truth, answer: no pixel has a class"
 
 
 def test_intervals_lie_about_their_numbers() -> None:

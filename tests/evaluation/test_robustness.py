@@ -256,6 +256,22 @@ def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
     assert "all but extra" in page
 
 
+def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
+    """Of a run without a test. Fails if a table, the page or a file calls what was corrupted test images."""
+    photos(tmp_path / "photos", 8, 0)
+    overrides = {
+        "student.name": "vit_nano", "student.patch_size": 8, "train.epochs": 1, "train.batch_size": 8,
+        "images.image_size": SIDE, "engine.device": "cpu", "schedule.warmup_epochs": 0, "data.test_fraction": 0,
+    }  # fmt: skip
+    run = api.train(str(tmp_path / "photos"), "default/small-images", out=str(tmp_path / "run"), overrides=overrides)
+    sheet = api.robustness(run, limit=1)
+    assert sheet.title == "Errors on the run's validation images, by severity"
+    assert list(read_robustness(run.folder)) == ["validation"]
+    page = (run.path / "report.html").read_text()
+    assert "A validation image, corrupted" in page
+    assert "test image" not in page
+
+
 def test_mistakes_are_said_in_a_line(run: api.Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     photos(tmp_path / "other", 1, 0, ("cats", "dogs"))
     for words, expected in (

@@ -43,6 +43,7 @@ def test_runs_are_found_at_any_depth_and_a_damaged_one_says_so(folder: Path) -> 
     assert first["data"] == "digits"
     assert first["state"] == "finished"
     assert 0 < float(str(first["top-1"])) < 1
+    assert first["images"] == "400 test"  # else one run's validation stands beside another's test unsaid
     assert first["begun"] == "2026-01-02 00:00"
     assert sheet.rows[2][4] == "unreadable"
     assert "1 cannot be read" in sheet.note

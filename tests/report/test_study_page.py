@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections import Counter
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from browser import CHROMIUM, Browser
 from made_study import CLASSES, EVIL, study
 from viticulture.evaluation.results import Evaluations, read_evaluations
 from viticulture.report.pages.study_page import render_study, write_study
+from viticulture.report.sections.class_differences import class_section
 from viticulture.report.sections.stacked import teaching_section
 from viticulture.report.tables.latex import escaped, latex
 from viticulture.report.tables.sheet import Column, Sheet, Spread
@@ -192,6 +194,18 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
     assert all(len(row) == len(names) for row in full_sheet(made).texts())
 
 
+def test_a_table_says_which_images_rank_it(tmp_path: Path) -> None:
+    """Nothing is held out for validation. Fails if the note says that the order is that of validation images."""
+    made = study(tmp_path / "s", ["worse", "best"], (10,), 2)
+    assert "in the order of their validation accuracy" in full_sheet(made).note
+    for cell in made.folder.grid.cells():
+        run = made.folder.run(cell)
+        kept = read_evaluations(run)
+        assert kept is not None
+        run.write("evaluation.json", Evaluations("best/test", {"best/test": kept.results["best/test"]}).to_dict())
+    assert "in the order of their test accuracy" in full_sheet(Study(made.path)).note
+
+
 def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) -> None:
     """The best of three is clear, and stays unnamed while a seed of its rival, then of a third, is not known.
 
@@ -282,6 +296,31 @@ def test_a_study_without_results_has_a_page(tmp_path: Path) -> None:
     text = write_study(Study(tmp_path / "s")).read_text(encoding="utf-8")
     assert "Nothing is finished yet" in text
     assert not {"None", "nan"} & set(Tags(text).words.split())
+
+
+def test_classes_with_fewer_images_than_folds_keep_their_shares(tmp_path: Path) -> None:
+    """Three folds, of which one alone tests an image of the second class, and none one of the last. Counts by hand.
+
+    Fails if a share is of one image where the mean over folds is of a third, or a class without images has a share.
+    """
+    made = study(tmp_path / "s", ["a", "b"], (10,), 3)
+    for cell in made.folder.grid.cells():
+        run, right = made.folder.run(cell), cell.candidate.name == "a"
+        content = run.read("evaluation.json")
+        rare = [[1, 1 if right else 2, 1]] if cell.seed == 0 else []
+        for result in content["results"].values():
+            result["confusion"] = [[0, 0, 8], *rare, [2, 2, 4]]
+        run.write("evaluation.json", content)
+    section = class_section(Study(made.path))
+    chosen = re.search('data-compare="([^"]*)"', section)
+    assert chosen is not None
+    content = json.loads(unescape(chosen[1]))
+    assert content["classes"] == [CLASSES[0], CLASSES[1], CLASSES[2]]
+    assert content["images"] == ["8", "0.3", "4"]
+    assert dict(zip(content["names"], content["recall"], strict=True)) == {"a": [100, 100, 100], "b": [100, 0, 100]}
+    words = Tags(section).words
+    assert re.search("0.3 +100.0 +0.0 +[+]100.0", " ".join(words.split()))
+    assert re.search("taken for.*0.0 % 100.0 %", " ".join(words.split())), "b takes all of them for another"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")

@@ -2,6 +2,7 @@
 """Studies of detectors, segmenters and students of several labels: ranked by what counts of them, with intervals over
 seeds and images."""
 
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from viticulture.models.dense.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.report.pages.study_page import write_study
+from viticulture.report.tables.study import full_sheet
 from viticulture.study.conclude.statistics import difference, precision
 from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.declare.table import read_table
@@ -167,6 +169,26 @@ def test_a_row_names_another_measure(tmp_path: Path) -> None:
     assert [one.candidate.name for one in verdict.standings] == ["better", "plain"]
     assert verdict.measure.title == "AP50 of boxes"
     assert verdict.rivals["plain"].over_images is None  # draws are kept of what counts alone
+
+
+def test_a_page_names_only_intervals_that_there_are(tmp_path: Path) -> None:
+    """Of AP50, of which no draws of images are kept, Student's alone; a sum gains points of its measure. Fails if the
+    bootstrap's is claimed as well, or the points are called top-1."""
+    shares = {"labels": 0.5, "a": 0.6, "b": 0.7, "a + b": 0.9}
+    found = made(tmp_path / "study", "objects", field("objects", shares, **dict.fromkeys(shares, "ap50")), 3)
+    page = write_study(found).read_text(encoding="utf-8")
+    assert "bootstrap" not in page
+    assert "Points of AP50 over labels" in page
+    note = " ".join((full_sheet(found).note, rule_of(page)))
+    assert "Student's over seeds. " in note
+    assert "with Student's interval." in note
+    assert "Student's interval over seeds lies above zero" in note
+    assert "over seeds and test images" not in note
+
+
+def rule_of(page: str) -> str:
+    """What it takes to be a winner, as the page says it."""
+    return unescape(page).partition("beats every rival")[2][:200]
 
 
 def test_draws_of_images_give_the_intervals_of_answers() -> None:

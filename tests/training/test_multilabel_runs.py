@@ -129,6 +129,22 @@ def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
     assert "mAP" in run._repr_html_()
 
 
+def test_a_split_that_shows_no_label_has_no_average_precision(tmp_path: Path) -> None:
+    """Of the test images none shows a color. Fails if they have an mAP of 0 %, which then is what counts."""
+    colored_csv(tmp_path / "colors", 40, columns=True)
+    lines = (tmp_path / "colors" / "labels.csv").read_text().splitlines()
+    split = [
+        "split",
+        *("test" if line.endswith(",0,0,0") else "train" if i % 4 else "val" for i, line in enumerate(lines[1:])),
+    ]
+    (tmp_path / "colors" / "labels.csv").write_text("\n".join(map(",".join, zip(lines, split, strict=True))))
+    overrides = {**SETTINGS, "train.epochs": 1}
+    bare = viticulture.train(str(tmp_path / "colors" / "labels.csv"), out=str(tmp_path / "run"), overrides=overrides)
+    assert "test" in bare.facts["data"]["images"]
+    assert bare.labels is not None
+    assert (bare.labels.counts, [*bare.labels]) == ("best/val", ["best/val", "last/val"])
+
+
 def test_a_probability_just_below_a_threshold_stays_below(tmp_path: Path) -> None:
     """Fails if answers are kept with so few bits that a label appears which the numbers do not count."""
     close = Predictions(torch.tensor([[0.49999, 0.50001]]), torch.tensor([[0.0, 1.0]]), ["a.png"])
@@ -191,6 +207,9 @@ def test_other_images_are_judged_by_the_runs_thresholds(run: viticulture.Run, tm
     assert "mAP" in (tmp_path / "other.html").read_text()
     viticulture.evaluate(run, str(other), out=str(tmp_path / "other.json"))
     assert json.loads((tmp_path / "other.json").read_text())["results"].keys() == judged.results.keys()
+    other.write_text("path,red,green,split\n000.png,1,0,train\n001.png,0,0,test\n")
+    with pytest.raises(UserError, match=r"no image of .*shows a label"):
+        viticulture.evaluate(run, str(other))
     other.write_text("path,label\n000.png,purple\n001.png,red|green\n")
     with pytest.raises(UserError, match="purple"):
         viticulture.evaluate(run, str(other))

@@ -2,6 +2,7 @@
 """What a page shows of a detector's or a segmenter's images: what is right, what is missed or taken for another."""
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ def gather_dense_pictures(run: RunDir, dataset: Dataset, evaluations: DenseEvalu
         assert isinstance(result, ObjectsEvaluation)
         gallery = _objects(images, true, read_found(run), dataset.classes, result.threshold)
     else:
-        gallery = _pixels(run, images, true, [1.0 if iou is None else iou for iou in run.read(FOUND)["images"]])
+        gallery = _pixels(run, images, true, run.read(FOUND)["images"])
     gallery = replace(gallery, note=gallery.note + shown(dataset.image_settings.channels))
     keep_galleries(run.path / FILE, {"dense": [gallery]}, longest=LARGEST)
 
@@ -55,14 +56,17 @@ def _objects(images: Images, true: Boxed, detections: list[Found], classes: tupl
     return Gallery("Found, missed and mistaken", groups, note)
 
 
-def _pixels(run: RunDir, images: Images, true: Masked, ious: list[float]) -> Gallery:
-    numbers = _spread(sorted(range(len(images)), key=lambda i: ious[i]))
+def _pixels(run: RunDir, images: Images, true: Masked, ious: list[float | None]) -> Gallery:
+    """Of each image its mIoU; None where no pixel has a class, which comes last."""
+    known = [inf if iou is None else iou for iou in ious]
+    numbers = _spread(sorted(range(len(images)), key=lambda i: known[i]))
     predicted = dict(enumerate(classify_pixels(of_run(run), images.part(torch.tensor(numbers)))))
     groups: list[Group] = []
     for place, i in enumerate(numbers):
         image, mask = _original(images, i), true.original(i)
         pictures = [_small(image), _small(draw_classes(image, mask)), _small(draw_classes(image, predicted[place]))]
-        groups.append((pictures, [images.records.names[i], f"image, truth, answer: mIoU {100 * ious[i]:.0f} %"]))
+        share = "no pixel has a class" if (iou := ious[i]) is None else f"mIoU {100 * iou:.0f} %"
+        groups.append((pictures, [images.records.names[i], f"image, truth, answer: {share}"]))
     note = "Pixels without a class are left as they are in the truth. The worst images come first."
     return Gallery("Classes of pixels", groups, note)
 

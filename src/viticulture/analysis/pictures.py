@@ -45,16 +45,17 @@ def gather_pictures(run: RunDir, dataset: Dataset, evaluated: EvaluatedRun) -> N
 
 
 def gather_corruptions(run: RunDir, dataset: Dataset) -> None:
-    """Write corruptions.npz: one of the run's test images as each corruption leaves it."""
-    images = next(iter(dataset.held_out.values()))
+    """Write corruptions.npz: one of the images that count as each corruption leaves it."""
+    split, images = next(iter(dataset.held_out.items()))
     ((_, pixels),) = of_run(run).views(images.part(torch.tensor([0])))
     view = pixels[0].permute(1, 2, 0).numpy()
     groups: list[Group] = [([view], ["as it is"])]
     for name in CORRUPTIONS:
         words = [name.replace("_", " "), *(["extra"] if name in EXTRA else [])]
         groups.append(([corrupt(view, name, severity, 0, 0) for severity in SHOWN_SEVERITIES], words))
+    title = f"A {'validation' if split == 'val' else split} image, corrupted"
     note = f"Severities {' and '.join(map(str, SHOWN_SEVERITIES))} of 5."
-    keep_galleries(run.path / CORRUPTED, {"corruptions": [Gallery("A test image, corrupted", groups, note)]})
+    keep_galleries(run.path / CORRUPTED, {"corruptions": [Gallery(title, groups, note)]})
 
 
 def mistakes(result: Result[Evaluation], classes: Sequence[str], note: str = "") -> list[Gallery]:

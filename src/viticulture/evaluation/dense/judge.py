@@ -143,7 +143,7 @@ def _plain(detections: Found) -> dict[str, Any]:
     """Ready for JSON; outlines are left out, which `predict` gives."""
     return {
         "boxes": [[round(side, 2) for side in box] for box in detections.boxes.tolist()],
-        "scores": [round(score, 5) for score in detections.scores.tolist()],
+        "scores": detections.scores.tolist(),  # whole: one of them is the least that counts
         "labels": detections.labels.tolist(),
     }
 

@@ -259,7 +259,10 @@ def _mean(shares: Sequence[NDArray[np.float64]]) -> float | None:
 
 
 def best_threshold(classes: Sequence[Ranked]) -> float:
-    """The score from which on F1 over all classes is highest, at an overlap of 0.5; one half where nothing is right."""
+    """The score from which on F1 over all classes is highest, at an overlap of 0.5; one half where nothing is right.
+
+    Equal scores count together, as boxes from a score on do.
+    """
     scores = np.concatenate([ranks.scores for ranks in classes])
     right = np.concatenate([ranks.right[0, 0] for ranks in classes])
     wrong = np.concatenate([ranks.wrong[0, 0] for ranks in classes])
@@ -267,8 +270,9 @@ def best_threshold(classes: Sequence[Ranked]) -> float:
     if not right.any():
         return HALF
     order = np.argsort(-scores, kind="stable")
-    hits, misses = np.cumsum(right[order]), np.cumsum(wrong[order])
-    return float(scores[order][np.argmax(2 * hits / (hits + misses + true))])
+    last = np.flatnonzero(np.diff(scores[order], append=-1.0))  # of each score
+    hits, misses = np.cumsum(right[order])[last], np.cumsum(wrong[order])[last]
+    return float(scores[order][last][np.argmax(2 * hits / (hits + misses + true))])
 
 
 def pairs(detections: Found, true: Objects, threshold: float) -> tuple[dict[int, int], list[int], list[int]]:

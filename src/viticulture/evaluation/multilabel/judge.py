@@ -40,13 +40,14 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
     """Results by WEIGHTS/SPLIT, kept in multilabel.json; predictions in multilabel.npz.
 
     Thresholds are those of the best F1 on validation images, by label; one half without any. The result that counts:
-    the best weights (the last, where no validation chose), on test (on validation, without test).
+    the best weights (the last, where no validation chose), on test (on validation, without test). A split none of whose
+    images shows a label is left out: there is no average precision of it.
     """
-    splits = dataset.held_out
+    splits = {split: images for split, images in dataset.held_out.items() if _shows_labels(images)}
     learnt_from = dataset.train.records.labels.sum(0).int().tolist()
     plain = {name: _plain(dataset.train, images) for name, images in splits.items()}
-    if recipe_of(run).section("images").eval_views == "best" and dataset.val is not None:
-        settle_views(run, dataset.val, _precision)
+    if recipe_of(run).section("images").eval_views == "best" and "val" in splits:
+        settle_views(run, splits["val"], _precision)
     results: dict[str, Result[LabelsEvaluation]] = {}
     views = told(of_run(run).eval_views)
     said_by = of_each(run, lambda weights: {name: _asked(run, weights, images) for name, images in splits.items()})
@@ -72,7 +73,7 @@ def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]
     """The same for images that the run has never seen, by WEIGHTS/DATA, at the thresholds that the run chose; and what
     a person should know of them. Nothing is kept.
 
-    Raises: UserError if they have labels that the run does not know, or hold none.
+    Raises: UserError if they have labels that the run does not know, or show none.
     """
     recipe = recipe_of(run)
     classes = run.read("run.json")["data"]["classes"]
@@ -81,6 +82,8 @@ def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable
         images, skipped = prepare_test(source, classes, recipe.section("images"), skip, progress)
+    if not _shows_labels(images):
+        raise UserError(f"no image of {source.name} shows a label, so there is no average precision to measure by it")
     results = {}
     views = told(of_run(run).eval_views)
     for weights, predictions in of_each(run, lambda weights: _asked(run, weights, images)).items():
@@ -88,6 +91,10 @@ def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]
         results[f"{weights}/{source.name}"] = Result(replace(evaluation, asked=views), predictions, images)
     notes = [*remarks_on_test(source, skipped), *taught_by(run, images)]
     return EvaluatedLabels(f"{run.which()[0]}/{source.name}", results), notes
+
+
+def _shows_labels(images: Images) -> bool:
+    return bool((images.records.labels > 0).any())
 
 
 def _precision(predictions: Predictions) -> float:

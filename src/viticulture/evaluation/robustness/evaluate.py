@@ -88,7 +88,7 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     Args:
         run: a run with weights.
         data: a folder as above, or any test set; empty, or the very object that it learnt from, for the run's own test
-            images.
+            images, or validation images where it has no test.
         limit: images to corrupt, evenly spread over the split; 0 for all.
         weights: best, last or ema; by default those that count.
 
@@ -103,7 +103,8 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     check_one_class(run, task)
     content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.subject.eval_views).encode()
     mark = hashlib.blake2b(content, digest_size=16).hexdigest()
-    name = "test" if own else data.name if isinstance(data, Source) else data
+    held_out = "test" if "test" in run.read("run.json")["data"]["images"] else "validation"
+    name = held_out if own else data.name if isinstance(data, Source) else data
     blank = Robustness(name, weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
     if isinstance(data, str) and data.endswith(".json"):
         return _judge_relabeled(run, context, blank, Path(data).expanduser())

@@ -148,10 +148,11 @@ def _conditions(study: Study) -> Markup:
 def _rule(verdict: Verdict, unit: str) -> str:
     """What it takes to be named, at this look."""
     over = f"the one over {verdict.reported} images" if unit == "fold" else "the bootstrap's over seeds and images"
+    intervals = f"interval over {unit}s and {over} lie" if verdict.images else f"interval over {unit}s lies"
     return (
-        f"beats every rival on the same {unit}s: Student's interval over {unit}s and {over} "
-        f"lie above zero at {100 * verdict.level:.4g} %. Studies that grow are looked at several times; every look "
-        "spends a part of 5 %, so that all of them together name a wrong winner in 5 % of studies at most."
+        f"beats every rival on the same {unit}s: Student's {intervals} above zero at {100 * verdict.level:.4g} %. "
+        "Studies that grow are looked at several times; every look spends a part of 5 %, so that all of them together "
+        "name a wrong winner in 5 % of studies at most."
     )
 
 

@@ -15,6 +15,7 @@ from ...text import clean
 from ..document import table
 from ..html import Markup, fill
 from ..tables.sheet import Cell, Column, Sheet
+from ..written import number
 
 PAIRS = 8  # a candidate
 MOST_PAIRS = 40
@@ -43,13 +44,15 @@ def class_section(study: Study) -> Markup:
         return Markup()
     names, matrices = confusions(study, verdict)
     support = next(iter(matrices.values())).sum(1)
-    recall = {who: 100 * m.diagonal() / np.maximum(m.sum(1), 1) for who, m in matrices.items()}
+    shown = np.flatnonzero(support)  # of a class without images there is no share
+    classes, images = [names[c] for c in shown], [number(round(float(support[c]), 1)) for c in shown]
+    recall = {who: 100 * _shares(m).diagonal()[shown] for who, m in matrices.items()}
     first, second = (standing.candidate.name for standing in pair)
     order = np.argsort(-np.abs(recall[first] - recall[second]), kind="stable")
-    rows = [(names[c], support[c], recall[first][c], recall[second][c]) for c in order]
+    rows = [(classes[c], images[c], recall[first][c], recall[second][c]) for c in order]
     content = {
-        "classes": [clean(name) for name in names],
-        "images": [int(n) for n in support],
+        "classes": [clean(name) for name in classes],
+        "images": images,
         "names": [clean(name) for name in recall],
         "recall": [[round(float(value), 2) for value in values] for values in recall.values()],
         "shown": [list(recall).index(first), list(recall).index(second)],
@@ -68,7 +71,7 @@ def confused_pairs(
     names: Sequence[str], matrices: dict[str, NDArray[np.float64]], first: tuple[str, str], reported: str
 ) -> Markup:
     """The pairs that any of the methods confuses most often, and how often each of them does."""
-    shares = {who: m / np.maximum(m.sum(1, keepdims=True), 1) for who, m in matrices.items()}
+    shares = {who: _shares(m) for who, m in matrices.items()}
     wanted: dict[tuple[int, int], float] = {}
     for matrix in shares.values():
         for pair in most_confused(matrix, PAIRS):
@@ -83,3 +86,9 @@ def confused_pairs(
     ]
     note = f"Share of the true class's {reported} images, mean over trainings. A click on a heading sorts."
     return table(Sheet("Most confused pairs", columns, rows, note), sortable=True)
+
+
+def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each true class's images, which in folds may be below one on average; [C, C], 0 for classes without any."""
+    images = counts.sum(1, keepdims=True)
+    return np.divide(counts, images, out=np.zeros_like(counts), where=images > 0)

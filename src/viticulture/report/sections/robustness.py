@@ -52,7 +52,7 @@ def robustness_table(robustness: Robustness) -> Sheet:
             rows.append(
                 [_plain(name), group, fmean(by_severity), *by_severity, *(robustness.error(name, k) for k in tokens)]
             )
-    of = "the run's test images" if robustness.data == "test" else robustness.data
+    of = f"the run's {robustness.data} images" if robustness.data in ("test", "validation") else robustness.data
     return Sheet(f"Errors on {of}, by severity", columns, rows, _note(robustness))
 
 

@@ -64,8 +64,8 @@ def sums_sheet(study: Study) -> Sheet | None:
     heads = ["the sum gains", "its parts gain together", "excess"]
     columns = [Column("sum"), *(Column(head, "spread") for head in heads)]
     note = (
-        f"Points of top-1 over {baseline}, mean ± sd over {grid.unit}s; excess is what the sum gains beyond its parts. "
-        f"{_verdict(sums, grid.unit, grid.overlap)}"
+        f"Points of {study.verdicts[-1].measure.word} over {baseline}, mean ± sd over {grid.unit}s; excess is what the "
+        f"sum gains beyond its parts. {_verdict(sums, grid.unit, grid.overlap)}"
     )
     return Sheet("Sums and their parts", columns, rows, note) if rows else None
 

@@ -46,12 +46,13 @@ def find_runs(folder: Path) -> Runs:
         try:
             row = _row(str(name), path)
         except UserError as error:
-            row = [str(name), "", "", "", UNREADABLE, "", "", ""]
+            row = [str(name), "", "", "", UNREADABLE, "", "", "", ""]
             problems.append(str(error))
         rows.append((row, str(name / page.name) if page.exists() else ""))
     rows.sort(key=lambda row: str(row[0][-1]), reverse=True)
     columns = [Column("run", "prose"), *map(Column, ("data", "student", "recipe", "state"))]
-    columns += [Column("top-1", "percent"), Column("95 % interval", "decimal"), Column("begun", "decimal")]
+    columns += [Column("top-1", "percent"), Column("95 % interval", "decimal"), Column("images")]
+    columns += [Column("begun", "decimal")]
     notes = [] if rows else ["none yet"]
     if any(str(row[4]).startswith(STOPPED) for row, _ in rows):
         notes.append("`viticulture resume RUN` goes on with what was interrupted")
@@ -75,11 +76,11 @@ def _row(name: str, path: Path) -> list[Cell]:
         return _early_row(name, path)
     run = RunDir.open(path)
     facts = run.read("run.json")
-    measured: list[Cell] = ["", ""]
+    measured: list[Cell] = ["", "", ""]
     if (headline := read_headline(run)) is not None:
         low, high = headline.interval
         value = headline.value if headline.name == "top-1" else f"{headline.name} {percent(headline.value)}"
-        measured = [value, f"{100 * low:.1f}–{100 * high:.1f} %"]
+        measured = [value, f"{100 * low:.1f}–{100 * high:.1f} %", f"{headline.images:,} {headline.split}"]
     begun = facts["started"][:16].replace("T", " ")
     state = STOPPED if facts["status"] == "running" and not run.in_use else facts["status"]
     return [name, facts["data"]["name"], facts["student"]["name"], facts["recipe"], state, *measured, begun]
@@ -94,4 +95,4 @@ def _early_row(name: str, path: Path) -> list[Cell]:
     if first.exists():
         begun = str(read_json(first).get("started"))[:16].replace("T", " ")
     where = f"{state} (stage {done + 1} of {len(plan.stages)})"
-    return [name, Path(plan.data).name, last.student, last.recipe, where, "", "", begun]
+    return [name, Path(plan.data).name, last.student, last.recipe, where, "", "", "", begun]

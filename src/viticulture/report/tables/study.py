@@ -138,11 +138,16 @@ def full_sheet(study: Study) -> Sheet:
             ]
             rows.append(row)
     known = study.verdicts[-1].measure if study.verdicts else measure(["accuracy"])
+    ranked_by = "validation" if all(verdict.by == "val" for verdict in study.verdicts) else reported
+    difference = "Student's interval"
+    if known.images:
+        difference = (
+            f"the wider of {difference} and the one over {'' if grid.overlap else 'seeds and '}{reported} images"
+        )
     note = (
-        f"Candidates in the order of their validation {known.word}. Intervals: 95 %, "
-        f"{wider(grid, known.images.format(reported))}. − baseline: "
-        f"paired difference to {grid.baseline.name} on the same {grid.unit}s, with the wider of Student's "
-        f"interval and the one over {'' if grid.overlap else 'seeds and '}{reported} images."
+        f"Candidates in the order of their {ranked_by} {known.word}. Intervals: 95 %, "
+        f"{wider(grid, known.images.format(reported))}. − baseline: paired difference to {grid.baseline.name} on the "
+        f"same {grid.unit}s, with {difference}."
     )
     return Sheet("All results", columns, rows, note)
 

@@ -16,7 +16,7 @@ class Measure:
         curve: what is logged on held-out images while a student learns, in words.
         curves: its names, of which the first that there is counts.
         images: whose interval stands beside Student's over seeds, with a place for what they are: test, validation; ""
-            where none does.
+            where none does: draws of images are kept of the first measure of each kind alone.
     """
 
     title: str
@@ -42,15 +42,15 @@ MEASURES = {
     "accuracy": Measure("Top-1 accuracy", "accuracy", "", *CLASSIFIERS, BINOMIAL),
     "top5": Measure("Top-5 accuracy", "top-5 accuracy", "a top-5 accuracy", *CLASSIFIERS, ""),
     "ap": Measure("AP of boxes", "AP", "an AP of boxes", *DETECTORS, BOOTSTRAP),
-    "ap50": Measure("AP50 of boxes", "AP50", "an AP50 of boxes", *DETECTORS, BOOTSTRAP),
-    "ap75": Measure("AP75 of boxes", "AP75", "an AP75 of boxes", *DETECTORS, BOOTSTRAP),
-    "ap_masks": Measure("AP of masks", "AP of masks", "an AP of masks", *DETECTORS, BOOTSTRAP),
+    "ap50": Measure("AP50 of boxes", "AP50", "an AP50 of boxes", *DETECTORS, ""),
+    "ap75": Measure("AP75 of boxes", "AP75", "an AP75 of boxes", *DETECTORS, ""),
+    "ap_masks": Measure("AP of masks", "AP of masks", "an AP of masks", *DETECTORS, ""),
     "miou": Measure("mIoU", "mIoU", "an mIoU", *SEGMENTERS, BOOTSTRAP),
-    "pixels": Measure("Pixels right", "share of pixels", "a share of right pixels", *SEGMENTERS, BOOTSTRAP),
+    "pixels": Measure("Pixels right", "share of pixels", "a share of right pixels", *SEGMENTERS, ""),
     "map": Measure("mAP", "mAP", "an mAP", *LABELS, BOOTSTRAP),
-    "micro_f1": Measure("micro-F1", "micro-F1", "a micro-F1", *LABELS, BOOTSTRAP),
-    "macro_f1": Measure("macro-F1", "macro-F1", "a macro-F1", *LABELS, BOOTSTRAP),
-    "exact": Measure("Exact matches", "share of exact matches", "a share of exact matches", *LABELS, BOOTSTRAP),
+    "micro_f1": Measure("micro-F1", "micro-F1", "a micro-F1", *LABELS, ""),
+    "macro_f1": Measure("macro-F1", "macro-F1", "a macro-F1", *LABELS, ""),
+    "exact": Measure("Exact matches", "share of exact matches", "a share of exact matches", *LABELS, ""),
 }
 
 

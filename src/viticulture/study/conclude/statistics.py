@@ -64,14 +64,14 @@ def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0, 
 def accuracy(values: Sequence[float], images: int | None, overlap: float = 0.0) -> Estimate:
     """Mean accuracy, with the wider of two intervals: Student's over seeds, and the binomial one of the test images.
 
-        mean -+ z sqrt(p (1 - p) / N'),  p = (mean N + z^2 / 2) / N',  N' = N + z^2
+        p -+ z sqrt(p (1 - p) / N'),  p = (mean N + z^2 / 2) / N',  N' = N + z^2
 
     The N images are the same for every seed, so that more seeds do not narrow the latter; of folds with test images of
     their own, N counts all. Without images (a measure that counts none) the former alone; none for a single seed.
     `overlap` as in `estimate`.
 
     Source: Agresti and Coull, "Approximate is better than 'exact' for interval estimation of binomial proportions",
-    The American Statistician 1998, 52(2); deviation: centered on the mean.
+    The American Statistician 1998, 52(2).
     """
     over_seeds = estimate(values, overlap=overlap)
     if over_seeds.low is None or over_seeds.high is None or not images:
@@ -79,7 +79,7 @@ def accuracy(values: Sequence[float], images: int | None, overlap: float = 0.0) 
     z = float(stats.norm.ppf((1 + LEVEL) / 2))
     share = (over_seeds.mean * images + z**2 / 2) / (images + z**2)
     half = z * sqrt(max(0.0, share * (1 - share)) / (images + z**2))
-    return _widened(over_seeds, over_seeds.mean - half, over_seeds.mean + half)
+    return _widened(over_seeds, share - half, share + half)
 
 
 def precision(values: Sequence[float], drawn: NDArray[np.float64] | None, overlap: float = 0.0) -> Estimate:
