@@ -102,6 +102,18 @@ def test_what_an_earlier_run_left_answers_no_more(run: RunDir, online: FakeHub) 
     assert viticulture.open(f"hf-hub:{NAME}").folder.which()[0] == "last"
 
 
+def test_what_is_to_be_private_is_not_sent_where_everybody_sees_it(run: RunDir, online: FakeHub) -> None:
+    """The Hub leaves a repository that is there as it is, whatever was asked of a new one."""
+    push(run, NAME, private=True)
+    push(run, NAME, private=True)
+    assert online.private == {NAME}
+    online.repositories["somebody/public"] = {}
+    with pytest.raises(UserError, match="everybody sees it"):
+        push(run, "somebody/public", private=True)
+    assert online.repositories["somebody/public"] == {}
+    push(run, "somebody/public")
+
+
 def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDir) -> None:
     """Catches: the folder of the images in a fact, the command, a remark or the recipe; a picture, a file's name."""
     sent = contents(run, NAME)
