@@ -24,6 +24,7 @@ from viticulture.command import read
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
+from viticulture.hub.card import Student
 from viticulture.hub.push import contents, push
 from viticulture.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.models.weights.files import initialize, load
@@ -303,3 +304,24 @@ def test_what_is_not_finished_is_not_sent(run: RunDir, tmp_path: Path) -> None:
     other.update(status="running")
     with pytest.raises(viticulture.UserError, match="is not finished"):
         contents(other, NAME)
+
+
+def test_the_card_of_a_recipe_that_names_code_says_how_it_is_used(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: commands that are refused as soon as they are typed, and not a word of it; an architecture of the
+    author's own that a module of this package is said to know."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "plugins")
+    shift = {"class": "my_vineyard.Shift", "most": 8}
+    own = untrained(tmp_path / "run", CLASSES, **{"augment.brighter": shift})
+    own.update(data={**own.read("run.json")["data"], "images": {"train": 90}})
+    card = bytes(contents(own, NAME)["README.md"]).decode()
+    assert "names code of its author's own (`my_vineyard.Shift`)" in card
+    assert f"hf download {NAME}" in card
+    assert "\n\n\n" not in card
+    assert "author's own" not in bytes(contents(run, NAME)["README.md"]).decode()
+    import my_vineyard  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(timm, "model_entrypoint", lambda _: my_vineyard.small_vit)
+    assert Student("small_vit", CLASSES).home == "my_vineyard"
+    assert "import my_vineyard  # which must" in bytes(contents(own, NAME)["README.md"]).decode()

@@ -34,7 +34,7 @@ from ..waiting import quiet_hub
 from .card import Student, model_card
 from .dense_card import dense_card
 from .fetch import USED, check_repository, refused
-from .shared import shareable_facts, shareable_recipe, without_folders
+from .shared import named_code, shareable_facts, shareable_recipe, without_folders
 
 README = "README.md"
 
@@ -82,8 +82,9 @@ def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, An
 
 
 def _student(run: RunDir, config: dict[str, Any], task: Task) -> Student:
-    spans = recipe_of(run).section("images").pixel_format.range
-    return Student(config["architecture"], task.classes, task.several, task.channels, spans, views_in(config))
+    recipe = recipe_of(run)
+    spans, code = recipe.section("images").pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
+    return Student(config["architecture"], task.classes, task.several, task.channels, spans, views_in(config), code)
 
 
 def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
