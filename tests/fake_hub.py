@@ -21,13 +21,14 @@ COMMIT = "c0ffee" * 6 + "cafe"
 
 
 class FakeHub(ThreadingHTTPServer):
-    """Repositories in memory; those who write must know `TOKEN`."""
+    """Repositories in memory; those who write must know `TOKEN`. What is there stays as private as it was."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.repositories: dict[str, dict[str, bytes]] = {}
+        self.private: set[str] = set()
         self.stored: dict[str, bytes] = {}  # large files by their SHA-256
         self.fetched: list[str] = []
 
@@ -52,6 +53,9 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/api/repos/create":
             asked = json.loads(body)
             name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+            hidden = asked.get("visibility") == "private" or asked.get("private")  # by the library's version
+            if hidden and name not in self.server.repositories:
+                self.server.private.add(name)
             self.server.repositories.setdefault(name, {})
             self._answer({"url": f"{self.server.address}/{name}", "name": name, "id": name})
         elif path == "/api/validate-yaml":
@@ -107,7 +111,9 @@ class Handler(BaseHTTPRequestHandler):
             self._answer([self._entry(file, content) for file, content in repository.items()])
         elif path.startswith("/api/models/"):
             files = [{"rfilename": file} for file in repository]
-            self._answer({"id": name, "sha": COMMIT, "siblings": files, "private": False, "tags": []})
+            self._answer(
+                {"id": name, "sha": COMMIT, "siblings": files, "private": name in self.server.private, "tags": []}
+            )
         else:
             file = path.split("/", 5)[5]  # /USER/NAME/resolve/REVISION/FILE
             if file not in repository:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import viticulture
+from untrained import untrained
 from viticulture.errors import UserError
 from viticulture.export.int8 import to_int8
 from viticulture.export.onnx_file import to_onnx
@@ -211,6 +212,20 @@ def test_eight_bits_say_nearly_what_the_student_says(digits_run: Path, tmp_path:
     assert len(free) == 2 * len(student.student().blocks)  # scores and mixtures of every block
     about = onnxruntime.InferenceSession(str(out)).get_modelmeta().custom_metadata_map
     assert json.loads(about["classes"]) == [str(digit) for digit in range(10)]
+
+
+@needs_onnx
+def test_a_student_without_classes_gives_features(tmp_path: Path) -> None:
+    """Catches: features that are called logits; an accuracy of features, told as the cost of eight bits."""
+    import onnxruntime
+
+    run = untrained(tmp_path / "run", ())
+    run.write("split.json", {"names": {"train": ["a.png"], "test": ["b.png"]}})
+    with pytest.raises(UserError, match="learnt without labels"):
+        viticulture.export(run.path, tmp_path / "small.onnx", int8=True)
+    path = viticulture.export(run.path, tmp_path / "student.onnx")
+    (output,) = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).get_outputs()
+    assert output.name == "features"
 
 
 @needs_onnx

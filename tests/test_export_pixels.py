@@ -137,7 +137,8 @@ def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pyt
     """Nothing for images of the network's own size, stored so; something for oblong ones; none where images are gone.
 
     Catches: a note that nothing moves, a comparison of a preparation with itself, one of images in another order, a
-    person's own large photographs taken for a stranger's.
+    person's own large photographs taken for a stranger's, a set that is called as an object of a Python program was
+    (torchvision's `CIFAR10`, which would be downloaded) taken for it.
     """
     same = by_timms_transform(of_photos(tmp_path / "same", (SIDE, SIDE), SIDE))
     moved = by_timms_transform(of_photos(tmp_path / "moved", (60, 40), 20))
@@ -157,3 +158,7 @@ def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pyt
     gone = of_photos(tmp_path / "gone", (20, 20), 20)
     gone.update(data={**gone.read("run.json")["data"], "folder": str(tmp_path / "nowhere")})
     assert by_timms_transform(gone) is None
+    given = of_photos(tmp_path / "given", (20, 20), 20)
+    data = {"source": str(tmp_path / "given" / "photos"), "folder": None, "given": "an object's fingerprint"}
+    given.update(data={**given.read("run.json")["data"], **data})
+    assert by_timms_transform(given) is None

@@ -24,6 +24,7 @@ from viticulture.command import read
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
+from viticulture.hub.card import Student
 from viticulture.hub.push import contents, push
 from viticulture.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.models.weights.files import initialize, load
@@ -100,6 +101,18 @@ def test_what_an_earlier_run_left_answers_no_more(run: RunDir, online: FakeHub) 
     there = online.repositories[NAME]
     assert there.keys() == {*contents(run, NAME), "notes.txt", ".gitattributes"}
     assert viticulture.open(f"hf-hub:{NAME}").folder.which()[0] == "last"
+
+
+def test_what_is_to_be_private_is_not_sent_where_everybody_sees_it(run: RunDir, online: FakeHub) -> None:
+    """The Hub leaves a repository that is there as it is, whatever was asked of a new one."""
+    push(run, NAME, private=True)
+    push(run, NAME, private=True)
+    assert online.private == {NAME}
+    online.repositories["somebody/public"] = {}
+    with pytest.raises(UserError, match="everybody sees it"):
+        push(run, "somebody/public", private=True)
+    assert online.repositories["somebody/public"] == {}
+    push(run, "somebody/public")
 
 
 def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDir) -> None:
@@ -291,3 +304,24 @@ def test_what_is_not_finished_is_not_sent(run: RunDir, tmp_path: Path) -> None:
     other.update(status="running")
     with pytest.raises(viticulture.UserError, match="is not finished"):
         contents(other, NAME)
+
+
+def test_the_card_of_a_recipe_that_names_code_says_how_it_is_used(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: commands that are refused as soon as they are typed, and not a word of it; an architecture of the
+    author's own that a module of this package is said to know."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "plugins")
+    shift = {"class": "my_vineyard.Shift", "most": 8}
+    own = untrained(tmp_path / "run", CLASSES, **{"augment.brighter": shift})
+    own.update(data={**own.read("run.json")["data"], "images": {"train": 90}})
+    card = bytes(contents(own, NAME)["README.md"]).decode()
+    assert "names code of its author's own (`my_vineyard.Shift`)" in card
+    assert f"hf download {NAME}" in card
+    assert "\n\n\n" not in card
+    assert "author's own" not in bytes(contents(run, NAME)["README.md"]).decode()
+    import my_vineyard  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(timm, "model_entrypoint", lambda _: my_vineyard.small_vit)
+    assert Student("small_vit", CLASSES).home == "my_vineyard"
+    assert "import my_vineyard  # which must" in bytes(contents(own, NAME)["README.md"]).decode()

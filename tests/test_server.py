@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A served run says what `predict` says, to many at once, and gives nothing of its machine away."""
 
+import asyncio
 import csv
 import io
 import json
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from browser import CHROMIUM, Browser
-from served import ask, bomb, form, sent, serving
+from served import BOUNDARY, ask, bomb, form, sent, serving
 from untrained import photo, untrained
 from viticulture.api import export, predict
 from viticulture.cli import main
@@ -30,6 +31,7 @@ for needed in ("starlette", "uvicorn", "python_multipart"):
 
 from viticulture.server import limits  # noqa: E402
 from viticulture.server.answers import answerer  # noqa: E402
+from viticulture.server.app import application  # noqa: E402
 from viticulture.server.page import page  # noqa: E402
 
 CLASSES = ("=cmd()", "<i>merlot</i>")
@@ -149,14 +151,33 @@ def test_a_request_of_another_kind_is_refused_in_a_sentence(
     assert "fewer images" in json.loads(content)["error"]
 
 
+def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunDir) -> None:
+    """Somebody closed the page, or pressed Ctrl-C. Catches: a traceback in the server's own terminal for each."""
+    network = answerer(run)
+    app, answers = application(network, page(run, network), ["*"]), list[Any]()
+
+    async def ended() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def answer(message: Any) -> None:
+        answers.append(message)
+
+    headers = [(b"content-type", f"multipart/form-data; boundary={BOUNDARY}".encode())]
+    asked = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": headers}
+    asyncio.run(app(asked, ended, answer))
+    assert answers[0]["status"] == 400
+
+
 def test_the_page_holds_names_as_text_and_asks_for_nothing_else(port: int) -> None:
-    """Catches: a class's name that is obeyed, a policy that does not fit its own script."""
+    """Catches: a class's name that is obeyed, a policy that does not fit its own script; one by which browsers send the
+    form, where no script runs, from an origin of `null`, which is refused as another page's (Fetch, Origin header)."""
     status, headers, content = ask(port, "GET", "/")
     text = content.decode()
     assert status == 200
     assert "&lt;i&gt;merlot" in text
     assert "<i>merlot" not in text
     assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert headers["Referrer-Policy"] == "same-origin"
     assert not re.search(r'(src|href)="(?!data:)', text)
 
 

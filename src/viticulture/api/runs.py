@@ -137,7 +137,8 @@ def predict(
 def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
 
-    Of several labels an image the file gives probabilities, and its metadata hold their thresholds.
+    Of several labels an image the file gives probabilities, and its metadata hold their thresholds; of a run that
+    learnt without labels it gives features.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME. Weights there are safetensors and config.json that timm loads.
@@ -169,8 +170,9 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     which = weights or folder.which()[0]
     subject = of_run(folder, which)
     several = subject.task.several
-    if int8 and several:
-        raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} tells several labels; leave it out")
+    if int8 and (several or not subject.task.classes):
+        what = "tells several labels" if several else "learnt without labels"
+        raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} {what}; leave it out")
     more: dict[str, Any] = {}
     if several:
         more["thresholds"] = thresholds_of(folder, which, len(subject.task.classes))

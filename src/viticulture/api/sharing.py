@@ -56,7 +56,7 @@ def push(run: Any, repository: str, weights: str = "", private: bool = False) ->
         run: the run's folder.
         repository: USER/NAME; made if need be.
         weights: best, last or ema; by default those that count.
-        private: a new repository is seen by its owner alone.
+        private: the repository is seen by its owner alone; one that everybody sees is refused.
 
     Returns: its address.
     """

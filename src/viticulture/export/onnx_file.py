@@ -35,6 +35,7 @@ def to_onnx(
 
         image [B, channels, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
                             or, of several labels an image,         probabilities [B, C]
+                            or, of a student without classes,       features [B, D]
 
     The file's metadata hold JSON texts under `classes`, `mean`, `std` and `image_size`, and what there is `more`, so
     that it can be used without the run. It appears under its name only once it is whole, and `finish` has changed it.
@@ -46,7 +47,7 @@ def to_onnx(
         RuntimeError: the file's logits differ from the student's.
     """
     eager: nn.Module = inference_copy(student, path)
-    output = "probabilities" if task.several else "logits"
+    output = "probabilities" if task.several else "logits" if task.classes else "features"
     if task.several:
         eager = nn.Sequential(eager, nn.Sigmoid())
     images = torch.randn(2, task.channels, *task.image_size, generator=torch.Generator().manual_seed(0))

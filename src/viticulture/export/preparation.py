@@ -62,13 +62,14 @@ def by_timms_transform(run: RunDir, weights: str = "") -> Moved | None:
         run: a run that learnt classes.
         weights: best, last or ema; by default those that count.
 
-    Returns: what was found; None where the run's images are not here any more, or never were, as of one on the Hub, or
-        where they are no pictures in color, which alone timm's transform reads.
+    Returns: what was found; None where the run's images are not here any more, or never were, as of one on the Hub or
+        one that learnt from an object of a Python program, whose name may be another set's; or where they are no
+        pictures in color, which alone timm's transform reads.
     """
     if not (run.path / "split.json").exists():
         return None
     recipe, data = recipe_of(run), run.read("run.json")["data"]
-    if recipe.section("images").pixel_format != RGB:
+    if data.get("given") is not None or recipe.section("images").pixel_format != RGB:
         return None
     try:
         source = open_for(recipe, data["folder"] or data["source"])

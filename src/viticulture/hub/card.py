@@ -34,6 +34,7 @@ class Student:
         channels: of an image.
         spans: values that are black and white, where they were named: one pair for all channels, or one for each.
         views: of an image, by which it answers.
+        code: of its author's own that its recipe names, by dotted paths.
     """
 
     architecture: str
@@ -42,6 +43,7 @@ class Student:
     channels: int = 3
     spans: tuple[tuple[float, float], ...] = ()
     views: Views = "one"
+    code: tuple[str, ...] = ()
 
     @property
     def asked(self) -> str:
@@ -59,9 +61,11 @@ class Student:
         return "photo.jpg" if self.channels in (1, 3) and not self.spans else "image.npy"
 
     @property
-    def is_timms(self) -> bool:
-        """Whether bare timm can build it."""
-        return timm.model_entrypoint(self.architecture).__module__.startswith("timm.")
+    def home(self) -> str:
+        """The module by whose import timm knows it; "" for one of timm's own."""
+        module = timm.model_entrypoint(self.architecture).__module__
+        ours = {"timm": "", "viticulture": "viticulture.models.students"}
+        return ours.get(module.partition(".")[0], module)
 
 
 def model_card(
@@ -102,7 +106,7 @@ def _metadata(repository: str, facts: dict[str, Any], results: Evaluations | Lab
     elif result:
         measured = ("mAP", "mAP", result.map)
     use = "image-classification" if student.classes else "image-feature-extraction"
-    library = "timm" if student.is_timms else "viticulture"
+    library = "viticulture" if student.home else "timm"
     return metadata_of(repository, facts, split_of(results.counts), use, measured, library)
 
 

@@ -34,7 +34,7 @@ from ..waiting import quiet_hub
 from .card import Student, model_card
 from .dense_card import dense_card
 from .fetch import USED, check_repository, refused
-from .shared import shareable_facts, shareable_recipe, without_folders
+from .shared import named_code, shareable_facts, shareable_recipe, without_folders
 
 README = "README.md"
 
@@ -82,8 +82,9 @@ def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, An
 
 
 def _student(run: RunDir, config: dict[str, Any], task: Task) -> Student:
-    spans = recipe_of(run).section("images").pixel_format.range
-    return Student(config["architecture"], task.classes, task.several, task.channels, spans, views_in(config))
+    recipe = recipe_of(run)
+    spans, code = recipe.section("images").pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
+    return Student(config["architecture"], task.classes, task.several, task.channels, spans, views_in(config), code)
 
 
 def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
@@ -111,9 +112,9 @@ def push(run: RunDir, repository: str, weights: str = "", private: bool = False)
         run: as for `contents`.
         repository: as for `contents`.
         weights: as for `contents`.
-        private: whether a new repository is seen by its owner alone.
+        private: whether the repository is to be seen by its owner alone.
 
-    Raises: UserError if the Hub refuses or cannot be reached.
+    Raises: UserError if the Hub refuses or cannot be reached, or everybody sees what is to be private.
     """
     files = contents(run, repository, weights)
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
@@ -122,11 +123,18 @@ def push(run: RunDir, repository: str, weights: str = "", private: bool = False)
     api = HfApi(library_name="viticulture")
     try:
         address = api.create_repo(repository, private=private or None, exist_ok=True)
+        if private and not api.model_info(repository).private:  # it was there, and the Hub leaves it as it is
+            raise UserError(
+                f"{repository} is there already and everybody sees it, so nothing was sent; make it private on its "
+                "page, choose another name, or leave --private out"
+            )
         left = [name for name in api.list_repo_files(repository) if name not in files and _is_ours(name)]
         added = [CommitOperationAdd(name, content) for name, content in files.items()]
         taken_out = [CommitOperationDelete(name) for name in left]
         message = f"{run.path.name}, trained by viticulture"
         api.create_commit(repository, [*added, *taken_out], commit_message=message)
+    except UserError:
+        raise
     except Exception as error:  # whatever a network or a hub may raise
         raise refused(f"{run.path} could not be sent to {repository}", error) from error
     return str(address)

@@ -29,7 +29,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -74,11 +74,16 @@ def application(answerer: Answerer, page: Page, hosts: Sequence[str]) -> Starlet
     return Starlette(
         routes=[Route("/", show), Route("/predict", predict, methods=["POST"])],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)), Middleware(Guard)],
-        exception_handlers={HTTPException: _refused, TooLarge: _too_large, UserError: _unable},
+        exception_handlers={
+            HTTPException: _refused,
+            TooLarge: _too_large,
+            UserError: _unable,
+            ClientDisconnect: _gone,
+        },
     )
 
 
-HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-store"}
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -94,6 +99,10 @@ async def _unable(request: Request, error: Exception) -> Response:
 
 async def _too_large(request: Request, error: Exception) -> Response:
     return too_large()
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return refusal(400, "the request ended before its images did")  # nobody reads it
 
 
 def listening(host: str, port: int) -> socket.socket:
