@@ -496,6 +496,15 @@ def test_images_of_other_channels_are_refused_before_any_is_stored(tmp_path: Pat
     assert not (tmp_path / "cache" / "stores").exists()
 
 
+@pytest.mark.parametrize("kind", ["npy", "tif"])
+def test_numbers_of_other_channels_are_refused_by_their_header(kind: str) -> None:
+    """A few kilobytes may unfold to gigabytes. Fails if the numbers, which are not there, are read before."""
+    pixels = noise(40, 40, 9)
+    whole = file_of(pixels, "npy") if kind == "npy" else bands(pixels, photometric="minisblack", planarconfig="contig")
+    with pytest.raises(OtherValues, match="holds 9 channels, and images.channels is 5"):
+        decode(io.BytesIO(whole.read()[:2000]), "x", pixel_format=PixelFormat(5))
+
+
 def test_arrays_beside_pictures_are_no_images(tmp_path: Path) -> None:
     """A folder of photographs with features beside them stays what it was; one of arrays alone is a data set."""
     root = folder_of(tmp_path / "data", {"a/0.png": noise(8, 8, 3), "b/0.png": noise(8, 8, 3), "a/0.npy": noise(8, 8)})

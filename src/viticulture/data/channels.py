@@ -60,12 +60,17 @@ class PixelFormat:
         values = values[..., None] if values.ndim == 2 else values
         if values.ndim != 3 or not values.size:
             raise Unfit(f"an image is [H, W] or [H, W, channels], got {list(values.shape)}")
+        self.check(values.shape)
         there, wanted = values.shape[2], self.channels or values.shape[2]
-        if there != wanted and (there, wanted) not in ((1, 3), (3, 1)):
-            raise Unfit(other_channels(values.shape, wanted))
         # Before they become levels: a range of each channel makes three different ones of a gray value.
         levels = self._levels(np.repeat(values, wanted, axis=2) if there < wanted else values)
         return gray(levels) if there > wanted else levels
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raises: Unfit where an image [H, W] or [H, W, C] has channels that these cannot be made of."""
+        there = shape[2] if len(shape) == 3 else 1
+        if self.channels not in (None, there) and (there, self.channels) not in ((1, 3), (3, 1)):
+            raise Unfit(other_channels((*shape[:2], there), self.channels))
 
     def _levels(self, values: NDArray[Any]) -> Levels:
         if self.range:

@@ -52,6 +52,12 @@ Decoded = NDArray[Any] | Image.Image
 DECODED = np.ndarray, Image.Image
 """The same for `isinstance`, which tells it from an open file."""
 
+Reader = Callable[[BinaryIO], NDArray[Any]]
+_SHAPE_BY_HEADER: dict[Reader, Callable[[BinaryIO], tuple[int, ...]]] = {
+    bands.npy_values: bands.npy_shape,
+    bands.tiff_values: bands.tiff_shape,
+}
+
 # Pillow's remarks about odd tags and large images say nothing that `Unreadable` does not.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
@@ -120,6 +126,7 @@ def decode(
         if isinstance(file, Image.Image):
             return _picture(file, None, pixel_format)
         if (read := _reader(file, pixel_format)) is not None:
+            pixel_format.check(_SHAPE_BY_HEADER[read](file))  # before what is of no use fills the memory
             return _numbers(read(file), pixel_format)
         return _picture(_open(file, name), shrink, pixel_format)
     except Unreadable:
@@ -130,7 +137,7 @@ def decode(
         raise Unreadable(name, reason(error)) from error
 
 
-def _reader(file: BinaryIO, pixel_format: PixelFormat) -> Callable[[BinaryIO], NDArray[Any]] | None:
+def _reader(file: BinaryIO, pixel_format: PixelFormat) -> Reader | None:
     """What reads a file's own numbers where Pillow does not, or would change them."""
     start = file.read(bands.START)
     file.seek(0)
@@ -227,7 +234,7 @@ def image_size(file: BinaryIO | Decoded, name: str) -> tuple[int, int]:
         return file.shape[0], file.shape[1]
     try:
         if not isinstance(file, Image.Image) and (read := _reader(file, AS_THEY_ARE)) is not None:
-            height, width = (bands.npy_shape if read is bands.npy_values else bands.tiff_shape)(file)[:2]
+            height, width = _SHAPE_BY_HEADER[read](file)[:2]
             return height, width
         opened = file if isinstance(file, Image.Image) else _open(file, name)
         width, height = opened.size
