@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -228,6 +229,14 @@ def test_bfloat16_is_fast_where_its_products_take_less_time(
     monkeypatch.setattr(torch, "mm", multiply)
     tried = Measurements(open_source("digits"), 0, tmp_path, clock)
     assert tried.bfloat16_is_fast is (quick is torch.bfloat16)
+
+
+def test_a_budget_of_centuries_is_not_spent_on_measuring(tmp_path: Path) -> None:
+    """Fails by never ending, where the steps that are tried follow from the time alone."""
+    recipe = resolve("default/digits", read("default/digits"), TINY)
+    source = open_source("digits")
+    tried = Measurements(source, 0, tmp_path, time.process_time, Budget("36500d").seconds)
+    assert tried.pace(recipe, load_dataset(source, recipe, 0)).step > 0
 
 
 def test_stages_build_on_one_another(

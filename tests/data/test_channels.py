@@ -560,6 +560,25 @@ def test_bytes_of_16_bits_in_the_other_order_are_told_of_too() -> None:
     assert any("values of 16 bits" in words for words in prepare(open_source((images, [0, 1] * 4))).warnings)
 
 
+def test_of_pages_and_frames_it_is_told_that_the_first_is_read(tmp_path: Path) -> None:
+    """Of TIFF, GIF and WebP, by `data` and by `train`. Fails if the others are left out in silence, if a file of one
+    page is counted, or if a picture that a program opened is another one from then on."""
+    for number, kind in enumerate(("tif", "gif", "webp", "tif")):
+        for name in "ab":
+            pages = [Image.fromarray(noise(8, 8, 3, seed=seed)) for seed in range(1 if number == 3 else 3)]
+            (tmp_path / "scans" / name).mkdir(parents=True, exist_ok=True)
+            pages[0].save(tmp_path / "scans" / name / f"{number}.{kind}", save_all=True, append_images=pages[1:])
+    source = open_source(tmp_path / "scans")
+    told = "of several pages or frames in a file the first is read: 6 of 8 images"
+    assert told in inspect(source).notes
+    (words,) = [words for words in prepare(source).warnings if "several pages" in words]
+    assert words.startswith(told[: told.index(":")])
+    assert not any("several pages" in words for words in inspect("digits").notes)
+    with Image.open(tmp_path / "scans" / "a" / "1.gif") as opened:
+        once, again = (decode(opened, "a").pixels for _ in range(2))
+    assert np.array_equal(once, again)
+
+
 def test_people_are_shown_gray_two_as_their_mean_and_of_more_the_first_three() -> None:
     pixels = noise(3, 4, 6)
     np.testing.assert_array_equal(as_picture(pixels), pixels[..., :3])

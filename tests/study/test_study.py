@@ -525,6 +525,14 @@ def test_halving_says_that_test_images_chose_where_nothing_validates() -> None:
     assert "by validation images: " in by_val.sentence
 
 
+def test_halving_is_refused_where_a_recipe_learns_without_labels(tmp_path: Path) -> None:
+    """Fails if everything is trained briefly, and then dropped as if it had failed."""
+    candidates = (Candidate("mae", "mae/photos"), Candidate("other", "mae/photos", {"optim.lr": 0.01}))
+    with pytest.raises(UserError, match="mae/photos learns without labels; leave --halving or that recipe out"):
+        StudyDir.create(tmp_path / "s", grid(*candidates, terms=Terms(halving=True)), "test")
+    assert not (tmp_path / "s").exists()
+
+
 def test_no_winner_is_named_where_chance_would_do(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two short trainings that hardly differ: the leader by validation is told, not called a winner.
 

@@ -5,12 +5,14 @@ import importlib.util
 import os
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 import viticulture
+from children import start
 from study_processes import TINY, Killer, made, statuses
 from viticulture.errors import UserError
 from viticulture.study.declare.grid import Candidate, Grid
@@ -19,7 +21,8 @@ from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.outcomes import Outcomes
 from viticulture.study.run.slurm import write_script
-from viticulture.study.run.workers import LIVES, WorkerPool, cell_named, environment, run_workers
+from viticulture.study.run.work import Work
+from viticulture.study.run.workers import LIVES, WorkerPool, cell_named, environment, main, run_workers
 
 
 @pytest.mark.slow
@@ -96,6 +99,49 @@ def test_workers_end_with_who_has_started_them(tmp_path: Path, monkeypatch: pyte
     for pid in map(int, said):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def _work_until_input_ends(study: str) -> None:
+    """A worker whose training never ends, and whose input does once it has begun."""
+    end, begin = os.pipe()
+    os.dup2(end, 0)
+    sys.stdin = open(0)  # noqa: SIM115
+    Work.run = lambda _: (os.close(begin), signal.pause())  # type: ignore[method-assign,assignment,return-value]
+    sys.argv = ["worker", study, "--attached"]
+    main()
+
+
+@pytest.mark.children
+def test_an_attached_worker_ends_with_its_input(tmp_path: Path) -> None:
+    """Which the process that has started it holds open. Fails if a worker trains on without that process."""
+    worker = start(_work_until_input_ends, str(made(tmp_path / "s", 1).path))
+    worker.join()
+    assert worker.exitcode == -signal.SIGTERM
+
+
+def _run_two(study: str, alive: Path) -> None:
+    """Two workers, which hold a pipe open as their standard error."""
+    with alive.open("w") as pipe:
+        os.dup2(pipe.fileno(), 2)
+    run_workers(StudyDir.open(study), 2, lambda words: None)
+
+
+@pytest.mark.slow
+def test_workers_end_with_who_has_started_them_and_was_killed(tmp_path: Path) -> None:
+    """kill -9, of which that process cannot tell anybody, once one of them trains. Fails if they train on, or if what
+    they leave cannot go on."""
+    study, alive = made(tmp_path / "s", 2, epochs=50), tmp_path / "alive"
+    os.mkfifo(alive)
+    parent = start(_run_two, str(study.path), alive)
+    with alive.open() as pipe:
+        while not any((study.run(cell).path / "run.json").exists() for cell in study.grid.cells()):
+            parent.join(0.01)
+            assert parent.exitcode is None
+        parent.kill()
+        pipe.read()  # until the last of them has ended
+    assert "finished" not in statuses(study)
+    run_workers(study, 1, lambda words: None)
+    assert statuses(study) == ["finished"] * 2
 
 
 def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:

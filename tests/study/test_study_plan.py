@@ -333,6 +333,12 @@ def test_a_contender_added_since_has_no_length_yet() -> None:
     assert plan.overrides(larger, added) == {"data.per_class": 5}
 
 
+def test_a_plan_that_little_is_left_of_does_not_say_nothing() -> None:
+    """One epoch of three hundred. Fails if it is called 0 %."""
+    plan = Plan({("fast", "all images"): 1}, {}, {"fast": 300}, {"fast": None}, share=1 / 300)
+    assert "shortened to 0.3 % by the budget of 2m" in plan_note(grid("2m"), plan)
+
+
 def test_halving_costs_what_its_rounds_cost() -> None:
     """Eight candidates: 8 quarters, 4 halves, 2 wholes instead of 8 wholes, the cheap one dropped first, to be safe.
 

@@ -52,6 +52,19 @@ def test_weights_that_know_the_test_images_are_refused(tmp_path: Path, photos: s
     assert not any("learned from" in said for said in remarks(tmp_path / "same", photos, {**same, **teacher}))
 
 
+def test_one_folder_is_one_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a pattern for classes one level deeper, through a link, from within. Fails if the same images are taken for
+    others of their names."""
+    photos = pictures(tmp_path / "photos", {"a/cats": 50, "b/dogs": 50})
+    known = trained(tmp_path / "known", {**FEW, "data.test_fraction": 0.1}, data=f"{photos}/*")
+    (tmp_path / "link").symlink_to(photos)
+    monkeypatch.chdir(photos / "a")
+    heir = {**FEW, "data.test_fraction": 0.4, "student.init": str(known.path)}
+    for number, same in enumerate((str(photos), f"{tmp_path}/link/*", "..")):
+        with pytest.raises(UserError, match=r"known learned from \d+ of the \d+ images"):
+            remarks(tmp_path / f"heir{number}", same, heir)
+
+
 def test_weights_that_know_the_validation_images_are_told(tmp_path: Path, photos: str) -> None:
     """Catches: a silent best epoch chosen by images that the start learned from."""
     known = trained(tmp_path / "known", {**FEW, "data.val_fraction": 0.1}, data=photos)

@@ -35,6 +35,7 @@ from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 from viticulture.report.charts.curves import read_curves
 from viticulture.report.terminal import bar
+from viticulture.study.conclude.verdict import subject
 from viticulture.study.declare.table import read_table
 from viticulture.training import length
 from viticulture.training.data import default_recipe, load_dataset
@@ -45,7 +46,7 @@ from viticulture.training.recipe import read, resolve
 from viticulture.training.references import where_they_lie
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir, claimed
-from viticulture.training.session import begin, other_threads, reopen
+from viticulture.training.session import begin, other_threads, reopen, run_path
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
 from viticulture.training.watching import BestCheckpoint
 
@@ -485,6 +486,19 @@ def test_a_run_finds_its_images_from_any_folder(data: str, tmp_path: Path, monke
         (tmp_path / data).parent.rename(tmp_path / "moved")
         with pytest.raises(UserError, match=r"which is not there.*resume .* DATA"):
             reopen(str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [("/a/photos/*", "photos"), ("/a/photos/", "photos"), ("shards/all-*.tar", "shards"), ("hf:me/pets", "pets")],
+)
+def test_runs_and_studies_are_called_by_their_data(
+    data: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if images by a pattern are called by its signs."""
+    monkeypatch.chdir(tmp_path)
+    assert run_path("", data) == Path("runs") / name
+    assert subject(data) == (name if "tar" not in data else "all-*.tar")
 
 
 def test_a_finished_run_is_told_where_its_images_are_now(tmp_path: Path) -> None:

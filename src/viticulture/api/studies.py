@@ -96,11 +96,13 @@ def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
 
 def _compare(grid: "Grid", where: Where) -> "Study":
     """Make a new study's folder, and go on with it."""
+    from ..data.open import start_of
     from ..study.declare.grid import slug
     from ..study.folder import StudyDir
     from ..training.rundir import claimed
 
-    named = nullcontext(Path(where.out)) if where.out else claimed("studies", slug(grid.table or Path(grid.data).stem))
+    stem = slug(grid.table or start_of(grid.data).stem)
+    named = nullcontext(Path(where.out)) if where.out else claimed("studies", stem)
     with named as path:
         folder = StudyDir.create(path, grid, command())
     try:

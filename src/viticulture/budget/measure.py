@@ -21,14 +21,17 @@ from ..models.students import count, create_student
 from ..models.task import Task
 from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
-from ..study.plan.pace import MOST_SECONDS, Pace, measure_pace
-from ..training.assemble import patch_size, task_of
+from ..study.plan.pace import MOST_SECONDS, MOST_STEPS, Pace, measure_pace
+from ..training.assemble import batch_size, patch_size, task_of
 from ..training.data import load_dataset
 from ..training.recipe import Recipe, method_class
+from .choices import MOST_EPOCHS
 from .recipes import in_bfloat16
 
 PACE_SHARE = 0.005
 """Share of a budget for which each stage that comes into question is tried, where that is more than `measure` takes."""
+MOST_SHARE = 0.05
+"""Share of the longest stage's steps at which that ends: of a budget beyond what can be used, measuring took it all."""
 DIFFERENT = 64
 """Images of noise; each stands for many."""
 PRODUCT, PRODUCTS = 512, 7
@@ -71,7 +74,9 @@ class Measurements:
 
     def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
         """The pace on a data set."""
-        patience = max(1.0, PACE_SHARE * self.seconds / MOST_SECONDS)
+        images = len(dataset.train)
+        steps = MOST_SHARE * MOST_EPOCHS * images / batch_size(recipe, images)
+        patience = max(1.0, min(PACE_SHARE * self.seconds / MOST_SECONDS, steps / MOST_STEPS))
         return measure_pace(recipe, dataset, self.folder / "pace", self.seed, self.now, patience)
 
     @cached_property

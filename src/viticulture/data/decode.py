@@ -92,6 +92,7 @@ class DecodedImage(NamedTuple):
         mode: how the file holds its colors, in Pillow's words: "L", "RGB", "CMYK", "P", ...; of numbers, how many of
             which type: "5 x uint16".
         span: least and greatest value in the file, where they have more than eight bits.
+        first: whether it is the first of several pages or frames, of which the others are not read.
     """
 
     pixels: Levels
@@ -99,6 +100,7 @@ class DecodedImage(NamedTuple):
     width: int
     mode: str
     span: tuple[float, float] | None = None
+    first: bool = False
 
     @property
     def image(self) -> Image.Image:
@@ -200,7 +202,15 @@ def _picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFormat)
         height, width = pixels.shape[:2]
     elif exif_orientation(opened) in SIDEWAYS:
         width, height = height, width
-    return DecodedImage(pixels, height, width, mode, span)
+    return DecodedImage(pixels, height, width, mode, span, _is_first(opened))
+
+
+def _is_first(opened: Image.Image) -> bool:
+    """Whether pages or frames lie behind the one that was read, which may be damaged; a camera's preview is none."""
+    try:
+        return opened.format != "MPO" and bool(getattr(opened, "is_animated", False))
+    except Exception:
+        return False
 
 
 def upright(image: Image.Image) -> Image.Image:

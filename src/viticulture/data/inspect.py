@@ -18,6 +18,7 @@ from .decode import Unreadable
 from .deep import is_of_16_bits
 from .near_duplicates import Thumbnail, near_duplicates, thumbnail
 from .open import open_source
+from .remarks import firsts
 from .sources.several import is_joined, separated, several_words
 from .sources.source import Source
 from .splits import Selection, Splits, check_classes, select
@@ -43,6 +44,7 @@ class _Seen(NamedTuple):
     digest: bytes
     thumbnail: Thumbnail | None
     span: tuple[float, float] | None
+    first: bool
     channels: int
 
 
@@ -121,7 +123,8 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         except Unreadable as error:
             return error.reason
         marks = pixel_digest(picture.pixels), thumbnail(picture.image)
-        return _Seen(picture.height, picture.width, picture.mode, *marks, picture.span, picture.pixels.shape[2])
+        channels = picture.pixels.shape[2]
+        return _Seen(picture.height, picture.width, picture.mode, *marks, picture.span, picture.first, channels)
 
     seen = list(in_parallel(look, range(len(source)), progress))
     read = {i: image for i, image in enumerate(seen) if not isinstance(image, str)}
@@ -152,7 +155,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         across=_named(source, [group for group in groups if len({split[i] for i in group}) > 1]),
         contradicting=_named(source, [group for group in groups if _contradict(source.labels[group])]),
         repeated=sum(len(group) - 1 for group in groups),
-        notes=(*source.notes, *remarks),
+        notes=(*source.notes, *remarks, *firsts([image.first for image in read.values()])),
         planned={kind: len(rows) for kind, rows in planned.items()},
         refused=refused,
         smallest=source.names[by_pixels[0]] if by_pixels else "",

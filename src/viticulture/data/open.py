@@ -97,10 +97,15 @@ def open_source(data: Any) -> Source:
     raise UserError(f"{unknown('data set', text, named.NAMES)} (and no file or folder of that name in {Path.cwd()})")
 
 
-def is_there(data: str) -> bool:
-    """Whether a path of data is there; of a pattern of shards, the folder in which it begins."""
+def start_of(data: str) -> Path:
+    """The path of data in files; of a pattern, the folder in which it begins."""
     if data.endswith("/*"):
-        return Path(data[:-2]).is_dir()
+        return Path(data[:-2])
     if ".tar" in data and (match := _PATTERN.search(data)):
-        return Path(f"{data[: match.start()]}_").parent.is_dir()
-    return Path(data).exists()
+        return Path(f"{data[: match.start()]}_").parent
+    return Path(data)
+
+
+def is_there(data: str) -> bool:
+    """Whether a path of data is there; of a pattern, the folder in which it begins."""
+    return start_of(data).exists()

@@ -2,7 +2,7 @@
 """What a person should know of a data set before a training: what was passed over, is rare, uneven or repeated."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ..errors import counted, some
 from . import store, subsets
 from .balance import is_uneven, mends
 from .channels import levels_left
+from .decode import DecodedImage
 from .deep import is_of_16_bits
 from .sources.source import Source
 from .splits import Selection, Splits
@@ -44,7 +45,7 @@ def remarks(
     if ignored := [name for name in source.ignored if not _DOCUMENT.search(name)]:
         sentences.append(f"ignored what is no image: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
     if held is not None:
-        sentences += _dark(source, splits["train"])
+        sentences += _looked_at(source, splits["train"])
         for kind in ("test", "val"):
             sentences += _repeated(source, held, splits["train"], splits.get(kind), kind)
     counts = subsets.count_by_class(source.labels[splits["train"]], len(source.classes))
@@ -66,22 +67,31 @@ def remarks(
     return sentences
 
 
-def _dark(source: Source, train: np.ndarray) -> list[str]:
-    """Values of 16 bits that end far below the greatest, such as 12 bits of a microscope, where no range is named."""
-    if source.pixel_format.range:
+def firsts(first: Sequence[bool]) -> list[str]:
+    """A remark where images that were looked at are the first of several in their files, as `first` says of each."""
+    if not any(first):
         return []
+    return [f"of several pages or frames in a file the first is read: {sum(first):,} of {counted(len(first), 'image')}"]
+
+
+def _looked_at(source: Source, train: np.ndarray) -> list[str]:
+    """What a few files tell that the store does not."""
     rows = train[np.unique(np.linspace(0, len(train) - 1, min(len(train), _LOOKED_AT)).astype(np.int64))].tolist()
-    greatest = 0.0
-    for i in rows:
-        picture = source.picture(i, shrink=1)
-        if picture.span is None or not is_of_16_bits(picture.mode):
-            return []
-        greatest = max(greatest, picture.span[1])
+    pictures = [source.picture(i, shrink=1) for i in rows]
+    return firsts([picture.first for picture in pictures]) + ([] if source.pixel_format.range else _dark(pictures))
+
+
+def _dark(pictures: Sequence[DecodedImage]) -> list[str]:
+    """Values of 16 bits that end far below the greatest, such as 12 bits of a microscope."""
+    spans = [picture.span for picture in pictures if picture.span is not None and is_of_16_bits(picture.mode)]
+    if len(spans) < len(pictures):
+        return []
+    greatest = max((span[1] for span in spans), default=0.0)
     bits = int(greatest).bit_length()
     if not 0 < bits <= _DARK:
         return []
     return [
-        f"values of 16 bits reach {greatest:g} in {counted(len(rows), 'image')}, of which the whole range leaves "
+        f"values of 16 bits reach {greatest:g} in {counted(len(pictures), 'image')}, of which the whole range leaves "
         f'{levels_left(greatest)}; --images.range "[0, {2**bits - 1}]" spreads them over all 256'
     ]
 

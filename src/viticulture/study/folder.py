@@ -27,7 +27,7 @@ from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..text import comment, shell_word
 from ..training.processes import check_devices
-from ..training.recipe import Recipe, parse, read, resolve
+from ..training.recipe import Recipe, method_class, parse, read, resolve
 from ..training.references import GIVEN
 from ..training.run_inputs import folder_of
 from ..training.rundir import CELLS, RunDir
@@ -198,6 +198,11 @@ class StudyDir:
                 f"{engine.devices * engine.nodes}; add --engine.devices 1 (--workers uses several devices)"
             )
         check_devices(engine)
+        if self.grid.terms.halving and not method_class(recipe).batch_spec.labels:
+            raise UserError(
+                f"halving keeps what does best on held-out labels, and {candidate.recipe} learns without labels; leave "
+                "--halving or that recipe out"
+            )
         return recipe
 
     def _asks_for_weights(self, name: str) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.dataset import Dataset
+from ..data.open import start_of
 from ..errors import UserError
 from ..models.weights.files import place_of
 from .recipe import Recipe
@@ -43,8 +44,11 @@ def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) ->
 
 
 def _origin(about: Mapping[str, Any]) -> Any:
-    """What tells images of the same names apart: their folder, the digest of a Python object, or the set's name."""
-    return about.get("folder") or about.get("given") or about.get("name")
+    """What tells images of the same names apart: their folder, however it is written, the digest of a Python object, or
+    the set's name."""
+    if folder := about.get("folder"):
+        return start_of(folder).resolve()
+    return about.get("given") or about.get("name")
 
 
 def _runs(values: Mapping[str, Any], known: set[Path], key: str = "") -> Iterator[tuple[str, RunDir]]:

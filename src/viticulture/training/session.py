@@ -14,6 +14,7 @@ import torch
 
 from ..data.dataset import Dataset
 from ..data.dense.source import DenseSource
+from ..data.open import start_of
 from ..data.sources.source import Source
 from ..errors import UserError, counted
 from ..keywords import BITS
@@ -265,5 +266,5 @@ def new_path(out: str, data: Any) -> Iterator[Path]:
 def _stem(data: Any) -> str:
     """What a run on some data is called."""
     made = "arrays" if isinstance(data, tuple | list | dict) else type(data).__name__.lower()
-    word = Path(data).stem if isinstance(data, str) else made
+    word = start_of(data).stem if isinstance(data, str) else made
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word) or "run"

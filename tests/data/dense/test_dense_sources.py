@@ -535,6 +535,19 @@ def test_of_yolos_poses_the_boxes_are_read(tmp_path: Path) -> None:
         open_dense(root, "objects")
 
 
+def test_yolos_labels_may_end_in_capitals(tmp_path: Path) -> None:
+    """Fails if images whose labels lie in a .TXT have no objects, in silence."""
+    root = yolo(tmp_path / "set")
+    before = open_dense(root, "objects")
+    for file in [*(root / "labels").rglob("*.txt")]:
+        file.rename(file.with_suffix(".TXT"))
+    source = open_dense(root, "objects")
+    assert source.notes == before.notes
+    assert [len(each.boxes) for each in source.objects] == [len(each.boxes) for each in before.objects]
+    (root / "labels" / "train" / "none.TXT").write_text("")
+    assert open_dense(root, "objects").notes[-1].endswith("without an image: labels/train/none.TXT")
+
+
 def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
     """A polygon in shares of the image: its box is what it spans."""
     root = yolo(tmp_path / "set")

@@ -132,6 +132,15 @@ def test_each_splits_numbers_are_read_by_its_own_names(tmp_path: Path) -> None:
     assert open_source(saved(tmp_path / "hidden", train=animals, test=hidden)).labels.tolist() == [0, 1, -1, -1]
 
 
+@pytest.mark.parametrize("column", ["Label", "LABELS", "Fine_Label"])
+def test_a_column_of_labels_may_be_called_so_in_any_case(column: str, tmp_path: Path) -> None:
+    """Fails if images of such a set have no labels, or if such a column goes before one of the very word."""
+    source = open_source(saved(tmp_path / "one", train={"image": photos(2), column: ["ant", "bee"]}))
+    assert words_of(source) == {"train/0": "ant", "train/1": "bee"}
+    both = {"image": photos(2), column: ["x", "x"], column.lower(): ["ant", "bee"]}
+    assert words_of(open_source(saved(tmp_path / "both", train=both))) == words_of(source)
+
+
 def test_parquet_files_that_number_classes_differently_are_refused(tmp_path: Path) -> None:
     """Hugging Face's library reads all of a folder by the names that one file states. Fails if the classes of the
     others are swapped in silence, or files that agree are refused."""

@@ -633,6 +633,11 @@ def test_labels_in_json_may_be_several(tmp_path: Path) -> None:
             "cannot be read: .* a 1 or a 0 for each class",
         ),
         ([("x.tar", {"a.jpg": b"x", "a.json": b"[]"})], "the label of a.jpg cannot be read"),
+        (
+            [("x.tar", {"a.jpg": b"x", "a.json": b'{"label": {"id": 3, "name": "cat"}}'})],
+            "of a.jpg cannot be read: .* got a mapping of id, name",
+        ),
+        ([("x.tar", {"a.jpg": b"x", "a.json": b'{"label": [{"id": 3}]}'})], "got a mapping of id;"),
         ([("x.tar", {"a.txt": b"x"})], "no images"),
         ([("x.tar", {"a.jpg": b"x", "a.JPG": b"y"})], "x.tar holds a.JPG twice"),
     ],

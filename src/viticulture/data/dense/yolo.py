@@ -55,12 +55,15 @@ def open_yolo(root: Path) -> DenseSource:
         raise UserError(f"{root} has labels, but no images in a folder called images")
     passed = sorted({file.path for file in among} - {*paths})
     notes = [f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}"] if passed else []
-    listing = {file.path for file in files if "labels" in folders_of(file.path) and file.path.endswith(".txt")}
-    idle = sorted(listing - {_labels_of(file.path) for file in among} - {names.relative_to(root).as_posix()})
+    beside = sorted(file.path for file in files if "labels" in folders_of(file.path))
+    listing = {path[:-4] + ".txt": path for path in beside if path.lower().endswith(".txt")}
+    own = {_labels_of(file.path) for file in among} | {names.relative_to(root).as_posix()}
+    idle = sorted(listing[path] for path in listing.keys() - own)
     notes += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
     splits, more = _splits(root, names.name, declared, paths)
     keypoints = _keypoints(names, declared)
-    objects = [_yolo(root, path, classes, keypoints) for path in splits]
+    lists = {path: listing.get(labels := _labels_of(path), labels) for path in splits}
+    objects = [_yolo(root / path, root / lists[path], classes, keypoints) for path in splits]
     images = images_of(root, list(splits), list(splits.values()), root)
     return DenseSource(images, classes, objects, notes=(*notes, *more))
 
@@ -144,12 +147,11 @@ def _labels_of(path: str) -> str:
     return "/".join([*parts[:place], "labels", *parts[place + 1 :]]) + ".txt"
 
 
-def _yolo(root: Path, path: str, classes: Sequence[str], keypoints: int) -> Objects:
-    file = root / _labels_of(path)
+def _yolo(image: Path, file: Path, classes: Sequence[str], keypoints: int) -> Objects:
     lines = read_text(file, "labels").splitlines() if file.exists() else []
     if not any(map(str.strip, lines)):
         return NOTHING
-    height, width = _size(root / path)
+    height, width = _size(image)
     boxes: list[list[float]] = []
     labels: list[int] = []
     shapes: list[Shape] = []

@@ -300,9 +300,15 @@ def _label_column(features: Mapping[str, Any], datasets: Any) -> str | None:
             for key, entry in entries.items()
             if isinstance(entry, datasets.Value) and (single or _names_classes(entry, datasets))
         ]
-        if preferred := [key for kind in (named, plain) for key in _LABELS if key in kind] + named:
+        called = [key for kind in (named, plain) for word in _LABELS for key in _spelled(word, kind)]
+        if preferred := called + named:
             return preferred[0]
     return None
+
+
+def _spelled(word: str, columns: Sequence[str]) -> list[str]:
+    """Columns that are called by a word in whatever case, the very word first."""
+    return sorted((key for key in columns if key.lower() == word), key=word.__ne__)
 
 
 def _entry(feature: Any) -> Any:
@@ -332,7 +338,7 @@ def _number_lists(tables: Mapping[str, Any], datasets: Any) -> tuple[str, ...]:
         key
         for table in tables.values()
         for key, feature in table.features.items()
-        if key in _LABELS and _entry(feature) is not feature and isinstance(_entry(feature), datasets.Value)
+        if key.lower() in _LABELS and _entry(feature) is not feature and isinstance(_entry(feature), datasets.Value)
     }
     note = f"lists of numbers name no classes: column {some(sorted(lists))}; cast to ClassLabel, or have no labels"
     return (note,) if lists else ()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...errors import UserError, some
+from ...errors import UserError, shortened, some
 from .labels import split_of
 from .listed import Listed, from_list
 from .several import LISTS, check_classes, joined, marked
@@ -85,7 +85,15 @@ def cell_words(values: Sequence[Any]) -> list[str | None]:
 
 
 def cell_word(value: Any) -> str | None:
-    """A cell of Python's as a CSV would hold it, a list's words joined; None where there is none."""
+    """A cell of Python's as a CSV would hold it, a list's words joined; None where there is none.
+
+    Raises: UserError for a mapping, whose text would be a class, and as `check_classes`.
+    """
+    if isinstance(value, Mapping):
+        keys = shortened(some([str(key) for key in value]))
+        raise UserError(
+            f"a label is a number, a name or a list of these, got a mapping of {keys}; keep the one that counts"
+        )
     if isinstance(value, LISTS):
         check_classes(value)
         words = [word for each in value if (word := cell_word(each))]

@@ -27,7 +27,7 @@ from .table import cell_word
 
 _FIRST = ("jpg", "jpeg", "png", "webp")
 """Which image of a sample is read before any other."""
-_VERSION = "4"
+_VERSION = "5"
 
 
 def open_shards(data: str | Path) -> Source:

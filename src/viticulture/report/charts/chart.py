@@ -155,7 +155,7 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
         rows.append(
             {
                 "name": line.name,
-                "color": line.style % COLORS,
+                "look": _look(line.style),
                 "y": y,
                 "mean": f"{mean:.1f}",
                 "tip": line.tips[0] if line.tips else "",
@@ -234,7 +234,7 @@ def _drawn(line: Series, x: Scale, y: Scale, joined: bool) -> dict[str, Any]:
     return {
         "name": line.name,
         "said": line.said,
-        "color": line.style % COLORS,
+        "look": _look(line.style),
         "key": _marker(line.style, 11, 6, 4.2),
         "path": _path(points, x, y) if joined else "",
         "band": " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in around) if joined and len(bands) > 1 else "",
@@ -263,6 +263,11 @@ def _whisker(band: tuple[float, float], along: Scale, across: float, upright: bo
     return "".join(
         "M" + "L".join(f"{b:.1f} {a:.1f}" if upright else f"{a:.1f} {b:.1f}" for a, b in line) for line in lines
     )
+
+
+def _look(style: int) -> str:
+    """Classes of the style sheet: a color, and where the colors are used up, hollow markers and a dash beside it."""
+    return f"s{style % COLORS}{' again' if style >= COLORS else ''}"
 
 
 def _marker(style: int, x: float, y: float, r: float = 4.2) -> str:

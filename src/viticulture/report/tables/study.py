@@ -11,6 +11,7 @@ from ...study.declare.terms import AUTO
 from ...study.plan.plan import IMAGE_SIZE, VIEWS, Plan
 from ...study.study import Study
 from ...text import shell_word
+from .results import percent
 from .sheet import Cell, Column, Sheet, Spread
 
 
@@ -42,7 +43,7 @@ def plan_note(grid: Grid, plan: Plan) -> str:
         "recipe": "Every recipe trains for its own number of epochs",
     }[grid.terms.equal]
     if plan.share < 1:
-        terms += f", shortened to {100 * plan.share:.0f} % by {_budget(grid, plan)}"
+        terms += f", shortened to {percent(plan.share)} by {_budget(grid, plan)}"
     if grid.terms.halving:
         terms += "; after a quarter and after half of the length the worse half is dropped"
     if plan.shown:

@@ -297,7 +297,7 @@ def _beside_published(grid: Grid, reached: Sequence[Verdict]) -> str:
 
 def subject(data: str) -> str:
     """What to call a data set: a folder's or file's name without the way to it."""
-    return data.rstrip("/").rsplit("/", 1)[-1] or data
+    return data.removesuffix("/*").rstrip("/").rsplit("/", 1)[-1] or data
 
 
 def _split(verdict: Verdict) -> str:

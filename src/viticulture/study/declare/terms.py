@@ -5,9 +5,10 @@ import os
 import re
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Any, Literal
 
-from ...errors import UserError
+from ...errors import UserError, shortened
 from ...keywords import check_fields
 
 AUTO = "auto"
@@ -22,9 +23,9 @@ UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "night": 36000
 def duration(words: str) -> float:
     """Seconds of a time such as 90s, 30m, 2h, 1night (ten hours) or 1d. Raises: UserError if it is none."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(words).lower())
-    if not match or match[2] not in UNITS or float(match[1]) <= 0:
+    if not match or match[2] not in UNITS or not 0 < float(match[1]) * UNITS[match[2]] < inf:
         only = "; only `train` counts the time of processors" if "core" in str(words) else ""
-        raise UserError(f"a budget is a time such as 90s, 30m, 2h or 1night, got {words!r}{only}")
+        raise UserError(f"a budget is a time such as 90s, 30m, 2h or 1night, got {shortened(repr(words))}{only}")
     return float(match[1]) * UNITS[match[2]]
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several processes of one machine work on a study, each on a GPU of its own where there are GPUs.
 
-    python -m viticulture.study.run.workers STUDY [--data DATA] [--only CELL] [--skip CELL ...]
+    python -m viticulture.study.run.workers STUDY [--data DATA] [--only CELL] [--attached] [--skip CELL ...]
 
-is one of them: it trains what it can claim, or the one cell of that name.
+is one of them: it trains what it can claim, or the one cell of that name; attached, until its standard input ends.
 """
 
 import argparse
@@ -105,9 +105,10 @@ class WorkerPool:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "viticulture.study.run.workers", str(self.study.path), "--data", self.data),
-                    *("--skip", *deadly),
+                    *("--attached", "--skip", *deadly),
                 ],
                 env=environment(number, self.workers),
+                stdin=subprocess.PIPE,  # never written to; it ends with this process, whatever ends that
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -173,14 +174,24 @@ def _cause(code: int) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
+def _end_with_input() -> None:
+    """Wait for the end of standard input, and stop this process as `WorkerPool.stop` does."""
+    while os.read(sys.stdin.fileno(), 1):  # no method of sys.stdin, whose lock Python's end would wait for
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main() -> int:
     """One worker."""
     parser = argparse.ArgumentParser(prog="viticulture.study.run.workers")
     parser.add_argument("study", type=Path)
     parser.add_argument("--data", default="")
     parser.add_argument("--only", default="")
+    parser.add_argument("--attached", action="store_true")
     parser.add_argument("--skip", nargs="*", default=[])
     given = parser.parse_args()
+    if given.attached:
+        threading.Thread(target=_end_with_input, daemon=True).start()
     try:
         work = Work(StudyDir.open(given.study), lambda words: print(words, flush=True), given.data, given.skip)
         if given.only:
