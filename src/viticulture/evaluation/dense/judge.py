@@ -22,6 +22,7 @@ from ...training.progress import showing
 from ...training.recipe import method_class
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
+from ..kept import keep_results
 from ..kept_weights import of_each
 from ..other import taught_by
 from .objects import ObjectsEvaluation, evaluate_objects, mean_boxes
@@ -52,7 +53,7 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
         run.write(FOUND, json.dumps({"counts": counting, "images": every[counting][1]}) + "\n")
     results = {key: evaluation for key, (evaluation, _) in every.items()}
     evaluations = DenseEvaluations(counting, results, _kind(train))
-    run.write(RESULTS, evaluations.to_dict())
+    keep_results(run, RESULTS, evaluations)
     return evaluations
 
 

@@ -16,7 +16,7 @@ from ...training.progress import showing
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
 from ..accuracy import Predictions, collect
-from ..kept import Results
+from ..kept import Results, keep_results
 from ..kept_weights import of_each
 from ..other import taught_by
 from ..reference import MOST_IMAGES, raw_pixels
@@ -63,7 +63,7 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
     counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
     keep_times_asked(run)
     evaluated = EvaluatedLabels(counts, results)
-    run.write(RESULTS, evaluated.evaluations.to_dict())
+    keep_results(run, RESULTS, evaluated.evaluations)
     chosen = {key: [score.threshold for score in result.evaluation.per_label] for key, result in results.items()}
     keep_answers(run, {key: (result.predictions, chosen[key]) for key, result in results.items()})
     return evaluated

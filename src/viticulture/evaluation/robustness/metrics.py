@@ -57,6 +57,7 @@ class Robustness:
         clean: errors on images as they are, by head; empty where there are none.
         errors: corruption -> for each severity the errors by head.
         key: changes with the weights, the images and the way of judging.
+        checksum: of these weights, see `kept.checksum_of`.
     """
 
     data: str
@@ -70,6 +71,7 @@ class Robustness:
     clean: tuple[float, ...] = ()
     errors: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
     key: str = ""
+    checksum: str = ""
 
     def error(self, corruption: str, head: int = 0) -> float:
         """Mean over severities."""
