@@ -228,7 +228,7 @@ def test_some_of_imagenets_classes_are_chosen_from_alone(run: api.Run, tmp_path:
             scores = student(torch.from_numpy(image).float()[None])[0]
             wrong += int((scores[first] > scores[second]) != (place == first))
     assert found.clean[0] == wrong / 10
-    assert other_measure(run.folder, "robustness/a/head 3") == 1 - found.clean[3]
+    assert other_measure(run.folder, "robustness/a/head 3") == {"test": 1 - found.clean[3]}
 
 
 def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
@@ -244,8 +244,8 @@ def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
         rows = list(csv.DictReader(file))
     assert len(rows) == (1 + 95) * 4
     found = read_robustness(run.folder)["test"]
-    assert other_measure(run.folder, "robustness/test/class") == found.mean_error(1)
-    assert other_measure(run.folder, "robustness/imagenet-a/class") is None
+    assert other_measure(run.folder, "robustness/test/class") == {"test": found.mean_error(1)}
+    assert other_measure(run.folder, "robustness/imagenet-a/class") == {}
     row = next(row for row in rows if (row["corruption"], row["severity"], row["head"]) == ("snow", "4", "class"))
     assert float(row["error"]) == pytest.approx(found.errors["snow"][3][1])
     page = (run.path / "report.html").read_text()
@@ -267,6 +267,7 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
     sheet = api.robustness(run, limit=1)
     assert sheet.title == "Errors on the run's validation images, by severity"
     assert list(read_robustness(run.folder)) == ["validation"]
+    assert list(other_measure(run.folder, "robustness/validation/student")) == ["val"]
     page = (run.path / "report.html").read_text()
     assert "A validation image, corrupted" in page
     assert "test image" not in page

@@ -92,7 +92,7 @@ def results_sheet(study: Study) -> Sheet:
         rows.append(row)
     where = "" if several else f" on {subject(verdicts[-1].data)}" if verdicts else ""
     title = verdicts[-1].measure.title if verdicts else measure(["accuracy"]).title
-    return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(verdicts, grid.unit))
+    return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(verdicts, grid.unit) + _not_of_test(verdicts))
 
 
 def full_sheet(study: Study) -> Sheet:
@@ -126,7 +126,7 @@ def full_sheet(study: Study) -> Sheet:
             row += [
                 None if images is None else round(images),
                 len(standing.outcomes),
-                spread(standing.test),
+                spread(standing.test) if standing.tested or reported != "test" else None,
                 _interval(standing.test),
                 *([spread(standing.val) if standing.val else None] if reported == "test" else []),
                 None if standing.versus_baseline is None else 100 * standing.versus_baseline.mean,
@@ -198,6 +198,13 @@ def _seeds_note(verdicts: list[Verdict], unit: str) -> str:
     if seeds == [1]:
         return f"One {unit}: no spread is known."
     return f"Mean ± standard deviation over {' to '.join(map(str, (seeds[:1] + seeds[-1:])[: len(seeds)]))} {unit}s."
+
+
+def _not_of_test(verdicts: list[Verdict]) -> str:
+    """Whose numbers are of validation images where others are of test images, as what guides log while they train."""
+    standings = [standing for verdict in verdicts if verdict.reported == "test" for standing in verdict.standings]
+    names = dict.fromkeys(standing.candidate.name for standing in standings if not standing.tested)
+    return f" Of validation images: {', '.join(names)}." if names else ""
 
 
 def _interval(estimate: Estimate) -> str | None:

@@ -57,6 +57,11 @@ class Standing:
         return fmean(values) if values else None
 
     @property
+    def tested(self) -> bool:
+        """Whether its results are of test images."""
+        return self.outcomes[0].test is not None
+
+    @property
     def vit(self) -> bool:
         """Whether the student attends to tokens."""
         return all((outcome.facts or {}).get("vit", True) for outcome in self.outcomes)
@@ -107,8 +112,9 @@ class Verdict:
 
     @property
     def reported(self) -> str:
-        """The images that results are of: test, or validation where nothing is held out as test."""
-        return "validation" if self.leader.outcomes[0].test is None else "test"
+        """The images that results are of: test, or validation where nothing is held out as test. Where some are of
+        test, those that are not are told apart."""
+        return "test" if any(standing.tested for standing in self.standings) else "validation"
 
     @property
     def images(self) -> str:
