@@ -5,12 +5,15 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data.imagenet_info import ImageNetInfo
 from torch import nn
+from torchvision.models._meta import _IMAGENET_CATEGORIES
 
 from viticulture import api
 from viticulture.cli import main
@@ -20,6 +23,7 @@ from viticulture.evaluation.robustness import evaluate as out_of_distribution
 from viticulture.evaluation.robustness.corrupt import corrupt
 from viticulture.evaluation.robustness.corrupted import Views, corrupted
 from viticulture.evaluation.robustness.evaluate import _keep, evaluate_robustness, read_robustness
+from viticulture.evaluation.robustness.imagenet import are_imagenets
 from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong_predictions
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
 from viticulture.models.views import VIEWS
@@ -67,7 +71,7 @@ def run(grown: api.Run) -> api.Run:
 def some_errors(value: float = 0.5, heads: int = 1) -> Robustness:
     """The same error everywhere."""
     errors = dict.fromkeys(CORRUPTIONS, ((value,) * heads,) * 5)
-    return Robustness("test", "last", 10, 1000, 1000, "", "", ("student",) * heads, (), errors)
+    return Robustness("test", "last", 10, 1000, 1000, "", "", ("student",) * heads, (), errors, imagenet=True)
 
 
 def test_the_mean_corruption_error_of_alexnet_is_one() -> None:
@@ -76,7 +80,7 @@ def test_the_mean_corruption_error_of_alexnet_is_one() -> None:
     table = [89, 89, 92, 82, 83, 79, 80, 87, 83, 82, 56, 85, 65, 72, 61]
     assert [round(100 * ALEXNET[name]) for name in MAIN] == table
     errors = {name: ((ALEXNET.get(name, 0.0),),) * 5 for name in CORRUPTIONS}
-    alexnet = Robustness("test", "last", 10, 1000, 1000, "", "", ("student",), (), errors)
+    alexnet = Robustness("test", "last", 10, 1000, 1000, "", "", ("student",), (), errors, imagenet=True)
     assert alexnet.mean_corruption_error() == pytest.approx(1)
     assert alexnet.mean_error() == pytest.approx(sum(ALEXNET.values()) / 15)
     expected = np.mean([0.5 / error for error in ALEXNET.values()])
@@ -86,9 +90,21 @@ def test_the_mean_corruption_error_of_alexnet_is_one() -> None:
 def test_the_mean_is_not_told_where_a_corruption_is_missing_or_classes_are_not_imagenets() -> None:
     few = {name: errors for name, errors in some_errors().errors.items() if name != "fog"}
     assert Robustness("d", "last", 1, 9, 9, "", "", ("student",), (), few).mean_error() is None
-    other = Robustness("d", "last", 1, 9, 9, "", "", ("student",), (), some_errors().errors)
+    other = dataclasses.replace(some_errors(), imagenet=False)
     assert other.mean_error() == 0.5
     assert other.mean_corruption_error() is None
+
+
+def test_a_thousand_classes_are_imagenets_where_they_are_called_so() -> None:
+    """By WordNet's ids, as timm lists them, or by words as torchvision and the Hub have them. Fails if the number of
+    classes is enough, or their order is of no account."""
+    info: Any = ImageNetInfo("imagenet-1k")
+    wnids, words = info.label_names(), info.label_descriptions()
+    for names in (wnids, words, _IMAGENET_CATEGORIES):
+        assert are_imagenets(names)
+        assert not are_imagenets(names[:999])
+        assert not are_imagenets([*names[1:], names[0]])
+    assert not are_imagenets([f"n{number:08d}" for number in range(1000)])
 
 
 def test_a_result_survives_json() -> None:

@@ -41,7 +41,7 @@ from ..heads import OutputHeads, heads_of
 from ..kept import checksum_of, read_kept, still_there
 from ..subject import Subject, of_run
 from .corrupted import BATCH, Batches, Views, corrupted
-from .imagenet import IMAGENET_CLASSES, by_number, is_numbered, is_part, named_like
+from .imagenet import IMAGENET_CLASSES, are_imagenets, by_number, is_numbered, is_part, named_like
 from .metrics import Robustness, wrong_predictions
 from .relabeled import read_truth, relabeled
 from .strengths import CORRUPTIONS, SETS, SEVERITIES, nearest
@@ -106,7 +106,7 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     held_out = "test" if "test" in run.read("run.json")["data"]["images"] else "validation"
     name = held_out if own else data.name if isinstance(data, Source) else data
     blank = Robustness(name, weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
-    blank = replace(blank, checksum=checksum_of(run, weights))
+    blank = replace(blank, imagenet=are_imagenets(task.classes), checksum=checksum_of(run, weights))
     if isinstance(data, str) and data.endswith(".json"):
         return _judge_relabeled(run, context, blank, Path(data).expanduser())
     folders = corrupted_folders(Path(data).expanduser()) if isinstance(data, str) and data else {}
