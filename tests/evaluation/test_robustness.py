@@ -272,8 +272,9 @@ def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
     assert "all but extra" in page
 
 
-def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
-    """Of a run without a test. Fails if a table, the page or a file calls what was corrupted test images."""
+def test_validation_images_are_not_called_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run without a test. Fails if a table, the page or a file calls what was corrupted test images, or calls
+    folders named like splits the run's own images."""
     photos(tmp_path / "photos", 8, 0)
     overrides = {
         "student.name": "vit_nano", "student.patch_size": 8, "train.epochs": 1, "train.batch_size": 8,
@@ -287,6 +288,13 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
     page = (run.path / "report.html").read_text()
     assert "A validation image, corrupted" in page
     assert "test image" not in page
+
+    for name in ("validation", "val"):
+        photos(tmp_path / name, 1, 1)
+    monkeypatch.chdir(tmp_path)
+    assert api.robustness(run, "validation").title == "Errors on ./validation, by severity"
+    assert list(read_robustness(run.folder)) == ["validation", "./validation"]
+    assert list(api.evaluate(run, "val")) == ["best/./val", "last/./val"]
 
 
 def test_mistakes_are_said_in_a_line(run: api.Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

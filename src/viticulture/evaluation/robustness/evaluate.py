@@ -39,6 +39,7 @@ from ...training.rundir import RunDir
 from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
 from ..kept import checksum_of, read_kept, still_there
+from ..other import name_of
 from ..subject import Subject, of_run
 from .corrupted import BATCH, Batches, Views, corrupted
 from .imagenet import IMAGENET_CLASSES, are_imagenets, by_number, is_numbered, is_part, named_like
@@ -104,7 +105,7 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.subject.eval_views).encode()
     mark = hashlib.blake2b(content, digest_size=16).hexdigest()
     held_out = "test" if "test" in run.read("run.json")["data"]["images"] else "validation"
-    name = held_out if own else data.name if isinstance(data, Source) else data
+    name = held_out if own else name_of(data)
     blank = Robustness(name, weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
     blank = replace(blank, imagenet=are_imagenets(task.classes), checksum=checksum_of(run, weights))
     if isinstance(data, str) and data.endswith(".json"):
