@@ -576,6 +576,11 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     assert not verdict.images
     assert verdict.reported == "test"
     assert results_sheet(Study(study.path)).note.endswith(" Of validation images: its loss.")
+    note = full_sheet(Study(study.path)).note
+    assert (
+        "Student's over seeds; of accuracy the wider of Student's over seeds and the binomial one of the test" in note
+    )
+    assert "the wider of Student's interval and, of accuracies, the one over seeds and test images." in note
     place = [column.name for column in full_sheet(Study(study.path)).columns].index("test, %")
     shown = {row[0]: row[place] for row in full_sheet(Study(study.path)).rows}
     assert [name for name, number in shown.items() if number is None] == ["its loss"]

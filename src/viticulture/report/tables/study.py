@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A study's tables: the plan before it, the results after it, every number with its spread."""
 
+from collections.abc import Sequence
+
 from ...errors import counted
 from ...study.conclude.measures import measure
 from ...study.conclude.statistics import Difference, Estimate
@@ -139,14 +141,15 @@ def full_sheet(study: Study) -> Sheet:
             rows.append(row)
     known = study.verdicts[-1].measure if study.verdicts else measure(["accuracy"])
     ranked_by = "validation" if all(verdict.by == "val" for verdict in study.verdicts) else reported
-    difference = "Student's interval"
-    if known.images:
+    difference, named = "Student's interval", {name for verdict in study.verdicts for name in verdict.measured}
+    if known.images or "accuracy" in named:
+        of = "" if known.images else ", of accuracies,"
         difference = (
-            f"the wider of {difference} and the one over {'' if grid.overlap else 'seeds and '}{reported} images"
+            f"the wider of {difference} and{of} the one over {'' if grid.overlap else 'seeds and '}{reported} images"
         )
     note = (
         f"Candidates in the order of their {ranked_by} {known.word}. Intervals: 95 %, "
-        f"{wider(grid, known.images.format(reported))}. − baseline: paired difference to {grid.baseline.name} on the "
+        f"{intervals(grid, sorted(named), reported)}. − baseline: paired difference to {grid.baseline.name} on the "
         f"same {grid.unit}s, with {difference}."
     )
     return Sheet("All results", columns, rows, note)
@@ -175,6 +178,14 @@ def wider(grid: Grid, images: str) -> str:
         "Student's over folds, corrected for what they learn from together," if grid.overlap else "Student's over seeds"
     )
     return f"the wider of {students} and {images}" if images else students.removesuffix(",")
+
+
+def intervals(grid: Grid, measured: Sequence[str], reported: str) -> str:
+    """In words, which intervals are told of some measures: each its own, where they have several."""
+    images = {known.word: known.images.format(reported) for known in (measure([name]) for name in measured)}
+    if len(set(images.values())) == 1:
+        return wider(grid, next(iter(images.values())))
+    return wider(grid, "") + "".join(f"; of {word} {wider(grid, over)}" for word, over in images.items() if over)
 
 
 def spread(estimate: Estimate) -> Spread:

@@ -103,7 +103,12 @@ class Verdict:
     @property
     def measure(self) -> Measure:
         """What candidates are compared by."""
-        return measure({outcome.measured for standing in self.standings for outcome in standing.outcomes})
+        return measure(self.measured)
+
+    @property
+    def measured(self) -> list[str]:
+        """The names of what is measured of them."""
+        return sorted({outcome.measured for standing in self.standings for outcome in standing.outcomes})
 
     @property
     def fingerprint(self) -> str:
