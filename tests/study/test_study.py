@@ -575,6 +575,7 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     assert verdict.measure.title == "Each row by a measure of its own"
     assert not verdict.images
     assert verdict.reported == "test"
+    assert all(standing.versus_baseline is None for standing in verdict.standings)
     assert results_sheet(Study(study.path)).note.endswith(" Of validation images: its loss.")
     note = full_sheet(Study(study.path)).note
     assert (

@@ -36,7 +36,8 @@ class Standing:
         test: accuracy (or another measure) on test images (validation images, where nothing is held out as test), in
             [0, 1].
         val: the same on validation images, which ranks; None without.
-        versus_baseline: its difference to the baseline; None for the baseline, and without common seeds.
+        versus_baseline: its difference to the baseline; None for the baseline, without common seeds, and by another
+            measure.
     """
 
     candidate: Candidate
@@ -189,7 +190,9 @@ def _verdict(
             estimate([o.val or 0.0 for o in group], overlap=grid.overlap)
             if all(o.val is not None for o in group)
             else None,
-            paired(answers, group, baseline) if baseline and name != grid.baseline.name else None,
+            paired(answers, group, baseline)
+            if baseline and name != grid.baseline.name and group[0].measured == baseline[0].measured
+            else None,
         )
         for name, group in groups.items()
     ]
