@@ -20,7 +20,7 @@ def are_imagenets(classes: Sequence[str]) -> bool:
         return False
     from timm.data.imagenet_info import ImageNetInfo
 
-    known = ImageNetInfo("imagenet-1k")  # type: ignore[no-untyped-call]
+    known = ImageNetInfo("imagenet-1k")
     wnids, words = known.label_names(), known.label_descriptions()  # type: ignore[no-untyped-call]
     return all(
         name == wnid or name.startswith(word.split(",")[0])
