@@ -88,6 +88,7 @@ def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(UserError, match=r"unknown guide with links in .*yours.*valid: mine"):
         read_links(RunDir.open(run.path), "yours")
     assert len(learned.magnitudes) == 3
+    assert not learned.inside
     torch.testing.assert_close(learned.magnitudes[-1], learned.links.magnitudes())
     assert not torch.equal(learned.magnitudes[0], learned.magnitudes[-1])
     (tmp_path / "elsewhere.safetensors").rename(file)

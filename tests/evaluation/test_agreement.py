@@ -165,8 +165,8 @@ def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
         assert found.accuracy[name] == pytest.approx((logits.argmax(-1) == labels).double().mean().item())
     assert found.accuracy["student"] == run.accuracy
     assert (found.images, found.split, found.rule) == (len(labels), "test", run.evaluations["last/test"].rule)
-    assert other_measure(run.folder, "divergence/inv/conv") == found.divergence[2][0]
-    assert other_measure(run.folder, "divergence/inv/other") is None
+    assert other_measure(run.folder, "divergence/inv/conv") == {"test": found.divergence[2][0]}
+    assert other_measure(run.folder, "divergence/inv/other") == {}
     conv = load(run.path.parent / "conv")[0].eval()
     dataset = dataset_of(run.folder, recipe_of(run.folder))
     assert dataset.test is not None

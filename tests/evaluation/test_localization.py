@@ -84,17 +84,17 @@ def test_a_row_of_table_c_is_read_from_what_was_localized(grown: tuple[api.Run, 
     """MaxBoxAcc at 0.3, at 0.5, and their mean, as AAL's Table C has it; not told before. Fails for MaxBoxAccV2's
     numbers, or those of a box around the image."""
     folder = grown[0].folder
-    assert other_measure(folder, "localization/0.3") is None
+    assert other_measure(folder, "localization/0.3") == {}
     largest, rest = BoxAccuracy((0.5, 0.2, 0.1), (0.0, 0.0, 0.0)), BoxAccuracy((0.9, 0.8, 0.7), (0.0, 0.0, 0.0))
     keep(folder, "", Localization("last", 2, 4, largest, rest, rest))
     wanted = {"0.3": 0.5, "0.5": 0.2, "0.3,0.5": 0.35, "0.3,0.5,0.7": 0.8 / 3}
     for overlaps, share in wanted.items():
-        assert other_measure(folder, f"localization/{overlaps}") == pytest.approx(share)
+        assert other_measure(folder, f"localization/{overlaps}") == {"test": pytest.approx(share)}
     measures = {row.measure.partition("/")[2] for row in read_table("attention_link/tableC").rows} - {""}
     assert measures == set(wanted)
     (folder.path / "localization.json").unlink()
     keep(folder, "", Localization("last", 2, 4, largest, rest, rest, protocol="evaluation"))
-    assert other_measure(folder, "localization/0.3") is None, "another protocol's number is none of the table's"
+    assert other_measure(folder, "localization/0.3") == {}, "another protocol's number is none of the table's"
     (folder.path / "localization.json").unlink()
 
 

@@ -65,7 +65,7 @@ def test_any_of_several_classes_is_right_and_images_without_one_are_left_out(run
     found = evaluate_robustness(run, str(file))
     assert found.images == 3
     assert found.clean == pytest.approx((1 / 3,))
-    assert other_measure(run, "robustness/real.json/student") == pytest.approx(2 / 3)
+    assert other_measure(run, "robustness/real.json/student") == {"test": pytest.approx(2 / 3)}
     for text, words in (("[[1000]]", "beyond"), ("{", "no list"), ("[[]]", "none of ImageNet's|none of the run's")):
         file.write_text(text)
         with pytest.raises(UserError, match=words):

@@ -5,12 +5,15 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data.imagenet_info import ImageNetInfo
 from torch import nn
+from torchvision.models._meta import _IMAGENET_CATEGORIES
 
 from viticulture import api
 from viticulture.cli import main
@@ -20,6 +23,7 @@ from viticulture.evaluation.robustness import evaluate as out_of_distribution
 from viticulture.evaluation.robustness.corrupt import corrupt
 from viticulture.evaluation.robustness.corrupted import Views, corrupted
 from viticulture.evaluation.robustness.evaluate import _keep, evaluate_robustness, read_robustness
+from viticulture.evaluation.robustness.imagenet import are_imagenets
 from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong_predictions
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
 from viticulture.models.views import VIEWS
@@ -67,7 +71,7 @@ def run(grown: api.Run) -> api.Run:
 def some_errors(value: float = 0.5, heads: int = 1) -> Robustness:
     """The same error everywhere."""
     errors = dict.fromkeys(CORRUPTIONS, ((value,) * heads,) * 5)
-    return Robustness("test", "last", 10, 1000, 1000, "", "", ("student",) * heads, (), errors)
+    return Robustness("test", "last", 10, 1000, 1000, "", "", ("student",) * heads, (), errors, imagenet=True)
 
 
 def test_the_mean_corruption_error_of_alexnet_is_one() -> None:
@@ -76,7 +80,7 @@ def test_the_mean_corruption_error_of_alexnet_is_one() -> None:
     table = [89, 89, 92, 82, 83, 79, 80, 87, 83, 82, 56, 85, 65, 72, 61]
     assert [round(100 * ALEXNET[name]) for name in MAIN] == table
     errors = {name: ((ALEXNET.get(name, 0.0),),) * 5 for name in CORRUPTIONS}
-    alexnet = Robustness("test", "last", 10, 1000, 1000, "", "", ("student",), (), errors)
+    alexnet = Robustness("test", "last", 10, 1000, 1000, "", "", ("student",), (), errors, imagenet=True)
     assert alexnet.mean_corruption_error() == pytest.approx(1)
     assert alexnet.mean_error() == pytest.approx(sum(ALEXNET.values()) / 15)
     expected = np.mean([0.5 / error for error in ALEXNET.values()])
@@ -86,9 +90,21 @@ def test_the_mean_corruption_error_of_alexnet_is_one() -> None:
 def test_the_mean_is_not_told_where_a_corruption_is_missing_or_classes_are_not_imagenets() -> None:
     few = {name: errors for name, errors in some_errors().errors.items() if name != "fog"}
     assert Robustness("d", "last", 1, 9, 9, "", "", ("student",), (), few).mean_error() is None
-    other = Robustness("d", "last", 1, 9, 9, "", "", ("student",), (), some_errors().errors)
+    other = dataclasses.replace(some_errors(), imagenet=False)
     assert other.mean_error() == 0.5
     assert other.mean_corruption_error() is None
+
+
+def test_a_thousand_classes_are_imagenets_where_they_are_called_so() -> None:
+    """By WordNet's ids, as timm lists them, or by words as torchvision and the Hub have them. Fails if the number of
+    classes is enough, or their order is of no account."""
+    info: Any = ImageNetInfo("imagenet-1k")
+    wnids, words = info.label_names(), info.label_descriptions()
+    for names in (wnids, words, _IMAGENET_CATEGORIES):
+        assert are_imagenets(names)
+        assert not are_imagenets(names[:999])
+        assert not are_imagenets([*names[1:], names[0]])
+    assert not are_imagenets([f"n{number:08d}" for number in range(1000)])
 
 
 def test_a_result_survives_json() -> None:
@@ -228,7 +244,7 @@ def test_some_of_imagenets_classes_are_chosen_from_alone(run: api.Run, tmp_path:
             scores = student(torch.from_numpy(image).float()[None])[0]
             wrong += int((scores[first] > scores[second]) != (place == first))
     assert found.clean[0] == wrong / 10
-    assert other_measure(run.folder, "robustness/a/head 3") == 1 - found.clean[3]
+    assert other_measure(run.folder, "robustness/a/head 3") == {"test": 1 - found.clean[3]}
 
 
 def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
@@ -244,8 +260,8 @@ def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
         rows = list(csv.DictReader(file))
     assert len(rows) == (1 + 95) * 4
     found = read_robustness(run.folder)["test"]
-    assert other_measure(run.folder, "robustness/test/class") == found.mean_error(1)
-    assert other_measure(run.folder, "robustness/imagenet-a/class") is None
+    assert other_measure(run.folder, "robustness/test/class") == {"test": found.mean_error(1)}
+    assert other_measure(run.folder, "robustness/imagenet-a/class") == {}
     row = next(row for row in rows if (row["corruption"], row["severity"], row["head"]) == ("snow", "4", "class"))
     assert float(row["error"]) == pytest.approx(found.errors["snow"][3][1])
     page = (run.path / "report.html").read_text()
@@ -256,8 +272,9 @@ def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
     assert "all but extra" in page
 
 
-def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
-    """Of a run without a test. Fails if a table, the page or a file calls what was corrupted test images."""
+def test_validation_images_are_not_called_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run without a test. Fails if a table, the page or a file calls what was corrupted test images, or calls
+    folders named like splits the run's own images."""
     photos(tmp_path / "photos", 8, 0)
     overrides = {
         "student.name": "vit_nano", "student.patch_size": 8, "train.epochs": 1, "train.batch_size": 8,
@@ -267,9 +284,17 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
     sheet = api.robustness(run, limit=1)
     assert sheet.title == "Errors on the run's validation images, by severity"
     assert list(read_robustness(run.folder)) == ["validation"]
+    assert list(other_measure(run.folder, "robustness/validation/student")) == ["val"]
     page = (run.path / "report.html").read_text()
     assert "A validation image, corrupted" in page
     assert "test image" not in page
+
+    for name in ("validation", "val"):
+        photos(tmp_path / name, 1, 1)
+    monkeypatch.chdir(tmp_path)
+    assert api.robustness(run, "validation").title == "Errors on ./validation, by severity"
+    assert list(read_robustness(run.folder)) == ["validation", "./validation"]
+    assert list(api.evaluate(run, "val")) == ["best/./val", "last/./val"]
 
 
 def test_mistakes_are_said_in_a_line(run: api.Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -421,3 +421,5 @@ def test_a_runs_links_are_drawn_by_block_layer_and_epoch() -> None:
     }
     assert "Empty: not linked." in large
     assert re.findall(r">after (\d+) epochs<", small) == ["0", "2", "4", "6", "8", "10"]
+    inside = links_section(TrainedLinks(links, magnitudes, inside=True)).html
+    assert re.findall(r">((?:after|in) [a-z0-9 ]+)<", inside)[-2:] == ["after 8 epochs", "in epoch 10"]

@@ -142,6 +142,12 @@ def test_the_headline_says_what_was_found() -> None:
     assert cells == {(names[r], names[c], str(found.confusion[r, c])) for r, c in np.argwhere(found.confusion)}
 
 
+def test_a_dot_of_few_images_is_not_said_to_be_of_ten() -> None:
+    for images, words in ((4, "The dot is of all 4."), (40, "A dot is of 10 images or more.")):
+        page = RunPage("t", "s", evaluations=[Evaluated("best", "test", evaluation(["a", "b"], images))])
+        assert words in render(page)
+
+
 def test_parts_come_in_the_order_of_questions() -> None:
     """How good, how it went, what is confused, which classes, which images, then the method's own, then the recipe."""
     titles = re.findall(r"<h2[^>]*>([^<]*)", render(whole(["a", "b", "c"])))

@@ -20,6 +20,8 @@ from viticulture.data.images import Records, StoredImages
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions, keep_predictions, read_predictions
+from viticulture.models.weights.files import load, save
+from viticulture.report.pages.run_page import page_of
 from viticulture.report.terminal import say
 from viticulture.training.rundir import RunDir
 
@@ -73,6 +75,37 @@ def test_a_student_below_what_learns_no_features_is_told_so(
         shown = capsys.readouterr().out
         assert ("note: logistic regression on pixels gets 110.0 %; a student below that" in shown) is told
         assert "report: " in shown
+
+
+def test_numbers_of_weights_that_are_gone_are_not_shown(run: viticulture.Run, tmp_path: Path) -> None:
+    """As after `resume`, or beside a training that goes on: what verbs measured before is of other weights than the run
+    has now. Fails if a result has no checksum, a reader does not look at it, or what is of these weights is left out.
+    """
+    boxes = tmp_path / "boxes.txt"
+    boxes.write_text("".join(f"test/{name}/1.png 20 4 60 16\n" for name in ("ash", "elm")))
+    viticulture.evaluate(run)
+    viticulture.explain(run, images=8)
+    viticulture.probe(run)
+    viticulture.localize(run, str(boxes))
+    viticulture.robustness(run, limit=1)
+    before = {section.title for section in page_of(run.folder).sections if section.html}
+    parts = {"Robustness", "Localization", "Frozen features", "Where it looks"}
+    assert parts <= before
+    assert len(run.evaluations) > 0
+
+    best = run.folder.weights("best")
+    student, task, config = load(best)
+    with torch.no_grad():
+        next(iter(student.parameters())).add_(1)
+    save(student, best, task, {"epoch": config["epoch"]})
+    page = page_of(run.folder)
+    assert not parts & {section.title for section in page.sections if section.html}
+    assert not page.evaluations
+    assert not page.mistakes
+    with pytest.raises(UserError, match=r"of its weights; to have it: viticulture evaluate"):
+        _ = run.evaluations
+    viticulture.evaluate(run)
+    assert len(run.evaluations) > 0
 
 
 def refuse(*_: Any, **__: Any) -> Any:
@@ -216,5 +249,5 @@ def test_examples_are_limited_to_what_a_page_can_carry() -> None:
 def test_the_file_says_which_result_counts(run: viticulture.Run) -> None:
     """evaluation.json as a person reads it."""
     written = json.loads((run.path / RESULTS).read_text())
-    assert set(written) == {"counts", "results"}
+    assert set(written) == {"counts", "results", "checksums"}
     assert written["counts"] in written["results"]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import viticulture
 from viticulture.scores import labels, objects, pixels
-from viticulture.scores.intervals import ENDS, interval_of
+from viticulture.scores.intervals import ENDS, error_of_recalls, interval_of
 
 
 def test_an_interval_leaves_out_as_much_at_either_end() -> None:
@@ -18,6 +19,15 @@ def test_an_interval_leaves_out_as_much_at_either_end() -> None:
     drawn = np.random.default_rng(0).permutation(1001) / 1000
     assert interval_of(drawn) == pytest.approx((0.025, 0.975))
     assert interval_of(drawn + 0.1) == pytest.approx((0.125, 1))
+
+
+def test_the_mean_of_recalls_is_as_sure_as_its_rarest_class() -> None:
+    """Ninety images of a class and ten of another, recalls of 0.9 and 0.5, a third class without images: the spread of
+    a million draws of both. Fails for sqrt(p (1 - p) / N) of their mean, 0.046, or a class that is counted as wrong."""
+    draw = np.random.default_rng(0)
+    means = (draw.binomial(90, 0.9, 1_000_000) / 90 + draw.binomial(10, 0.5, 1_000_000) / 10) / 2
+    error = error_of_recalls(torch.tensor([81.0, 5, 0]), torch.tensor([90.0, 10, 0]))
+    assert error == pytest.approx(means.std(), rel=0.01)
 
 
 def test_draws_of_images_that_show_nothing_have_the_mean_of_the_others() -> None:

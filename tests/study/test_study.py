@@ -27,6 +27,7 @@ from viticulture.api.training import winner
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
+from viticulture.report.tables.study import full_sheet, results_sheet
 from viticulture.study.conclude.verdict import conclusion, verdicts
 from viticulture.study.conduct import conduct
 from viticulture.study.declare.grid import CONDITIONS, Candidate, Grid
@@ -574,12 +575,24 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     assert [one.status for one in outcomes] == ["finished"] * 3
     assert outcomes[2].test is outcomes[2].val is None
     assert [one.candidate.name for one in verdicts(study, outcomes)[0].standings].count("its robustness") == 0
-    assert outcomes[1].test is not None
-    assert outcomes[1].test > 1  # nats
+    assert outcomes[1].val is not None
+    assert outcomes[1].val > 1  # nats
+    assert outcomes[1].test is None, "it was logged on validation images"
     assert [one.row["measure"] for one in outcomes] == ["accuracy", "loss", "robustness/imagenet-a/student"]
     (verdict,) = verdicts(study, outcomes)
     assert verdict.measure.title == "Each row by a measure of its own"
     assert not verdict.images
+    assert verdict.reported == "test"
+    assert all(standing.versus_baseline is None for standing in verdict.standings)
+    assert results_sheet(Study(study.path)).note.endswith(" Of validation images: its loss.")
+    note = full_sheet(Study(study.path)).note
+    assert (
+        "Student's over seeds; of accuracy the wider of Student's over seeds and the binomial one of the test" in note
+    )
+    assert "the wider of Student's interval and, of accuracies, the one over seeds and test images." in note
+    place = [column.name for column in full_sheet(Study(study.path)).columns].index("test, %")
+    shown = {row[0]: row[place] for row in full_sheet(Study(study.path)).rows}
+    assert [name for name, number in shown.items() if number is None] == ["its loss"]
     write_table(study, Outcomes(study))
 
 

@@ -3,7 +3,6 @@
 
 import json
 from functools import partial
-from math import sqrt
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +25,7 @@ from viticulture.training.replay import Replay
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin
+from viticulture.training.state import load_checkpoint
 
 MIXED = {"augment.mix.mixup": 0.8}
 SMALL: dict[str, Any] = {"data.per_class": 4, "train.epochs": 3, "schedule.warmup_epochs": 0, "train.batch_size": 10}
@@ -97,10 +97,15 @@ def test_the_best_weights_are_those_of_the_best_mean_over_classes(
     (batch,) = evaluation_batches(images, made.method.task, len(images), torch.device("cpu"), None)
     said = made.method.student.eval()(batch["image"]).argmax(-1)
     assert measured[-1] == pytest.approx(balanced_accuracy_score(batch["label"], said), abs=1e-6)
+    right, shown = made.method.by_class
+    assert torch.equal(shown, torch.bincount(batch["label"], minlength=10).float())
+    assert torch.equal(right, torch.bincount(batch["label"][said == batch["label"]], minlength=10).float())
     assert measured != [value for _, value in curves["val/accuracy"]]
     best = json.loads((tmp_path / "run" / "weights" / "best" / "config.json").read_text())
     high = max(measured)
-    told = [value >= high - sqrt(high * (1 - high) / len(images)) for value in measured]
+    state = load_checkpoint(made.run.checkpoint)["callbacks"]["BestCheckpoint"]
+    assert state["best"] == pytest.approx(high)
+    told = [value >= high - state["error"] for value in measured]
     assert best["epoch"] == 6 - told[::-1].index(True)
     assert "val/balanced_accuracy" not in read_curves(_fitted(tmp_path / "plain").metrics)
 

@@ -14,7 +14,7 @@ from ..data.images import Images
 from ..data.sources.source import Source
 from ..data.splits import Selection
 from ..errors import UserError, counted
-from ..evaluation.kept import read_kept
+from ..evaluation.kept import checksum_of, read_kept, still_there
 from ..evaluation.subject import Subject, of_run, of_source
 from ..training.progress import showing
 from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
@@ -60,6 +60,7 @@ class Explanation:
         cka: between this student's layers and the other's, [layers, other layers]; None without another one.
         features: what layers of this network, of its agents and of the other one hold of some images, by image.
         attention: where this network looks in some images.
+        checksum: of a run's weights, see `kept.checksum_of`.
     """
 
     weights: str
@@ -69,24 +70,28 @@ class Explanation:
     cka: Tensor | None = None
     features: Sequence[Gallery] = ()
     attention: Sequence[Gallery] = ()
+    checksum: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers, as JSON holds them; no pictures."""
         beside = None if self.cka is None else {"run": self.beside, "cka": numbers(self.cka)}
-        return {"weights": self.weights, "split": self.split, **self.inside.to_dict(), "beside": beside}
+        about = {"weights": self.weights, "checksum": self.checksum, "split": self.split}
+        return {**about, **self.inside.to_dict(), "beside": beside}
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Explanation":
         """The inverse of `to_dict`."""
         inside, beside = Inside.from_dict(content), content["beside"]
         other = ("", None) if beside is None else (beside["run"], tensor(beside["cka"]))
-        return cls(content["weights"], content["split"], inside, *other)
+        return cls(content["weights"], content["split"], inside, *other, checksum=content.get("checksum", ""))
 
 
 def explain_run(run: RunDir, dataset: Dataset, wanted: Wanted) -> Explanation:
     """Look at a run's student with the weights that count, as `explain` does; keep what was found in the run."""
-    explanation = explain(of_run(run, batch_size=BATCH), dataset, wanted, agents_beside(run))
-    explanation = replace(explanation, weights=run.which()[0])
+    weights = run.which()[0]
+    known = checksum_of(run, weights)
+    explanation = explain(of_run(run, weights, BATCH), dataset, wanted, agents_beside(run))
+    explanation = replace(explanation, weights=weights, checksum=known)
     drawn = {"features": explanation.features, "attention": explanation.attention}
     keep_galleries(run.path / PICTURES, drawn)
     run.write(FILE, explanation.to_dict())
@@ -173,10 +178,11 @@ def of_any(source: str) -> tuple[Subject, str]:
 
 
 def read_explanation(run: RunDir) -> Explanation | None:
-    """What was found the last time; None before the first."""
+    """What was found the last time; None before the first, or where it is of other weights."""
     explanation = read_kept(run, FILE, Explanation.from_dict, None)
-    kept = read_galleries(run.path / PICTURES) if explanation is not None else None
-    if explanation is None or kept is None:
+    if explanation is None or not still_there(run, explanation.weights, explanation.checksum):
+        return None
+    if (kept := read_galleries(run.path / PICTURES)) is None:
         return explanation
     return replace(explanation, features=kept.get("features", ()), attention=kept.get("attention", ()))
 

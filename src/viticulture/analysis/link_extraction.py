@@ -19,6 +19,7 @@ from torch import Tensor
 from ..errors import UserError, unknown
 from ..guides.attention_link import AttentionLink
 from ..models.links import Links, LinkSet
+from ..training.feed import Feed
 from ..training.recipe import guide_class
 from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
@@ -34,10 +35,12 @@ class TrainedLinks:
     Args:
         links: as they are at the last checkpoint.
         magnitudes: their mean |w| by CNN block and layer at the start of every epoch, and now: each [blocks, layers].
+        inside: whether now is in the middle of the last epoch that began, rather than at its end.
     """
 
     links: Links
     magnitudes: list[Tensor]
+    inside: bool = False
 
 
 def linked_guides(run: RunDir) -> list[str]:
@@ -60,13 +63,15 @@ def read_links(run: RunDir, guide: str = "") -> TrainedLinks:
         raise UserError(f"{run.path} was trained without the guide attention_link, so it has no links")
     if guide not in linked and (guide or len(linked) > 1):
         raise unknown(f"guide with links in {run.path}", guide, linked)
-    state = load_checkpoint(run.checkpoint)["state_dict"]
+    content = load_checkpoint(run.checkpoint)
+    state = content["state_dict"]
     kept = f"guides.{guide or linked[0]}."
     about = state[f"{kept}_extra_state"]
     links = Links(**about["links"])
     prefix = f"{kept}links."
     links.load_state_dict({key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)})
-    return TrainedLinks(links, [*about["magnitudes"], links.magnitudes()])
+    inside = content[Feed.__qualname__]["next"] > 0
+    return TrainedLinks(links, [*about["magnitudes"], links.magnitudes()], inside)
 
 
 def magnitude_strengths(links: Links) -> Tensor:

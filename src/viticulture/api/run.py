@@ -85,7 +85,10 @@ class Run:
         if evaluations is None and self.dense is not None:
             raise UserError(f"{self.path} tells {self.dense.kind} of an image; its results are in Run.dense")
         if evaluations is None:
-            raise UserError(f"{self.path} holds no {RESULTS}; to have it: viticulture evaluate {shell_word(self.path)}")
+            raise UserError(
+                f"{self.path} holds no {RESULTS} of its weights; to have it: "
+                f"viticulture evaluate {shell_word(self.path)}"
+            )
         return evaluations
 
     @property

@@ -17,7 +17,7 @@ from ..training.rundir import RunDir
 from .accuracy import Evaluation, Predictions, collect, evaluate_predictions
 from .agreement.evaluate import evaluate_agreement
 from .heads import heads_of
-from .kept import Results
+from .kept import Results, keep_results
 from .kept_weights import of_each
 from .results import RESULTS, Evaluations, Result, keep_predictions
 from .subject import of_run
@@ -52,7 +52,7 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
     counts = f"{run.which()[0]}/{next(iter(dataset.held_out))}" if results else ""
     keep_times_asked(run)
     evaluated = EvaluatedRun(counts, results)
-    run.write(RESULTS, evaluated.evaluations.to_dict())
+    keep_results(run, RESULTS, evaluated.evaluations)
     if counts:
         keep_predictions(run, counts, {key: result.predictions for key, result in results.items()})
         evaluate_agreement(run, recipe, counts, results[counts].images)

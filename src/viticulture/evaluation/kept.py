@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured before and kept in a run's folder, read back."""
+"""What was measured before and kept in a run's folder, read back.
+
+A run that goes on training has other weights then: every result keeps the checksum of those that it is of, and is not
+read any more once they are gone.
+"""
 
 import io
 import zlib
@@ -14,8 +18,12 @@ from numpy.typing import NDArray
 
 from ..disk import replacing
 from ..errors import UserError
+from ..models.weights.files import checksum
 from ..text import shell_word
 from ..training.rundir import RunDir
+
+CHECKSUMS = "checksums"
+"""Name, in a file of results, of the checksums of the weights that they are of."""
 
 Kept = TypeVar("Kept")
 Result = TypeVar("Result", covariant=True)
@@ -87,6 +95,35 @@ def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept], ab
         raise UserError(
             f"{run.path / name} is damaged ({type(error).__name__}: {error}); remove it and measure anew"
         ) from error
+
+
+def checksum_of(run: RunDir, weights: str) -> str:
+    """By which a result knows best, last or ema weights again; empty where these have none."""
+    return checksum(run.weights(weights))
+
+
+def still_there(run: RunDir, weights: str, known: str) -> bool:
+    """Whether the run has the weights of this checksum yet; where either has none nobody can tell, and they count as
+    there."""
+    return not known or checksum_of(run, weights) in ("", known)
+
+
+def keep_results(run: RunDir, name: str, results: Results[Any]) -> None:
+    """Write a JSON file of results by WEIGHTS/SPLIT."""
+    run.write(name, {**results.to_dict(), CHECKSUMS: {weights: checksum_of(run, weights) for weights in run.which()}})
+
+
+def read_results(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
+    """What `keep_results` wrote; None where there is nothing, or where it is of other weights.
+
+    Raises: as `read_kept`.
+    """
+
+    def of_these(content: dict[str, Any]) -> Kept | None:
+        known = content.get(CHECKSUMS, {})
+        return made(content) if all(still_there(run, *each) for each in known.items()) else None
+
+    return read_kept(run, name, of_these, None)
 
 
 def keep_arrays(run: RunDir, name: str, arrays: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from .accuracy import Evaluation
 from .evaluate import check_classes, results_of
 from .results import Result
 
+SPLITS = ("train", "val", "validation", "test")
 BATCH = 256  # images whose pixels are compared at once
 
 
@@ -38,6 +39,13 @@ class OtherImages:
     warnings: list[str]
 
 
+def name_of(data: str | Source) -> str:
+    """What other images than a run's own are called: as a person gave them, a folder that is called like a split by its
+    path."""
+    name = data.name if isinstance(data, Source) else data
+    return f"./{name}" if name in SPLITS else name
+
+
 def evaluate_other(run: RunDir, data: str | Source) -> OtherImages:
     """Measure every kept set of weights on other images: their test split where they declare one, else all of them.
 
@@ -50,7 +58,7 @@ def evaluate_other(run: RunDir, data: str | Source) -> OtherImages:
     source = data if isinstance(data, Source) else open_source(data)
     with showing("reading images") as progress:
         images, skipped = prepare_test(source, task.classes, recipe.section("images"), skip, progress)
-    name = data.name if isinstance(data, Source) else data
+    name = name_of(data)
     warnings = [*remarks_on_test(source, skipped), *taught_by(run, images)]
     return OtherImages(name, results_of(run, recipe, name, images), warnings)
 

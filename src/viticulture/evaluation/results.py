@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run keeps of being measured, read back by its types.
 
-evaluation.json    counts: the key, WEIGHTS/SPLIT, of the result that counts; results: every result by its key
+evaluation.json    counts: the key, WEIGHTS/SPLIT, of the result that counts; results: every result by its key;
+                   checksums: of the weights that they are of
 predictions.npz    counts, and by key the student's predictions of all images, in the order of that split in split.json:
                    KEY/probabilities [N, C] float16; KEY/predicted [N] int32, their argmax before they were rounded;
                    KEY/labels [N] int32
@@ -19,7 +20,7 @@ from ..errors import UserError
 from ..text import shell_word
 from ..training.rundir import RunDir
 from .accuracy import Evaluation, Predictions
-from .kept import Results, keep_arrays, kept_arrays, read_kept
+from .kept import Results, keep_arrays, kept_arrays, read_results
 
 RESULTS, PREDICTIONS = "evaluation.json", "predictions.npz"
 Numbers = TypeVar("Numbers")
@@ -57,7 +58,7 @@ class Evaluations(Results[Evaluation]):
 
 def read_evaluations(run: RunDir) -> Evaluations | None:
     """What was measured; None where nothing was yet. Raises: UserError if it is damaged."""
-    return read_kept(run, RESULTS, Evaluations.from_dict, None)
+    return read_results(run, RESULTS, Evaluations.from_dict)
 
 
 def keep_predictions(run: RunDir, counts: str, predictions: Mapping[str, Predictions]) -> None:

@@ -152,6 +152,8 @@ class Method(LightningModule, ABC):
         asks_length: whether a step depends on `course`, on how many there are to be; a budget settles the length of a
             training that does not ask while it warms up.
         extra_config: what a folder of weights must say beside the student, for the network to be built anew.
+        by_class: [2, C], of the held-out split so far: images of each class that are told right, and all; None where
+            nobody counts them.
         sam: the optimizer, where it takes two gradients a step.
         convolves: whether the student's first layer is a convolution whose windows overlap, as a CNN's.
     """
@@ -176,6 +178,7 @@ class Method(LightningModule, ABC):
         self.logged: dict[str, Tensor] = {}
         self.seen_terms: dict[str, Tensor] = {}
         self.extra_config: dict[str, Any] = {}
+        self.by_class: Tensor | None = None
         self.sam: SAM | None = None
         first = next((layer for layer in setup.student.modules() if isinstance(layer, nn.Conv2d)), None)
         self.convolves = first is not None and first.kernel_size != first.stride
@@ -266,6 +269,9 @@ class Method(LightningModule, ABC):
             logs = guide.after_backward()
             if not self.perturbed:
                 self.log_dict({f"train/{name}_{log}": value for log, value in logs.items()})
+
+    def on_validation_epoch_start(self) -> None:
+        self.by_class = None
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the measures of one held-out batch, weighted by the images that were judged; of a split without any, NaN.

@@ -5,6 +5,7 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
 ACCURACIES = ("accuracy", "balanced_accuracy")
@@ -31,6 +32,20 @@ def completed(drawn: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[n
     """A number over such draws, [draws], where those that hold nothing to measure have the mean of the others; 0 where
     none holds anything."""
     return np.where(known, drawn, drawn[known].mean() if known.any() else 0.0)
+
+
+def error_of_recalls(right: Tensor, shown: Tensor) -> float:
+    """The standard error of a balanced accuracy, the mean of recalls r_c of n_c images each.
+
+        sqrt(sum over c of r_c (1 - r_c) / n_c) / C
+
+    Args:
+        right: [C] images of each class that are told right.
+        shown: [C] images of each class; a class without any has no recall.
+    """
+    known = shown > 0
+    recalls, images = right[known].double() / shown[known], shown[known].double()
+    return float((recalls * (1 - recalls) / images).sum().sqrt() / len(images))
 
 
 def indistinct(measure: str, best: float, images: int) -> float:

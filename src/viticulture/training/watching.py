@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..errors import UserError
 from ..methods.method import Method
 from ..models.weights.files import save
-from ..scores.intervals import indistinct
+from ..scores.intervals import error_of_recalls, indistinct
 from .rundir import RunDir
 
 
@@ -17,9 +17,9 @@ class BestCheckpoint(Callback):
     """Keeps the weights that are best by the validation split: of the epochs that it cannot tell from the best one, the
     last.
 
-    An accuracy is told from a higher one where it is more than the higher one's standard error below it: few images
-    would else choose an early epoch by chance, from a training whose rate had not fallen yet. Other measures must be as
-    high.
+    An accuracy is told from a higher one where it is more than the higher one's standard error below it, which is that
+    of the mean of recalls where classes are balanced: few images would else choose an early epoch by chance, from a
+    training whose rate had not fallen yet. Other measures must be as high.
 
     Args:
         run: the run's folder.
@@ -31,6 +31,7 @@ class BestCheckpoint(Callback):
     def __init__(self, run: RunDir, facts: dict[str, Any], images: int, best_by: str | None = None) -> None:
         self.run, self.facts, self.images, self.best_by = run, facts, images, best_by
         self.best, self.best_epoch = float("-inf"), -1
+        self.error: float | None = None  # of a balanced accuracy that is best
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Method)
@@ -42,8 +43,11 @@ class BestCheckpoint(Callback):
         value = float(metrics[best] if best in metrics else -metrics["val/loss"])
         if best in metrics and isnan(value):  # no image could be judged, so that all epochs are alike
             value = 0.0
-        self.best = max(self.best, value)
-        if value >= self.best - indistinct(measure if best in metrics else "loss", self.best, self.images):
+        if value > self.best:
+            self.best = value
+            self.error = None if pl_module.by_class is None else error_of_recalls(*pl_module.by_class)
+        level = indistinct(measure if best in metrics else "loss", self.best, self.images)
+        if value >= self.best - (level if self.error is None else self.error):
             self.best_epoch = trainer.current_epoch
             if trainer.is_global_zero:
                 self.run.check_there()
@@ -51,10 +55,11 @@ class BestCheckpoint(Callback):
                 save(pl_module.student, self.run.weights("best"), pl_module.task, facts)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "best_epoch": self.best_epoch}
+        return {"best": self.best, "best_epoch": self.best_epoch, "error": self.error}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
+        self.error = state_dict.get("error")  # not in checkpoints of before
 
 
 class WatchEvery(Callback):

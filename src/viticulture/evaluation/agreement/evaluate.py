@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ask a run's student, head by head, and its teachers about the same images (metrics.py says what is made of it)."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from ...training.assemble import build_guides
 from ...training.recipe import Recipe, of_class
 from ...training.rundir import RunDir
 from ..heads import all_logits, heads_of
-from ..kept import read_kept
+from ..kept import checksum_of, read_kept, still_there
 from ..subject import Subject, of_run
 from .metrics import Agreement, agree, collected
 
@@ -41,22 +41,24 @@ def evaluate_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) ->
     if not of_class(recipe.values["guides"], *ADVISED):
         return None
     weights, _, split = key.partition("/")
-    subject = of_run(run, weights, BATCH)
+    subject, blank = of_run(run, weights, BATCH), Agreement(weights, split, checksum=checksum_of(run, weights))
     try:
         teachers = _teachers(recipe, run.weights(weights))
     except UserError as error:
         if (earlier := read_agreement(run)) is not None and not earlier.missing:
             return earlier
-        agreement = Agreement(weights, split, missing=str(error))
+        agreement = replace(blank, missing=str(error))
     else:
-        agreement = _ask(subject, teachers, recipe, images, Agreement(weights, split))
+        agreement = _ask(subject, teachers, recipe, images, blank)
     run.write(FILE, asdict(agreement))
     return agreement
 
 
 def read_agreement(run: RunDir) -> Agreement | None:
-    """What was measured; None where nothing was."""
-    return read_kept(run, FILE, partial(rebuilt, Agreement), None)
+    """What was measured of the run's weights; None where nothing was."""
+    agreement: Agreement | None = read_kept(run, FILE, partial(rebuilt, Agreement), None)
+    current = agreement is not None and still_there(run, agreement.weights, agreement.checksum)
+    return agreement if current else None
 
 
 def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:
@@ -95,4 +97,4 @@ def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Recipe, images: 
         dict(zip(teachers, by_teacher, strict=True)),
         images.records.labels,
     )
-    return Agreement(blank.weights, blank.split, rule=heads.told(subject.eval_views), **measured)
+    return replace(blank, rule=heads.told(subject.eval_views), **measured)

@@ -31,6 +31,7 @@ class Agreement:
         both_wrong: share of images on which both are wrong, for all pairs in the order of `accuracy`.
         same_prediction: share of images on which both answer the same, right or wrong.
         missing: why there is nothing but `weights` and `split`; empty where there is.
+        checksum: of these weights, see `kept.checksum_of`.
     """
 
     weights: str
@@ -44,6 +45,7 @@ class Agreement:
     both_wrong: tuple[tuple[float, ...], ...] = ()
     same_prediction: tuple[tuple[float, ...], ...] = ()
     missing: str = ""
+    checksum: str = ""
 
 
 def divergences(heads: Tensor, teachers: Tensor) -> Tensor:

@@ -22,8 +22,9 @@ from ...training.progress import showing
 from ...training.recipe import method_class
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
+from ..kept import keep_results
 from ..kept_weights import of_each
-from ..other import taught_by
+from ..other import name_of, taught_by
 from .objects import ObjectsEvaluation, evaluate_objects, mean_boxes
 from .pixels import evaluate_pixels
 from .results import FOUND, RESULTS, DenseEvaluations, Evaluation, read_dense
@@ -52,7 +53,7 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
         run.write(FOUND, json.dumps({"counts": counting, "images": every[counting][1]}) + "\n")
     results = {key: evaluation for key, (evaluation, _) in every.items()}
     evaluations = DenseEvaluations(counting, results, _kind(train))
-    run.write(RESULTS, evaluations.to_dict())
+    keep_results(run, RESULTS, evaluations)
     return evaluations
 
 
@@ -74,8 +75,11 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
     if not counts_of(classes, true).any():
         raise UserError(f"nothing in {data} is of the run's classes, so there is nothing to measure by it")
     by_weights = _judged(run, images, true, None, _thresholds(read_dense(run) or {}))
-    results = {f"{weights}/{data}": evaluation for weights, (evaluation, _) in by_weights.items()}
-    return DenseEvaluations(f"{run.which()[0]}/{data}", results, _kind(true)), [*notes, *taught_by(run, images)]
+    results = {f"{weights}/{name_of(data)}": evaluation for weights, (evaluation, _) in by_weights.items()}
+    return DenseEvaluations(f"{run.which()[0]}/{name_of(data)}", results, _kind(true)), [
+        *notes,
+        *taught_by(run, images),
+    ]
 
 
 def _kind(known: Annotations) -> str:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run keeps of its detector or segmenter being measured, read back by its types.
 
-dense.json     kind: "objects" or "pixels"; counts: the key, WEIGHTS/SPLIT, of the result that counts; results: by key
+dense.json     kind: "objects" or "pixels"; counts: the key, WEIGHTS/SPLIT, of the result that counts; results: by key;
+               checksums: of the weights
 found.json     of the split that counts: what was found in each image, beside what is there (objects), or the mIoU of
                each image by itself (pixels); for pages and comparisons
 """
@@ -12,7 +13,7 @@ from typing import Any
 
 from ...keywords import rebuilt
 from ...training.rundir import RunDir
-from ..kept import Results, read_kept
+from ..kept import Results, read_results
 from .objects import ObjectsEvaluation
 from .pixels import PixelsEvaluation
 
@@ -41,4 +42,4 @@ def from_dict(content: Mapping[str, Any]) -> DenseEvaluations:
 
 def read_dense(run: RunDir) -> DenseEvaluations | None:
     """What was measured; None where nothing was yet, or the run classifies. Raises: UserError if it is damaged."""
-    return read_kept(run, RESULTS, from_dict, None)
+    return read_results(run, RESULTS, from_dict)

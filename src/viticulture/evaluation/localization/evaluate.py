@@ -22,6 +22,7 @@ from ...training.progress import showing
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
 from ..evaluate import check_one_class
+from ..kept import checksum_of
 from ..subject import Subject, of_run, pictures
 from .boxes import boxes_of, in_view
 from .metrics import (
@@ -86,6 +87,7 @@ def localize(
     if (shown := recipe_of(run).section("images").fit) != "crop":
         raise UserError(f"boxes are those of the originals, and {run.path} was shown others (images.fit {shown})")
     weights = weights or run.which()[0]
+    known = checksum_of(run, weights)
     subject = replace(of_run(run, weights, BATCH), whole=protocol.whole)
     numbers, true = _in_view(subject, images, boxes)
     part = images.part(torch.tensor(numbers))
@@ -114,6 +116,7 @@ def localize(
         everything=max_box_accuracy(everything[:, None], np.zeros(1)),
         examples=tuple(examples),
         protocol=protocol.name,
+        checksum=known,
     )
 
 

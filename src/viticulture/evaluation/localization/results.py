@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...keywords import rebuilt
 from ...training.rundir import RunDir
-from ..kept import read_kept
+from ..kept import read_kept, still_there
 from .metrics import AS_EVALUATED, PUBLISHED, BoxAccuracy, Boxes
 
 FILE = "localization.json"
@@ -50,6 +50,7 @@ class Localization:
         everything: by a box around the whole image, which takes no student.
         examples: a few images, evenly spread; not kept with the numbers.
         protocol: published or evaluation, see `evaluate.localize`.
+        checksum: of these weights, see `kept.checksum_of`.
     """
 
     weights: str
@@ -60,6 +61,7 @@ class Localization:
     everything: BoxAccuracy
     examples: tuple[Example, ...] = ()
     protocol: str = PUBLISHED.name
+    checksum: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, ready for JSON."""
@@ -80,7 +82,8 @@ def keep(run: RunDir, data: str, result: Localization) -> None:
 
 
 def read_localizations(run: RunDir) -> dict[str, Localization]:
-    """What was measured so far, by weights and data."""
-    return read_kept(
-        run, FILE, lambda every: {name: Localization.from_dict(content) for name, content in every.items()}, {}
+    """What was measured so far of the run's weights, by weights and data."""
+    every: dict[str, Localization] = read_kept(
+        run, FILE, lambda kept: {name: Localization.from_dict(content) for name, content in kept.items()}, {}
     )
+    return {name: result for name, result in every.items() if still_there(run, result.weights, result.checksum)}

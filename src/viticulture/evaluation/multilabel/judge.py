@@ -16,9 +16,9 @@ from ...training.progress import showing
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
 from ..accuracy import Predictions, collect
-from ..kept import Results
+from ..kept import Results, keep_results
 from ..kept_weights import of_each
-from ..other import taught_by
+from ..other import name_of, taught_by
 from ..reference import MOST_IMAGES, raw_pixels
 from ..results import Result
 from ..subject import of_run
@@ -63,7 +63,7 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
     counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
     keep_times_asked(run)
     evaluated = EvaluatedLabels(counts, results)
-    run.write(RESULTS, evaluated.evaluations.to_dict())
+    keep_results(run, RESULTS, evaluated.evaluations)
     chosen = {key: [score.threshold for score in result.evaluation.per_label] for key, result in results.items()}
     keep_answers(run, {key: (result.predictions, chosen[key]) for key, result in results.items()})
     return evaluated
@@ -88,9 +88,9 @@ def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]
     views = told(of_run(run).eval_views)
     for weights, predictions in of_each(run, lambda weights: _asked(run, weights, images)).items():
         evaluation = evaluate_labels(predictions, classes, thresholds_of(run, weights, len(classes)))
-        results[f"{weights}/{source.name}"] = Result(replace(evaluation, asked=views), predictions, images)
+        results[f"{weights}/{name_of(source)}"] = Result(replace(evaluation, asked=views), predictions, images)
     notes = [*remarks_on_test(source, skipped), *taught_by(run, images)]
-    return EvaluatedLabels(f"{run.which()[0]}/{source.name}", results), notes
+    return EvaluatedLabels(f"{run.which()[0]}/{name_of(source)}", results), notes
 
 
 def _shows_labels(images: Images) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run of several labels an image keeps of being measured, read back by its types.
 
-multilabel.json    counts: the key, WEIGHTS/SPLIT, of the result that counts; results: by key
+multilabel.json    counts: the key, WEIGHTS/SPLIT, of the result that counts; results: by key; checksums: of the weights
 multilabel.npz     by key, in the order of split.json: KEY/probabilities [N, C] float16, KEY/labels [N, C] bool, and
                    KEY/predicted [N, C] bool, those from their thresholds on before they were rounded
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...scores.labels import UNDECIDED
 from ...training.rundir import RunDir
 from ..accuracy import Predictions
-from ..kept import Results, keep_arrays, kept_arrays, read_kept
+from ..kept import Results, keep_arrays, kept_arrays, read_results
 from .labels import LabelScore, LabelsEvaluation
 
 RESULTS, ANSWERS = "multilabel.json", "multilabel.npz"
@@ -28,7 +28,7 @@ class LabelEvaluations(Results[LabelsEvaluation]):
 
 def read_labels(run: RunDir) -> LabelEvaluations | None:
     """What was measured; None where nothing was yet, or the run learns something else. Raises: UserError if damaged."""
-    return read_kept(run, RESULTS, _from_dict, None)
+    return read_results(run, RESULTS, _from_dict)
 
 
 def _from_dict(content: Mapping[str, Any]) -> LabelEvaluations:

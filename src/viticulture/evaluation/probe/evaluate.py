@@ -25,7 +25,7 @@ from ...training.progress import showing
 from ...training.run_inputs import given_again, last_place, recipe_of, stands_for_own
 from ...training.rundir import RunDir
 from ..accuracy import wilson
-from ..kept import read_kept
+from ..kept import checksum_of, read_kept, still_there
 from ..subject import Subject, of_run, of_source
 from .features import Features, frozen_features
 from .linear import fit
@@ -80,6 +80,7 @@ class Probe:
         classes: how many.
         images: by split.
         findings: features by features, first the linear probe.
+        checksum: of a run's weights, see `kept.checksum_of`.
     """
 
     subject: str
@@ -88,6 +89,7 @@ class Probe:
     classes: int
     images: dict[str, int]
     findings: tuple[Finding, ...]
+    checksum: str = ""
 
     @property
     def best(self) -> Finding:
@@ -110,6 +112,7 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
     if run is None and weights:
         raise UserError(f"{source} is no run, so it has no weights {weights!r} to choose; leave --weights out")
     weights = weights or run.which()[0] if run else ""
+    known = checksum_of(run, weights) if run else ""
     subject = of_run(run, weights) if run else of_source(source)
     dataset = _images(run, data, subject)
     vectors_by_split = frozen_features(subject, dataset)
@@ -124,7 +127,7 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
             progress(number, len(pairs))
             findings.append(_find(name, classifier, parts[name], len(dataset.classes)))
     sizes = {split: len(labels) for split, (_, labels) in next(iter(parts.values())).items()}
-    return Probe(source, weights, dataset.name, len(dataset.classes), sizes, tuple(findings))
+    return Probe(source, weights, dataset.name, len(dataset.classes), sizes, tuple(findings), known)
 
 
 def keep(result: Probe, out: str = "") -> Path | None:
@@ -141,7 +144,10 @@ def keep(result: Probe, out: str = "") -> Path | None:
 
 def read_probes(run: RunDir) -> list[Probe]:
     """What was found so far of the run's weights."""
-    return read_kept(run, "probe.json", lambda every: [rebuilt(Probe, content) for content in every.values()], [])
+    every: list[Probe] = read_kept(
+        run, "probe.json", lambda kept: [rebuilt(Probe, content) for content in kept.values()], []
+    )
+    return [result for result in every if still_there(run, result.weights, result.checksum)]
 
 
 def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset:

@@ -38,10 +38,11 @@ from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
 from ...training.rundir import RunDir
 from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
-from ..kept import read_kept
+from ..kept import checksum_of, read_kept, still_there
+from ..other import name_of
 from ..subject import Subject, of_run
 from .corrupted import BATCH, Batches, Views, corrupted
-from .imagenet import IMAGENET_CLASSES, by_number, is_numbered, is_part, named_like
+from .imagenet import IMAGENET_CLASSES, are_imagenets, by_number, is_numbered, is_part, named_like
 from .metrics import Robustness, wrong_predictions
 from .relabeled import read_truth, relabeled
 from .strengths import CORRUPTIONS, SETS, SEVERITIES, nearest
@@ -104,8 +105,9 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.subject.eval_views).encode()
     mark = hashlib.blake2b(content, digest_size=16).hexdigest()
     held_out = "test" if "test" in run.read("run.json")["data"]["images"] else "validation"
-    name = held_out if own else data.name if isinstance(data, Source) else data
+    name = held_out if own else name_of(data)
     blank = Robustness(name, weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
+    blank = replace(blank, imagenet=are_imagenets(task.classes), checksum=checksum_of(run, weights))
     if isinstance(data, str) and data.endswith(".json"):
         return _judge_relabeled(run, context, blank, Path(data).expanduser())
     folders = corrupted_folders(Path(data).expanduser()) if isinstance(data, str) and data else {}
@@ -244,10 +246,11 @@ def _over_cells(run: RunDir, context: _Context, blank: Robustness, names: list[s
 
 
 def read_robustness(run: RunDir) -> dict[str, Robustness]:
-    """What was measured so far, by data."""
-    return read_kept(
-        run, FILE, lambda every: {data: Robustness.from_dict(content) for data, content in every.items()}, {}
+    """What was measured so far of the run's weights, by data."""
+    every: dict[str, Robustness] = read_kept(
+        run, FILE, lambda kept: {data: Robustness.from_dict(content) for data, content in kept.items()}, {}
     )
+    return {data: result for data, result in every.items() if still_there(run, result.weights, result.checksum)}
 
 
 def _keep(run: RunDir, result: Robustness) -> Robustness:

@@ -3,6 +3,7 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 from ...data.sources.source import Source
 from ...errors import UserError
@@ -10,6 +11,21 @@ from ...models.task import Task
 
 IMAGENET_CLASSES = 1000
 _WNID = re.compile(r"n\d{8}")
+
+
+def are_imagenets(classes: Sequence[str]) -> bool:
+    """Whether a run's classes are ImageNet's 1,000, in their order: by WordNet's ids, or by the words for them, of
+    which data may tell the first alone or add the id."""
+    if len(classes) != IMAGENET_CLASSES:
+        return False
+    from timm.data.imagenet_info import ImageNetInfo
+
+    known = ImageNetInfo("imagenet-1k")
+    wnids, words = known.label_names(), known.label_descriptions()  # type: ignore[no-untyped-call]
+    return all(
+        name == wnid or name.startswith(word.split(",")[0])
+        for name, wnid, word in zip(classes, wnids, words, strict=True)
+    )
 
 
 def is_part(source: Source, task: Task) -> bool:

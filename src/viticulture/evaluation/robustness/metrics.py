@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from ...keywords import rebuilt
 from ..heads import OutputHeads, all_logits
-from .imagenet import IMAGENET_CLASSES
 from .strengths import MAIN, SEVERITIES
 
 ALEXNET = {
@@ -56,7 +55,9 @@ class Robustness:
         heads: what the columns of errors are: the student, then each of its heads where it has several.
         clean: errors on images as they are, by head; empty where there are none.
         errors: corruption -> for each severity the errors by head.
+        imagenet: whether those that it knows are ImageNet's.
         key: changes with the weights, the images and the way of judging.
+        checksum: of these weights, see `kept.checksum_of`.
     """
 
     data: str
@@ -69,7 +70,9 @@ class Robustness:
     heads: tuple[str, ...]
     clean: tuple[float, ...] = ()
     errors: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
+    imagenet: bool = False
     key: str = ""
+    checksum: str = ""
 
     def error(self, corruption: str, head: int = 0) -> float:
         """Mean over severities."""
@@ -81,7 +84,7 @@ class Robustness:
 
     def mean_corruption_error(self, head: int = 0) -> float | None:
         """mCE, normalized by AlexNet, 1 for AlexNet itself; None but for ImageNet's 1,000 classes."""
-        if self.known != IMAGENET_CLASSES or not self.errors.keys() >= set(MAIN):
+        if not self.imagenet or not self.errors.keys() >= set(MAIN):
             return None
         return fmean(self.error(name, head) / ALEXNET[name] for name in MAIN)
 

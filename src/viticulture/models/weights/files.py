@@ -23,7 +23,7 @@ from typing import Any
 import safetensors.torch
 import timm
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ...disk import read_json, replacing, write_whole
@@ -104,6 +104,15 @@ def _sealed(content: bytes) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # values begin at a multiple of 8 bytes
     return len(text).to_bytes(8, "little") + text + values
+
+
+def checksum(folder: Path) -> str:
+    """Of the values of the weights in a folder, as `save` wrote it beside them; empty where there is none."""
+    try:
+        with safe_open(folder / FILES[0], "pt") as file:
+            return (file.metadata() or {}).get(CHECKSUM, "")
+    except (OSError, SafetensorError):
+        return ""
 
 
 def _opened(content: bytes) -> tuple[dict[str, Any], memoryview]:

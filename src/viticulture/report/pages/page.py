@@ -238,7 +238,8 @@ def _results(evaluations: Sequence[Evaluated], references: Mapping[str, float]) 
     ]
     points = 100 * first.calibration_error
     gap = f"On average the two differ by {points:.1f} points (expected calibration error). "
-    gap += f"A dot is of {FEWEST_IMAGES} images or more."
+    few = first.images < FEWEST_IMAGES
+    gap += f"The dot is of all {first.images}." if few else f"A dot is of {FEWEST_IMAGES} images or more."
     chart = line_chart("Calibration: is it as right as it is sure?", lines, Axes("confidence, %", "right, %"), gap)
     label = f"top-1 accuracy on {evaluations[0].split}, %"
     yardsticks = row_chart("Beside what learns no features", series, label) if references else ""

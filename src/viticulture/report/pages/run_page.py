@@ -59,7 +59,7 @@ def page_of(run: RunDir) -> RunPage:
     unmeasured, references = evaluations is None and dense is None and labels is None, read_references(run)
     running = facts["status"] == "running" and unmeasured
     lost = (unmeasured or pictures is None) and not running
-    kept = pictures or {}
+    kept = (pictures or {}) if not unmeasured else {}  # those of weights that are gone are not shown
     classes = len(facts["data"]["classes"])
     height, width = recipe_of(run).section("images").shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())

@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from ...analysis.link_extraction import TrainedLinks
+from ...errors import counted
 from ...models.links import LinkSet
 from ..charts.heat_map import Values, value_map
 from ..document import Section
@@ -44,9 +45,12 @@ def links_section(trained: TrainedLinks, guide: str = "") -> Section:
     layers = [f"layer {number}" for number in range(len(trained.links.heads))]
     maps = [_linked_only(magnitudes, trained.links.linked) for magnitudes in trained.magnitudes]
     last = len(maps) - 1
+    moments = [f"after {counted(epoch, 'epoch')}" for epoch in range(len(maps))]
+    if trained.inside:
+        moments[last] = f"in epoch {last}"
     html = value_map(
         "Mean magnitude of the links from CNN blocks to layers of the ViT, both counted from 0",
-        [(f"after {last} epochs", maps[last])],
+        [(moments[last], maps[last])],
         stages,
         layers,
         "" if all(len(linked) == len(layers) for linked in trained.links.linked) else "Empty: not linked.",
@@ -55,7 +59,7 @@ def links_section(trained: TrainedLinks, guide: str = "") -> Section:
     numbers = [str(number) for number in range(len(stages))], [str(number) for number in range(len(layers))]
     html += value_map(
         "The same on the way, CNN blocks downwards, layers to the right",
-        [(f"after {epoch} epochs", maps[epoch]) for epoch in shown],
+        [(moments[epoch], maps[epoch]) for epoch in shown],
         *numbers,
     )
     return Section(f"Links to the teacher{guide and f' of {guide}'}", html)

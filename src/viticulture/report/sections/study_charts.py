@@ -12,7 +12,7 @@ from ..charts.chart import Axes, Band, Points, Series, line_chart, row_chart, sc
 from ..charts.curves import read_curves
 from ..document import beside
 from ..html import Markup
-from ..tables.study import wider
+from ..tables.study import intervals
 from ..written import duration, scaled
 
 CLOCK = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
@@ -26,7 +26,8 @@ def _label(verdict: Verdict) -> str:
 
 
 def _intervals(verdict: Verdict, grid: Grid) -> str:
-    return f"Bars and bands: 95 % intervals, {wider(grid, verdict.images)}, cut where they leave the chart."
+    words = intervals(grid, verdict.measured, verdict.reported)
+    return f"Bars and bands: 95 % intervals, {words}, cut where they leave the chart."
 
 
 def styles(study: Study) -> dict[str, int]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A study's tables: the plan before it, the results after it, every number with its spread."""
 
+from collections.abc import Sequence
+
 from ...errors import counted
 from ...study.conclude.measures import measure
 from ...study.conclude.statistics import Difference, Estimate
@@ -93,7 +95,7 @@ def results_sheet(study: Study) -> Sheet:
         rows.append(row)
     where = "" if several else f" on {subject(verdicts[-1].data)}" if verdicts else ""
     title = verdicts[-1].measure.title if verdicts else measure(["accuracy"]).title
-    return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(verdicts, grid.unit))
+    return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(verdicts, grid.unit) + _not_of_test(verdicts))
 
 
 def full_sheet(study: Study) -> Sheet:
@@ -127,7 +129,7 @@ def full_sheet(study: Study) -> Sheet:
             row += [
                 None if images is None else round(images),
                 len(standing.outcomes),
-                spread(standing.test),
+                spread(standing.test) if standing.tested or reported != "test" else None,
                 _interval(standing.test),
                 *([spread(standing.val) if standing.val else None] if reported == "test" else []),
                 None if standing.versus_baseline is None else 100 * standing.versus_baseline.mean,
@@ -140,14 +142,15 @@ def full_sheet(study: Study) -> Sheet:
             rows.append(row)
     known = study.verdicts[-1].measure if study.verdicts else measure(["accuracy"])
     ranked_by = "validation" if all(verdict.by == "val" for verdict in study.verdicts) else reported
-    difference = "Student's interval"
-    if known.images:
+    difference, named = "Student's interval", {name for verdict in study.verdicts for name in verdict.measured}
+    if known.images or "accuracy" in named:
+        of = "" if known.images else ", of accuracies,"
         difference = (
-            f"the wider of {difference} and the one over {'' if grid.overlap else 'seeds and '}{reported} images"
+            f"the wider of {difference} and{of} the one over {'' if grid.overlap else 'seeds and '}{reported} images"
         )
     note = (
         f"Candidates in the order of their {ranked_by} {known.word}. Intervals: 95 %, "
-        f"{wider(grid, known.images.format(reported))}. − baseline: paired difference to {grid.baseline.name} on the "
+        f"{intervals(grid, sorted(named), reported)}. − baseline: paired difference to {grid.baseline.name} on the "
         f"same {grid.unit}s, with {difference}."
     )
     return Sheet("All results", columns, rows, note)
@@ -178,6 +181,14 @@ def wider(grid: Grid, images: str) -> str:
     return f"the wider of {students} and {images}" if images else students.removesuffix(",")
 
 
+def intervals(grid: Grid, measured: Sequence[str], reported: str) -> str:
+    """In words, which intervals are told of some measures: each its own, where they have several."""
+    images = {known.word: known.images.format(reported) for known in (measure([name]) for name in measured)}
+    if len(set(images.values())) == 1:
+        return wider(grid, next(iter(images.values())))
+    return wider(grid, "") + "".join(f"; of {word} {wider(grid, over)}" for word, over in images.items() if over)
+
+
 def spread(estimate: Estimate) -> Spread:
     """Values in percent."""
     return Spread(tuple(100 * value for value in estimate.values))
@@ -199,6 +210,13 @@ def _seeds_note(verdicts: list[Verdict], unit: str) -> str:
     if seeds == [1]:
         return f"One {unit}: no spread is known."
     return f"Mean ± standard deviation over {' to '.join(map(str, (seeds[:1] + seeds[-1:])[: len(seeds)]))} {unit}s."
+
+
+def _not_of_test(verdicts: list[Verdict]) -> str:
+    """Whose numbers are of validation images where others are of test images, as what guides log while they train."""
+    standings = [standing for verdict in verdicts if verdict.reported == "test" for standing in verdict.standings]
+    names = dict.fromkeys(standing.candidate.name for standing in standings if not standing.tested)
+    return f" Of validation images: {', '.join(names)}." if names else ""
 
 
 def _interval(estimate: Estimate) -> str | None:

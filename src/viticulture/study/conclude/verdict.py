@@ -36,7 +36,8 @@ class Standing:
         test: accuracy (or another measure) on test images (validation images, where nothing is held out as test), in
             [0, 1].
         val: the same on validation images, which ranks; None without.
-        versus_baseline: its difference to the baseline; None for the baseline, and without common seeds.
+        versus_baseline: its difference to the baseline; None for the baseline, without common seeds, and by another
+            measure.
     """
 
     candidate: Candidate
@@ -55,6 +56,11 @@ class Standing:
         """Mean over seeds of a number of the outcomes' rows, such as seconds or parameters."""
         values = [value for outcome in self.outcomes if (value := outcome.row[key]) is not None]
         return fmean(values) if values else None
+
+    @property
+    def tested(self) -> bool:
+        """Whether its results are of test images."""
+        return self.outcomes[0].test is not None
 
     @property
     def vit(self) -> bool:
@@ -98,7 +104,12 @@ class Verdict:
     @property
     def measure(self) -> Measure:
         """What candidates are compared by."""
-        return measure({outcome.measured for standing in self.standings for outcome in standing.outcomes})
+        return measure(self.measured)
+
+    @property
+    def measured(self) -> list[str]:
+        """The names of what is measured of them."""
+        return sorted({outcome.measured for standing in self.standings for outcome in standing.outcomes})
 
     @property
     def fingerprint(self) -> str:
@@ -107,8 +118,9 @@ class Verdict:
 
     @property
     def reported(self) -> str:
-        """The images that results are of: test, or validation where nothing is held out as test."""
-        return "validation" if self.leader.outcomes[0].test is None else "test"
+        """The images that results are of: test, or validation where nothing is held out as test. Where some are of
+        test, those that are not are told apart."""
+        return "test" if any(standing.tested for standing in self.standings) else "validation"
 
     @property
     def images(self) -> str:
@@ -178,7 +190,9 @@ def _verdict(
             estimate([o.val or 0.0 for o in group], overlap=grid.overlap)
             if all(o.val is not None for o in group)
             else None,
-            paired(answers, group, baseline) if baseline and name != grid.baseline.name else None,
+            paired(answers, group, baseline)
+            if baseline and name != grid.baseline.name and group[0].measured == baseline[0].measured
+            else None,
         )
         for name, group in groups.items()
     ]

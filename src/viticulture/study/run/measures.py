@@ -14,8 +14,9 @@ from ...evaluation.robustness.evaluate import read_robustness
 from ...training.rundir import RunDir
 
 
-def other_measure(run: RunDir, measure: str) -> float | None:
-    """What a table's number is where it is not the student's accuracy; None where the run does not know it.
+def other_measure(run: RunDir, measure: str) -> dict[str, float]:
+    """What a table's number is where it is not the student's accuracy, by the split that it is of, test or val (other
+    images than the run's are test); empty where the run does not know it.
 
     top5                           the true class is among the five likeliest; None where there are fewer classes
     divergence/HEAD/TEACHER        nats, from agreement.json
@@ -32,36 +33,42 @@ def other_measure(run: RunDir, measure: str) -> float | None:
     name, _, of = rest.partition("/")
     if kind == "top5":
         results = read_evaluations(run)
-        evaluation = results and (results.of_split("test") or results.counting)
-        return evaluation.topk if evaluation and evaluation.k == 5 else None
+        known = {split: results.of_split(split) for split in ("test", "val")} if results else {}
+        return {split: evaluation.topk for split, evaluation in known.items() if evaluation and evaluation.k == 5}
     if kind == "divergence":
         agreement = read_agreement(run)
         heads = [head.removesuffix(" token") for head in agreement.heads] if agreement else []
         if agreement is None or name not in heads or of not in agreement.teachers:
-            return None
-        return agreement.divergence[heads.index(name)][agreement.teachers.index(of)]
+            return {}
+        return {agreement.split: agreement.divergence[heads.index(name)][agreement.teachers.index(of)]}
     if kind == "robustness":
         for data, result in read_robustness(run).items():
             if Path(data).name == name and of in result.heads:
                 head = result.heads.index(of)
-                return result.mean_error(head) if result.errors else 1 - result.clean[head]
-        return None
+                share = result.mean_error(head) if result.errors else 1 - result.clean[head]
+                return {} if share is None else {"val" if data == "validation" else "test": share}
+        return {}
     if kind == "probe":
         findings = [finding for probe in read_probes(run) for finding in probe.findings if finding.classifier == rest]
-        return max(findings, key=lambda finding: finding.val).top1 if findings else None
+        return {"test": max(findings, key=lambda finding: finding.val).top1} if findings else {}
     if kind == "localization":
         positions = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
-        known = [result for result in read_localizations(run).values() if result.protocol == PUBLISHED.name]
-        return fmean(known[0].largest.accuracies[position] for position in positions) if known else None
-    return _last_value(run, measure)
+        for key, localized in read_localizations(run).items():
+            if localized.protocol == PUBLISHED.name:
+                data = run.read("run.json")["data"]
+                own = key.partition("/")[2] == data["name"]
+                share = fmean(localized.largest.accuracies[position] for position in positions)
+                return {"val" if own and "test" not in data["images"] else "test": share}
+        return {}
+    return _last_values(run, measure)
 
 
-def _last_value(run: RunDir, measure: str) -> float | None:
-    names = {f"{split}/{measure}" for split in ("test", "val")}
-    last = None
+def _last_values(run: RunDir, measure: str) -> dict[str, float]:
+    splits = {f"{split}/{measure}": split for split in ("test", "val")}
+    last = {}
     if run.metrics.exists():
         with run.metrics.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
-                if row["name"] in names:
-                    last = float(row["value"])
+                if (split := splits.get(row["name"])) is not None:
+                    last[split] = float(row["value"])
     return last

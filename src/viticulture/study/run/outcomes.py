@@ -130,15 +130,19 @@ class Outcomes:
             counting = results.counting
             measure = cell.candidate.measure
             if counting is None:  # it learnt without labels
-                test = other_measure(run, measure) if "/" in measure else None
-                return Outcome(cell, "finished", test=test, facts=facts, measured=measure)
+                shares = other_measure(run, measure) if "/" in measure else {}
+                return Outcome(
+                    cell, "finished", "", shares.get("test"), shares.get("val"), None, facts, measured=measure
+                )
             numbers = {key: getattr(counting, key) for key in NUMBERS_OF_PREDICTIONS}
-            if measure != "accuracy":
-                return Outcome(cell, "finished", "", other_measure(run, measure), None, numbers, facts, measure)
-            shares = {
-                split: evaluation.top1 if (evaluation := results.of_split(split)) else None for split in ("test", "val")
-            }
-            return Outcome(cell, "finished", "", shares["test"], shares["val"], numbers, facts)
+            if measure == "accuracy":
+                known = {split: results.of_split(split) for split in ("test", "val")}
+                shares = {split: evaluation.top1 for split, evaluation in known.items() if evaluation}
+            else:
+                shares = other_measure(run, measure)
+            return Outcome(
+                cell, "finished", "", shares.get("test"), shares.get("val"), numbers, facts, measured=measure
+            )
         failure = self.study.failure(cell)
         if failure:
             return Outcome(cell, "failed", str(failure["error"]), facts=facts)
