@@ -82,8 +82,10 @@ class Explanation:
     def from_dict(cls, content: dict[str, Any]) -> "Explanation":
         """The inverse of `to_dict`."""
         inside, beside = Inside.from_dict(content), content["beside"]
-        other = ("", None) if beside is None else (beside["run"], tensor(beside["cka"]))
-        return cls(content["weights"], content["split"], inside, *other, checksum=content.get("checksum", ""))
+        explanation = cls(content["weights"], content["split"], inside, checksum=content.get("checksum", ""))
+        if beside is None:
+            return explanation
+        return replace(explanation, beside=beside["run"], cka=tensor(beside["cka"]))
 
 
 def explain_run(run: RunDir, dataset: Dataset, wanted: Wanted) -> Explanation:
