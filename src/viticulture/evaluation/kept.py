@@ -16,12 +16,15 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.sources.source import Source
 from ..disk import replacing
 from ..errors import UserError
 from ..models.weights.files import checksum
 from ..text import shell_word
 from ..training.rundir import RunDir
 
+SPLITS = ("train", "val", "validation", "test")
+"""What other images than a run's own cannot be called by."""
 CHECKSUMS = "checksums"
 """Name, in a file of results, of the checksums of the weights that they are of."""
 
@@ -73,6 +76,13 @@ class Results(Mapping[str, Result]):
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {**vars(self), "results": {key: asdict(result) for key, result in self.items()}}  # type: ignore[call-overload]
+
+
+def name_of(data: str | Source) -> str:
+    """What other images than a run's own are called: as a person gave them, a folder that is called like a split by its
+    path."""
+    name = data.name if isinstance(data, Source) else data
+    return f"./{name}" if name in SPLITS else name
 
 
 def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept], absent: Kept) -> Kept:

@@ -18,9 +18,9 @@ from ..training.run_inputs import dataset_of, recipe_of
 from ..training.rundir import RunDir
 from .accuracy import Evaluation
 from .evaluate import check_classes, results_of
+from .kept import name_of
 from .results import Result
 
-SPLITS = ("train", "val", "validation", "test")
 BATCH = 256  # images whose pixels are compared at once
 
 
@@ -37,13 +37,6 @@ class OtherImages:
     name: str
     results: dict[str, Result[Evaluation]]
     warnings: list[str]
-
-
-def name_of(data: str | Source) -> str:
-    """What other images than a run's own are called: as a person gave them, a folder that is called like a split by its
-    path."""
-    name = data.name if isinstance(data, Source) else data
-    return f"./{name}" if name in SPLITS else name
 
 
 def evaluate_other(run: RunDir, data: str | Source) -> OtherImages:

@@ -22,9 +22,9 @@ from ...training.progress import showing
 from ...training.recipe import method_class
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
-from ..kept import keep_results
+from ..kept import keep_results, name_of
 from ..kept_weights import of_each
-from ..other import name_of, taught_by
+from ..other import taught_by
 from .objects import ObjectsEvaluation, evaluate_objects, mean_boxes
 from .pixels import evaluate_pixels
 from .results import FOUND, RESULTS, DenseEvaluations, Evaluation, read_dense

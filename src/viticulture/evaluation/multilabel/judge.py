@@ -16,9 +16,9 @@ from ...training.progress import showing
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
 from ..accuracy import Predictions, collect
-from ..kept import Results, keep_results
+from ..kept import Results, keep_results, name_of
 from ..kept_weights import of_each
-from ..other import name_of, taught_by
+from ..other import taught_by
 from ..reference import MOST_IMAGES, raw_pixels
 from ..results import Result
 from ..subject import of_run

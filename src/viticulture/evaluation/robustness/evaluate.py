@@ -38,8 +38,7 @@ from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
 from ...training.rundir import RunDir
 from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
-from ..kept import checksum_of, read_kept, still_there
-from ..other import name_of
+from ..kept import checksum_of, name_of, read_kept, still_there
 from ..subject import Subject, of_run
 from .corrupted import BATCH, Batches, Views, corrupted
 from .imagenet import IMAGENET_CLASSES, are_imagenets, by_number, is_numbered, is_part, named_like
