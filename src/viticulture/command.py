@@ -277,7 +277,9 @@ def read(words: list[str]) -> Command:
 
 
 def _without_value(option: str) -> UserError:
-    return UserError(f"{option} needs a value, as {option} VALUE; an empty word, as of an empty shell variable, is none")
+    return UserError(
+        f"{option} needs a value, as {option} VALUE; an empty word, as of an empty shell variable, is none"
+    )
 
 
 def _meanings(documented: Any) -> dict[str, str]:
