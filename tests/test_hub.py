@@ -289,6 +289,7 @@ def test_a_mistake_is_said_in_a_line(
     assert "there is none of that name" in said("predict", "hf-hub:no/body", image)
     assert "USER/NAME" in said("predict", "hf-hub:nobody", image)
     assert "USER/NAME" in said("push", str(run.path), "nobody")
+    assert "hf download somebody/vines --local-dir vines" in said("push", f"hf-hub:{NAME}@v1", "no/body")
     assert "name the images" in said("evaluate", f"hf-hub:{NAME}")
     online.repositories["some/weights"] = {"config.json": b"{}"}
     assert "is no run of viticulture" in said("predict", "hf-hub:some/weights", image)
