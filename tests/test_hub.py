@@ -237,7 +237,8 @@ def test_a_path_keeps_its_name_alone(given: Any, kept: Any) -> None:
 
 def test_the_card_says_what_the_files_say(run: RunDir) -> None:
     """Catches: a number that is not the result's, an interval left out, a class's name that breaks its table, is
-    markup or, with a comma, looks like two, commands that the parser does not take, a block of YAML that cannot be read."""
+    markup or, with a comma, looks like two, commands that the parser does not take, a block of YAML that cannot be
+    read."""
     card = bytes(contents(run, NAME)["README.md"]).decode()
     _, head, body = card.split("---\n", 2)
     about = yaml.safe_load(head)

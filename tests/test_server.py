@@ -169,8 +169,9 @@ def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunDir) ->
 
 
 def test_the_page_holds_names_as_text_and_asks_for_nothing_else(port: int) -> None:
-    """Catches: a class's name that is obeyed, or looks like two for its comma; a policy that does not fit its own script; one by which browsers send the
-    form, where no script runs, from an origin of `null`, which is refused as another page's (Fetch, Origin header)."""
+    """Catches: a class's name that is obeyed, or that looks like two for its comma; a policy that does not fit its own
+    script; one by which browsers send the form, where no script runs, from an origin of `null`, which is refused as
+    another page's (Fetch, Origin header)."""
     status, headers, content = ask(port, "GET", "/")
     text = content.decode()
     assert status == 200

@@ -176,8 +176,8 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
     assert test.threshold == val.threshold > alone.threshold
     assert [*judged.results] == ["last/test", "last/val"]
     assert DensePredictor(run).least == val.threshold
-    for kept, each in zip(read_found(run), find(subject, splits["test"]), strict=True):
-        np.testing.assert_array_equal(kept.scores, each.scores)  # else one at the threshold may be drawn as missed
+    for kept, fresh in zip(read_found(run), find(subject, splits["test"]), strict=True):
+        np.testing.assert_array_equal(kept.scores, fresh.scores)  # else one at the threshold may be drawn as missed
 
     data.annotations["test"] = Boxed([objects(), objects()], masks=False)  # of which nothing can be measured
     assert (judge_dense(run, data).counts, [*read_dense(run)]) == ("last/val", ["last/val"])  # type: ignore[arg-type]

@@ -528,7 +528,7 @@ def test_halving_says_that_test_images_chose_where_nothing_validates() -> None:
 def test_halving_of_two_is_refused_before_anything_trains(tmp_path: Path) -> None:
     """Fails if all are trained in every rung, 175 % of the time, and none is dropped."""
     study = StudyDir.create(tmp_path / "s", grid(terms=Terms(halving=True), epochs=4), "test")
-    with pytest.raises(UserError, match="of 2 it drops none .* leave --halving out"):
+    with pytest.raises(UserError, match=r"of 2 it drops none .* leave --halving out"):
         prepare(study, 1, print)
 
 

@@ -106,7 +106,7 @@ def as_json(predictions: Sequence[Any]) -> str:
 
 
 def class_columns(classes: Sequence[str], others: Sequence[str], holds: str = "probability") -> list[str]:
-    """A column a class under its name, or, after what it holds, as `probability of NAME` where another has that name."""
+    """A column a class under its name, or, as `probability of NAME` (what it `holds`) where another has it."""
     return [f"{holds} of {name}" if name in others else name for name in classes]
 
 
