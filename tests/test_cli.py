@@ -300,6 +300,9 @@ def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
             "fewer",
         ),
         "value missing": (["train", "digits", "--epochs"], "needs a value"),
+        "empty budget": (["train", "digits", "--budget", ""], "--budget needs a value"),
+        "empty budget of a study": (["compare", "digits", "--budget="], "--budget needs a value"),
+        "empty recipe key": (["train", "digits", "--per-class", ""], "--per-class needs a value"),
         "unknown table": (["train", "--table", "nothing/table1", "--row", "x"], "table"),
     }
 

@@ -228,6 +228,15 @@ def test_a_student_without_classes_gives_features(tmp_path: Path) -> None:
     assert output.name == "features"
 
 
+def test_eight_bits_need_images_in_files(tmp_path: Path) -> None:
+    """Of a run from an object in Python. Catches: advice to give the object again, which export does not take."""
+    run = untrained(tmp_path / "run")
+    run.write("split.json", {"names": {"train": ["a.png"], "test": ["b.png"]}})
+    run.update(data={**run.read("run.json")["data"], "given": "an object's fingerprint"})
+    with pytest.raises(UserError, match=r"object of a Python program.*; leave it out, or train on the images as files"):
+        viticulture.export(run.path, tmp_path / "small.onnx", int8=True)
+
+
 @needs_onnx
 def test_eight_bits_need_test_images(student: nn.Module, tmp_path: Path) -> None:
     """Catches: a drop that nobody measured, and a file left behind."""

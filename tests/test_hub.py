@@ -33,7 +33,7 @@ from viticulture.text import read_yaml
 from viticulture.training.recipe import shipped
 from viticulture.training.rundir import RunDir
 
-CLASSES = ("cabernet", "mer|lot", "<b>pinot</b>")
+CLASSES = ("cabernet", "mer|lot", "<b>pinot</b>, red")
 SECRET = "/home/somebody/vineyard"
 NAME = "somebody/vines"
 
@@ -236,8 +236,9 @@ def test_a_path_keeps_its_name_alone(given: Any, kept: Any) -> None:
 
 
 def test_the_card_says_what_the_files_say(run: RunDir) -> None:
-    """Catches: a number that is not the result's, an interval left out, a class's name that breaks its table or is
-    markup, commands that the parser does not take, a block of YAML that cannot be read."""
+    """Catches: a number that is not the result's, an interval left out, a class's name that breaks its table, is
+    markup or, with a comma, looks like two, commands that the parser does not take, a block of YAML that cannot be
+    read."""
     card = bytes(contents(run, NAME)["README.md"]).decode()
     _, head, body = card.split("---\n", 2)
     about = yaml.safe_load(head)
@@ -249,6 +250,7 @@ def test_the_card_says_what_the_files_say(run: RunDir) -> None:
     assert f"{100 * low:.1f} % to {100 * high:.1f} %" in body
     assert "| mer\\|lot | 0 | 9 | 1 |" in body
     assert "<b>pinot" not in body
+    assert "| classes | cabernet, mer\\|lot, '\\<b\\>pinot\\</b\\>, red' |" in body
     assert "other thing" not in body
     lines = re.findall(r"^viticulture .*?(?=\s+#|$)", body, re.MULTILINE)
     assert len(lines) == 2
@@ -288,6 +290,7 @@ def test_a_mistake_is_said_in_a_line(
     assert "there is none of that name" in said("predict", "hf-hub:no/body", image)
     assert "USER/NAME" in said("predict", "hf-hub:nobody", image)
     assert "USER/NAME" in said("push", str(run.path), "nobody")
+    assert "hf download somebody/vines --local-dir vines" in said("push", f"hf-hub:{NAME}@v1", "no/body")
     assert "name the images" in said("evaluate", f"hf-hub:{NAME}")
     online.repositories["some/weights"] = {"config.json": b"{}"}
     assert "is no run of viticulture" in said("predict", "hf-hub:some/weights", image)

@@ -34,7 +34,7 @@ from viticulture.server.answers import answerer  # noqa: E402
 from viticulture.server.app import application  # noqa: E402
 from viticulture.server.page import page  # noqa: E402
 
-CLASSES = ("=cmd()", "<i>merlot</i>")
+CLASSES = ("=cmd()", "<i>merlot</i>, red")
 
 
 @pytest.fixture(scope="module")
@@ -169,13 +169,15 @@ def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunDir) ->
 
 
 def test_the_page_holds_names_as_text_and_asks_for_nothing_else(port: int) -> None:
-    """Catches: a class's name that is obeyed, a policy that does not fit its own script; one by which browsers send the
-    form, where no script runs, from an origin of `null`, which is refused as another page's (Fetch, Origin header)."""
+    """Catches: a class's name that is obeyed, or that looks like two for its comma; a policy that does not fit its own
+    script; one by which browsers send the form, where no script runs, from an origin of `null`, which is refused as
+    another page's (Fetch, Origin header)."""
     status, headers, content = ask(port, "GET", "/")
     text = content.decode()
     assert status == 200
     assert "&lt;i&gt;merlot" in text
     assert "<i>merlot" not in text
+    assert "=cmd(), &#39;&lt;i&gt;merlot&lt;/i&gt;, red&#39;" in text
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert headers["Referrer-Policy"] == "same-origin"
     assert not re.search(r'(src|href)="(?!data:)', text)

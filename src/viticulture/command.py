@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, NoReturn, get_args, get_origin
 
 from docstring_parser import parse as parse_docstring
@@ -195,6 +195,7 @@ class Parser(argparse.ArgumentParser):
         """The verb and its arguments out of the words that follow it."""
         overrides, left = split_overrides(words, self.options) if self.takes_recipe else ({}, words)
         self._check_options(left)
+        self._check_values(left)
         known, beyond = self.parse_known_args(left)
         if beyond:
             commas = [f"; {option} takes values with commas between them" for option in self.lists if option in left]
@@ -223,6 +224,14 @@ class Parser(argparse.ArgumentParser):
                 own = ", ".join(sorted(self.options)) or "none"
                 mend = f"did you mean {near[0]}?" if near else f"options of its own: {own}"
                 self.error(f"unknown option {shortened(option)}; {mend}")
+
+    def _check_values(self, words: list[str]) -> None:
+        """Refuse an empty word, before its option counts as left out."""
+        takers = {option for action in self.arguments if action.nargs != 0 for option in action.option_strings}
+        for word, following in pairwise([*words, "--"]):
+            option, equals, value = word.partition("=")
+            if option in takers and not (value if equals else following):
+                raise _without_value(option)
 
     @property
     def short(self) -> dict[str, tuple[str, str]]:
@@ -267,6 +276,12 @@ def read(words: list[str]) -> Command:
     return parser.command(rest)
 
 
+def _without_value(option: str) -> UserError:
+    return UserError(
+        f"{option} needs a value, as {option} VALUE; an empty word, as of an empty shell variable, is none"
+    )
+
+
 def _meanings(documented: Any) -> dict[str, str]:
     """Argument -> what its docstring says of it."""
     about = parse_docstring(inspect.getdoc(documented) or "")
@@ -296,8 +311,8 @@ def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[st
                 value = waiting.pop(0)
             elif option == "--skip-unreadable":
                 value = "true"
-            else:
-                raise UserError(f"{option} needs a value, as {option} VALUE")
+        if not value:
+            raise _without_value(option)
         key = SHORT[option][0] if option in SHORT else option.removeprefix("--")
         overrides[key] = read_yaml(value, f"the value of {option}, {value!r},")
     return overrides, left

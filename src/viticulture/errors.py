@@ -21,6 +21,11 @@ def some(names: Sequence[str], most: int = 10) -> str:
     return ", ".join(map(_on_a_line, names[:most])) + (f" and {rest} more" if rest > 0 else "")
 
 
+def comma_separated(names: Iterable[str]) -> str:
+    """Names with commas between them; one that holds a comma itself is quoted."""
+    return ", ".join(map(_whole, names))
+
+
 SHORTEST = 3
 """Letters of a name that can be near another one."""
 LONGEST = 200
@@ -42,9 +47,9 @@ def unknown(kind: str, name: object, valid: Iterable[str], listed_by: str = "") 
     if near:
         hint = f"did you mean {' or '.join(map(_whole, near))}?"
     elif len(names) <= 20:
-        hint = f"valid: {', '.join(map(_whole, names)) or 'none'}"
+        hint = f"valid: {comma_separated(names) or 'none'}"
     else:
-        hint = f"there are {len(names)}, such as {', '.join(map(_whole, names[:5]))}"
+        hint = f"there are {len(names)}, such as {comma_separated(names[:5])}"
         hint = f"`{listed_by}` lists those that there are" if listed_by else hint
     return UserError(f"unknown {kind} {shortened(repr(name))}; {hint}")
 

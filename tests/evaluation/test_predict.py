@@ -7,10 +7,12 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from untrained import photo, untrained
 from viticulture.cli import main
+from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, dense_csv
 from viticulture.evaluation.predict import Prediction, as_csv, class_columns, classify
 from viticulture.training.rundir import RunDir
 
@@ -112,6 +114,10 @@ def test_a_class_called_as_another_column_has_a_column_of_its_own() -> None:
         "error": "",
     }
     assert class_columns(["cat", "predicted"], ("name", "label", "predicted")) == ["cat", "probability of predicted"]
+    pixels = ClassMap.of(np.array([[0, 1, 2, 2]], np.uint8))
+    names = ("name", "error", "cat")
+    (row,) = csv.DictReader(io.StringIO(dense_csv([DensePrediction("a.png", None, pixels, names)], names, False)))
+    assert row == {"name": "a.png", "share of name": "0.25", "share of error": "0.25", "cat": "0.5", "error": ""}
 
 
 def test_the_likeliest_classes_are_named_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

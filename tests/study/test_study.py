@@ -29,7 +29,7 @@ from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
 from viticulture.report.tables.study import full_sheet, results_sheet
 from viticulture.study.conclude.verdict import conclusion, verdicts
-from viticulture.study.conduct import conduct
+from viticulture.study.conduct import conduct, prepare
 from viticulture.study.declare.grid import CONDITIONS, Candidate, Grid
 from viticulture.study.declare.terms import Subsets, Terms, Where
 from viticulture.study.folder import StudyDir
@@ -524,6 +524,21 @@ def test_halving_says_that_test_images_chose_where_nothing_validates() -> None:
     assert "by test images, as nothing validates: " in by_test.sentence
     by_val = decide(of, 0, subset, [Outcome(cell, "finished", test=0.5, val=0.5) for cell in cells])
     assert "by validation images: " in by_val.sentence
+
+
+def test_halving_of_two_is_refused_before_anything_trains(tmp_path: Path) -> None:
+    """Fails if all are trained in every rung, 175 % of the time, and none is dropped."""
+    study = StudyDir.create(tmp_path / "s", grid(terms=Terms(halving=True), epochs=4), "test")
+    with pytest.raises(UserError, match=r"of 2 it drops none .* leave --halving out"):
+        prepare(study, 1, print)
+
+
+def test_a_study_that_holds_nothing_out_is_refused_before_anything_trains(tmp_path: Path) -> None:
+    """Fails if everything is trained, and then called failed or left without a number."""
+    held_out = {"data.val_fraction": 0, "data.test_fraction": 0}
+    study = StudyDir.create(tmp_path / "s", grid(conditions={**CONDITIONS, **held_out}), "test")
+    with pytest.raises(UserError, match="nothing is held out to validate or test on"):
+        prepare(study, 1, print)
 
 
 def test_halving_is_refused_where_a_recipe_learns_without_labels(tmp_path: Path) -> None:

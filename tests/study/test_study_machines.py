@@ -74,6 +74,18 @@ kill -9 $$
     assert {one.status for one in Outcomes(study).all(grid.cells(0))} == {"failed"}
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="needs real-time signals")
+def test_a_worker_that_a_signal_without_a_name_killed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python names the first and the last of the real-time signals alone. Catches: a traceback in place of a line."""
+    number, said = signal.SIGRTMIN + 3, list[str]()
+    worker = tmp_path / "worker"
+    worker.write_text(f"#!/bin/bash\nkill -{number} $$\n")
+    worker.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(worker))
+    WorkerPool(made(tmp_path / "s", 2), 1, said.append, "").keep_alive(0)
+    assert said == [f"a worker died (signal {number}) before it trained anything"] * LIVES
+
+
 def test_workers_end_with_who_has_started_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a signal that reaches that process alone, as SIGTERM does. Fails if they train on without it, are started
     again, or are told as having died of a cell."""

@@ -167,6 +167,11 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         return export_dense(folder, Path(out), weights, int8)
     if int8 and not (folder.path / "split.json").exists():  # of a run that was fetched
         raise UserError(f"what --int8 costs is measured on images of {run}, which no repository holds; leave it out")
+    if int8 and folder.read("run.json")["data"].get("given") is not None:
+        raise UserError(
+            f"what --int8 costs is measured on images, and {run} learnt from an object of a Python program, which its "
+            "folder does not hold; leave it out, or train on the images as files"
+        )
     which = weights or folder.which()[0]
     subject = of_run(folder, which)
     several = subject.task.several

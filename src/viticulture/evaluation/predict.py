@@ -105,9 +105,9 @@ def as_json(predictions: Sequence[Any]) -> str:
     return json.dumps([asdict(prediction) for prediction in predictions], indent=1, ensure_ascii=False) + "\n"
 
 
-def class_columns(classes: Sequence[str], others: Sequence[str]) -> list[str]:
-    """A column a class under its name, or as `probability of NAME` where another column has that name."""
-    return [f"probability of {name}" if name in others else name for name in classes]
+def class_columns(classes: Sequence[str], others: Sequence[str], holds: str = "probability") -> list[str]:
+    """A column a class under its name, or, as `probability of NAME` (what it `holds`) where another has it."""
+    return [f"{holds} of {name}" if name in others else name for name in classes]
 
 
 def as_csv(predictions: Sequence[Prediction], classes: Sequence[str] = ()) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import timm
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from ..errors import comma_separated
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.headline import named
 from ..evaluation.multilabel.labels import LabelsEvaluation
@@ -159,7 +160,13 @@ def filled(template: str, **values: Any) -> str:
     environment = Environment(
         loader=PackageLoader("viticulture.hub", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"cell": cell, "code": _code, "percent": _percent, "count": "{:,}".format}
+    environment.filters |= {
+        "cell": cell,
+        "code": _code,
+        "percent": _percent,
+        "comma_separated": comma_separated,
+        "count": "{:,}".format,
+    }
     return environment.get_template(template).render(values)
 
 

@@ -5,6 +5,7 @@ import base64
 import hashlib
 from dataclasses import dataclass
 
+from ..errors import comma_separated
 from ..evaluation.dense.draw import color_of
 from ..evaluation.headline import read_headline
 from ..report.html import Markup, fill, source
@@ -41,7 +42,7 @@ def page(run: RunDir, answerer: Answerer, weights: str = "") -> Page:
         sentence=f"{sentence}.",
         most=(MAX_FILES, MAX_BYTES - OVERHEAD),
         tells=answerer.tells,
-        classes=answerer.task.classes,
+        classes=comma_separated(answerer.task.classes),
         colors=_colors(answerer),
         looks=answerer.looks,
         style=Markup(style),

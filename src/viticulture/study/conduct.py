@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..data.dataset import Dataset
 from ..data.dense.source import DenseSource
 from ..data.image_settings import usual_sizes
 from ..data.sources.source import Source
@@ -20,7 +21,7 @@ from .declare.grid import Candidate
 from .declare.terms import Subset, Where
 from .folder import StudyDir
 from .plan.pace import Pace, measure_pace
-from .plan.plan import IMAGE_SIZE, VIEWS, Key, Plan, dearest, make_plan
+from .plan.plan import IMAGE_SIZE, VIEWS, Key, Plan, dearest, make_plan, survivors
 from .plan.stand_ins import stand_ins
 from .run.cell import data_of
 from .run.halving import write_table
@@ -57,6 +58,12 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: s
     ]
     if known is not None and all((candidate.name, subset.name) in known.epochs for candidate, subset in wanted):
         return known
+    rivals = len(grid.candidates)
+    if grid.terms.halving and survivors(rivals) == rivals:
+        raise UserError(
+            f"halving goes on with two candidates at least, so that of {rivals} it drops none and trains all in every "
+            "rung; leave --halving out, or compare three or more"
+        )
     recipes = {candidate.name: study.recipe(candidate) for candidate in grid.candidates}
     own = {name: recipe.section("train").epochs for name, recipe in recipes.items()}
     warmups = {name: recipe.section("schedule").warmup_epochs for name, recipe in recipes.items()}
@@ -136,6 +143,7 @@ def _paces(
                         seed, overrides = study.grid.seeds[0], {**doubles, **subset.overrides}
                         recipe = recipes[candidate.name].with_keys({**overrides, **study.grid.subsets.fold(seed)})
                         dataset = load_dataset(opened(candidate), recipe, seed)
+                        _check_measured(dataset, recipe)
                         by_slug[double] = measure_pace(recipe, dataset, study.path / "pace", seed)
                     same = held_out_digest(dataset.split_names)
                     first, known_same = held_out.setdefault(data or data_of(study, candidate), (candidate, same))
@@ -153,6 +161,15 @@ def _paces(
     if unlike is not None:
         _refuse(*unlike, recipes)
     return paces
+
+
+def _check_measured(dataset: Dataset, recipe: Recipe) -> None:
+    """Raises: UserError for labels that are learnt where no images are left to ask about them."""
+    if method_class(recipe).batch_spec.labels and dataset.val is None and dataset.test is None:
+        raise UserError(
+            f"of {dataset.name} nothing is held out to validate or test on, so that nothing could be compared; raise "
+            "data.test_fraction or data.val_fraction above 0"
+        )
 
 
 def _refuse(candidate: Candidate, other: Candidate, recipes: dict[str, Recipe]) -> None:

@@ -181,6 +181,12 @@ class RunDir:
                 )
             if (run.path / "study.json").is_file():
                 raise UserError(f"{run.path} is a study, no run; its runs lie in {run.path / CELLS}")
+            if str(path).startswith("hf-hub:"):
+                repository = str(path).removeprefix("hf-hub:").partition("@")[0]
+                raise UserError(
+                    f"{path} is on the Hub, and this takes a run's folder; fetch it first, and name that: "
+                    f"hf download {repository} --local-dir {repository.rpartition('/')[2]}"
+                )
             what = "is no run folder (it holds no run.json)" if run.path.exists() else "does not exist"
             raise UserError(
                 f"{run.path} {what}; runs are made by `viticulture train`, studies by `viticulture compare`"

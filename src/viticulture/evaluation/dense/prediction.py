@@ -12,6 +12,7 @@ from PIL import Image
 
 from ...data.dense.coco import Numbering
 from ...outputs import csv_text
+from ..predict import class_columns
 from .draw import Picture, draw_classes, draw_found, palette
 from .subject import Found
 
@@ -128,7 +129,7 @@ def dense_csv(predictions: Iterable[DensePrediction], classes: Sequence[str], ob
     """
     rows: list[list[object]] = []
     if not objects:
-        rows.append(["name", *classes, "error"])
+        rows.append(["name", *class_columns(classes, ["name", "error"], "share"), "error"])
         rows += [[each.name, *map(each.shares().get, classes), each.error] for each in predictions]
         return csv_text(rows)
     rows.append(["name", "label", "score", "left", "top", "width", "height", "error"])

@@ -171,7 +171,10 @@ def cell_named(study: StudyDir, name: str) -> Cell:
 
 
 def _cause(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    if code >= 0:
+        return f"exit code {code}"
+    named = -code in set(signal.Signals)  # most real-time signals are not
+    return signal.Signals(-code).name if named else f"signal {-code}"
 
 
 def _end_with_input() -> None:
