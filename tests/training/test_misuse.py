@@ -56,10 +56,10 @@ NULL = "needs a value, got null"
 FINITE = "must be a finite number"
 MISTAKES: list[tuple[str, str]] = [
     # null, where a value is needed
-    ("train digits --lr ''", f"optim.lr {NULL}"),
+    ("train digits --lr ''", "--lr needs a value"),
     ("train digits --optim.lr null", f"optim.lr {NULL}"),
     ("train digits --optim.betas null", f"optim.betas {NULL}"),
-    ("train digits --student ''", f"student.name {NULL}"),
+    ("train digits --student ''", "--student needs a value"),
     ("train digits --student.options null", f"student.options {NULL}"),
     ("train digits --train.epochs null", f"train.epochs {NULL}"),
     ("train digits --train.accumulate null", f"train.accumulate {NULL}"),
