@@ -154,6 +154,22 @@ def test_the_best_weights_are_the_last_that_cannot_be_told_from_the_best(
     assert saved[-1] == watch.best_epoch + 1 == kept
 
 
+def test_the_best_balanced_accuracy_is_told_apart_by_the_images_of_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 4 images a class, 3 right, on each of two processes. Fails if the error is of the images of one of them."""
+    monkeypatch.setattr("viticulture.training.watching.save", lambda *_: None)
+    method: Any = small(tmp_path / "run").method
+    method.by_class = torch.tensor([[3.0, 3.0], [4.0, 4.0]])
+    run: Any = SimpleNamespace(check_there=lambda: None, weights=lambda name: tmp_path)
+    watch = BestCheckpoint(run, {}, 16, "balanced_accuracy")
+    found = {"val/balanced_accuracy": 0.75}
+    two = SimpleNamespace(reduce=lambda counts, reduce_op: {"sum": 2 * counts}[reduce_op])
+    trainer: Any = SimpleNamespace(callback_metrics=found, current_epoch=0, is_global_zero=True, strategy=two)
+    watch.on_validation_epoch_end(trainer, method)
+    assert watch.error == pytest.approx((2 * 0.75 * 0.25 / 8) ** 0.5 / 2)
+
+
 def test_a_checkpoint_between_two_looks_is_not_written_either() -> None:
     """On a GPU the loss is looked at rarely; saving looks too. Fails if a checkpoint can hold what NaN has spoilt."""
     watch = StopOnNonFinite(every_steps=50)

@@ -45,7 +45,8 @@ class BestCheckpoint(Callback):
             value = 0.0
         if value > self.best:
             self.best = value
-            self.error = None if pl_module.by_class is None else error_of_recalls(*pl_module.by_class)
+            counts = pl_module.by_class  # those of this process
+            self.error = None if counts is None else error_of_recalls(*trainer.strategy.reduce(counts, reduce_op="sum"))
         level = indistinct(measure if best in metrics else "loss", self.best, self.images)
         if value >= self.best - (level if self.error is None else self.error):
             self.best_epoch = trainer.current_epoch
