@@ -356,6 +356,8 @@ def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> No
     np.testing.assert_array_equal(pictured.pixels, pixels)
     assert len(pickle.dumps(pictured)) < pixels.size / 10  # many are held at once
     assert dense_predictions([pictured]).rows == [["b.jpg", "square 70%, disk 30%", ""]]
+    pictured = dataclasses.replace(pictured, classes=("ring, thin", *NAMES[1:], "ring"))
+    assert dense_predictions([pictured]).rows == [["b.jpg", "square 70%, 'ring, thin 30%'", ""]]
 
 
 def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def _paces(
     by_slug: dict[tuple[str, str], Pace] = {}
     held_out: dict[str, tuple[Candidate, str]] = {}
     unlike: tuple[Candidate, Candidate] | None = None
+    notes: dict[str, None] = {}
 
     def opened(candidate: Candidate) -> Source | DenseSource:
         where, recipe = data or data_of(study, candidate), recipes[candidate.name]
@@ -143,6 +144,7 @@ def _paces(
                         seed, overrides = study.grid.seeds[0], {**doubles, **subset.overrides}
                         recipe = recipes[candidate.name].with_keys({**overrides, **study.grid.subsets.fold(seed)})
                         dataset = load_dataset(opened(candidate), recipe, seed)
+                        notes |= dict.fromkeys(dataset.warnings)
                         _check_measured(dataset, recipe)
                         by_slug[double] = measure_pace(recipe, dataset, study.path / "pace", seed)
                     same = held_out_digest(dataset.split_names)
@@ -151,6 +153,8 @@ def _paces(
                 paces[key] = by_slug[double]
             except Exception as error:
                 failed[f"{candidate.name} could not be measured on {subset.name}"] = error
+    for note in notes:
+        tell(f"note: {note}")
     if paces or len({str(error) for error in failed.values()}) > 1:  # one error of all is told as it is raised
         for what, reason in failed.items():
             tell(f"{what}: {reason}")

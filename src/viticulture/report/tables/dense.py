@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from ...data.dense.inspect import DenseInspection
-from ...errors import counted
+from ...errors import comma_separated, counted
 from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precisions
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.prediction import DensePrediction
@@ -128,8 +128,8 @@ def dense_predictions(predictions: Sequence[DensePrediction]) -> Sheet:
     def words(each: DensePrediction) -> str:
         if each.objects is None:
             shares = sorted(each.counts().items(), key=lambda item: -item[1])
-            return ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= LEAST_SHARE)
-        return ", ".join(f"{int(count)} {name}" for name, count in each.counts().items()) or "nothing"
+            return comma_separated(f"{name} {share:.0%}" for name, share in shares if share >= LEAST_SHARE)
+        return comma_separated(f"{int(count)} {name}" for name, count in each.counts().items()) or "nothing"
 
     rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
     broken = sum(bool(each.error) for each in predictions)

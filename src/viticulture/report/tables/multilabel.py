@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 
+from ...errors import comma_separated
 from ...evaluation.multilabel.labels import LabelsEvaluation
 from ...evaluation.multilabel.predict import LabelsPrediction
 from ...evaluation.multilabel.results import LabelEvaluations
@@ -46,7 +47,7 @@ def labels_predictions(predictions: Sequence[LabelsPrediction]) -> Sheet:
     """What is said of each image."""
 
     def words(each: LabelsPrediction) -> str:
-        return ", ".join(f"{name} {each.probabilities[name]:.1%}" for name in each.labels) or "none"
+        return comma_separated(f"{name} {each.probabilities[name]:.1%}" for name in each.labels) or "none"
 
     rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
     broken = sum(bool(each.error) for each in predictions)
