@@ -354,6 +354,16 @@ def test_muon_takes_the_matrices_between_stem_and_head() -> None:
     assert routed.keys() == dict(student.named_parameters()).keys()
 
 
+def test_muon_leaves_tables_of_positions_to_adamw_where_they_decay() -> None:
+    """A Swin's relative positions, [N, h]. Fails if `decay_tokens` makes matrices of them."""
+    student = nn.Module()
+    student.table, student.inner = nn.Parameter(torch.zeros(9, 2)), nn.Parameter(torch.zeros(4, 4))
+    vars(student)["no_weight_decay"] = lambda: {"table"}
+    groups = Optim(name="muon", weight_decay=0.1, decay_tokens=True).groups(student)
+    muon = {name: (group["use_muon"], group["weight_decay"]) for group in groups for name, _ in group["params"]}
+    assert muon == {"table": (False, 0.1), "inner": (True, 0.1)}
+
+
 def test_muon_leaves_a_guides_stem_and_head_to_adamw() -> None:
     """Of a network that learns beside the student. Fails if its first kernel, or its rows for classes, are made as
     long as all others, at a kernel's rate."""
@@ -362,6 +372,17 @@ def test_muon_leaves_a_guides_stem_and_head_to_adamw() -> None:
     muon = {name: group["use_muon"] for group in groups for name, _ in group["params"]}
     kernels = {name for name, parameter in net.named_parameters() if parameter.ndim > 1}
     assert {name for name in kernels if not muon[f"guides.guide.net.{name}"]} == {"conv1.0.weight", "fc.weight"}
+
+
+def test_muon_leaves_the_stem_behind_a_table_of_positions_to_adamw() -> None:
+    """PiT's positions, [1, D, H, W], stand before its patches. Fails if they are taken for the kernel of the stem."""
+    with torch.device("meta"):
+        student = timm.create_model("pit_ti_224", num_classes=3)
+    groups = Optim(name="muon").groups(student)
+    muon = {name: group["use_muon"] for group in groups for name, _ in group["params"]}
+    assert not muon["pos_embed"]
+    assert not muon["patch_embed.conv.weight"]
+    assert muon["transformers.0.blocks.0.attn.qkv.weight"]
 
 
 def test_kernels_have_a_rate_of_their_own() -> None:

@@ -91,18 +91,20 @@ class Optim:
         """
         scales = {} if self.layer_decay is None else layer_scales(student, self.layer_decay)
         own = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
-        trainable = [(n, p, scales.get(n, 1.0), decays) for n, p, decays in _trainable(student, self.decay_tokens)]
+        trainable = [(n, p, scales.get(n, 1.0), flat, listed) for n, p, flat, listed in _trainable(student)]
         if guides is not None:
-            others = ((f"guides.{name}", p, decays) for name, p, decays in _trainable(guides, self.decay_tokens))
-            trainable += [(n, p, 1.0, d) for n, p, d in others if p.untyped_storage().data_ptr() not in own]
+            others = ((f"guides.{name}", p, 1.0, flat, listed) for name, p, flat, listed in _trainable(guides))
+            trainable += [other for other in others if other[1].untyped_storage().data_ptr() not in own]
         outer = outer_parameters(student) if self.name == "muon" else frozenset()
         if guides is not None and self.name == "muon":
             beside = ((place, net) for place, net in guides.named_modules() if hasattr(net, "get_classifier"))
             outer |= {f"guides.{place}.{name}" for place, net in beside for name in outer_parameters(net)}
         groups: dict[tuple[float, bool, bool], Group] = {}
-        for name, parameter, scale, decays in trainable:
-            decay = self.weight_decay if decays or self.decay_everything else 0.0
-            inner = self.name == "muon" and decays and name not in outer and min(parameter.shape[:2]) > 1
+        for name, parameter, scale, flat, listed in trainable:
+            decays = self.decay_everything or not (flat or (listed and not self.decay_tokens))
+            decay = self.weight_decay if decays else 0.0
+            matrix = not (flat or listed) and min(parameter.shape[:2]) > 1
+            inner = self.name == "muon" and matrix and name not in outer
             rate = self.lr if self.kernel_lr is None or not inner or parameter.ndim < 3 else self.kernel_lr
             new = {"params": [], "lr": rate * scale, "weight_decay": decay}
             if self.name == "muon":
@@ -139,19 +141,20 @@ class Optim:
 
 def outer_parameters(network: nn.Module) -> frozenset[str]:
     """Names of the kernel that reads the pixels and of the heads' weights, which Muon leaves to AdamW."""
-    first = next((name for name, parameter in network.named_parameters() if parameter.ndim == 4), None)
+    # A table of positions, [1, D, H, W] as of a PiT, has one row.
+    first = next((name for name, p in network.named_parameters() if p.ndim == 4 and len(p) > 1), None)
     heads: Any = getattr(network, "get_classifier", tuple)()
     owned = {id(p) for head in (heads if isinstance(heads, tuple) else (heads,)) for p in head.parameters()}
     return frozenset({name for name, p in network.named_parameters() if id(p) in owned or name == first})
 
 
-def _trainable(module: nn.Module, listed_too: bool) -> Iterator[tuple[str, nn.Parameter, bool]]:
-    """Name, parameter and whether it decays by the ordinary rule, or by that for what is listed as well."""
-    listed: Iterable[str] = () if listed_too else getattr(module, "no_weight_decay", tuple)()
+def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool, bool]]:
+    """Name, parameter, whether it has one dimension or is a bias, and whether the network lists it as spared decay."""
+    rules: Iterable[str] = getattr(module, "no_weight_decay", tuple)()
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            spared = parameter.ndim <= 1 or name.endswith(".bias") or any(fnmatch(name, rule) for rule in listed)
-            yield name, parameter, not spared
+            flat, listed = parameter.ndim <= 1 or name.endswith(".bias"), any(fnmatch(name, rule) for rule in rules)
+            yield name, parameter, flat, listed
 
 
 def layer_scales(student: nn.Module, decay: float) -> dict[str, float]:
