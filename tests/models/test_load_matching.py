@@ -101,18 +101,26 @@ def test_a_file_of_weights_is_read_by_the_config_beside_it(tmp_path: Path) -> No
     assert initialize(student(task(64, 64), 2), str(tmp_path / FILE))[1:] == ["44 of 44 tensors taken"]
 
 
-@pytest.mark.parametrize("name", ["vit_nano", "deit_tiny_distilled_patch16_224"])
-def test_a_head_goes_by_the_names_of_its_classes(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("vit_nano", {}),
+        ("deit_tiny_distilled_patch16_224", {}),
+        ("dhvt_nano", {"distilled": True}),
+        ("cit_tiny", {"tokens": 3, "inference": "mean"}),
+    ],
+)
+def test_a_head_goes_by_the_names_of_its_classes(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     """cat, dog, truck -> the same in another order: each class keeps its logit. -> apple, pear, plum: what the seed
     gives, and a remark. Where no names are known the head is taken as it is.
 
-    Fails if shapes alone decide, rows move the wrong way (three classes in a circle), or the second head is forgotten.
+    Fails if shapes alone decide, rows move the wrong way (three classes in a circle), or a further head is forgotten.
     """
     known, turned, others = ("cat", "dog", "truck"), ("truck", "cat", "dog"), ("apple", "pear", "plum")
     pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
     def of(classes: tuple[str, ...], seed: int) -> nn.Module:
-        return student(replace(task(), classes=classes), seed, name)
+        return student(replace(task(), classes=classes), seed, name, **options)
 
     theirs = of(known, 1)
     torch.nn.init.normal_(theirs.get_parameter("head.bias"))

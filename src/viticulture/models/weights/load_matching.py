@@ -175,10 +175,14 @@ def _square(state: State, like: State | None = None, grid: PatchGrid | None = No
 
 
 def _heads(student: nn.Module) -> tuple[str, ...]:
-    """Beginnings of the names of the classifier's tensors."""
+    """Beginnings of the names of the classifier's tensors; timm describes no more heads than an architecture has by
+    default."""
     described: dict[str, Any] = getattr(student, "pretrained_cfg", {})
     named = described.get("classifier") or "head"
-    return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
+    heads: Any = getattr(student, "get_classifier", tuple)()
+    modules = heads if isinstance(heads, tuple) else (heads,)
+    own = [name for name, module in student.named_modules() if any(module is head for head in modules)]
+    return tuple(f"{name}." for name in (*([named] if isinstance(named, str) else named), *own))
 
 
 def _some(keys: Iterable[str], most: int = 6) -> str:
