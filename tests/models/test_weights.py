@@ -102,6 +102,16 @@ def test_a_student_comes_back_as_it_was_saved(tmp_path: Path, name: str) -> None
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["config.json", "model.safetensors"]
 
 
+def test_layers_that_share_weights_are_saved(tmp_path: Path) -> None:
+    """As those of a CoaT's blocks. Fails if safetensors is given two tensors on one storage."""
+    net = student()
+    net.add_module("again", net.get_submodule("head"))
+    save(net, tmp_path, task())
+    stored = read_weights(tmp_path / "model.safetensors")
+    assert torch.equal(stored["again.weight"], net.get_parameter("head.weight"))
+    assert torch.equal(stored["head.weight"], stored["again.weight"])
+
+
 def test_a_full_disk_leaves_the_earlier_weights_whole(tmp_path: Path) -> None:
     """With a limit on file size no write fits: a clear error, no draft left behind, the earlier file untouched."""
     save(student(seed=0), tmp_path, task())

@@ -57,7 +57,9 @@ def save(student: nn.Module, folder: Path, task: Task, extra: Mapping[str, Any] 
 
     Raises: UserError if the disk is full or the folder cannot be written.
     """
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in student.state_dict().items()}
+    # Copies, as safetensors refuses tensors on one storage: a CoaT's blocks share layers.
+    whole = torch.contiguous_format
+    weights = {name: value.detach().cpu().clone(memory_format=whole) for name, value in student.state_dict().items()}
     config = json.dumps(_config(student, task, dict(extra or {})), indent=2, ensure_ascii=False)
     with replacing(folder / FILES[0]) as part:
         part.write_bytes(_sealed(safetensors.torch.save(weights, {"format": "pt"})))
