@@ -102,6 +102,14 @@ def test_a_student_comes_back_as_it_was_saved(tmp_path: Path, name: str) -> None
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["config.json", "model.safetensors"]
 
 
+def test_weights_keep_the_names_that_a_network_of_ones_own_gave_them(tmp_path: Path) -> None:
+    """A network that holds another as `model` comes back. Fails if its names are cut as those of training scripts."""
+    net = student()
+    net.add_module("model", nn.Linear(2, 2))
+    save(net, tmp_path, task())
+    assert read_weights(tmp_path / "model.safetensors").keys() == net.state_dict().keys()
+
+
 def test_layers_that_share_weights_are_saved(tmp_path: Path) -> None:
     """As those of a CoaT's blocks. Fails if safetensors is given two tensors on one storage."""
     net = student()

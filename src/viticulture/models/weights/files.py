@@ -193,17 +193,20 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> State:
-    """Tensors of a .safetensors file, or of a .pth file that holds nothing but weights, by their bare names.
+    """Tensors of a .safetensors file, or of a .pth file that holds nothing but weights, by their bare names; those that
+    `save` wrote by the names that it gave them, as a network of a person's own may hold a `model` or a `vit`.
 
     Raises: UserError if the file is missing, damaged, or holds Python objects.
     """
     try:
         if path.suffix == ".safetensors":
             content = path.read_bytes()
-            state = strip_prefixes(safetensors.torch.load(content))
+            state = safetensors.torch.load(content)
             header, values = _opened(content)
-            if header.get("__metadata__", {}).get(CHECKSUM) not in (None, f"{zlib.crc32(values):08x}"):
+            written = header.get("__metadata__", {}).get(CHECKSUM)
+            if written not in (None, f"{zlib.crc32(values):08x}"):
                 raise SafetensorError("its values are not those that were written (checksum)")
+            state = strip_prefixes(state) if written is None else state
         else:
             with torch.serialization.safe_globals([argparse.Namespace]):
                 state = strip_prefixes(torch.load(path, map_location="cpu", weights_only=True))
