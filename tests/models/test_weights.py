@@ -278,6 +278,9 @@ def test_a_start_from_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
         find_weights(str(tmp_path))
     with pytest.raises(UserError, match=r"unknown pretrained model .* 'vit_nanno'"):
         initialize(ours, "vit_nanno")
+    (tmp_path / "w.pkl").touch()
+    with pytest.raises(UserError, match=r"w\.pkl does not end as a file of weights does: \.safetensors, \.pth"):
+        initialize(ours, str(tmp_path / "w.pkl"))
     with pytest.raises(UserError, match="there is no weights file"):
         initialize(ours, str(tmp_path / "w.safetensors"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

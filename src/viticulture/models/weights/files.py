@@ -269,6 +269,8 @@ def fetch(name: str) -> nn.Module:
     Raises: UserError if there is no such model, or its weights cannot be had.
     """
     if not name.startswith("hf-hub:") and not timm.is_model_pretrained(name):
+        if Path(name).is_file():
+            raise UserError(f"{name} does not end as a file of weights does: {', '.join(SUFFIXES)}; rename it")
         if "/" in name:
             raise UserError(f"{name} does not exist: neither a run, nor a checkpoint, nor a folder of weights")
         raise unknown("pretrained model (nor is there such a file or folder)", name, timm.list_pretrained())
