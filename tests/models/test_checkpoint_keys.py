@@ -113,13 +113,14 @@ def test_the_encoder_of_moco_v2_is_taken_without_its_projector(tmp_path: Path) -
 
 def test_a_checkpoint_of_ours_and_one_of_dino_hold_a_student() -> None:
     """`student.*` beside a method's own networks, and {"student", "teacher"}; compiled within or around a wrapper of
-    processes. Fails if wrappers come off in one order alone."""
+    processes, or within Lightning's module. Fails if wrappers come off in one order alone."""
     weights, others = {"norm.weight": torch.ones(2)}, {"norm.weight": torch.zeros(2)}
     for stored in (
         {"state_dict": {**prefixed("student.", weights), **prefixed("auxiliary.momentum.0.", others)}},
         {"student": prefixed("module.", weights), "teacher": others},
         {"model": prefixed("module._orig_mod.", weights)},
         {"model": prefixed("_orig_mod.module.", weights)},
+        {"state_dict": {**prefixed("model._orig_mod.", weights), "measure.total": torch.zeros(())}},
         weights,
     ):
         assert torch.equal(strip_prefixes(stored)["norm.weight"], weights["norm.weight"])

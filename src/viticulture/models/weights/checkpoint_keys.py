@@ -6,6 +6,7 @@
     {"state_dict": {"module.base_encoder.*", "module.momentum_encoder.*"}}  MoCo-v3; the same under "model" in MAE-Lite
     {"state_dict": {"module.encoder_q.*"}}                                  MoCo-v2, with its projector fc.0 and fc.2
     {"state_dict": {"student.*", "auxiliary.*"}}                            a checkpoint of ours
+    {"state_dict": {"model._orig_mod.*"}}                                   Lightning around a compiled network
     {"student": {...}, "teacher": {...}}                                    the first of the two
     {"model": {"transformer.layers.*"}}, or "models.vit.*" beside an agent  Bootstrapping ViTs, by names of its own
 
@@ -52,11 +53,19 @@ def strip_prefixes(stored: Any) -> State:
             break
         stored = stored[wrapper]
     tensors = {k: v for k, v in stored.items() if isinstance(v, Tensor)} if isinstance(stored, dict) else {}
+    tensors = _without_wrappers(tensors)
+    prefix = next((prefix for prefix in KEPT if any(name.startswith(prefix) for name in tensors)), "")
+    own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    beside = {name: value for name, value in tensors.items() if not name.startswith(prefix)}
+    stripped = {**beside, **_without_wrappers(own)}
+    return _of_bootstrapping(stripped) if "pos_embed.pos_embed" in stripped else stripped
+
+
+def _without_wrappers(tensors: State) -> State:
+    """The same by names without what wrappers of the whole network put before them."""
     while tensors and (around := next((word for word in AROUND if all(name.startswith(word) for name in tensors)), "")):
         tensors = {name.removeprefix(around): value for name, value in tensors.items()}
-    prefix = next((prefix for prefix in KEPT if any(name.startswith(prefix) for name in tensors)), "")
-    stripped = {name.removeprefix(prefix): value for name, value in tensors.items()}
-    return _of_bootstrapping(stripped) if "pos_embed.pos_embed" in stripped else stripped
+    return tensors
 
 
 def _of_bootstrapping(weights: State) -> State:
