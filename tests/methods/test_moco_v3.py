@@ -124,6 +124,8 @@ def test_frozen_parts_stay_as_they_are() -> None:
     student = timm.create_model("resnet10t", num_classes=0)
     resnet = MoCoV3(Setup(student, TASK), width=8, hidden_width=16)
     assert resnet.losses(views())["contrast"].isfinite()
+    with pytest.raises(UserError, match="freeze_patches needs a patch embedding, which ResNet lacks"):
+        MoCoV3(Setup(student, TASK), freeze_patches=True)
 
 
 def test_portions_of_a_batch_move_the_momentum_encoder_once() -> None:

@@ -67,6 +67,10 @@ class MoCoV3(Method):
         student, task = setup.student, setup.task
         choose_positions(student, positions)
         if freeze_patches:
+            if not hasattr(student, "patch_embed"):
+                raise UserError(
+                    f"method.freeze_patches needs a patch embedding, which {type(student).__name__} lacks; leave it out"
+                )
             student.get_submodule("patch_embed").requires_grad_(False)
         self.temperature = temperature
         features = feature_width(student, task.image_size, task.channels)
