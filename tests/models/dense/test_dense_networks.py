@@ -264,6 +264,7 @@ def test_a_network_comes_back_from_its_folder(tmp_path: Path, kind: str) -> None
         (lambda: detector(student("vit_nano", 2), TASK), "patches of 4, 8, 16 or 32 pixels, got 2"),
         (lambda: detector(student("vit_nano"), TASK, window=2), "without class token"),
         (lambda: detector(student("dhvt_nano"), TASK, window=2), "need a plain ViT"),
+        (lambda: detector(student("vit_small_sparse", **NO_TOKEN), TASK, window=2), "need a plain ViT"),
         (lambda: detector(student("mae_tiny", 16, **NO_TOKEN), TASK, window=9), "between 0 and the 4x4 tokens"),
         (lambda: detector(student("mae_tiny", 16, **NO_TOKEN), TASK, window=2, global_blocks=(12,)), "0 to 11, got 12"),
         (lambda: segmenter(student("vit_nano"), TASK, blocks=(7,)), "0 to 3, got 7"),

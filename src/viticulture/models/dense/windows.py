@@ -21,6 +21,7 @@ from timm.models.vision_transformer_sam import window_partition, window_unpartit
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..vit.attention import is_plain
 from ..vit.patches import PatchGrid
 
 
@@ -66,7 +67,9 @@ def open_windows(student: nn.Module, window: int, global_blocks: Sequence[int], 
     if not window and not relative:
         return
     vit: Any = student
-    if type(student) is not VisionTransformer or not all(isinstance(block.attn, Attention) for block in vit.blocks):
+    if type(student) is not VisionTransformer or not all(
+        isinstance(block.attn, Attention) and is_plain(block.attn) for block in vit.blocks
+    ):
         raise UserError(
             "method.window and method.relative_positions need a plain ViT, such as mae_tiny, "
             f"got a {type(student).__name__}"
