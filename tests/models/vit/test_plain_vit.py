@@ -203,7 +203,8 @@ def test_dropout_acts_where_the_paper_has_it() -> None:
 
 @pytest.mark.parametrize("name", ["vit_small_sparse", "vit_base_sparse"])
 def test_sparse_students_are_ours_to_load(name: str, tmp_path: Path) -> None:
-    """Saved and loaded again they say the same; they are listed, and their folder names them, not a timm model."""
+    """Saved and loaded again they say the same, by timm, too, which knows them here; they are listed, and their folder
+    names them, not a timm model."""
     student = create_student(name, task(5, 16), 8, {"depth": 2, "start": "published"}).eval()
     with torch.no_grad():
         student.blocks[1].attn.alpha_offset.fill_(0.3)
@@ -211,6 +212,7 @@ def test_sparse_students_are_ours_to_load(name: str, tmp_path: Path) -> None:
     again, _, config = load(tmp_path)
     images = torch.randn(4, 3, 16, 16)
     assert torch.equal(again(images), student(images))
+    assert torch.equal(timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()(images), student(images))
     assert config["architecture"] == blueprint(again).architecture == name
     assert name in matching()
     assert takes_patch_size("vit_small")

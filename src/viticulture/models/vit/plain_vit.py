@@ -21,14 +21,15 @@ arXiv:2112.03552, with dropout, LayerNorm's epsilon and start as in the authors'
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import timm
-from timm.models import VisionTransformer
+from timm.models import VisionTransformer, build_model_with_cfg
 from torch import nn
 
 from ...errors import UserError, unknown
-from ..registering import register, without_pretrained
+from ..registering import register, timm_config, without_pretrained
 from .attention import DroppedAttention
 from .dropout import cheapen
 from .sparse_attention import SparseAttention
@@ -128,9 +129,12 @@ def build(
 register(build, SIZES)
 
 
-def build_sparse(name: str, **options: Any) -> VisionTransformer:
-    """The network of that name without its ending, with sparse attention; options as of `build`."""
-    return build(name.removesuffix("_sparse"), attention=SparseAttention, **options)
+def build_sparse(name: str, pretrained: bool = False, **options: Any) -> VisionTransformer:
+    """The network of that name without its ending, with sparse attention, by timm's habits; options as of `build`."""
+    made = partial(build, name.removesuffix("_sparse"), attention=SparseAttention)
+    return build_model_with_cfg(
+        made, name, pretrained, feature_cfg={"out_indices": 3, "feature_cls": "getter"}, **options
+    )
 
 
-register(build_sparse, SPARSE)
+register(build_sparse, SPARSE, timm_config(32, fixed_input_size=True, first_conv="patch_embed.proj"))
