@@ -102,6 +102,24 @@ def test_a_student_comes_back_as_it_was_saved(tmp_path: Path, name: str) -> None
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["config.json", "model.safetensors"]
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cit_tiny", {"tokens": 3}),
+        ("dhvt_nano", {"distilled": True}),
+        ("resnet10", {"heads": 2, "channels": [8, 8, 8, 8], "stem_width": 8}),
+    ],
+)
+def test_timm_starts_every_head_anew_for_other_classes(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+    """All else is taken. Fails if config.json names fewer heads than there are: timm refuses what does not fit."""
+    net = student(name, **options)
+    save(net, tmp_path, task())
+    others = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=7)
+    first = next(iter(net.state_dict()))
+    assert torch.equal(others.state_dict()[first], net.state_dict()[first])
+    assert others.eval()(pixels()).shape == (2, 7)
+
+
 def test_weights_keep_the_names_that_a_network_of_ones_own_gave_them(tmp_path: Path) -> None:
     """A network that holds another as `model` comes back. Fails if its names are cut as those of training scripts."""
     net = student()

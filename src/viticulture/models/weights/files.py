@@ -32,7 +32,7 @@ from ...waiting import quiet_hub, waiting
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
 from .checkpoint_keys import strip_prefixes
-from .load_matching import State, for_classes, grid_of, load_matching
+from .load_matching import State, classifiers, for_classes, grid_of, load_matching
 
 FILES = ("model.safetensors", "config.json")
 PLACES = (".", "weights/best", "weights/last")
@@ -73,6 +73,8 @@ def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, 
     }
     if task.channels != 3:
         described.pop("first_conv", None)  # by it timm would turn weights of three channels into these
+    if len(names := classifiers(student)) > 1:
+        described["classifier"] = names  # which timm starts anew for other classes
     return {
         "architecture": made.architecture,
         "num_classes": len(task.classes),

@@ -175,14 +175,19 @@ def _square(state: State, like: State | None = None, grid: PatchGrid | None = No
 
 
 def _heads(student: nn.Module) -> tuple[str, ...]:
-    """Beginnings of the names of the classifier's tensors; timm describes no more heads than an architecture has by
-    default."""
+    """Beginnings of the names of the classifier's tensors."""
     described: dict[str, Any] = getattr(student, "pretrained_cfg", {})
     named = described.get("classifier") or "head"
+    return tuple(f"{name}." for name in (*([named] if isinstance(named, str) else named), *classifiers(student)))
+
+
+def classifiers(student: nn.Module) -> list[str]:
+    """Names of the layers that give scores; timm describes no more of them than an architecture has by default."""
     heads: Any = getattr(student, "get_classifier", tuple)()
-    modules = heads if isinstance(heads, tuple) else (heads,)
-    own = [name for name, module in student.named_modules() if any(module is head for head in modules)]
-    return tuple(f"{name}." for name in (*([named] if isinstance(named, str) else named), *own))
+    layers = {id(layer) for head in (heads if isinstance(heads, tuple) else (heads,)) for layer in head.modules()}
+    linear = {name: layer for name, layer in student.named_modules() if isinstance(layer, nn.Linear)}
+    classes = getattr(student, "num_classes", 0)
+    return [name for name, layer in linear.items() if id(layer) in layers and layer.out_features == classes]
 
 
 def _some(keys: Iterable[str], most: int = 6) -> str:
