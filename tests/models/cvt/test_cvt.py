@@ -9,6 +9,7 @@ from viticulture.models.cvt.cvt import Block, CvT, Stage
 from viticulture.models.features import features
 from viticulture.models.students import count, create_student
 from viticulture.models.task import Task
+from viticulture.optim.optim import outer_parameters
 
 
 @pytest.mark.parametrize(("classes", "parameters"), [(345, "19.7"), pytest.param(1000, "20.0", marks=pytest.mark.slow)])
@@ -21,6 +22,13 @@ def test_it_has_the_papers_size(classes: int, parameters: str) -> None:
     known, macs = count(student, (224, 224))
     assert f"{known / 1e6:.1f}" == parameters
     assert 4.5e9 < macs < 4.6e9
+
+
+def test_it_tells_which_layers_are_its_stem_and_its_head() -> None:
+    """Fails if Muon makes the rows of its classes as long as all matrices."""
+    with torch.device("meta"):
+        student = create_student("cvt_13", Task(("a", "b"), (64, 64), (0.5,) * 3, (0.5,) * 3))
+    assert outer_parameters(student) == {"embeds.0.weight", "head.weight", "head.bias"}
 
 
 def test_attention_reads_keys_and_values_at_half_the_side_and_the_class_token_skips_the_convolution() -> None:

@@ -108,6 +108,9 @@ class CvT(nn.Module):
         self.apply(_initialized)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
 
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
     def forward_features(self, images: Tensor) -> Tensor:
         """The class token after the last norm, [B, D]."""
         x = images
