@@ -176,6 +176,8 @@ def test_a_teacher_of_other_classes_is_refused(tmp_path: Path) -> None:
     safetensors.torch.save_file({"fc.weight": torch.zeros(3, 2)}, tmp_path / "w.safetensors")
     with pytest.raises(UserError, match="does not fit resnet10t"):
         load_teacher(f"resnet10t={tmp_path / 'w.safetensors'}", task())
+    with pytest.raises(UserError, match="does not say of which network it is; name that, too: ARCHITECTURE="):
+        load_teacher(str(tmp_path / "w.safetensors"), task())
 
 
 def test_adapting_costs_one_map_and_keeps_the_dtype() -> None:

@@ -271,6 +271,8 @@ def fetch(name: str) -> nn.Module:
     Raises: UserError if there is no such model, or its weights cannot be had.
     """
     if not name.startswith("hf-hub:") and not timm.is_model_pretrained(name):
+        if Path(name).is_file() and Path(name).suffix in SUFFIXES:
+            raise UserError(f"{name} does not say of which network it is; name that, too: ARCHITECTURE={name}")
         if Path(name).is_file():
             raise UserError(f"{name} does not end as a file of weights does: {', '.join(SUFFIXES)}; rename it")
         if "/" in name:
