@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every method beside every guide: it trains, or one line says why not, before anything is made."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from viticulture.methods.method import Course, Method, Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings
+from viticulture.models.weights.files import note
 from viticulture.optim import Optim, Schedule
 from viticulture.training.assemble import assemble
 from viticulture.training.feed import training_loader
@@ -110,6 +112,20 @@ def test_positions_that_are_not_kept_are_told(positions: str, data: Data, teache
     told = [remark for remark in remarks if "not kept: pos_embed, which method mae sets itself" in remark]
     assert len(told) == (positions == "fixed")
     assert method.student.pos_embed.requires_grad == (positions == "learned")
+
+
+@pytest.mark.parametrize(("method", "guide"), [("supervised", "one head"), ("seed", "none")])
+def test_a_teacher_that_saw_other_values_is_told(
+    method: str, guide: str, data: Data, teachers: Path, tmp_path: Path
+) -> None:
+    """Of twelve bits by `images.range`, shown images without it: dark ones. Catches: a guide's teachers or a method's
+    forgotten; a remark where both are alike."""
+    shutil.copytree(teachers, tmp_path / "there")
+    for folder in (tmp_path / "there").iterdir():
+        note(folder, {"range": [0, 4095]})
+    words = "learned by images.range [0, 4095] and is shown images by null"
+    for place, told in ((teachers, 0), (tmp_path / "there", 1)):
+        assert sum(words in remark for remark in pair(method, guide, "vit", data, place).remarks) == told
 
 
 @pytest.mark.parametrize(("name", "last"), [("resnet10t", True), ("vit_nano", False)])

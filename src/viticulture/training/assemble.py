@@ -19,9 +19,9 @@ from ..methods.method import BatchSpec, Method, Setup
 from ..models.students import create_student, fitting_patch
 from ..models.taps import Taps
 from ..models.task import Task
-from ..models.weights.files import initialize
+from ..models.weights.files import find_weights, initialize, read_config
 from .combinations import check_parts
-from .raw import VIEWS
+from .raw import VIEWS, flat
 from .recipe import Recipe, guide_class, method_class, of_class, settings, transforms
 from .settings import Engine, Student, Train
 
@@ -42,7 +42,7 @@ def patch_size(wanted: Student, task: Task) -> int | None:
 
 
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
-    """The method with its student and guides, initialized from the seed, and remarks about the initial weights."""
+    """The method with its student and guides, initialized from the seed, and remarks about the weights it is given."""
     check_parts(recipe)
     task = task_of(dataset)
     wanted: Student = recipe.section("student")
@@ -66,7 +66,22 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
             f"not kept: {', '.join(lost)}, which method {recipe.values['method']['name']} sets itself; "
             "method.positions learned keeps what was taken"
         )
-    return method, remarks
+    return method, [*remarks, *_other_ranges(recipe)]
+
+
+def _other_ranges(recipe: Recipe) -> list[str]:
+    """A remark for each teacher that learned from images with other values for black and white than it is shown."""
+    own, remarks = recipe.section("images").range, []
+    for key, value in flat(recipe.values).items():
+        section, *keywords = key.split(".")
+        is_teacher = keywords[section == "guides" :][:1] in (["teacher"], ["teachers"])
+        folder = find_weights(value) if is_teacher and isinstance(value, str) else None
+        if folder is not None and (theirs := read_config(folder).get("range")) != own:
+            remarks.append(
+                f"{key}: {value} learned by images.range {theirs or 'null'} and is shown images by {own or 'null'}; "
+                "the same images are darker or brighter so"
+            )
+    return remarks
 
 
 def weights_of(recipe: Recipe, dataset: Dataset) -> torch.Tensor | None:
