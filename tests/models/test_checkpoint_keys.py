@@ -142,6 +142,14 @@ def test_a_checkpoint_is_a_teacher_without_what_stands_beside_its_encoder(
     assert torch.equal(open_teacher(f"vit_nano={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
 
 
+@pytest.mark.parametrize("key", ["state_dict", "model"])
+def test_of_weights_and_their_running_mean_the_mean_is_taken(key: str) -> None:
+    """As timm's loader does. Catches: the last step's weights, which nobody evaluated, or none at all."""
+    last, mean = {"head.weight": torch.zeros(2, 3)}, {"head.weight": torch.ones(2, 3)}
+    for stored in (training(**{key: last, f"{key}_ema": mean}), {f"{key}_ema": mean}):
+        assert strip_prefixes(stored)["head.weight"].eq(1).all()
+
+
 def test_other_objects_are_refused_by_name(tmp_path: Path) -> None:
     """Settings that hold a path need code to be run. Catches: an error that names neither object nor way out."""
     torch.save({"model": {"a": torch.ones(2)}, "args": Namespace(output_dir=Path("out"))}, tmp_path / "w.pth")

@@ -8,6 +8,7 @@
     {"state_dict": {"student.*", "auxiliary.*"}}                            a checkpoint of ours
     {"state_dict": {"model._orig_mod.*"}}                                   Lightning around a compiled network
     {"student": {...}, "teacher": {...}}                                    the first of the two
+    {"state_dict": {...}, "state_dict_ema": {...}}, or "model", "model_ema"  timm and DeiT: the running mean
     {"model": {"transformer.layers.*"}}, or "models.vit.*" beside an agent  Bootstrapping ViTs, by names of its own
 
 What stands beside the network that is kept stays under its name, so that nobody takes it for a part of it.
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from .load_matching import State
 
-WRAPPERS = ("state_dict", "model", "student", "teacher")  # keys under which scripts keep the weights
+WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model", "student", "teacher")
+"""Keys under which scripts keep the weights; their running mean goes first, as in timm's loader."""
 AROUND = ("module.", "_orig_mod.")  # put before every name by wrappers of a whole network
 KEPT = (
     "base_encoder.",
