@@ -53,7 +53,8 @@ def split(noise: Tensor, mask_ratio: float) -> tuple[Tensor, Tensor]:
 def encode(student: VisionTransformer, images: Tensor, kept: Tensor | None = None) -> Tensor:
     """What the ViT makes of the kept patches: [B, C, H, W] -> [B, prefix + K, D], after its last norm.
 
-    Equal to `student.forward_features` where all patches are kept.
+    Where all patches are kept, equal to `student.forward_features` followed by `student.fc_norm`, which is nothing
+    where the last norm stands before pooling.
 
     Args:
         student: checked by `models.vit.patches.check`.

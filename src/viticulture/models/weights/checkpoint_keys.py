@@ -8,7 +8,7 @@
     {"state_dict": {"student.*", "auxiliary.*"}}                            a checkpoint of ours
     {"state_dict": {"model._orig_mod.*"}}                                   Lightning around a compiled network
     {"student": {...}, "teacher": {...}}                                    the first of the two
-    {"state_dict": {...}, "state_dict_ema": {...}}, or "model", "model_ema"  timm and DeiT: the running mean
+    {"state_dict_ema": {...}}, or "model_ema", beside the last step's       timm and DeiT: the running mean
     {"model": {"transformer.layers.*"}}, or "models.vit.*" beside an agent  Bootstrapping ViTs, by names of its own
 
 What stands beside the network that is kept stays under its name, so that nobody takes it for a part of it.
