@@ -107,6 +107,8 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
         _ = run.accuracy
     with pytest.raises(UserError, match="in files: name them"):
         viticulture.evaluate(str(run.path), [1, 2])
+    with pytest.raises(UserError, match="finds objects or tells pixels apart, and --beside shows top-1"):
+        viticulture.report(run, beside=run)
     (tmp_path / "broken.png").write_bytes(b"none")
     shown = [str(data / "images" / "000.png"), str(tmp_path / "broken.png")]
     found = viticulture.predict(str(run.path), shown, out=str(tmp_path / "boxes.json"))
@@ -304,6 +306,7 @@ def test_other_data_that_do_not_fit_are_told(
         ("detection/photos", {"method.window": 2}, "need a plain ViT"),
         ("detection/photos", {"method.width": 2}, "method.width must be at least 8"),
         ("detection/photos", {"optim.layer_decay": 0.9}, "optim.layer_decay needs a classifier"),
+        ("detection/photos", {"images.eval_crop": 0.9}, "images.eval_crop 0.9 cuts edges off"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_folder_is_made(
