@@ -590,13 +590,16 @@ def test_an_annotation_is_about_the_one_image_of_its_name(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("made", "wanted"), [(coco_folder, "objects"), (mask_folder, "pixels")])
 def test_a_class_that_no_held_out_image_shows_is_told(tmp_path: Path, made: Any, wanted: str) -> None:
-    """A test without an object of a class has no precision for it. Fails if an AP is told of it without a word."""
+    """A test without an object of a class has no precision for it, and a pixel that is said to be of one that no mask
+    shows is wrong. Fails if a number is told of it without a word, or a segmenter's is said to leave it out."""
     notes = prepared(made(tmp_path / "set", {"train": 9, "val": 1}), wanted, test_fraction=0).warnings
     _, objects = picture(9)
     (absent,) = {*KINDS} - {KINDS[kind] for kind, _ in objects}
-    assert [note for note in notes if "no val image shows" in note] == [
-        f"no val image shows {absent}: nothing is measured of what no image shows"
-    ]
+    measured = {
+        "objects": "nothing is measured of what no image shows",
+        "pixels": "where a pixel is said to be such a class its IoU is 0, else it counts for nothing",
+    }[wanted]
+    assert [note for note in notes if "no val image shows" in note] == [f"no val image shows {absent}: {measured}"]
 
 
 def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
