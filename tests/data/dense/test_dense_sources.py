@@ -18,7 +18,7 @@ from viticulture.data.annotations import Boxed, Masked
 from viticulture.data.dataset import Dataset
 from viticulture.data.dense.mask_folders import read_mask
 from viticulture.data.dense.open import open_dense, recognized
-from viticulture.data.dense.prepare import prepare_dense
+from viticulture.data.dense.prepare import prepare_dense, prepare_dense_test
 from viticulture.data.dense.source import DenseSource
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.splits import Selection
@@ -586,6 +586,19 @@ def test_an_annotation_is_about_the_one_image_of_its_name(tmp_path: Path) -> Non
     (root / "SegmentationClass" / "000.png").unlink()
     with pytest.raises(UserError, match="'000', and there is none of that name below"):
         open_dense(root, "objects")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_masks_are_judged_where_every_object_to_be_judged_has_one(tmp_path: Path, split: str) -> None:
+    """Else boxes alone, with a word. Fails if masks are judged of some objects, if none are for want of a training
+    image's, or if their numbers go missing without a word."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, split, lambda content: content["annotations"][0].pop("segmentation"))
+    pictures = ImageSettings(image_size=32, store_size=40)
+    _, true, notes = prepare_dense_test(open_dense(root, "objects"), KINDS, pictures, masks=True)
+    assert isinstance(true, Boxed)
+    assert true.masks is (split == "train")
+    assert [note for note in notes if "boxes alone are judged" in note] == notes[: split == "test"]
 
 
 @pytest.mark.parametrize(("made", "wanted"), [(coco_folder, "objects"), (mask_folder, "pixels")])

@@ -136,9 +136,10 @@ def prepare_dense_test(
     notes = [*source.notes, *(notes if skipped else [])]
     held: Annotations
     if source.objects is not None:
-        drawn = all(objects.shapes is not None for objects in source.objects if len(objects))
+        drawn = all(source.objects[row].shapes is not None for row in kept if len(source.objects[row]))
         held, cut = _boxed(source, kept, images, skip, masks and drawn)
         notes += [f"left out {cut} of {name}"] if cut else []
+        notes += [] if drawn or not masks else [f"not every object of {name} has a mask, so boxes alone are judged"]
     else:
         held = _masked(source, kept, images, side_of(images), progress)
     shown = counts(classes, held)
