@@ -4,14 +4,14 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from PIL import Image
 
 from ...data.channels import PixelFormat
-from ...data.decode import Decoded, Unreadable
+from ...data.decode import Decoded, DecodedImage, Unreadable
 from ...data.dense.coco import Numbering, numbering
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
@@ -122,7 +122,8 @@ class DensePredictor:
         sizes: list[tuple[int, int]] = []
         for name, image in items:
             try:
-                seen = decoded(name, image, 1 << 20, self.pixel_format, most)  # as large as it is
+                seen = decoded(name, image, self.side, self.pixel_format, most)
+                picture = None if longest == 0 else self._whole(name, image, seen, most).image
             except Unreadable as error:
                 opened.append(error.reason)
             except OSError as error:
@@ -130,10 +131,9 @@ class DensePredictor:
             else:
                 squeezed.append(torch.from_numpy(squeeze(seen.pixels, self.side)).permute(2, 0, 1))
                 sizes.append((seen.height, seen.width))
-                picture = seen.image
-                if longest:
+                if picture is not None and longest:
                     picture.thumbnail((longest, longest))
-                opened.append(None if longest == 0 else picture)
+                opened.append(picture)
         answers = zip(sizes, self._answers(squeezed, sizes), strict=True)
         for (name, _), shown in zip(items, opened, strict=True):
             readable_name, classes = readable(name), self.subject.task.classes
@@ -143,6 +143,14 @@ class DensePredictor:
             size, answer = next(answers)
             objects, class_map = (answer, None) if isinstance(answer, Found) else (None, ClassMap.of(answer))
             yield DensePrediction(readable_name, objects, class_map, classes, least=self.least, size=size), shown
+
+    def _whole(self, name: str, image: Path | Decoded | BinaryIO, seen: DecodedImage, most: int | None) -> DecodedImage:
+        """The same in all its pixels: for a network, as for a store, a JPEG may be decoded at a fraction of them."""
+        if seen.pixels.shape[:2] == (seen.height, seen.width):
+            return seen
+        if not isinstance(image, (Path, np.ndarray, Image.Image)):
+            image.seek(0)
+        return decoded(name, image, 1 << 20, self.pixel_format, most)
 
     def _answers(self, squeezed: list[torch.Tensor], sizes: list[tuple[int, int]]) -> Iterator[Any]:
         if not squeezed:
