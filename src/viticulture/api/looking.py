@@ -76,10 +76,12 @@ def report(run: Any, beside: Any = "") -> Path:
     from ..training.rundir import RunDir
 
     if beside:
+        from ..evaluation.evaluate import check_classes
         from ..evaluation.reference import put_beside
 
         ours, theirs = RunDir.open(run), RunDir.open(beside)
         for folder in (ours, theirs):
+            check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
             if is_multilabel(folder) or is_dense(folder):
                 tells = (
                     "tells several labels an image" if is_multilabel(folder) else "finds objects or tells pixels apart"
