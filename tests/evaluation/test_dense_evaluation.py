@@ -384,7 +384,8 @@ def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> No
 
 
 def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
-    """Objects of each class by split, sizes, images without any, boxes outside; for masks, images that show a class."""
+    """Objects of each class by split, sizes, images without any, boxes outside; for masks, images that show a class.
+    Fails if crowds count as what is learnt or judged."""
     source = open_dense(coco_folder(tmp_path / "boxes", {"train": 3, "val": 2}), "objects")
     assert source.objects is not None
     count = sum(map(len, source.objects))
@@ -396,6 +397,11 @@ def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
     assert inspect_dense(dataclasses.replace(source, objects=[first, *source.objects[1:]])).outside == len(first)
     unknown = dataclasses.replace(source.objects[0], boxes=source.objects[0].boxes * float("nan"))
     assert inspect_dense(dataclasses.replace(source, objects=[unknown, *source.objects[1:]])).outside == len(first)
+    many = [dataclasses.replace(each, crowd=torch.ones_like(each.crowd)) for each in source.objects[:3]]
+    crowded = inspect_dense(dataclasses.replace(source, objects=[*many, *source.objects[3:]]))
+    assert (crowded.crowds, crowded.masks, sum(crowded.counts["train"])) == (sum(map(len, many)), True, 0)
+    assert sum(crowded.sizes.values()) == sum(crowded.counts["val"]) == count - crowded.crowds
+    assert "in no image to learn from" in crowded.notes[0]
     other = dataclasses.replace(source.objects[0], size=(640, 800))
     (why,) = inspect_dense(dataclasses.replace(source, objects=[other, *source.objects[1:]])).unreadable.values()
     assert "says 800x640" in why
