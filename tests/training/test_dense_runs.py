@@ -128,6 +128,12 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     assert [Path(each.name).name for each in found] == [image["file_name"] for image in content["images"]]
     assert {row["image_id"] for row in rows} == {image["id"] for image in content["images"]}
     assert {(row["category_id"], row["category"]) for row in rows} <= {(3, "disk"), (7, "square")}
+    with Image.open(data / "images" / content["images"][0]["file_name"]) as lying:
+        lying.rotate(90, expand=True).save(tmp_path / "lying.png")
+    lying_list = {**content, "images": [{**content["images"][0], "file_name": "lying.png"}], "annotations": []}
+    (tmp_path / "lying.json").write_text(json.dumps(lying_list))
+    with pytest.raises(UserError, match=r"lying\.png is 64x80 pixels upright, and its list says 80x64"):
+        viticulture.predict(str(run.path), str(tmp_path / "lying.json"), out=str(tmp_path / "listed.json"))
     del content["annotations"]  # as of images that a server judges
     listed.write_text(json.dumps(content))
     assert len(viticulture.predict(str(run.path), str(listed))) == len(found)

@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 
 from ...data.channels import PixelFormat
-from ...data.decode import Decoded, DecodedImage, Unreadable
+from ...data.decode import Decoded, DecodedImage, Unreadable, image_size
 from ...data.dense.coco import Numbering, numbering
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
@@ -52,6 +53,8 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], o
     elif out and (ending or Path(out).is_file()):
         raise UserError(f"--out must be a .json or .csv file or a folder of pictures, got {out}")
     listed = _listed(images, predictor.subject.task.classes)
+    if listed and ending == ".json":
+        _check_sizes(listed)
     items: list[Item] = list(named([*listed.images] if listed else images))
     if not items:
         raise UserError("no images in what was named; name image files, or folders that hold some")
@@ -81,6 +84,18 @@ def _listed(images: Sequence[Path | Decoded], classes: Sequence[str]) -> Numberi
             "name the images"
         )
     return numbers
+
+
+def _check_sizes(listed: Numbering) -> None:
+    """Raises: UserError where an image does not lie as its list says: results would not lie where its objects do."""
+    for path, (height, width) in listed.sizes.items():
+        with suppress(Unreadable, OSError), path.open("rb") as file:  # told with the results
+            size = image_size(file, str(path))
+            if None not in (height, width) and size != (height, width):
+                raise UserError(
+                    f"{path} is {size[1]}x{size[0]} pixels upright, and its list says {width}x{height}, so results "
+                    "would not lie where its objects do; save it as it is listed, or name images in place of the list"
+                )
 
 
 class DensePredictor:
