@@ -8,6 +8,8 @@ import pytest
 import safetensors.torch
 import torch
 
+import viticulture
+from dense_scenes import mask_folder
 from photographs import pictures
 from untrained import untrained
 from viticulture import cli
@@ -43,3 +45,11 @@ def test_weights_and_checkpoints_are_looked_into_beside_a_run(
         assert "--out inside.html" in capsys.readouterr().err
     assert cli.main(["explain", str(tmp_path / "nowhere"), photos, *words]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_masks_beside_images_are_none_of_them(tmp_path: Path) -> None:
+    """Four test images with their masks. Fails where a network is looked into with the masks as well."""
+    folder, data = untrained(tmp_path / "run").weights("last"), mask_folder(tmp_path / "data", {"train": 1, "test": 4})
+    page = tmp_path / "inside.html"
+    viticulture.explain(str(folder), str(data), out=str(page))
+    assert json.loads(page.with_suffix(".json").read_text())["images"] == 4

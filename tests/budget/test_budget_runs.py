@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 import viticulture
 from children import die_at, start
+from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
 from photographs import pictures
 from viticulture.api.training import _planned
@@ -411,10 +412,24 @@ def test_the_plan_mixes_and_says_so(search: bool, mixed: bool, tmp_path: Path) -
 
 
 def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
-    """Catches: a plan that divides images by classes which nothing asks for."""
+    """Catches: a plan that divides images by classes which nothing asks for, or asks for classes where images come with
+    masks, which are left alone."""
     keys = {"images.image_size": 8, "student.patch_size": 2, "student.options": {"embed_dim": 48, "depth": 1}}
     plan = planned(tmp_path / "run", "30m", keys, recipe="mae/photos")
     assert [stage.kind for stage in plan.stages] == ["student"]
+    masks = mask_folder(tmp_path / "masks", {"train": 20, "test": 2})
+    plan = planned(tmp_path / "of-masks", "30m", {**keys, "data.per_class": None}, recipe="mae/photos", data=str(masks))
+    assert [stage.kind for stage in plan.stages] == ["student"]
+
+
+def test_views_of_a_persons_own_recipe_of_several_labels_stay(tmp_path: Path) -> None:
+    """Fails where a budget turns `best` into one view, as it does until it knows what time classifiers have."""
+    data = str(colored_csv(tmp_path / "photos", 24))
+    recipe = tmp_path / "views.yaml"
+    recipe.write_text(resolve("multilabel/photos", read("multilabel/photos"), {"images.eval_views": "best"}).to_yaml())
+    keys = {"data.per_class": None, "train.batch_size": 8}
+    plan = planned(tmp_path / "run", "30m", keys, recipe=str(recipe), data=data)
+    assert plan.stages[-1].resolved.section("images").eval_views == "best"
 
 
 @pytest.mark.parametrize("keys", [{"data.class_weights": "balanced"}, {"data.sampling": "balanced"}])
@@ -1201,6 +1216,7 @@ def test_a_detectors_budget_chooses_its_epochs(
     (stage,) = plan.stages
     assert (stage.kind, stage.student, stage.image_size) == ("student", "dhvt_nano", 64)
     assert stage.epochs == fitting(stage.pace, 40 * (1 - MARGIN))
+    assert "chooses the epochs alone" in str(plan_sheet(plan).note)
     plan = plan.with_stage(0, replace(stage, epochs=1))
     make_folder(wish, plan)
     headline = read_headline(viticulture.resume(str(wish.out)).folder)

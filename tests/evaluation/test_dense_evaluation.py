@@ -18,10 +18,12 @@ from untrained_dense import untrained_dense
 from viticulture.analysis.dense_pictures import gather_dense_pictures
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
 from viticulture.data.annotations import Boxed, Masked, Objects
+from viticulture.data.dataset import read_rows
 from viticulture.data.dense.inspect import inspect_dense
 from viticulture.data.dense.loader import dense_batches
 from viticulture.data.dense.open import open_dense
 from viticulture.data.images import Records, StoredImages
+from viticulture.data.open import open_source
 from viticulture.evaluation.dense.draw import MISSED, RIGHT, WRONG, color_of, counted_words, draw_classes, draw_judged
 from viticulture.evaluation.dense.judge import judge_dense, read_found
 from viticulture.evaluation.dense.objects import (
@@ -37,11 +39,13 @@ from viticulture.evaluation.dense.predict import DensePredictor
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict, read_dense
 from viticulture.evaluation.dense.subject import Found, find, of_run
+from viticulture.evaluation.opening import MAX_SENT_PIXELS
 from viticulture.methods.detection import crowds_of, matched, targets_of
 from viticulture.models.task import Task
 from viticulture.report.sections.dense import dense_headline, dense_sections
 from viticulture.report.tables.dense import dense_predictions
 from viticulture.scores.objects import image_precision
+from viticulture.training.run_inputs import recipe_of
 
 NAMES = ("disk", "square")
 SIZES = np.array([[100, 100], [100, 100]])
@@ -340,6 +344,25 @@ def test_results_are_listed_as_coco_does() -> None:
     }
 
 
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_large_jpeg_is_shown_as_evaluation_shows_it(tmp_path: Path, sent: bool) -> None:
+    """Decoded at a fraction of its size, as for a store, and drawn in all its pixels. Fails if AP that others count of
+    what is predicted is not the run's own."""
+    run, folder = untrained_dense(tmp_path / "run", "detection"), tmp_path / "photos"
+    folder.mkdir()
+    noise = np.random.default_rng(0).integers(0, 255, (400, 480, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "a.jpg")
+    images, _ = read_rows(open_source(str(folder)), np.arange(1), recipe_of(run).section("images"))
+    (expected,) = find(of_run(run), images)
+    with (folder / "a.jpg").open("rb") as file:
+        item = ("a.jpg", file) if sent else ("a.jpg", folder / "a.jpg")
+        ((prediction, picture),) = DensePredictor(run).predict([item], MAX_SENT_PIXELS, longest=None)
+    assert prediction.objects is not None
+    np.testing.assert_array_equal(prediction.objects.scores, expected.scores)
+    assert picture is not None
+    assert (picture.width, picture.height) == (480, 400)
+
+
 def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> None:
     """The table of a hundred guesses says how many are meant. Fails if every uncertain box counts as an object, or the
     score is kept from the reader."""
@@ -361,7 +384,8 @@ def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> No
 
 
 def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
-    """Objects of each class by split, sizes, images without any, boxes outside; for masks, images that show a class."""
+    """Objects of each class by split, sizes, images without any, boxes outside; for masks, images that show a class.
+    Fails if crowds count as what is learnt or judged."""
     source = open_dense(coco_folder(tmp_path / "boxes", {"train": 3, "val": 2}), "objects")
     assert source.objects is not None
     count = sum(map(len, source.objects))
@@ -373,6 +397,11 @@ def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
     assert inspect_dense(dataclasses.replace(source, objects=[first, *source.objects[1:]])).outside == len(first)
     unknown = dataclasses.replace(source.objects[0], boxes=source.objects[0].boxes * float("nan"))
     assert inspect_dense(dataclasses.replace(source, objects=[unknown, *source.objects[1:]])).outside == len(first)
+    many = [dataclasses.replace(each, crowd=torch.ones_like(each.crowd)) for each in source.objects[:3]]
+    crowded = inspect_dense(dataclasses.replace(source, objects=[*many, *source.objects[3:]]))
+    assert (crowded.crowds, crowded.masks, sum(crowded.counts["train"])) == (sum(map(len, many)), True, 0)
+    assert sum(crowded.sizes.values()) == sum(crowded.counts["val"]) == count - crowded.crowds
+    assert "in no image to learn from" in crowded.notes[0]
     other = dataclasses.replace(source.objects[0], size=(640, 800))
     (why,) = inspect_dense(dataclasses.replace(source, objects=[other, *source.objects[1:]])).unreadable.values()
     assert "says 800x640" in why

@@ -15,6 +15,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 
 import viticulture
+from dense_scenes import mask_folder
+from untrained import untrained
 from viticulture import api
 from viticulture.cache import cached
 from viticulture.cli import main
@@ -254,6 +256,14 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     ):
         assert main(["probe", *words]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_images_with_masks_have_no_classes_to_probe(tmp_path: Path) -> None:
+    """Fails where a network is praised for telling images from the masks beside them."""
+    folder = untrained(tmp_path / "run").weights("last")
+    data = mask_folder(tmp_path / "masks", {"train": 4, "test": 2})
+    with pytest.raises(UserError, match="masks of classes and no classes of images"):
+        viticulture.probe(str(folder), str(data), out=str(tmp_path / "probe.json"))
 
 
 def test_a_network_that_is_no_run_is_shown_images_as_it_was_trained(tmp_path: Path) -> None:

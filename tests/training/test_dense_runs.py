@@ -107,6 +107,8 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
         _ = run.accuracy
     with pytest.raises(UserError, match="in files: name them"):
         viticulture.evaluate(str(run.path), [1, 2])
+    with pytest.raises(UserError, match="finds objects or tells pixels apart, and --beside shows top-1"):
+        viticulture.report(run, beside=run)
     (tmp_path / "broken.png").write_bytes(b"none")
     shown = [str(data / "images" / "000.png"), str(tmp_path / "broken.png")]
     found = viticulture.predict(str(run.path), shown, out=str(tmp_path / "boxes.json"))
@@ -126,6 +128,12 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     assert [Path(each.name).name for each in found] == [image["file_name"] for image in content["images"]]
     assert {row["image_id"] for row in rows} == {image["id"] for image in content["images"]}
     assert {(row["category_id"], row["category"]) for row in rows} <= {(3, "disk"), (7, "square")}
+    with Image.open(data / "images" / content["images"][0]["file_name"]) as lying:
+        lying.rotate(90, expand=True).save(tmp_path / "lying.png")
+    lying_list = {**content, "images": [{**content["images"][0], "file_name": "lying.png"}], "annotations": []}
+    (tmp_path / "lying.json").write_text(json.dumps(lying_list))
+    with pytest.raises(UserError, match=r"lying\.png is 64x80 pixels upright, and its list says 80x64"):
+        viticulture.predict(str(run.path), str(tmp_path / "lying.json"), out=str(tmp_path / "listed.json"))
     del content["annotations"]  # as of images that a server judges
     listed.write_text(json.dumps(content))
     assert len(viticulture.predict(str(run.path), str(listed))) == len(found)
@@ -304,6 +312,7 @@ def test_other_data_that_do_not_fit_are_told(
         ("detection/photos", {"method.window": 2}, "need a plain ViT"),
         ("detection/photos", {"method.width": 2}, "method.width must be at least 8"),
         ("detection/photos", {"optim.layer_decay": 0.9}, "optim.layer_decay needs a classifier"),
+        ("detection/photos", {"images.eval_crop": 0.9}, "images.eval_crop 0.9 cuts edges off"),
     ],
 )
 def test_what_cannot_be_is_refused_before_a_folder_is_made(

@@ -3,6 +3,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,8 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
     assert re.search(r"Loss</dt>", (run.path / "report.html").read_text())
     saved = load_file(run.folder.weights("last") / "model.safetensors")
     assert not [name for name in saved if "decoder" in name or name.startswith("head")]
-    for verb in (run.evaluate, lambda: run.predict([str(folder)]), lambda: run.accuracy):
+    beside = partial(viticulture.report, run, beside=run)
+    for verb in (run.evaluate, lambda: run.predict([str(folder)]), lambda: run.accuracy, beside):
         with pytest.raises(UserError, match="learnt without labels"):
             verb()
 

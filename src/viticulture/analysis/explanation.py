@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset, prepare
+from ..data.dense.open import open_dense, recognized
 from ..data.images import Images
 from ..data.sources.source import Source
 from ..data.splits import Selection
@@ -154,6 +155,8 @@ def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
     if run is None or not stands_for_own(run, data):
         pictures = subject.image_settings.without_statistics
         whole = Selection(val_fraction=0, test_fraction=0)
+        if isinstance(data, str) and (kind := recognized(data)):
+            data = open_dense(data, kind).images  # masks beside them are none
         with showing("reading images") as progress:
             dataset = prepare(data, whole, pictures, 0, progress, labeled=False)
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
 from .given import as_source, checked, run_word
-from .kinds import is_multilabel
+from .kinds import is_dense, is_multilabel
 
 if TYPE_CHECKING:
     from ..data.dense.inspect import DenseInspection
@@ -76,12 +76,17 @@ def report(run: Any, beside: Any = "") -> Path:
     from ..training.rundir import RunDir
 
     if beside:
+        from ..evaluation.evaluate import check_classes
         from ..evaluation.reference import put_beside
 
         ours, theirs = RunDir.open(run), RunDir.open(beside)
         for folder in (ours, theirs):
-            if is_multilabel(folder):
-                raise UserError(f"{folder.path} tells several labels an image, and --beside shows top-1; leave it out")
+            check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
+            if is_multilabel(folder) or is_dense(folder):
+                tells = (
+                    "tells several labels an image" if is_multilabel(folder) else "finds objects or tells pixels apart"
+                )
+                raise UserError(f"{folder.path} {tells}, and --beside shows top-1; leave it out")
         put_beside(ours, theirs)
     return write_page(RunDir.open(run))
 

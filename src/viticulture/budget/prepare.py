@@ -93,7 +93,7 @@ def make_plan(
     RunDir.check_free(wish.out, wish.overwrite)
     base = resolve(wish.recipe, read(wish.recipe), wish.overrides) if wish.named else None
     learnt: Source | DenseSource
-    if base is not None and recipes.is_dense(base):
+    if base is not None and not recipes.learns_classes(base):
         learnt, default = open_for(base, wish.data), base.name
     else:
         labeled = open_labeled(wish.data)

@@ -50,6 +50,10 @@ def check_parts(recipe: Recipe) -> None:
             raise UserError(
                 f"images.eval_views {chosen} is of classes of images, and method {name} learns others; leave it out"
             )
+        if (cut := recipe.section("images").eval_crop) < 1:
+            raise UserError(
+                f"images.eval_crop {cut:g} cuts edges off, and method {name} is judged on whole images; leave it out"
+            )
     if not method.batch_spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 

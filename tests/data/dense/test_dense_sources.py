@@ -18,7 +18,7 @@ from viticulture.data.annotations import Boxed, Masked
 from viticulture.data.dataset import Dataset
 from viticulture.data.dense.mask_folders import read_mask
 from viticulture.data.dense.open import open_dense, recognized
-from viticulture.data.dense.prepare import prepare_dense
+from viticulture.data.dense.prepare import prepare_dense, prepare_dense_test
 from viticulture.data.dense.source import DenseSource
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.splits import Selection
@@ -588,15 +588,31 @@ def test_an_annotation_is_about_the_one_image_of_its_name(tmp_path: Path) -> Non
         open_dense(root, "objects")
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_masks_are_judged_where_every_object_to_be_judged_has_one(tmp_path: Path, split: str) -> None:
+    """Else boxes alone, with a word. Fails if masks are judged of some objects, if none are for want of a training
+    image's, or if their numbers go missing without a word."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, split, lambda content: content["annotations"][0].pop("segmentation"))
+    pictures = ImageSettings(image_size=32, store_size=40)
+    _, true, notes = prepare_dense_test(open_dense(root, "objects"), KINDS, pictures, masks=True)
+    assert isinstance(true, Boxed)
+    assert true.masks is (split == "train")
+    assert [note for note in notes if "boxes alone are judged" in note] == notes[: split == "test"]
+
+
 @pytest.mark.parametrize(("made", "wanted"), [(coco_folder, "objects"), (mask_folder, "pixels")])
 def test_a_class_that_no_held_out_image_shows_is_told(tmp_path: Path, made: Any, wanted: str) -> None:
-    """A test without an object of a class has no precision for it. Fails if an AP is told of it without a word."""
+    """A test without an object of a class has no precision for it, and a pixel that is said to be of one that no mask
+    shows is wrong. Fails if a number is told of it without a word, or a segmenter's is said to leave it out."""
     notes = prepared(made(tmp_path / "set", {"train": 9, "val": 1}), wanted, test_fraction=0).warnings
     _, objects = picture(9)
     (absent,) = {*KINDS} - {KINDS[kind] for kind, _ in objects}
-    assert [note for note in notes if "no val image shows" in note] == [
-        f"no val image shows {absent}: nothing is measured of what no image shows"
-    ]
+    measured = {
+        "objects": "nothing is measured of what no image shows",
+        "pixels": "where a pixel is said to be such a class its IoU is 0, else it counts for nothing",
+    }[wanted]
+    assert [note for note in notes if "no val image shows" in note] == [f"no val image shows {absent}: {measured}"]
 
 
 def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:

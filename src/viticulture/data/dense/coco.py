@@ -94,10 +94,12 @@ class Numbering:
     Args:
         images: file -> the list's id of it, in the list's order.
         categories: name of a class -> the list's id of it.
+        sizes: file -> height and width that the list declares, pixels; None for what it does not.
     """
 
     images: Mapping[Path, int | float | str]
     categories: Mapping[str, int]
+    sizes: Mapping[Path, tuple[Any, Any]]
 
 
 def numbering(file: Path) -> Numbering:
@@ -107,8 +109,12 @@ def numbering(file: Path) -> Numbering:
     """
     root, content, split = _root(file), _read(file, ("images", "categories")), _splits([file], file.parent)[file]
     below = _images(root)
-    paths = {root / _found(file, root, image["file_name"], split, below): image["id"] for image in content["images"]}
-    return Numbering(paths, {readable(str(each["name"])): each["id"] for each in content["categories"]})
+    listed = {root / _found(file, root, image["file_name"], split, below): image for image in content["images"]}
+    return Numbering(
+        {path: image["id"] for path, image in listed.items()},
+        {readable(str(each["name"])): each["id"] for each in content["categories"]},
+        {path: (image.get("height"), image.get("width")) for path, image in listed.items()},
+    )
 
 
 def _root(path: Path) -> Path:

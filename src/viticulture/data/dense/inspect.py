@@ -28,8 +28,8 @@ class DenseInspection:
         kind: "objects" or "pixels".
         classes: names.
         images: split -> images.
-        counts: split -> objects of each class, or images that show it.
-        sizes: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> objects; empty for pixels.
+        counts: split -> objects of each class, crowds left out, or images that show it.
+        sizes: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> these objects; empty for pixels.
         bare: images without objects.
         crowds: objects that are crowds, which are not learnt.
         outside: boxes that are empty or reach outside their image.
@@ -73,9 +73,11 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
             except (Unreadable, UserError) as error:
                 unreadable[source.images.names[row]] = str(error)
                 continue
-            counts[split] += np.bincount(objects.labels.numpy(), minlength=classes)
+            learnt = ~objects.crowd
+            counts[split] += np.bincount(objects.labels[learnt].numpy(), minlength=classes)
             totals["bare"] += not len(objects)
             totals["crowds"] += int(objects.crowd.sum())
+            totals["all"] += len(objects)
             totals["drawn"] += len(objects) if source.objects[row].shapes else 0
             height, width = size
             corners = objects.boxes
@@ -84,7 +86,7 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
             solid = (corners[:, 2:] > corners[:, :2]).all(1)
             totals["outside"] += int((~(within & solid)).sum())
             areas = (corners[:, 2:] - corners[:, :2]).prod(1) if objects.areas is None else objects.areas
-            for area in areas.tolist():
+            for area in areas[learnt].tolist():
                 sizes["small" if area <= SMALL else "medium" if area <= LARGE else "large"] += 1
     return DenseInspection(
         name=source.images.name,
@@ -96,7 +98,7 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
         bare=totals["bare"],
         crowds=totals["crowds"],
         outside=totals["outside"],
-        masks=0 < totals["drawn"] == sum(int(each.sum()) for each in counts.values()),
+        masks=0 < totals["drawn"] == totals["all"],
         unreadable=unreadable,
         notes=(*source.notes, *alike(source.classes), *_untaught(source, counts)),
     )

@@ -136,9 +136,10 @@ def prepare_dense_test(
     notes = [*source.notes, *(notes if skipped else [])]
     held: Annotations
     if source.objects is not None:
-        drawn = all(objects.shapes is not None for objects in source.objects if len(objects))
+        drawn = all(source.objects[row].shapes is not None for row in kept if len(source.objects[row]))
         held, cut = _boxed(source, kept, images, skip, masks and drawn)
         notes += [f"left out {cut} of {name}"] if cut else []
+        notes += [] if drawn or not masks else [f"not every object of {name} has a mask, so boxes alone are judged"]
     else:
         held = _masked(source, kept, images, side_of(images), progress)
     shown = counts(classes, held)
@@ -146,7 +147,8 @@ def prepare_dense_test(
         what = "object" if isinstance(held, Boxed) else "labeled pixel"
         raise UserError(f"{name} has no {what} in any of its {counted(len(kept), 'image')} to be judged by")
     if absent := [each for each, count in zip(classes, shown.tolist(), strict=True) if not count]:
-        notes.append(f"none of its {counted(len(kept), 'image')} shows {some(absent, 5)}, which this network learnt")
+        unshown = f"none of its {counted(len(kept), 'image')} shows {some(absent, 5)}, which this network learnt"
+        notes.append(f"{unshown}: {_unshown(held)}")
     return images, held, notes
 
 
@@ -313,10 +315,17 @@ def _remarks(classes: Sequence[str], held: Mapping[str, Annotations]) -> list[st
     notes += [f"no training image has {names}"] if (names := absent("train")) else []
     for split in ("val", "test"):
         if split in held and (names := absent(split)):
-            notes.append(f"no {split} image shows {names}: nothing is measured of what no image shows")
+            notes.append(f"no {split} image shows {names}: {_unshown(train)}")
     if isinstance(train, Boxed) and (bare := sum(not len(objects) for objects in train.objects)):
         notes.append(f"{counted(bare, 'training image')} of {len(train.objects)} without objects")
     return notes
+
+
+def _unshown(held: Annotations) -> str:
+    """What a class comes to that no image shows: AP leaves it out, mIoU only where no pixel is said to be it."""
+    if isinstance(held, Boxed):
+        return "nothing is measured of what no image shows"
+    return "where a pixel is said to be such a class its IoU is 0, else it counts for nothing"
 
 
 def one_class(classes: Sequence[str], shown: Sequence[int]) -> str:

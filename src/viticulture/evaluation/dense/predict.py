@@ -3,15 +3,16 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from PIL import Image
 
 from ...data.channels import PixelFormat
-from ...data.decode import Decoded, Unreadable
+from ...data.decode import Decoded, DecodedImage, Unreadable, image_size
 from ...data.dense.coco import Numbering, numbering
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
@@ -52,6 +53,8 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], o
     elif out and (ending or Path(out).is_file()):
         raise UserError(f"--out must be a .json or .csv file or a folder of pictures, got {out}")
     listed = _listed(images, predictor.subject.task.classes)
+    if listed and ending == ".json":
+        _check_sizes(listed)
     items: list[Item] = list(named([*listed.images] if listed else images))
     if not items:
         raise UserError("no images in what was named; name image files, or folders that hold some")
@@ -81,6 +84,18 @@ def _listed(images: Sequence[Path | Decoded], classes: Sequence[str]) -> Numberi
             "name the images"
         )
     return numbers
+
+
+def _check_sizes(listed: Numbering) -> None:
+    """Raises: UserError where an image does not lie as its list says: results would not lie where its objects do."""
+    for path, (height, width) in listed.sizes.items():
+        with suppress(Unreadable, OSError), path.open("rb") as file:  # told with the results
+            size = image_size(file, str(path))
+            if None not in (height, width) and size != (height, width):
+                raise UserError(
+                    f"{path} is {size[1]}x{size[0]} pixels upright, and its list says {width}x{height}, so results "
+                    "would not lie where its objects do; save it as it is listed, or name images in place of the list"
+                )
 
 
 class DensePredictor:
@@ -122,7 +137,8 @@ class DensePredictor:
         sizes: list[tuple[int, int]] = []
         for name, image in items:
             try:
-                seen = decoded(name, image, 1 << 20, self.pixel_format, most)  # as large as it is
+                seen = decoded(name, image, self.side, self.pixel_format, most)
+                picture = None if longest == 0 else self._whole(name, image, seen, most).image
             except Unreadable as error:
                 opened.append(error.reason)
             except OSError as error:
@@ -130,10 +146,9 @@ class DensePredictor:
             else:
                 squeezed.append(torch.from_numpy(squeeze(seen.pixels, self.side)).permute(2, 0, 1))
                 sizes.append((seen.height, seen.width))
-                picture = seen.image
-                if longest:
+                if picture is not None and longest:
                     picture.thumbnail((longest, longest))
-                opened.append(None if longest == 0 else picture)
+                opened.append(picture)
         answers = zip(sizes, self._answers(squeezed, sizes), strict=True)
         for (name, _), shown in zip(items, opened, strict=True):
             readable_name, classes = readable(name), self.subject.task.classes
@@ -143,6 +158,14 @@ class DensePredictor:
             size, answer = next(answers)
             objects, class_map = (answer, None) if isinstance(answer, Found) else (None, ClassMap.of(answer))
             yield DensePrediction(readable_name, objects, class_map, classes, least=self.least, size=size), shown
+
+    def _whole(self, name: str, image: Path | Decoded | BinaryIO, seen: DecodedImage, most: int | None) -> DecodedImage:
+        """The same in all its pixels: for a network, as for a store, a JPEG may be decoded at a fraction of them."""
+        if seen.pixels.shape[:2] == (seen.height, seen.width):
+            return seen
+        if not isinstance(image, (Path, np.ndarray, Image.Image)):
+            image.seek(0)
+        return decoded(name, image, 1 << 20, self.pixel_format, most)
 
     def _answers(self, squeezed: list[torch.Tensor], sizes: list[tuple[int, int]]) -> Iterator[Any]:
         if not squeezed:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ...data.dataset import Dataset, prepare
-from ...data.open import open_source
 from ...data.sources.several import is_joined
 from ...data.sources.source import Source
 from ...data.splits import Selection
@@ -21,6 +20,7 @@ from ...data.subsets import holdout
 from ...disk import write_whole
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
+from ...training.data import open_labeled
 from ...training.progress import showing
 from ...training.run_inputs import given_again, last_place, recipe_of, stands_for_own
 from ...training.rundir import RunDir
@@ -165,7 +165,7 @@ def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset
                 if known.get("given")
                 else last_place(run.path, known["folder"]) or known["source"]
             )
-    source = open_source(data)
+    source = open_labeled(data)
     if is_joined(source):
         raise UserError(f"a probe tells one class an image, and {source.name} has several labels; name other images")
     if not source.classes:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ...budget.budget import Budget
 from ...budget.lengths import MARGIN
 from ...budget.plan import Plan, Stage
+from ...budget.recipes import is_dense
 from ...evaluation.headline import Headline
 from ...training.recipe import of_class
 from .sheet import Column, Sheet
@@ -35,6 +36,10 @@ def plan_sheet(plan: Plan) -> Sheet:
     free = Budget(plan.budget).seconds * (1 - MARGIN) - plan.planned
     if free > plan.stages[-1].pace.epoch:
         words += " Longer trainings than these make no sense, so it ends early."
+    if is_dense(plan.stages[-1].resolved):
+        words += (
+            " Of detectors and segmenters a budget chooses the epochs alone: student and image size are the recipe's."
+        )
     if plan.stages[-1].values["optim"]["name"] == "muon":
         words += " The student learns by Muon (optim.name)."
     if of_class(plan.stages[-1].values["augment"], "mix"):
