@@ -40,7 +40,7 @@ from ..text import tell
 from .recipe import transform_class
 from .session import Session
 
-_VERSION = "2"
+_VERSION = "3"
 _CHECKSUM = 4  # bytes
 
 
