@@ -353,6 +353,15 @@ def test_a_hybrids_images_are_mixed_in_long_trainings(
         assert augment["mix"] == {**choices.MIX, "switch": 0.5, "smoothing": 0.1}
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_mixed_labels_are_smoothed_as_the_recipe_says(smoothing: float) -> None:
+    """The method leaves mixed labels alone. Catches: mixing's own smoothing in place of what a person asked for."""
+    keys = {"method.smoothing": smoothing}
+    recipe = resolve("default/photos", read("default/photos"), keys)
+    found = recipes.mixed(recipe, keys, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
+    assert found.values["augment"]["mix"]["smoothing"] == smoothing
+
+
 @pytest.mark.parametrize(
     ("steps", "keys", "decay"),
     [(7, {}, 0.5), (31, {}, 0.5), (93, {}, 0.18), (156, {}, 0.11), (156, {"optim.kernel_lr": 1e-2}, 0.21)],

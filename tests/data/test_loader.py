@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.crop import CenterCrop, PaddedCrop, ResizedCrop
+from viticulture.data.augment.crop import CenterCrop, PaddedCrop, ResizedCrop, Squeeze
 from viticulture.data.augment.erase import Erase
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.mix import Mix
@@ -94,7 +94,7 @@ def test_steps_made_together_are_those_made_alone() -> None:
 def test_labels_and_pixels_belong_to_their_index() -> None:
     """Identity with the split itself where nothing is random. Fails if rows of the store are taken for numbers."""
     data = images(12)
-    batch = Loader(data, (Augment([], (10, 10), MEAN, STD, CLASSES),), 6, 0).batch(0, 1)
+    batch = Loader(data, (Augment([Squeeze()], (10, 10), MEAN, STD, CLASSES),), 6, 0).batch(0, 1)
     assert torch.equal(batch["label"], data.records.labels[batch["index"]])
     pixels = (batch["image"] * torch.tensor(STD)[:, None, None] + torch.tensor(MEAN)[:, None, None]) * 255
     torch.testing.assert_close(pixels, data.take(batch["index"]).float(), atol=1e-3, rtol=0)

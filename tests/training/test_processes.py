@@ -10,10 +10,12 @@ import time
 from collections import Counter
 from pathlib import Path
 from socket import socket
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule, Trainer
 from safetensors.torch import load_file
 from torch import distributed
 from torch._C._distributed_c10d import TCPStore
@@ -25,6 +27,7 @@ from viticulture.training.metrics import EpochMeans
 from viticulture.training.processes import check_devices, the_first_works
 from viticulture.training.rundir import RunDir
 from viticulture.training.settings import Engine
+from viticulture.training.state import RandomState
 
 SMALL = ["digits", "--recipe", "default/digits", "--student", "vit_nano", "--batch-size", "8", "--data.per_class", "4"]
 SMALL += ["--data.val_fraction", "0.1", "--schedule.warmup_epochs", "0", "--devices", "2", "--device", "cpu"]
@@ -195,6 +198,20 @@ def test_every_process_goes_on_with_its_own_means() -> None:
         process.join()
         assert process.exitcode == 0
     assert {found.get(), found.get()} == {(0, 1.5, 1.5), (1, 2.0, 1.5)}
+
+
+def test_every_process_drops_by_a_stream_of_its_own() -> None:
+    """Catches: dropout that treats the images of all processes alike; a first process, or one alone, that draws other
+    numbers than it did."""
+
+    def drawn(rank: int) -> tuple[float, ...]:
+        torch.manual_seed(0)  # as all do, to begin with the same weights
+        RandomState().on_train_start(cast(Trainer, SimpleNamespace(global_rank=rank)), LightningModule())
+        return tuple(torch.rand(4).tolist())
+
+    alone = torch.rand(4, generator=torch.Generator().manual_seed(0))
+    assert drawn(0) == tuple(alone.tolist())
+    assert len({drawn(rank) for rank in range(3)}) == 3
 
 
 @pytest.mark.slow

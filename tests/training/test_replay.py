@@ -149,6 +149,35 @@ def test_nothing_is_replayed_for_other_images(
     assert (answers["replayed"] > 0) == (not changes)
 
 
+OWN = """
+from viticulture.data.augment.transform import Transform
+
+class Darker(Transform):
+    columns = 0
+
+    def __call__(self, images, u):
+        return images // 2
+
+class Negative(Transform):
+    columns = 0
+
+    def __call__(self, images, u):
+        return 255 - images
+"""
+
+
+def test_nothing_is_replayed_for_other_orders_of_a_persons_own_augmentations(
+    grow: Grow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches a key that knows which they are, but not which comes first."""
+    (tmp_path / "two_levels.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, order in (("first", ("Darker", "Negative")), ("second", ("Negative", "Darker"))):
+        own = {f"augment.{cls.lower()}": {"class": f"two_levels.{cls}"} for cls in order}
+        run = grow(name, **{"engine.replay_gb": 1, **own})
+        assert run.facts["teacher_logits"] == {"asked": 2 * STEPS, "replayed": 0}
+
+
 def test_what_only_evaluation_sees_changes_no_answer(grow: Grow) -> None:
     """Catches a key that holds the whole `images` section: every answer asked for again for another test crop."""
     grow("first", **{"engine.replay_gb": 1})

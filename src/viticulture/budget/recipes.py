@@ -152,7 +152,7 @@ def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher
 
 def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Recipe:
     """The recipe with `MIX` and its decay, where a hybrid learns classes of so many images for so long; what says of
-    mixing itself, or of decay, stays.
+    mixing itself, or of decay, stays, and so does what labels are smoothed by.
 
     Args:
         recipe: of the student.
@@ -167,12 +167,13 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int,
     worth = epochs >= MIX_FROM and steps >= MIX_STEPS and per_class >= MIX_PER_CLASS
     if not worth:
         return recipe
+    mix = {**MIX, "smoothing": recipe.values["method"].get("smoothing", 0.0)}  # the method leaves mixed labels alone
     optim = recipe.section("optim")
     own = "optim.weight_decay" in overrides or optim.weight_decay != Optim.weight_decay
     if own or optim.name != "muon":
-        return recipe.with_keys({"augment.mix": MIX})
+        return recipe.with_keys({"augment.mix": mix})
     decay = epochs / (DECAY_EPOCHS * steps * (optim.kernel_lr or optim.lr))
-    keys = {"augment.mix": MIX, "optim.weight_decay": float(f"{min(decay, MIX_DECAY):.2g}")}
+    keys = {"augment.mix": mix, "optim.weight_decay": float(f"{min(decay, MIX_DECAY):.2g}")}
     return recipe.with_keys(keys)
 
 

@@ -6,7 +6,7 @@ from ..data.dense.follow import check_follows
 from ..errors import UserError
 from ..guides.guide import Given
 from .raw import VIEWS
-from .recipe import Recipe, cls_name, guide_class, method_class, of_class, transform_class, transforms
+from .recipe import Recipe, guide_class, method_class, of_class, transform_class, transforms
 
 
 def check_parts(recipe: Recipe) -> None:
@@ -45,7 +45,7 @@ def check_parts(recipe: Recipe) -> None:
     if len(views) > method.batch_spec.views:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
     if method.batch_spec.dense:
-        check_follows([cls_name(transform_class(view, entry)) for view, entry in recipe.values["augment"].items()])
+        check_follows({name: transform_class(name, entry) for name, entry in recipe.values["augment"].items()})
         if (chosen := recipe.section("images").eval_views) != "one":
             raise UserError(
                 f"images.eval_views {chosen} is of classes of images, and method {name} learns others; leave it out"

@@ -40,7 +40,7 @@ from ..text import tell
 from .recipe import transform_class
 from .session import Session
 
-_VERSION = "2"
+_VERSION = "3"
 _CHECKSUM = 4  # bytes
 
 
@@ -94,8 +94,11 @@ class Replay(Callback):
             json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
             *(["balanced"] if recipe.section("data").sampling == "balanced" else []),
             f"{trainer.precision} {machine} {torch.__version__}",
-            *sorted(
-                filter(None, (source_of(transform_class(*entry)) for view in views.values() for entry in view.items()))
+            *(  # in the order of the recipe, in which they are applied
+                f"{name} {source}"
+                for view in views.values()
+                for name, entry in view.items()
+                if (source := source_of(transform_class(name, entry)))
             ),
         ]
 

@@ -168,10 +168,15 @@ class Ended(Callback):
 
 
 class RandomState(Callback):
-    """Keep torch's global random streams of every process in the checkpoint; they go back just before the next step."""
+    """Each process drops what its own stream says; every process's are kept in the checkpoint, and go back just before
+    the next step."""
 
     def __init__(self) -> None:
         self.restored: list[dict[str, Any]] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_rank:  # all have been seeded alike, to begin with the same weights
+            torch.manual_seed(torch.initial_seed() + trainer.global_rank)
 
     def state_dict(self) -> dict[str, Any]:
         own = {"cpu": torch.get_rng_state()}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from viticulture.data.augment.augment import TRANSFORMS, Augment
 from viticulture.data.augment.blur import Blur
-from viticulture.data.augment.crop import PaddedCrop, ResizedCrop
+from viticulture.data.augment.crop import PaddedCrop, ResizedCrop, Squeeze
 from viticulture.data.augment.erase import Erase
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.grayscale import Gray
@@ -39,10 +39,10 @@ def run(augment: Augment, images: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     return augment(images.clone(), sizes, u, uniform(Mix.columns), labels)
 
 
-def test_without_transforms_images_are_only_normalized() -> None:
+def test_whole_images_are_only_normalized() -> None:
     """Limit: (x / 255 - mean) / std, labels as they are. Fails if mean and std change places or 256 stands for 255."""
     images = pictures(3)
-    result, labels = run(Augment([], (20, 20), MEAN, STD, 4), images, uniform(3, 0))
+    result, labels = run(Augment([Squeeze()], (20, 20), MEAN, STD, 4), images, uniform(3, 0))
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
     torch.testing.assert_close(result, (images / 255 - mean) / std)
     assert labels.tolist() == [0, 1, 2]

@@ -9,6 +9,7 @@ from torchvision.transforms import CenterCrop as TorchCenterCrop
 from torchvision.transforms import RandomResizedCrop, Resize
 from torchvision.transforms.v2 import functional as F
 
+from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import CenterCrop, PaddedCrop, ResizedCrop, Squeeze
 from viticulture.errors import UserError
 
@@ -126,8 +127,21 @@ def test_padded_crops_are_windows_of_the_padded_image() -> None:
 def test_padded_crops_are_enlarged_behind_the_crop() -> None:
     """CIFAR images for a 224-pixel student: crop at 32, then resize (Bootstrapping ViTs)."""
     images = pictures(3, 8, 8)
-    result = PaddedCrop(0)(list(images), torch.full((3, 2), 8), uniform(3, 2), (16, 24))
-    assert torch.equal(result, F.resize(images, [16, 24], antialias=True))
+    result = PaddedCrop(0)(list(images), torch.full((3, 2), 8), uniform(3, 2), (16, 16))
+    assert torch.equal(result, F.resize(images, [16, 16], antialias=True))
+
+
+@pytest.mark.parametrize("transforms", [[], [PaddedCrop(0, "bicubic")]], ids=["no crop", "a padded crop"])
+@pytest.mark.parametrize("image_size", [(8, 8), (8, 12)])
+def test_what_is_not_cropped_keeps_its_shape_as_in_evaluation(
+    transforms: list[PaddedCrop], image_size: tuple[int, int]
+) -> None:
+    """An original of 20 x 60 in a square store. Catches: training that squeezes what evaluation cuts, so that a network
+    is judged by shapes that it has never seen."""
+    images, sizes = list(pictures(2, 16, 16)), torch.tensor([[20, 60], [60, 20]])
+    augment = Augment(transforms, image_size, (0.5,) * 3, (0.5,) * 3, classes=2)
+    shown = augment.cut(images, sizes, uniform(2, augment.columns))
+    assert torch.equal(shown, CenterCrop()(images, sizes, uniform(2, 0), image_size))
 
 
 @pytest.mark.parametrize("crop", [ResizedCrop(), CenterCrop(), Squeeze(), PaddedCrop()])

@@ -18,7 +18,7 @@ from ...errors import UserError, counted
 from ..resample import ImageBatch
 from ..transfer import send
 from .blur import Blur
-from .crop import Crop, PaddedCrop, ResizedCrop, Squeeze
+from .crop import CenterCrop, Crop, PaddedCrop, ResizedCrop
 from .erase import Erase
 from .flip import Flip
 from .grayscale import Gray
@@ -41,8 +41,9 @@ class Augment:
     """One view of an image: its transforms, then normalization.
 
     Args:
-        transforms: any of TRANSFORMS, each at most once, in any order; without a crop, images are resized whole. Those
-            of other classes come last before normalization, as they are given.
+        transforms: any of TRANSFORMS, each at most once, in any order; without a crop, the largest centered part of the
+            result's shape is seen, as in evaluation. Those of other classes come last before normalization, as they are
+            given.
         image_size: H, W of the result, pixels.
         mean: per channel, of images in [0, 1].
         std: per channel.
@@ -69,7 +70,7 @@ class Augment:
             (t for t in transforms if isinstance(t, Transform)), key=lambda t: place.get(type(t), len(place))
         )
         check_channels(transforms, len(mean))
-        crop = crops[0] if crops else Squeeze()
+        crop = crops[0] if crops else CenterCrop()
         self.crop = crop.filled(mean) if isinstance(crop, Placed) else crop
         self.before = [t.filled(mean) if isinstance(t, RandAugment) else t for t in ordered if not isinstance(t, Erase)]
         self.after = [t for t in ordered if isinstance(t, Erase)]

@@ -129,7 +129,7 @@ class CenterCrop(BoxCrop):
 
 
 class Squeeze(BoxCrop):
-    """The whole image, whatever its shape, resized: what happens where a recipe names no crop."""
+    """The whole image, whatever its shape, resized."""
 
     columns = 0
 
@@ -141,7 +141,8 @@ class Squeeze(BoxCrop):
 
 
 class PaddedCrop(Crop):
-    """Zeros around the stored image, then a window of its old size at random, then a resize if sizes differ.
+    """Zeros around the stored image, then a window of its old size at random, of which the largest centered part of the
+    input's shape is seen, as in evaluation; then a resize if sizes differ.
 
     Args:
         padding: zeros on every side, stored pixels.
@@ -162,8 +163,8 @@ class PaddedCrop(Crop):
         windows = padded.unfold(2, side, 1).unfold(3, side, 1)  # [B, C, 2p + 1, 2p + 1, S, S], a view
         top, left = send(randint(u, 2 * padding + 1).long().mT.contiguous(), images.device)
         cut = windows[torch.arange(len(images), device=images.device), :, top, left]  # [B, C, S, S]
-        squeeze = Squeeze().boxes(u, sizes, image_size)
-        return resample(cut, squeeze, image_size, torch.full((len(u),), self.interpolation == "bicubic"))
+        middle = CenterCrop().boxes(u, sizes, image_size)
+        return resample(cut, middle, image_size, torch.full((len(u),), self.interpolation == "bicubic"))
 
 
 def checked(interpolation: Interpolation) -> Interpolation:

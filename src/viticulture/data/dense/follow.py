@@ -8,7 +8,7 @@ A point (x, y) of the original lies on the canvas at
 with `left` and `width` in whole stored pixels, as the image is cut; mirrored, at W - x'.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +19,25 @@ from torch import Tensor
 from ...errors import UserError
 from ..annotations import UNLABELED, Objects, Shape
 from ..augment.augment import Augment
+from ..augment.blur import Blur
 from ..augment.flip import Flip
-from ..augment.scale_jitter import Placed
+from ..augment.grayscale import Gray
+from ..augment.jitter import ColorJitter
+from ..augment.scale_jitter import Placed, ScaleJitter
+from ..augment.solarize import Solarize
 from ..resample import on_pixels
 from .outlines import bounded
 
 LEAST = 1.0  # pixels on the canvas that a box keeps each way
+FOLLOWED = {
+    "scale_jitter": ScaleJitter,
+    "flip": Flip,
+    "color_jitter": ColorJitter,
+    "gray": Gray,
+    "blur": Blur,
+    "solarize": Solarize,
+}
+"""Transforms that objects and masks can follow, by their names in a recipe."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +134,13 @@ def placement(augment: Augment, sizes: Tensor, side: int, u: Tensor) -> Placemen
     return Placement(on_pixels(boxes, side, side), extents, mirrored, sizes, side, augment.image_size)
 
 
-def check_follows(names: list[str]) -> None:
-    """Raises: UserError unless objects can follow every transform of a view, by their names in a recipe."""
-    follow = ("scale_jitter", "flip", "color_jitter", "gray", "blur", "solarize")
-    for name in names:
-        if name not in follow:
-            raise UserError(f"objects and masks cannot follow augment.{name}; take it out, of {', '.join(follow)}")
-    if "scale_jitter" not in names:
+def check_follows(kinds: Mapping[str, type]) -> None:
+    """Raises: UserError unless objects can follow every transform of a view, whose classes are given by their names in
+    a recipe. What a person's own class does to an image nobody knows, whatever it is called."""
+    for name, kind in kinds.items():
+        if kind not in FOLLOWED.values():
+            raise UserError(f"objects and masks cannot follow augment.{name}; take it out, of {', '.join(FOLLOWED)}")
+    if ScaleJitter not in kinds.values():
         raise UserError(
             "objects and masks follow augment.scale_jitter, and the recipe has none; scale: [1, 1] fits all"
         )
