@@ -35,10 +35,8 @@ from .sources.source import Source
 
 _VERSION = "3"
 _KINDS = {(".tif", ".tiff"): "tiff 4", (".png",): "png 1"}  # each changes with what becomes of such files alone
-_FEW, _SMALL = (
-    8,
-    80 * 80,
-)  # images; pixels; of 64 x 64 a second thread is worth nothing, of 160 x 200 it saves two fifths (LOG.md)
+_FEW, _SMALL = 8, 80 * 80
+"""Images; pixels: of 64 x 64 a second thread is worth nothing, of 160 x 200 it saves two fifths (LOG.md)."""
 
 
 @dataclass(frozen=True, eq=False)
