@@ -39,12 +39,13 @@ def test_a_person_compares_looks_extends_and_trains_the_winner(
 ) -> None:
     """The tour: a plan with minutes, a table with spread, an answer, a page; a seed more; the first one's recipe alone.
 
-    Fails if an option is not understood, a subset has fewer images than its name says without a word, finished cells are
-    trained again, or --like trains at the study's length.
+    Fails if an option is not understood, a subset has fewer images than its name says without a word, finished cells
+    are trained again, or --like trains at the study's length.
     """
     monkeypatch.chdir(tmp_path)
     recipes = "default/digits,dhvt/digits"
-    words = ["compare", str(photos), "--recipes", recipes, "--per-class", "3,30", "--seeds", "1", "--epochs", "1", *FAST]
+    options = ["--per-class", "3,30", "--seeds", "1", "--epochs", "1"]
+    words = ["compare", str(photos), "--recipes", recipes, *options, *FAST]
     assert main([*words, "--out", "s"]) == 0
     shown = capsys.readouterr()
     assert "min a cell" in shown.err.replace("\n", " ") or "cell" in shown.err
