@@ -103,8 +103,8 @@ def dense_overlaps(result: ObjectsEvaluation) -> Sheet:
     return Sheet("By overlap", columns, rows)
 
 
-def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation, most: int = 20) -> Sheet:
-    """What is taken for what, most often first."""
+def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation) -> Sheet:
+    """What is taken for what, most often first: 20 pairs at most."""
     names = [
         each.name for each in (result.boxes.per_class if isinstance(result, ObjectsEvaluation) else result.per_class)
     ]
@@ -112,7 +112,7 @@ def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation, most: int = 20
     names += [BACKGROUND] if what == "objects" else []
     rows: list[list[Cell]] = [
         [names[true], names[predicted], result.confusion[true][predicted]]
-        for true, predicted in most_confused(result.confusion, most)
+        for true, predicted in most_confused(result.confusion, 20)
     ]
     note = ""
     if isinstance(result, ObjectsEvaluation):
