@@ -11,7 +11,7 @@ from ...evaluation.dense.prediction import DensePrediction
 from ...evaluation.dense.results import DenseEvaluations
 from ...scores.confusion import most_confused
 from ...text import command_line
-from .sheet import Cell, Column, Sheet
+from .sheet import Cell, Column, Sheet, unread
 
 LEAST_SHARE = 0.005  # of an image's pixels, below which a class is not told: it would read 0 %
 OVERLAPS = tuple(f"AP at {50 + 5 * step} %" for step in range(10))
@@ -132,11 +132,9 @@ def dense_predictions(predictions: Sequence[DensePrediction]) -> Sheet:
         return comma_separated(f"{int(count)} {name}" for name, count in each.counts().items()) or "nothing"
 
     rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
-    broken = sum(bool(each.error) for each in predictions)
-    notes = [f"{broken} of {len(predictions)} images could not be read"] if broken else []
     least = next((each.least for each in predictions if each.objects is not None), 0.0)
-    notes += [f"objects with a score of at least {least:.2f}; a .json or .csv holds all"] if least else []
-    note = "; ".join(notes)
+    below = f"objects with a score of at least {least:.2f}; a .json or .csv holds all" if least else ""
+    note = "; ".join(filter(None, [unread([each.error for each in predictions]), below]))
     return Sheet("", [Column("image"), Column("found", "prose"), Column("problem", "prose")], rows, note)
 
 
