@@ -82,7 +82,7 @@ def paired(
     if not pairs:
         return None
     gaps = [_less(answers.right(our), answers.right(their)) for our, their in pairs]
-    values = [(score(our) or 0.0, score(their) or 0.0) for our, their in pairs]
+    values = [(our.score or 0.0, their.score or 0.0) for our, their in pairs]
     scores = [a for a, _ in values], [b for _, b in values]
     if answers.apart(ours) and ours[0].measured == "accuracy":
         known = [gap for gap in gaps if gap is not None]
@@ -93,7 +93,7 @@ def paired(
 
 def estimated(answers: Answers, group: Sequence[Outcome]) -> Estimate:
     """Mean over seeds with the interval that suits the measure."""
-    values = [score(outcome) or 0.0 for outcome in group]
+    values = [outcome.score or 0.0 for outcome in group]
     if group[0].measured != "accuracy":
         return precision(values, _stacked([answers.drawn(outcome) for outcome in group]), answers.overlap)
     counted = [_images(outcome) for outcome in group]
@@ -110,11 +110,6 @@ def _stacked(rows: Sequence[NDArray[Number] | None]) -> NDArray[Number] | None:
     """[S, R]; None where a row is missing or longer than another."""
     known = [row for row in rows if row is not None]
     return np.stack(known) if len(known) == len(rows) and len({row.shape for row in known}) == 1 else None
-
-
-def score(outcome: Outcome) -> float | None:
-    """On test images; on validation images, where nothing is held out as test."""
-    return outcome.test if outcome.test is not None else outcome.val
 
 
 def _images(outcome: Outcome) -> int:

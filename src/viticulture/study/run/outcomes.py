@@ -50,6 +50,11 @@ class Outcome:
     measured: str = "accuracy"
 
     @property
+    def score(self) -> float | None:
+        """On test images; on validation images, where nothing is held out as test."""
+        return self.test if self.test is not None else self.val
+
+    @property
     def row(self) -> dict[str, Any]:
         """A flat row of plain values; shares lie in [0, 1]."""
         facts, cell, numbers = self.facts or {}, self.cell, self.numbers or {}
