@@ -23,9 +23,10 @@ from ..models.vit.patches import PatchGrid
 from .attention_statistics import patch_attention
 
 
-def shown_layers(depth: int, count: int = 4) -> list[int]:
-    """Layers (0-based) spread over the depth as the supplement picks them: the 2nd, 5th, 8th and 11th of twelve."""
-    count = min(count, depth)
+def shown_layers(depth: int) -> list[int]:
+    """Up to four layers (0-based) spread over the depth as the supplement picks them: the 2nd, 5th, 8th and 11th of
+    twelve."""
+    count = min(4, depth)
     return [math.ceil((k + 0.5) * depth / count) - 1 for k in range(count)]
 
 
