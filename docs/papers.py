@@ -3,7 +3,7 @@
 
     python docs/papers.py
 
-The items are listed in papers.yaml; rows, published numbers and what is left out are counted in the table files.
+The items, and why some are left out, stand in papers.yaml; rows and published numbers are counted in the table files.
 """
 
 from pathlib import Path
@@ -64,7 +64,6 @@ def _counts(paper: str, about: dict[str, Any]) -> str:
     """Items, rows and published numbers of a paper; a row that two items share counts once."""
     made = _tables(paper, about)
     left = sum(item.get("state") == "missing" for item in about["items"].values())
-    left += sum(len(table.left_out) for table in made)
     cells = [about["name"], len(about["items"]), len(made), *_rows(made), left]
     return f"| {' | '.join(map(str, cells))} |\n"
 
@@ -99,7 +98,7 @@ def _rows(made: list[Table]) -> tuple[int, int]:
 
 
 def _notes(paper: str, about: dict[str, Any]) -> list[str]:
-    """What a person must name first, what no row trains, and what is not here."""
+    """What a person must name first, and what is not here."""
     made, asking = _tables(paper, about), dict[str, list[str]]()
     for table in made:
         for weights in dict.fromkeys(weights for row in table.rows for weights in _asks(row.recipe, row.overrides)):
@@ -108,7 +107,6 @@ def _notes(paper: str, about: dict[str, Any]) -> list[str]:
         f"{' and '.join(names)}: rows start from {weights}, which you name by `--init ROW=WEIGHTS`."
         for weights, names in asking.items()
     ]
-    notes += [f"`{table.name}` leaves out {what}: {why}." for table in made for what, why in table.left_out.items()]
     missing = {name: item["why"] for name, item in about["items"].items() if item.get("state") == "missing"}
     return [*notes, *(f"{name} is not here: {why}." for name, why in missing.items())]
 

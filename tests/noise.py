@@ -1,10 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of noise that a study learns from."""
+"""Noise that is the same every time: numbers, images, and folders of pictures that a study learns from."""
 
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
+
+
+def uniform(*shape: int, seed: int = 0) -> Tensor:
+    """Numbers in [0, 1), float64."""
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def noise(count: int, height: int = 8, width: int = 8, seed: int = 0) -> np.ndarray:
+    """Images, [count, height, width, 3] uint8."""
+    return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 
 
 def photographs(root: Path) -> Path:

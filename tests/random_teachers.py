@@ -9,10 +9,9 @@ import safetensors.torch
 import timm
 import torch
 
-from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import save
-from viticulture.training.assemble import patch_size
+from viticulture.training.assemble import student_of
 from viticulture.training.recipe import Recipe, method_class, read, resolve, shipped
 
 CLASSES = 2
@@ -59,9 +58,8 @@ def _weights(teacher: str, folder: Path) -> str:
     path = folder / name
     if not path.exists():
         recipe = resolve(name, read(name))
-        wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
+        side = recipe.section("images").image_size or 64
         classes = tuple(map(str, range(CLASSES))) if method_class(recipe).batch_spec.labels else ()
         task = Task(classes, (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-        student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
-        save(student, path, task)
+        save(student_of(recipe, task), path, task)
     return str(path)

@@ -153,6 +153,12 @@ def trained(run: Path, most: int = 99, slowness: float = 1.0, data: str = "") ->
     return told
 
 
+def stopped(session: Session, trial: Trial | None) -> None:
+    """Ctrl-C as a stage begins."""
+    session.run.unlock()
+    raise KeyboardInterrupt
+
+
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "weights" / "last" / "model.safetensors")
 
@@ -794,10 +800,6 @@ def test_later_stages_find_images_that_have_moved(tmp_path: Path, monkeypatch: p
     plan = planned(run, data=str(photos), overrides={"data.per_class": None})
     assert len(plan.stages) == 3
 
-    def stopped(session: Session, trial: Trial | None) -> None:
-        session.run.unlock()
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         follow(run, stopped, lambda words: None, now=SetClock())
     old.rename(new)
@@ -851,10 +853,6 @@ def test_a_run_may_be_renamed_after_any_stage_and_within_the_last(
         old.rename(new)
         for name in ("1-mae", "2-teacher"):
             (old / "stages" / name).mkdir(parents=True)
-
-    def stopped(session: Session, trial: Trial | None) -> None:
-        session.run.unlock()
-        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         follow(runs[2], stopped, lambda words: None, now=SetClock())

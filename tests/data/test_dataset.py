@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from noise import noise
 from viticulture.data import store
 from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare, prepare_test, read_rows
 from viticulture.data.image_settings import choose_image_size, choose_store_size
@@ -24,10 +25,6 @@ from viticulture.data.sources.source import Source
 from viticulture.data.statistics import stored_statistics, streamed_statistics
 from viticulture.data.stream import StreamImages
 from viticulture.errors import UserError
-
-
-def noise(count: int, height: int = 8, width: int = 8, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 
 
 def source(counts: Mapping[str, list[int]], side: int = 8, classes: int = 3) -> Source:

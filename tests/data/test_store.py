@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 
 from children import start
+from noise import noise
 from viticulture import parallel
 from viticulture.data import store
 from viticulture.data.decode import Unreadable
@@ -31,10 +32,6 @@ from viticulture.data.sources.source import Source
 from viticulture.errors import UserError
 
 cache = importlib.import_module("viticulture.cache")  # to mypy `viticulture.cache` is the verb
-
-
-def noise(count: int, height: int, width: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 
 
 def in_memory(pixels: np.ndarray) -> Source:

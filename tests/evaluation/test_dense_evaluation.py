@@ -42,7 +42,8 @@ from viticulture.evaluation.dense.subject import Found, find, of_run
 from viticulture.evaluation.opening import MAX_SENT_PIXELS
 from viticulture.methods.detection import crowds_of, matched, targets_of
 from viticulture.models.task import Task
-from viticulture.report.sections.dense import dense_headline, dense_sections
+from viticulture.report.pages.run_page import judged_headline
+from viticulture.report.sections.dense import dense_sections
 from viticulture.report.tables.dense import dense_predictions
 from viticulture.scores.objects import image_precision
 from viticulture.training.run_inputs import recipe_of
@@ -307,7 +308,7 @@ def test_results_come_back_as_they_were_kept(kind: str) -> None:
         f'<span><i style="background: rgb{color_of(label)}"></i>{name}</span>' for label, name in enumerate(NAMES)
     )
     assert (key in page) == (kind == "pixels")
-    label, value, _ = dense_headline(kept) or ("", "", "")
+    label, value, _ = judged_headline(kept) or ("", "", "")
     assert label.startswith("AP of boxes, test" if kind == "objects" else "mIoU, test")
     assert value == f"{100 * result.score:.1f} %"
     with pytest.raises(ValueError, match="is not among"):

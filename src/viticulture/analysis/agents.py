@@ -5,7 +5,6 @@ agents_of(RunDir.open("runs/cifar100"))     # {"bootstrap": the agent}
 """
 
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 
@@ -15,7 +14,7 @@ from ..training.assemble import build_guides
 from ..training.recipe import guide_class
 from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.state import load_checkpoint
+from ..training.state import beneath, load_checkpoint
 
 
 def agents_of(run: RunDir) -> dict[str, nn.Module]:
@@ -32,16 +31,11 @@ def agents_of(run: RunDir) -> dict[str, nn.Module]:
         return {}
     state = load_checkpoint(run.checkpoint)["state_dict"]
     student, task, _ = load(run.weights(run.which()[0]))
-    student.load_state_dict(_part(state, "student."))
+    student.load_state_dict(beneath(state, "student."))
     agents: dict[str, nn.Module] = {}
-    for name, guide in build_guides(
-        replace(recipe, values={**recipe.values, "guides": entries}), student, task
-    ).items():
+    taught = replace(recipe, values={**recipe.values, "guides": entries})
+    for name, guide in build_guides(taught, student, task).items():
         assert isinstance(guide, Bootstrap)
-        guide.load_state_dict(_part(state, f"guides.{name}."))
+        guide.load_state_dict(beneath(state, f"guides.{name}."))
         agents[name] = guide.agent.eval()
     return agents
-
-
-def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

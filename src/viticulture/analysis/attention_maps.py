@@ -20,11 +20,13 @@ from torch import Tensor
 from ..errors import UserError
 from ..models.taps import AttentionReading
 from ..models.vit.patches import PatchGrid
+from .attention_statistics import patch_attention
 
 
-def shown_layers(depth: int, count: int = 4) -> list[int]:
-    """Layers (0-based) spread over the depth as the supplement picks them: the 2nd, 5th, 8th and 11th of twelve."""
-    count = min(count, depth)
+def shown_layers(depth: int) -> list[int]:
+    """Up to four layers (0-based) spread over the depth as the supplement picks them: the 2nd, 5th, 8th and 11th of
+    twelve."""
+    count = min(4, depth)
     return [math.ceil((k + 0.5) * depth / count) - 1 for k in range(count)]
 
 
@@ -52,9 +54,7 @@ def class_map(reading: AttentionReading, grid: PatchGrid) -> Tensor:
     That is the class token; where a student has none and averages over its patches, it is their mean.
     """
     if not reading.class_token:
-        patches = slice(reading.prefix, reading.prefix + reading.patches)
-        among = reading.scores()[:, :, patches, patches].softmax(-1)  # [B, h, P, P]
-        return among.mean((1, 2)).unflatten(-1, grid)  # type: ignore[no-untyped-call]
+        return patch_attention(reading).mean((1, 2)).unflatten(-1, grid)  # type: ignore[no-untyped-call]
     return reading.class_scores().softmax(-1).mean(1).unflatten(-1, grid)  # type: ignore[no-untyped-call]
 
 

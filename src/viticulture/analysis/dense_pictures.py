@@ -18,7 +18,7 @@ from ..evaluation.dense.objects import ObjectsEvaluation
 from ..evaluation.dense.results import FOUND, DenseEvaluations
 from ..evaluation.dense.subject import Found, classify_pixels, of_run
 from ..training.rundir import RunDir
-from .galleries import FILE, LONGEST, Gallery, Group, keep_galleries
+from .galleries import FILE, LONGEST, Gallery, Group, keep_galleries, shrunk
 
 MOST = 12
 LARGEST = 2 * LONGEST
@@ -48,7 +48,7 @@ def _objects(images: Images, true: Boxed, detections: list[Found], classes: tupl
     for i in _spread(order):
         picture = draw_judged(_original(images, i), detections[i], true.objects[i], classes, least)
         caption = ", ".join(f"{count} {kind}" for kind, count in words[i].items())
-        groups.append(([_small(picture)], [images.records.names[i], caption]))
+        groups.append(([shrunk(picture, LARGEST)], [images.records.names[i], caption]))
     note = (
         f"Boxes with a score of at least {least:.2f}. Blue: right. Orange: nothing there, or another class. Yellow: "
         "missed. The worst images come first."
@@ -64,8 +64,9 @@ def _pixels(run: RunDir, images: Images, true: Masked, ious: list[float | None])
     groups: list[Group] = []
     for place, i in enumerate(numbers):
         image, mask = _original(images, i), true.original(i)
-        pictures = [_small(image), _small(draw_classes(image, mask)), _small(draw_classes(image, predicted[place]))]
+        whole = [image, draw_classes(image, mask), draw_classes(image, predicted[place])]
         share = "no pixel has a class" if (iou := ious[i]) is None else f"mIoU {100 * iou:.0f} %"
+        pictures = [shrunk(picture, LARGEST) for picture in whole]
         groups.append((pictures, [images.records.names[i], f"image, truth, answer: {share}"]))
     note = "Pixels without a class are left as they are in the truth. The worst images come first."
     return Gallery("Classes of pixels", groups, note)
@@ -82,9 +83,3 @@ def _original(images: Images, i: int) -> Picture:
     height, width = images.extent(i)
     shown = images.original(i)
     return shown if shown.shape[:2] == (height, width) else np.asarray(Image.fromarray(shown).resize((width, height)))
-
-
-def _small(picture: Picture) -> Picture:
-    shrunk = Image.fromarray(picture)
-    shrunk.thumbnail((LARGEST, LARGEST))
-    return np.asarray(shrunk)

@@ -58,7 +58,7 @@ def keep_galleries(path: Path, galleries: Galleries, about: Any = None, longest:
     arrays: list[NDArray[Any]] = []
 
     def numbered(pictures: Sequence[NDArray[Any]]) -> list[int]:
-        arrays.extend(_shrunk(picture, longest) for picture in pictures)
+        arrays.extend(shrunk(picture, longest) for picture in pictures)
         return list(range(len(arrays) - len(pictures), len(arrays)))
 
     parts = {
@@ -99,7 +99,8 @@ def read_galleries(path: Path, about: Any = None) -> Galleries | None:
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it and measure anew") from error
 
 
-def _shrunk(picture: NDArray[Any], longest: int) -> NDArray[Any]:
+def shrunk(picture: NDArray[Any], longest: int) -> NDArray[Any]:
+    """A photograph whose longer side is at most so many pixels; maps as they are."""
     if picture.ndim == 2 or max(picture.shape[:2]) <= longest:
         return picture
     image = Image.fromarray(np.ascontiguousarray(picture))

@@ -7,14 +7,13 @@ import numpy as np
 
 from ..data.channels import shown
 from ..data.dataset import Dataset
-from ..data.images import Images
 from ..evaluation.multilabel.judge import EvaluatedLabels
 from ..evaluation.multilabel.labels import LabelsEvaluation
 from ..evaluation.results import Result
 from ..evaluation.subject import of_run
 from ..training.rundir import RunDir
 from .galleries import FILE, Gallery, Group, keep_galleries
-from .pictures import CLASSES_WITH_EXAMPLES, EXAMPLES, MISTAKES, attention
+from .pictures import MISTAKES, attention, examples
 
 NAMED = 4  # labels below an image
 
@@ -22,7 +21,7 @@ NAMED = 4  # labels below an image
 def gather_label_pictures(run: RunDir, dataset: Dataset, evaluated: EvaluatedLabels) -> None:
     """Write pictures.npz: `mistakes`, `examples` and `attention`."""
     note = shown(len(dataset.mean))
-    galleries: dict[str, Sequence[Gallery]] = {"examples": label_examples(dataset.train, dataset.classes, note.strip())}
+    galleries: dict[str, Sequence[Gallery]] = {"examples": examples(dataset.train, dataset.classes, note.strip())}
     if evaluated.counts:
         counting = evaluated.results[evaluated.counts]
         galleries["mistakes"] = label_mistakes(counting, dataset.classes, note)
@@ -47,11 +46,3 @@ def label_mistakes(result: Result[LabelsEvaluation], classes: Sequence[str], mor
         groups.append(([result.images.original(i)], [*lines, result.images.records.names[i].rsplit("/", 1)[-1]]))
     note = "Said or missed at each label's threshold, with its probability; labels that are right are left out."
     return [Gallery("", groups, note + more)] if groups else []
-
-
-def label_examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gallery]:
-    """A few training images that show each of the first labels."""
-    labels = images.records.labels.numpy()
-    first = [(name, np.flatnonzero(labels[:, c])[:EXAMPLES]) for c, name in enumerate(classes[:CLASSES_WITH_EXAMPLES])]
-    groups = [([images.original(int(i)) for i in numbers], (name,)) for name, numbers in first if len(numbers)]
-    return [Gallery("", groups, note)] if groups else []

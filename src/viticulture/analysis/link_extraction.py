@@ -23,7 +23,7 @@ from ..training.feed import Feed
 from ..training.recipe import guide_class
 from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from ..training.state import load_checkpoint
+from ..training.state import beneath, load_checkpoint
 
 THRESHOLD = 0.05  # the paper's
 
@@ -68,8 +68,7 @@ def read_links(run: RunDir, guide: str = "") -> TrainedLinks:
     kept = f"guides.{guide or linked[0]}."
     about = state[f"{kept}_extra_state"]
     links = Links(**about["links"])
-    prefix = f"{kept}links."
-    links.load_state_dict({key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)})
+    links.load_state_dict(beneath(state, f"{kept}links."))
     inside = content[Feed.__qualname__]["next"] > 0
     return TrainedLinks(links, [*about["magnitudes"], links.magnitudes()], inside)
 

@@ -75,10 +75,12 @@ def mistakes(result: Result[Evaluation], classes: Sequence[str], note: str = "")
 
 
 def examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gallery]:
-    """A few training images of each of the first classes, so that a person sees what was learnt from."""
+    """A few training images of each of the first classes, or labels, so that a person sees what was learnt from."""
     labels = images.records.labels.numpy()
-    first = [(name, np.flatnonzero(labels == c)[:EXAMPLES]) for c, name in enumerate(classes[:CLASSES_WITH_EXAMPLES])]
-    groups = [([images.original(int(i)) for i in numbers], (name,)) for name, numbers in first if len(numbers)]
+    groups: list[Group] = []
+    for c, name in enumerate(classes[:CLASSES_WITH_EXAMPLES]):
+        numbers = np.flatnonzero(labels == c if labels.ndim == 1 else labels[:, c])[:EXAMPLES]
+        groups += [([images.original(int(i)) for i in numbers], (name,))] if len(numbers) else []
     return [Gallery("", groups, note)] if groups else []
 
 
@@ -96,8 +98,6 @@ def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> l
     except UserError:
         return []
     assert taps.layout is not None
-    if not taps.layout.attention:
-        return []
     who = "class token" if taps.layout.class_token else "mean patch"
     numbers = _spread(images)
     pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])

@@ -76,10 +76,8 @@ def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconst
         images: [B, C, H, W], normalized as the student takes them.
         seed: of the masks.
     """
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.rand(len(images), method.batch_spec.noise, generator=generator).to(images.device)
     with torch.inference_mode():
-        patches, chosen = method.reconstruct(images, noise)
+        patches, chosen = method.reconstruct(images, method.batch_spec.noise_of(images, seed))
     grid = images.shape[-2] // method.patch[0], images.shape[-1] // method.patch[1]
     masked = unpatchify(chosen[..., None].expand_as(patches), grid, method.patch)[:, 0]
     colors = torch.unflatten(patchify(images, method.patch), 2, (images.shape[1], -1))

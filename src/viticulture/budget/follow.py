@@ -231,13 +231,10 @@ def _trial(
 
 
 def _session(run: Path, plan: Plan, number: int, data: str) -> Session:
-    stage, last = plan.stages[number], number == len(plan.stages) - 1
     place = plan.place(run, number)
     if data and number:  # else a student would learn from a teacher of other images, or be tested on what that knows
         earlier = RunDir.open(plan.place(run, number - 1))
         dataset_of(earlier, recipe_of(earlier), data)
     known = data or last_place(run, plan.folder) or plan.data
-    recipe = stage.resolved
-    if last:
-        return begin(known, recipe, plan.seed, RunDir(place), False, {}, plan.command)
-    return begin(known, recipe, plan.seed, str(place), False, {}, plan.command)
+    out = RunDir(place) if number == len(plan.stages) - 1 else str(place)
+    return begin(known, plan.stages[number].resolved, plan.seed, out, False, {}, plan.command)

@@ -17,12 +17,12 @@ from ..data.sources.source import Source
 from ..data.splits import check_classes, select
 from ..data.statistics import sample_sizes
 from ..errors import UserError
-from ..models.students import count, create_student
+from ..models.students import count
 from ..models.task import Task
 from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
 from ..study.plan.pace import MOST_SECONDS, MOST_STEPS, Pace, measure_pace
-from ..training.assemble import batch_size, patch_size, task_of
+from ..training.assemble import batch_size, student_of, task_of
 from ..training.data import load_dataset
 from ..training.recipe import Recipe, method_class
 from .choices import MOST_EPOCHS
@@ -109,16 +109,14 @@ class Measurements:
 
     def macs(self, recipe: Recipe) -> int:
         """Multiply-adds of a recipe's student for one image."""
-        wanted, images = recipe.section("student"), recipe.section("images")
+        images = recipe.section("images")
         task = Task(self.source.classes, images.shape, *normalization("half", images.channels))
-        student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
-        return count(student, task.image_size, task.channels)[1]
+        return count(student_of(recipe, task), task.image_size, task.channels)[1]
 
     def double(self, recipe: Recipe, dataset: Dataset) -> str:
         """A folder with random weights of a recipe's student, in place of a run that is not there yet."""
-        wanted, task = recipe.section("student"), task_of(dataset)
-        folder = self.folder / "double"
-        save(create_student(wanted.name, task, patch_size(wanted, task), wanted.options), folder, task)
+        folder, task = self.folder / "double", task_of(dataset)
+        save(student_of(recipe, task), folder, task)
         return str(folder)
 
     def _noise(self, recipe: Recipe) -> Dataset:
@@ -168,8 +166,7 @@ class Measurements:
 
 def is_plain_vit(recipe: Recipe, dataset: Dataset) -> bool:
     """Whether a recipe's student is a plain ViT, from which masked patches can be taken."""
-    wanted, task = recipe.section("student"), task_of(dataset)
-    student = create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+    student = student_of(recipe, task_of(dataset))
     try:
         check_vit(student)
     except UserError:

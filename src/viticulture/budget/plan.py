@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..study.plan.pace import Pace
 from ..training.recipe import Recipe, resolve
 from ..training.references import where_they_lie
-from ..training.rundir import PLAN, STAGES, RunDir
+from ..training.rundir import CURE, PLAN, STAGES, RunDir
 from ..version import VERSION, same_release
 from .budget import Budget
 from .choices import Kind
@@ -137,7 +137,7 @@ def read_plan(run: str | Path) -> Plan:
     try:
         plan = _plan(content)
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder.path / PLAN} is damaged: {error}; bring back a copy, or train anew") from error
+        raise UserError(f"{folder.path / PLAN} is damaged: {error}{CURE}") from error
     stages = (replace(stage, values=where_they_lie(folder.path, stage.values)) for stage in plan.stages)
     return replace(plan, stages=tuple(stages))
 

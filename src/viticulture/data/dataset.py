@@ -22,6 +22,7 @@ from .remarks import remarks
 from .sources.source import Source
 from .splits import Selection, Splits, check_classes, recall, select
 from .statistics import sample_sizes, stored_statistics, streamed_statistics
+from .stream import StreamImages
 
 __all__ = ["Dataset", "ImageSettings", "Selection", "prepare", "prepare_test"]
 
@@ -286,8 +287,6 @@ def _images(source: Source, rows: np.ndarray, places: np.ndarray, held: store.Su
     )
     if isinstance(held, store.Store):
         return StoredImages(held.pixels, torch.from_numpy(places), records)
-    from .stream import StreamImages
-
     return StreamImages(source, torch.from_numpy(rows), records, size)
 
 

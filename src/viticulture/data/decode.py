@@ -23,7 +23,8 @@ A file that cannot be read raises `Unreadable`, whatever is wrong with it.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, BinaryIO, NamedTuple
@@ -122,7 +123,7 @@ def decode(
 
     Raises: Unreadable.
     """
-    try:
+    with _naming(name):
         if isinstance(file, np.ndarray):
             return _numbers(file, pixel_format)
         if isinstance(file, Image.Image):
@@ -131,6 +132,13 @@ def decode(
             pixel_format.check(_SHAPE_BY_HEADER[read](file))  # before what is of no use fills the memory
             return _numbers(read(file), pixel_format)
         return _picture(_open(file, name), shrink, pixel_format)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Whatever is wrong with a file is raised as `Unreadable`, by its name."""
+    try:
+        yield
     except Unreadable:
         raise
     except Unfit as error:
@@ -242,7 +250,7 @@ def image_size(file: BinaryIO | Decoded, name: str) -> tuple[int, int]:
     """
     if isinstance(file, np.ndarray):
         return file.shape[0], file.shape[1]
-    try:
+    with _naming(name):
         if not isinstance(file, Image.Image) and (read := _reader(file, AS_THEY_ARE)) is not None:
             height, width = _SHAPE_BY_HEADER[read](file)[:2]
             return height, width
@@ -250,12 +258,6 @@ def image_size(file: BinaryIO | Decoded, name: str) -> tuple[int, int]:
         width, height = opened.size
         # TIFF's sizes come upright from Pillow already.
         sideways = opened.format != "TIFF" and exif_orientation(opened) in SIDEWAYS
-    except Unreadable:
-        raise
-    except Unfit as error:
-        raise OtherValues(name, str(error)) from error
-    except Exception as error:
-        raise Unreadable(name, reason(error)) from error
     return (width, height) if sideways else (height, width)
 
 
@@ -289,17 +291,13 @@ def _formats() -> tuple[str, ...]:
     return tuple(name for name in (*FORMATS, "HEIF") if name in Image.OPEN)
 
 
-def orientation_of(file: BinaryIO, name: str, pixel_format: PixelFormat = RGB) -> int:
+def orientation_of(file: BinaryIO, name: str, pixel_format: PixelFormat) -> int:
     """How a file's pixels lie, 1 to 8; numbers, which no camera turned, lie upright (1).
 
     Raises: Unreadable.
     """
-    try:
+    with _naming(name):
         return 1 if _reader(file, pixel_format) is not None else exif_orientation(_open(file, name))
-    except Unreadable:
-        raise
-    except Exception as error:
-        raise Unreadable(name, reason(error)) from error
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -76,8 +76,7 @@ def firsts(first: Sequence[bool]) -> list[str]:
 
 def _looked_at(source: Source, train: np.ndarray) -> list[str]:
     """What a few files tell that the store does not."""
-    rows = train[np.unique(np.linspace(0, len(train) - 1, min(len(train), _LOOKED_AT)).astype(np.int64))].tolist()
-    pictures = [source.picture(i, shrink=1) for i in rows]
+    pictures = [source.picture(i, shrink=1) for i in subsets.evenly(train, _LOOKED_AT).tolist()]
     return firsts([picture.first for picture in pictures]) + ([] if source.pixel_format.range else _dark(pictures))
 
 

@@ -11,6 +11,7 @@ from .decode import Unreadable
 from .image_settings import Channels
 from .resample import squeeze
 from .sources.source import Source
+from .subsets import evenly
 
 _SAMPLE = 512
 
@@ -22,7 +23,6 @@ def sample_sizes(source: Source) -> np.ndarray:
 
     Raises: UserError if none of them can be read.
     """
-    rows = np.unique(np.linspace(0, len(source) - 1, min(len(source), _SAMPLE)).astype(np.int64))
 
     def size(i: int) -> tuple[int, int] | str:
         try:
@@ -30,7 +30,7 @@ def sample_sizes(source: Source) -> np.ndarray:
         except Unreadable as error:
             return str(error)
 
-    readings = list(in_parallel(size, rows.tolist()))
+    readings = list(in_parallel(size, evenly(np.arange(len(source)), _SAMPLE).tolist()))
     sizes = [pair for pair in readings if not isinstance(pair, str)]
     if not sizes:
         raise UserError(f"none of {len(readings)} images of {source.name} can be read, such as {readings[0]}")
@@ -55,13 +55,13 @@ def stored_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]
 
 def streamed_statistics(source: Source, rows: np.ndarray, size: int) -> tuple[Channels, Channels]:
     """The same from up to 2,048 images, evenly spaced, each squeezed to the `size` of a store."""
-    chosen = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _STREAM_SAMPLE)).astype(np.int64))]
 
     def moments(i: int) -> np.ndarray:
         values = squeeze(source.picture(i, shrink=size).pixels, size).astype(np.float64)
         return np.stack([values.mean(axis=(0, 1)), np.square(values).mean(axis=(0, 1))])
 
-    mean, squares = torch.from_numpy(np.mean(list(in_parallel(moments, chosen.tolist())), axis=0))
+    chosen = evenly(rows, _STREAM_SAMPLE).tolist()
+    mean, squares = torch.from_numpy(np.mean(list(in_parallel(moments, chosen)), axis=0))
     return _channels(mean, squares)
 
 

@@ -32,13 +32,12 @@ from ..parallel import Progress, in_parallel
 from .decode import Unreadable
 from .resample import squeeze
 from .sources.source import Source
+from .subsets import evenly
 
 _VERSION = "3"
 _KINDS = {(".tif", ".tiff"): "tiff 4", (".png",): "png 1"}  # each changes with what becomes of such files alone
-_FEW, _SMALL = (
-    8,
-    80 * 80,
-)  # images; pixels; of 64 x 64 a second thread is worth nothing, of 160 x 200 it saves two fifths (LOG.md)
+_FEW, _SMALL = 8, 80 * 80
+"""Images; pixels: of 64 x 64 a second thread is worth nothing, of 160 x 200 it saves two fifths (LOG.md)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +191,7 @@ def _fill(folder: Path, source: Source, size: int, rows: np.ndarray, progress: P
 def _threads(source: Source, rows: np.ndarray) -> int | None:
     """Threads that decode: one where all of a few images, evenly spaced, are small, as most of the work on them is
     Python, which one thread at a time runs; None, for one a core, elsewhere."""
-    few = rows[np.linspace(0, len(rows) - 1, min(len(rows), _FEW)).astype(np.int64)].tolist()
+    few = evenly(rows, _FEW).tolist()
     with suppress(Unreadable):
         return 1 if few and all(math.prod(source.size_of(i)) <= _SMALL for i in few) else None
     return None

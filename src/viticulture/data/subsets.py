@@ -18,6 +18,11 @@ def labeled(labels: np.ndarray) -> np.ndarray:
     return (labels if labels.ndim == 1 else labels.min(1, initial=0)) >= 0
 
 
+def evenly(rows: np.ndarray, most: int) -> np.ndarray:
+    """So many of the rows at most, evenly spaced."""
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(np.int64)]
+
+
 def count_by_class(labels: np.ndarray, classes: int) -> np.ndarray:
     """[C] int64, images of each class."""
     if labels.ndim == 1:

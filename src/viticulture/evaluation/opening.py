@@ -10,13 +10,17 @@ import torch
 from torch import Tensor
 
 from ..data.channels import RGB, PixelFormat
+from ..data.dataset import prepare_test
 from ..data.decode import DECODED, Decoded, DecodedImage, Unreadable, decode, image_size
-from ..data.images import Records, StoredImages
+from ..data.images import Images, Records, StoredImages
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
 from ..data.sources.folders import images_among, scan
+from ..data.sources.source import Source
 from ..errors import UserError
 from ..text import readable
+from ..training.progress import showing
+from ..training.recipe import Recipe
 from .subject import Subject
 
 MAX_SENT_PIXELS = 50_000_000
@@ -95,6 +99,13 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
     known = [name for name, error in zip(names, errors, strict=True) if not error]
     records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
     return OpenedItems(StoredImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
+
+
+def read_unseen(recipe: Recipe, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
+    """Images that a run has never seen, kept as its recipe keeps its own, and what was skipped (`prepare_test`)."""
+    with showing("reading images") as progress:
+        skip = recipe.section("data").skip_unreadable
+        return prepare_test(data, classes, recipe.section("images"), skip, progress)
 
 
 def decoded(

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import torch
 
-from ..data.dataset import prepare_test, remarks_on_test
+from ..data.dataset import remarks_on_test
 from ..data.images import Images, StoredImages
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError, counted
 from ..models.weights.files import load
-from ..training.progress import showing
 from ..training.run_inputs import dataset_of, recipe_of
 from ..training.rundir import RunDir
 from .accuracy import Evaluation
 from .evaluate import check_classes, results_of
 from .kept import name_of
+from .opening import read_unseen
 from .results import Result
 
 BATCH = 256  # images whose pixels are compared at once
@@ -47,10 +47,8 @@ def evaluate_other(run: RunDir, data: str | Source) -> OtherImages:
     recipe = recipe_of(run)
     _, task, _ = load(run.weights(run.which()[0]))
     check_classes(run, task.classes)
-    skip = recipe.section("data").skip_unreadable
     source = data if isinstance(data, Source) else open_source(data)
-    with showing("reading images") as progress:
-        images, skipped = prepare_test(source, task.classes, recipe.section("images"), skip, progress)
+    images, skipped = read_unseen(recipe, source, task.classes)
     name = name_of(data)
     warnings = [*remarks_on_test(source, skipped), *taught_by(run, images)]
     return OtherImages(name, results_of(run, recipe, name, images), warnings)

@@ -197,18 +197,17 @@ def _matrix(result: Evaluation, classes: Sequence[str]) -> list[list[str]]:
     return [heading, *([cell(name), *map(str, row)] for name, row in zip(classes, result.confusion, strict=True))]
 
 
-def confused(counts: Any, names: Sequence[str], most: int = 8) -> list[tuple[str, str, int]]:
-    """True class, what it was taken for, how often; the most frequent first.
+def confused(counts: Any, names: Sequence[str]) -> list[tuple[str, str, int]]:
+    """True class, what it was taken for, how often, of the eight pairs that are most frequent.
 
     Args:
         counts: by true class (row) and said class (column).
         names: of the rows and columns.
-        most: how many are given.
     """
-    return [(cell(names[i]), cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, most)]
+    return [(cell(names[i]), cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, 8)]
 
 
-def _weakest(result: Evaluation, most: int = 5) -> list[tuple[str, float, int]]:
-    """Class, recall and images of the classes that are found least often."""
+def _weakest(result: Evaluation) -> list[tuple[str, float, int]]:
+    """Class, recall and images of the five classes that are found least often."""
     known = [(cell(s.name), s.recall, s.support) for s in result.per_class if s.recall is not None]
-    return sorted(known, key=lambda row: row[1])[:most]
+    return sorted(known, key=lambda row: row[1])[:5]

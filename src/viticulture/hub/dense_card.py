@@ -59,10 +59,10 @@ def _metadata(repository: str, facts: dict[str, Any], results: DenseEvaluations,
     return metadata_of(repository, facts, split_of(results.counts), use, measured)
 
 
-def _weakest(result: DenseEvaluation, most: int = 5) -> list[tuple[str, float]]:
-    """Class, and its AP or IoU, of the classes that are told worst."""
+def _weakest(result: DenseEvaluation) -> list[tuple[str, float]]:
+    """Class, and its AP or IoU, of the five classes that are told worst."""
     if isinstance(result, ObjectsEvaluation):
         known = [(cell(each.name), each.ap) for each in result.boxes.per_class if each.ap is not None]
     else:
         known = [(cell(each.name), each.iou) for each in result.per_class if each.iou is not None]
-    return sorted(known, key=lambda row: row[1])[:most]
+    return sorted(known, key=lambda row: row[1])[:5]

@@ -214,8 +214,7 @@ class MAE(Method):
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """The loss under masks that are the same for every epoch."""
         images = batch["image"]
-        noise = torch.rand(len(images), self.batch_spec.noise, generator=torch.Generator().manual_seed(0))
-        kept, masked = split(noise.to(images.device), self.mask_ratio)
+        kept, masked = split(self.batch_spec.noise_of(images), self.mask_ratio)
         return {"loss": self._distance(self._painted(images, kept, masked), images, masked)}
 
     def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

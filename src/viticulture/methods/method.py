@@ -83,6 +83,11 @@ class BatchSpec:
         """Whether more is known of an image than what it shows as a whole: objects, or classes of its pixels."""
         return self.contents in ("objects", "pixels")
 
+    def noise_of(self, images: Tensor, seed: int = 0) -> Tensor:
+        """The noise of as many images, which nobody drew for them: the same for every batch of that size."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.rand(len(images), self.noise, generator=generator).to(images.device)
+
 
 @dataclass(frozen=True)
 class Course:

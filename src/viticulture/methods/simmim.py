@@ -93,8 +93,7 @@ class SimMIM(Method):
     def measures(self, batch: Batch) -> dict[str, Tensor]:
         """The loss under masks that are the same for every epoch."""
         images = batch["image"]
-        noise = torch.rand(len(images), self.batch_spec.noise, generator=torch.Generator().manual_seed(0))
-        mask = self.mask(noise.to(images.device))
+        mask = self.mask(self.batch_spec.noise_of(images))
         return {"loss": self._distance(self._painted(self.taps.output(images, mask), mask), mask, images)}
 
     def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ from .tables.dense import dense_inspected, dense_predictions, dense_summary
 from .tables.inspection import inspected
 from .tables.multilabel import labels_predictions, labels_summary, per_label
 from .tables.results import LONGEST_LIST, Evaluated, per_class, percent, summary
-from .tables.sheet import Cell, Column, Sheet, print_table
+from .tables.sheet import Cell, Column, Sheet, print_table, unread
 from .tables.stages import plan_sheet
 from .tables.study import failures, results_sheet
 from .tables.study import plan_sheet as study_sheet
@@ -221,14 +221,6 @@ def _predictions(predictions: list[Prediction]) -> Sheet:
     rows = []
     for prediction in predictions:
         more = [f"{name} {percent(share)}" for name, share in prediction.top[1:]] or [""] * len(places)
-        rows.append(
-            (
-                prediction.name,
-                prediction.label,
-                prediction.probability if prediction.label else None,
-                *more,
-                prediction.error,
-            )
-        )
-    broken = sum(bool(prediction.error) for prediction in predictions)
-    return Sheet("", columns, rows, f"{broken} of {len(predictions)} images could not be read" if broken else "")
+        share = prediction.probability if prediction.label else None
+        rows.append((prediction.name, prediction.label, share, *more, prediction.error))
+    return Sheet("", columns, rows, unread([prediction.error for prediction in predictions]))

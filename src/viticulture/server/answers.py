@@ -97,7 +97,6 @@ def answerer(run: RunDir, weights: str = "") -> ClassAnswerer:
 
 def _taps(subject: Subject) -> Taps | None:
     try:
-        taps = Taps(subject.network, frozenset({"attention"}))
+        return Taps(subject.network, frozenset({"attention"}))
     except UserError:  # a CNN
         return None
-    return taps if taps.layout is not None and taps.layout.attention else None

@@ -18,7 +18,7 @@ from ..training.data import load_dataset, open_for
 from ..training.recipe import Recipe, method_class
 from ..training.references import check_given
 from .declare.grid import Candidate
-from .declare.terms import Subset, Where
+from .declare.terms import Where
 from .folder import StudyDir
 from .plan.pace import Pace, measure_pace
 from .plan.plan import IMAGE_SIZE, VIEWS, Key, Plan, dearest, make_plan, survivors
@@ -53,10 +53,8 @@ def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: st
 def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: str) -> Plan:
     grid, facts = study.grid, study.facts
     known = Plan.from_dict(facts["plan"]) if "plan" in facts else None
-    wanted: list[tuple[Candidate, Subset]] = [
-        (candidate, subset) for candidate in grid.candidates for subset in grid.subsets.each()
-    ]
-    if known is not None and all((candidate.name, subset.name) in known.epochs for candidate, subset in wanted):
+    wanted = {(candidate.name, subset.name) for candidate in grid.candidates for subset in grid.subsets.each()}
+    if known is not None and wanted <= known.epochs.keys():
         return known
     rivals = len(grid.candidates)
     if grid.terms.halving and survivors(rivals) == rivals:

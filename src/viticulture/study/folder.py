@@ -153,9 +153,8 @@ class StudyDir:
         unnamed = {name for name in known if self._asks_for_weights(name)}
         for candidate in self.grid.candidates:
             name = self.slugs[candidate.name]
-            if name in unnamed and entries.get(candidate.name) != entry(
-                candidate
-            ):  # it could not begin, and now its weights have a name
+            # It could not begin, and now its weights have a name.
+            if name in unnamed and entries.get(candidate.name) != entry(candidate):
                 entries.pop(candidate.name, None)
                 known.pop(name, None)
             if entries.setdefault(candidate.name, entry(candidate)) != entry(candidate):

@@ -41,6 +41,12 @@ def patch_size(wanted: Student, task: Task) -> int | None:
     return fitting_patch(wanted.name, task.image_size) if wanted.patch_size is None else wanted.patch_size
 
 
+def student_of(recipe: Recipe, task: Task) -> nn.Module:
+    """A recipe's student with random weights."""
+    wanted: Student = recipe.section("student")
+    return create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+
+
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
     """The method with its student and guides, initialized from the seed, and remarks about the weights it is given."""
     check_parts(recipe)
@@ -49,7 +55,7 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     torch.manual_seed(seed)
     made = method_class(recipe)
     shown = replace(task, classes=()) if made.batch_spec.dense else task  # detectors bring heads of their own
-    student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options)
+    student = student_of(recipe, shown)
     remarks = initialize(student, wanted.init, wanted.init_blocks, shown.classes) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, task)

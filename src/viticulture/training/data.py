@@ -101,12 +101,11 @@ def load_dataset(
             if watch is not None:
                 watch(done, total)
 
+        sections = recipe.section("data"), recipe.section("images")
         if isinstance(source, DenseSource):
             masks = recipe.values["method"].get("masks", False)
-            data, images = recipe.section("data"), recipe.section("images")
-            dataset = prepare_dense(source, data, images, seed, progress, remembered, masks)
+            dataset = prepare_dense(source, *sections, seed, progress, remembered, masks)
         else:
-            sections = recipe.section("data"), recipe.section("images")
             dataset = prepare(source, *sections, seed, progress, remembered, spec.labels)
     return dataset if spec.labels else replace(dataset, classes=(), annotations={})
 

@@ -50,9 +50,14 @@ def lost_another(error: BaseException) -> bool:
     )
 
 
+def _of_several() -> bool:
+    """Whether this process trains with others that it has met."""
+    return distributed.is_available() and distributed.is_initialized()
+
+
 def of_every(own: Any) -> list[Any]:
     """What the processes of a training give, in their order; each must ask, and none gets on before the last."""
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if not _of_several():
         return [own]
     every: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(every, own)
@@ -61,7 +66,7 @@ def of_every(own: Any) -> list[Any]:
 
 def rank() -> int:
     """This process's place among those of a training."""
-    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+    return distributed.get_rank() if _of_several() else 0
 
 
 @contextmanager
@@ -76,7 +81,7 @@ def the_first_works() -> Iterator[None]:
 
     Raises: UserError in the others if the first process was killed.
     """
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if not _of_several():
         yield
         return
     store = distributed_c10d.PrefixStore(f"viticulture/{next(_endings)}", distributed_c10d._get_default_store())

@@ -255,26 +255,19 @@ def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any
 
 def _parsers(values: dict[str, Any]) -> dict[str, ArgumentParser]:
     """Dotted place -> a parser of the keys that may stand there. One for all would look every key up among all keys."""
-    return {
-        place: _parser_of(((place, made),), tuple(_with_class(values) & {place}))
-        for place, made in _constructors(values).items()
-    }
-
-
-def _with_class(values: dict[str, Any]) -> set[str]:
-    """Dotted places of the entries that say their class."""
-    return {f"{section}.{name}" for section in NAMED for name, made in values[section].items() if "class" in made}
+    named = {f"{section}.{name}" for section in NAMED for name, made in values[section].items() if "class" in made}
+    return {place: _parser_of(((place, made),), place in named) for place, made in _constructors(values).items()}
 
 
 @lru_cache(maxsize=256)  # a study, a table or a test reads many recipes of few parts; reading signatures is slow
-def _parser_of(constructors: tuple[tuple[str, type], ...], with_class: tuple[str, ...] = ()) -> ArgumentParser:
-    """A parser of the keywords of (place, class); `with_class` are the places of entries that say their class."""
+def _parser_of(constructors: tuple[tuple[str, type], ...], with_class: bool = False) -> ArgumentParser:
+    """A parser of the keywords of (place, class); `with_class`: of an entry that says its class."""
     parser = ArgumentParser(exit_on_error=False, add_help=False, prog="viticulture train DATA")
     for place, made in constructors:
         if place == "method":
             about = f"{', '.join(METHODS)}, or MODULE.CLASS"
             parser.add_argument("--method.name", type=str, default="supervised", help=about)
-        if place in with_class:
+        if with_class:
             parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
         parser.add_class_arguments(made, place, skip={*METHOD_GIVEN, *GUIDE_GIVEN})
     return parser

@@ -12,7 +12,7 @@ from ..data.sources.several import separated
 from ..data.sources.source import Source
 from ..data.sources.torchvision_sets import NAMES
 from ..data.stream import StreamImages
-from ..errors import UserError
+from ..errors import UserError, some
 from ..text import shell_word
 from .data import for_method, load_dataset, open_for
 from .raw import flat
@@ -30,11 +30,9 @@ def recipe_of(run: RunDir) -> Recipe:
     recipe = resolve(facts["recipe"], parse(run.text("recipe.yaml"), str(path)))
     now, then = flat(recipe.values), flat(resolve(facts["recipe"], facts.get("settings", recipe.values)).values)
     if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
-        shown = [f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed[:5]]
-        more = f" and {len(changed) - 5} more" if changed[5:] else ""
+        shown = some([f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed], 5)
         raise UserError(
-            f"{path} was changed after the run began: {', '.join(shown)}{more}; put it back, or begin a new run by it: "
-            f"{run.anew()}"
+            f"{path} was changed after the run began: {shown}; put it back, or begin a new run by it: {run.anew()}"
         )
     return replace(recipe, values=where_they_lie(run.path, recipe.values))
 

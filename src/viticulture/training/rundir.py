@@ -104,10 +104,7 @@ class RunDir:
         """The weights that the run holds, those that count first: best on validation, else last, then EMA."""
         kept = [name for name in WEIGHTS if (self.weights(name) / "config.json").exists()]
         if not kept and self.read("run.json")["status"] == "finished":
-            raise UserError(
-                f"{self.path} is finished, but its folder weights is gone or empty; bring back a copy, or train anew: "
-                f"{self.anew()}"
-            )
+            raise UserError(f"{self.path} is finished, but its folder weights is gone or empty{CURE}: {self.anew()}")
         if not kept:
             raise UserError(
                 f"{self.path} holds no weights yet; let it finish: viticulture resume {shell_word(self.whole)} "
@@ -204,7 +201,7 @@ class RunDir:
                 value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
             if not isinstance(value, kind):
                 what = "is missing" if value is _ABSENT else f"cannot be {value!r:.40}"
-                raise UserError(f"{run.path / 'run.json'} is damaged: {key} {what}; bring back a copy, or train anew")
+                raise UserError(f"{run.path / 'run.json'} is damaged: {key} {what}{CURE}")
         return run
 
     def check_there(self) -> None:

@@ -91,6 +91,11 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     return content
 
 
+def beneath(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """What of a state dict has names that begin so, by the rest of its names."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
 class KeepLast(Checkpoint):
     """Write last.ckpt at epochs' ends, and inside an epoch when the last one is too old.
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from noise import uniform
 from viticulture.data.augment.augment import TRANSFORMS, Augment
 from viticulture.data.augment.blur import Blur
 from viticulture.data.augment.crop import PaddedCrop, ResizedCrop, Squeeze
@@ -19,10 +20,6 @@ from viticulture.data.augment.transform import Transform
 from viticulture.errors import UserError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def uniform(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def pictures(count: int, side: int = 20) -> Tensor:

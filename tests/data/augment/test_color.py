@@ -9,6 +9,7 @@ from scipy.stats import kstest
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
+from noise import uniform
 from viticulture.data.augment.blur import Blur, gaussian
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.grayscale import Gray
@@ -16,10 +17,6 @@ from viticulture.data.augment.jitter import ORDERS, ColorJitter, brightness, con
 from viticulture.data.augment.solarize import Solarize
 from viticulture.data.augment.transform import Transform
 from viticulture.errors import UserError
-
-
-def uniform(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def pictures(count: int, height: int = 20, width: int = 28) -> Tensor:

@@ -9,13 +9,10 @@ from torchvision.transforms import CenterCrop as TorchCenterCrop
 from torchvision.transforms import RandomResizedCrop, Resize
 from torchvision.transforms.v2 import functional as F
 
+from noise import uniform
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import CenterCrop, PaddedCrop, ResizedCrop, Squeeze
 from viticulture.errors import UserError
-
-
-def uniform(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def pictures(count: int, height: int, width: int) -> Tensor:

@@ -9,12 +9,9 @@ from scipy.stats import ks_2samp, kstest
 from timm.data.random_erasing import RandomErasing
 from torch import Tensor
 
+from noise import uniform
 from viticulture.data.augment.erase import Erase, erase_masks, erase_slices
 from viticulture.errors import UserError
-
-
-def uniform(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def read_boxes(images: Tensor) -> Tensor:

@@ -8,14 +8,11 @@ from scipy.stats import beta, kstest
 from timm.data.mixup import Mixup
 from torch import Tensor
 
+from noise import uniform
 from viticulture.data.augment.mix import Mix
 from viticulture.errors import UserError
 
 HEIGHT, WIDTH, CLASSES = 12, 20, 5
-
-
-def uniform(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def batch(count: int) -> tuple[Tensor, Tensor]:

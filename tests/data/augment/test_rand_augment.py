@@ -11,6 +11,7 @@ from PIL import Image
 from scipy.stats import ks_2samp
 from torch import Tensor
 
+from noise import uniform
 from viticulture.data.augment.rand_augment import OPERATIONS, Drawn, RandAugment, apply
 from viticulture.errors import UserError
 
@@ -18,10 +19,6 @@ FILL = (124, 116, 104)
 NAMES = dict(zip(OPERATIONS, theirs._RAND_INCREASING_TRANSFORMS, strict=True))
 BICUBIC = Image.Resampling.BICUBIC
 EXACT = ("equalize", "invert", "posterize", "solarize", "solarize_add", "color", "contrast", "brightness")
-
-
-def uniform(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def pictures(count: int, height: int = 24, width: int = 32) -> Tensor:

@@ -11,13 +11,13 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from boot_names import AGENT, both, renamed
 from boot_names import agent as ours
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
-from networks import BACKENDS, error
+from networks import BACKENDS, error, random_images
 from slowly import slow_but
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
@@ -47,10 +47,6 @@ def randomized(module: nn.Module, seed: int = 0) -> nn.Module:
                 noise = 0.5 * (torch.rand(tensor.shape, generator=generator) - 0.5)
                 tensor.copy_(1 + noise if name.endswith("running_var") else noise)
     return module
-
-
-def pixels_of(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(5))
 
 
 @pytest.mark.parametrize(("name", "heads", "norm"), [("convsl_prenorm", 9, "pre"), ("manyhead6_postnorm", 6, "post")])
@@ -188,7 +184,7 @@ def test_maps_have_the_published_sizes_and_follow_the_patch(
     """
     sizes = Sizes(patch, embed_dim=4, depth=depth, num_heads=1, hidden=4)
     agent = AgentCNN(sizes, AgentShape(stem=stem, pool_after=pools), num_classes=3).eval()
-    _, maps = agent.watch(pixels_of(2, 3, pixels, 2 * pixels))
+    _, maps = agent.watch(random_images(2, 3, pixels, 2 * pixels))
     assert [tuple(found.shape) for found in maps] == [(2, 4, side, 2 * side) for side in rows]
     assert [info["reduction"] for info in agent.feature_info] == [pixels // side for side in rows]
     assert depth - 1 not in agent.pool_after  # nobody would see it but the head
@@ -197,7 +193,7 @@ def test_maps_have_the_published_sizes_and_follow_the_patch(
 def test_watching_changes_nothing_and_taps_see_the_same() -> None:
     """Logits of `watch` and of the plain pass are the same bits; maps are the blocks' outputs."""
     agent = randomized(AgentCNN(TINY, num_classes=5)).eval()
-    images = pixels_of(2, 3, 64, 96)
+    images = random_images(2, 3, 64, 96)
     logits, maps = agent.watch(images)
     assert torch.equal(agent(images), logits)
     readings = Taps(agent, frozenset({"blocks"}))(images)
@@ -209,7 +205,7 @@ def test_watching_changes_nothing_and_taps_see_the_same() -> None:
 def test_the_stem_is_that_of_the_code_not_of_the_paper() -> None:
     """conv 7x7 s2, BN, GELU, max-pool 3x3 s2, conv 3x3 s2 with bias, written out; Table 7 says max-pool 2x2."""
     stem = randomized(ResStem(Sizes(embed_dim=8), 6, 3, "usual")).eval()
-    weights, images = stem.state_dict(), pixels_of(2, 3, 48, 32)
+    weights, images = stem.state_dict(), random_images(2, 3, 48, 32)
     y = F.conv2d(images, weights["conv1.weight"], stride=2, padding=3)
     y = F.batch_norm(y, *(weights[f"norm.{name}"] for name in ("running_mean", "running_var", "weight", "bias")))
     y = F.max_pool2d(F.gelu(y), 3, stride=2, padding=1)
@@ -225,7 +221,7 @@ def test_dropout_acts_inside_the_mlp_alone() -> None:
     sizes = Sizes(embed_dim=4, depth=1, num_heads=9, hidden=8, dropout=0.0)
     agent = AgentCNN(sizes, AgentShape(stem="plain", dropout=1 - 1e-9), num_classes=3)
     randomized(agent).train()
-    x = pixels_of(3, 4, 6, 6)
+    x = random_images(3, 4, 6, 6)
     block = agent.blocks[0]
     branch = block(x) - x - block.conv(block.norm1(x))
     torch.testing.assert_close(branch, block.mlp.fc2.bias[:, None, None].expand_as(branch), rtol=0, atol=1e-5)
@@ -283,7 +279,7 @@ def test_an_agent_is_made_from_any_plain_vit_and_from_dhvt(
     vit = create_student(student, asked, patch, options)
     assert sizes_of(vit) == sizes
     agent = agent_for(vit, asked)
-    logits, maps = agent.watch(pixels_of(2, 3, pixels, pixels))
+    logits, maps = agent.watch(random_images(2, 3, pixels, pixels))
     assert logits.shape == (2, 3)
     tokens = (pixels // sizes.patch_size) ** 2
     for found in maps:
@@ -325,7 +321,7 @@ def test_what_cannot_work_is_refused_with_its_remedy(
 def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: str) -> None:
     """One graph for the watched pass; either memory layout; bfloat16 within its precision, all gradients float32."""
     agent = randomized(AgentCNN(TINY, AgentShape(norm=norm), num_classes=5)).eval()
-    images = pixels_of(4, 3, 64, 64)
+    images = random_images(4, 3, 64, 64)
     logits, maps = agent.watch(images)
     torch.testing.assert_close(agent(images.contiguous(memory_format=torch.channels_last)), logits)
     moved = copy.deepcopy(agent).to(memory_format=torch.channels_last)
@@ -353,7 +349,7 @@ def test_registered_agents_are_ordinary_students(name: str, tmp_path: Path) -> N
     randomized(student).eval()
     save(student, tmp_path, task())
     again, known, _ = load(tmp_path)
-    images = pixels_of(2, 3, 32, 32)
+    images = random_images(2, 3, 32, 32)
     assert torch.equal(again(images), student(images))
     assert known == task()
 

@@ -26,7 +26,7 @@ class Blur(Transform):
 
     def __init__(self, probability: float = 0.5, sigma: tuple[float, float] = (0.1, 2.0)) -> None:
         check_share("blur", "probability", probability)
-        check_range("blur", "sigma", sigma, 0)
+        check_range("blur", "sigma", sigma)
         self.probability, self.sigma = probability, sigma
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:

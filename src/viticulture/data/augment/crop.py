@@ -75,8 +75,8 @@ class ResizedCrop(BoxCrop):
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
         interpolation: Interpolation = "bicubic",
     ) -> None:
-        check_range("resized_crop", "scale", scale, 0, 1)
-        check_range("resized_crop", "ratio", ratio, 0)
+        check_range("resized_crop", "scale", scale, 1)
+        check_range("resized_crop", "ratio", ratio)
         self.scale, self.ratio, self.interpolation = scale, ratio, checked(interpolation)
 
     def boxes(self, u: Tensor, sizes: Tensor, image_size: tuple[int, int]) -> Tensor:

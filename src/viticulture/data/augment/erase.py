@@ -42,8 +42,8 @@ class Erase(Transform):
         check_share("erase", "probability", probability)
         if mode not in ("pixel", "const"):
             raise UserError(f"erase.mode must be pixel or const, got {mode!r}")
-        check_range("erase", "area", area, 0, 1)
-        check_range("erase", "aspect", aspect, 0)
+        check_range("erase", "area", area, 1)
+        check_range("erase", "aspect", aspect)
         self.probability, self.mode, self.area, self.aspect = probability, mode, area, aspect
 
     def boxes(self, u: Tensor, height: int, width: int) -> Tensor:

@@ -70,7 +70,7 @@ class ScaleJitter(Placed):
     columns = 3
 
     def __init__(self, scale: tuple[float, float] = (0.1, 2.0), interpolation: Interpolation = "bilinear") -> None:
-        check_range("scale_jitter", "scale", scale, 0)
+        check_range("scale_jitter", "scale", scale)
         checked(interpolation)
         self.scale, self.interpolation = scale, interpolation
 

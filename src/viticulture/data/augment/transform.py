@@ -72,9 +72,8 @@ def check_share(owner: str, name: str, value: float) -> None:
         raise UserError(f"{owner}.{name} must lie between 0 and 1, got {value}")
 
 
-def check_range(owner: str, name: str, value: tuple[float, float], low: float, high: float = float("inf")) -> None:
-    """Raise UserError unless low <= value[0] <= value[1] <= high; the low end itself is open where it is 0."""
-    if len(value) != 2 or not low <= value[0] <= value[1] <= high or (low == 0 and value[0] == 0):
-        least = "above 0" if low == 0 else f"at least {low}"
-        most = "" if high == float("inf") else f" and at most {high}"
-        raise UserError(f"{owner}.{name} must be a pair (low, high), {least}{most}, got {tuple(value)}")
+def check_range(owner: str, name: str, value: tuple[float, float], most: float = float("inf")) -> None:
+    """Raise UserError unless 0 < value[0] <= value[1] <= most."""
+    if len(value) != 2 or not 0 < value[0] <= value[1] <= most:
+        within = "above 0" + ("" if most == float("inf") else f" and at most {most}")
+        raise UserError(f"{owner}.{name} must be a pair (low, high), {within}, got {tuple(value)}")

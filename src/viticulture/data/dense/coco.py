@@ -23,7 +23,7 @@ from ...errors import UserError, counted
 from ...keywords import BITS
 from ...text import readable
 from ..annotations import NOTHING, Objects
-from ..sources.folders import holds_image, scan
+from ..sources.folders import by_name, holds_image, scan
 from ..sources.json_lists import unlisted
 from ..sources.labels import split_of
 from ..sources.several import YES
@@ -124,11 +124,7 @@ def _root(path: Path) -> Path:
 
 def _images(root: Path) -> dict[str, list[str]]:
     """Paths of the images below a folder, by their names."""
-    below: dict[str, list[str]] = {}
-    for entry in scan(root)[0]:
-        if holds_image(entry.path):
-            below.setdefault(entry.path.rpartition("/")[2], []).append(entry.path)
-    return below
+    return by_name(file for file in scan(root)[0] if holds_image(file.path))
 
 
 def _is_listing(file: Path) -> bool:

@@ -25,7 +25,7 @@ from ..annotations import UNLABELED
 from ..decode import reason
 from ..orientation import UPRIGHT, exif_orientation
 from ..sources.folders import images_among, scan
-from .source import DenseSource, check_names, images_of, split_by_folder
+from .source import DenseSource, beside, check_names, images_of, split_by_folder
 
 NAMES = "classes.json"
 NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling
@@ -45,7 +45,7 @@ def open_masks(root: Path) -> DenseSource:
     files = [file.path for file in scanned]
     paths = sorted(file.path for file in images_among([f for f in scanned if "images" in f.path.split("/")[:-1]]))
     masks = {path.rpartition(".")[0]: path for path in files if path.lower().endswith(".png")}
-    wanted = {path: _mask_of(path) for path in paths}
+    wanted = {path: beside(path, "masks") for path in paths}
     if missing := [path for path, stem in wanted.items() if stem not in masks]:
         raise UserError(f"{root} has {counted(len(missing), 'image')} without a mask in PNG: {some(missing, 5)}")
     if shared := [stem for stem, images in Counter(wanted.values()).items() if images > 1]:
@@ -129,13 +129,6 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 def _folders(root: Path) -> list[Path]:
     return [entry for entry in sorted(root.iterdir()) if entry.is_dir()]
-
-
-def _mask_of(path: str) -> str:
-    """The path of an image's mask without its ending."""
-    parts = path.rpartition(".")[0].split("/")
-    place = len(parts) - 1 - parts[::-1].index("images")
-    return "/".join([*parts[:place], "masks", *parts[place + 1 :]])
 
 
 def _names(root: Path, masks: Sequence[Path]) -> dict[int, str]:

@@ -351,6 +351,3 @@ def _fingerprint(held: Annotations) -> str:
         for part in torch.split(held.rows, 64):
             hashed.update(held.pixels[part].numpy().tobytes())
     return hashed.hexdigest()
-
-
-__all__ = ["UNLABELED", "counts", "prepare_dense"]

@@ -71,6 +71,13 @@ def folders_of(path: str) -> list[str]:
     return path.split("/")[:-1]
 
 
+def beside(path: str, folder: str) -> str:
+    """The path without ending of what lies beside an image: below `folder` in place of the innermost folder images."""
+    parts = path.rpartition(".")[0].split("/")
+    place = len(parts) - 1 - parts[::-1].index("images")
+    return "/".join([*parts[:place], folder, *parts[place + 1 :]])
+
+
 def split_by_folder(path: str) -> str:
     """The split that a folder on a path names; train where none does."""
     return next((kind for part in folders_of(path) if (kind := split_of(part)) is not None), "train")

@@ -18,7 +18,7 @@ from ...disk import read_text
 from ...errors import UserError, counted, some
 from ..annotations import NOTHING, Objects
 from ..sources.files import is_image
-from ..sources.folders import holds_image, images_among, scan
+from ..sources.folders import by_name, holds_image, images_among, scan
 from ..sources.labels import natural
 from ..sources.several import YES
 from .source import DenseSource, check_names, folders_of, images_of, objects_of
@@ -33,11 +33,8 @@ def is_voc(root: Path) -> bool:
 def open_voc(root: Path) -> DenseSource:
     """Open such a folder."""
     files_below = scan(root)[0]
-    below: dict[str, list[str]] = {}
+    below = by_name(file for file in files_below if holds_image(file.path))
     stems: dict[str, list[str]] = {}
-    for entry in files_below:
-        if holds_image(entry.path):
-            below.setdefault(Path(entry.path).name, []).append(entry.path)
     for entry in images_among(files_below):
         stems.setdefault(Path(entry.path).stem, []).append(entry.path)
     files = sorted((root / "Annotations").glob("*.xml"))

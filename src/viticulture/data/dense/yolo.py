@@ -24,7 +24,7 @@ from ..sources.files import open_file
 from ..sources.folders import holds_image, images_among, scan
 from ..sources.labels import split_of
 from ..sources.listed import lines_of
-from .source import DenseSource, check_names, folders_of, images_of, objects_of, split_by_folder
+from .source import DenseSource, beside, check_names, folders_of, images_of, objects_of, split_by_folder
 
 
 def is_yolo(root: Path) -> bool:
@@ -55,8 +55,8 @@ def open_yolo(root: Path) -> DenseSource:
         raise UserError(f"{root} has labels, but no images in a folder called images")
     passed = sorted({file.path for file in among} - {*paths})
     notes = [f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}"] if passed else []
-    beside = sorted(file.path for file in files if "labels" in folders_of(file.path))
-    listing = {path[:-4] + ".txt": path for path in beside if path.lower().endswith(".txt")}
+    texts = sorted(file.path for file in files if "labels" in folders_of(file.path))
+    listing = {path[:-4] + ".txt": path for path in texts if path.lower().endswith(".txt")}
     own = {_labels_of(file.path) for file in among} | {names.relative_to(root).as_posix()}
     idle = sorted(listing[path] for path in listing.keys() - own)
     notes += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
@@ -109,9 +109,9 @@ def _named(root: Path, entry: Any, start: str, paths: Collection[str]) -> Iterat
     for name in map(str, entry if isinstance(entry, list) else [entry]):
         for end in _ends(f"{start}/{name}"):
             if end.endswith(".txt") and (root / end).is_file():
-                beside = end.rpartition("/")[0]
+                around = end.rpartition("/")[0]
                 for _, line in lines_of(root / end):
-                    yield next((place for place in _ends(f"{beside}/{line}") if place in paths), "")
+                    yield next((place for place in _ends(f"{around}/{line}") if place in paths), "")
                 break
             if below := [path for path in paths if path.startswith(f"{end}/" if end else "")]:
                 yield from below
@@ -142,9 +142,7 @@ def _names_file(root: Path) -> Path | None:
 
 def _labels_of(path: str) -> str:
     """The path of an image's labels."""
-    parts = path.rpartition(".")[0].split("/")
-    place = len(parts) - 1 - parts[::-1].index("images")
-    return "/".join([*parts[:place], "labels", *parts[place + 1 :]]) + ".txt"
+    return f"{beside(path, 'labels')}.txt"
 
 
 def _yolo(image: Path, file: Path, classes: Sequence[str], keypoints: int) -> Objects:

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from ...errors import UserError, counted, shortened, some
 from .files import is_image
-from .folders import scan
+from .folders import by_name, scan
 from .inaturalist import open_inaturalist
 from .listed import Listed, from_list
 from .several import JOINT
@@ -67,10 +67,7 @@ def open_json(path: Path) -> Source:
 
 
 def _source(path: Path, entries: Sequence[Entry]) -> Source:
-    below: dict[str, list[str]] = {}
-    for file in scan(path.parent)[0]:
-        if is_image(file.path):
-            below.setdefault(file.path.rpartition("/")[2], []).append(file.path)
+    below = by_name(file for file in scan(path.parent)[0] if is_image(file.path))
     places = {entry.path: _place(entry.path, path.parent, below) for entry in entries}
     if missing := [shortened(name) for name, place in places.items() if place is None]:
         raise UserError(

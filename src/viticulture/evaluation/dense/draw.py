@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...data.annotations import UNLABELED, Objects
+from ...data.dense.outlines import bitmap
 from .objects import pairs
 from .subject import Found
 
@@ -52,8 +53,6 @@ def draw_found(image: Picture, detections: Found, names: Sequence[str], least: f
     canvas = image.copy()
     kept = np.flatnonzero(detections.scores >= least)
     if detections.outlines is not None:
-        from ...data.dense.outlines import bitmap
-
         for i in kept:
             inside = bitmap(detections.outlines[i], *image.shape[:2]).astype(bool)
             canvas[inside] = (canvas[inside] + np.array(color_of(int(detections.labels[i]))) * 1.0) / 2

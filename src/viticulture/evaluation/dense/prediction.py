@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ...data.dense.coco import Numbering
+from ...data.dense.outlines import bitmap, encoded
 from ...outputs import csv_text
 from ..predict import class_columns
 from .draw import Picture, draw_classes, draw_found, palette
@@ -167,8 +168,6 @@ def _scaled(detections: Found, size: tuple[int, int], wanted: tuple[int, ...]) -
     """What was found in an image of one size, in its smaller picture of another."""
     if size == wanted:
         return detections
-    from ...data.dense.outlines import bitmap, encoded
-
     ratio = np.tile(np.array(wanted[::-1]) / size[::-1], 2).astype(np.float32)
     outlines = detections.outlines and [encoded(_thinned(bitmap(each, *size), wanted)) for each in detections.outlines]
     return replace(detections, boxes=detections.boxes * ratio, outlines=outlines)

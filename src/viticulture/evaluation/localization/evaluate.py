@@ -12,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ...data.dataset import Dataset, prepare_test
+from ...data.dataset import Dataset
 from ...data.images import Images
 from ...errors import UserError
 from ...models.taps import Taps, layout
 from ...models.weights.files import load
 from ...scores.objects import box_overlaps
-from ...training.progress import showing
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
 from ..evaluate import check_one_class
 from ..kept import checksum_of
+from ..opening import read_unseen
 from ..subject import Subject, of_run, pictures
 from .boxes import boxes_of, in_view
 from .metrics import (
@@ -54,9 +54,7 @@ def other_images(run: RunDir, data: str) -> Images:
     recipe = recipe_of(run)
     _, task, _ = load(run.weights(run.which()[0]))
     check_one_class(run, task)
-    with showing("reading images") as progress:
-        skip = recipe.section("data").skip_unreadable
-        return prepare_test(data, task.classes, recipe.section("images"), skip, progress)[0]
+    return read_unseen(recipe, data, task.classes)[0]
 
 
 def class_taps(student: nn.Module) -> Taps:

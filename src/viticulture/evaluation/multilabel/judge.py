@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...data.dataset import Dataset, prepare_test, remarks_on_test
+from ...data.dataset import Dataset, remarks_on_test
 from ...data.images import Images, StoredImages
 from ...data.sources.source import Source
 from ...errors import UserError
 from ...models.views import told
 from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
-from ...training.progress import showing
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
 from ..accuracy import Predictions, collect
 from ..kept import Results, keep_results, name_of
 from ..kept_weights import of_each
+from ..opening import read_unseen
 from ..other import taught_by
 from ..reference import MOST_IMAGES, raw_pixels
 from ..results import Result
@@ -75,13 +75,10 @@ def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]
 
     Raises: UserError if they have labels that the run does not know, or show none.
     """
-    recipe = recipe_of(run)
     classes = run.read("run.json")["data"]["classes"]
     if not source.classes:
         raise UserError(f"{source.name} has no labels to judge by")
-    with showing("reading images") as progress:
-        skip = recipe.section("data").skip_unreadable
-        images, skipped = prepare_test(source, classes, recipe.section("images"), skip, progress)
+    images, skipped = read_unseen(recipe_of(run), source, classes)
     if not _shows_labels(images):
         raise UserError(f"no image of {source.name} shows a label, so there is no average precision to measure by it")
     results = {}

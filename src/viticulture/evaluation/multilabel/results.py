@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...keywords import rebuilt
 from ...scores.labels import UNDECIDED
 from ...training.rundir import RunDir
 from ..accuracy import Predictions
 from ..kept import Results, keep_arrays, kept_arrays, read_results
-from .labels import LabelScore, LabelsEvaluation
+from .labels import LabelsEvaluation
 
 RESULTS, ANSWERS = "multilabel.json", "multilabel.npz"
 
@@ -32,13 +33,8 @@ def read_labels(run: RunDir) -> LabelEvaluations | None:
 
 
 def _from_dict(content: Mapping[str, Any]) -> LabelEvaluations:
-    def made(result: Mapping[str, Any]) -> LabelsEvaluation:
-        low, high = result["interval"]
-        scores = tuple(LabelScore(**each) for each in result["per_label"])
-        changed = {"interval": (low, high), "per_label": scores, "resampled": tuple(result["resampled"])}
-        return LabelsEvaluation(**{**result, **changed})
-
-    return LabelEvaluations(content["counts"], {key: made(result) for key, result in content["results"].items()})
+    results = {key: rebuilt(LabelsEvaluation, result) for key, result in content["results"].items()}
+    return LabelEvaluations(content["counts"], results)
 
 
 def thresholds_of(run: RunDir, weights: str, classes: int) -> list[float]:

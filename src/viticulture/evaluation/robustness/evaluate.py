@@ -39,6 +39,7 @@ from ...training.rundir import RunDir
 from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
 from ..kept import checksum_of, name_of, read_kept, still_there
+from ..opening import read_unseen
 from ..subject import Subject, of_run
 from .corrupted import BATCH, Batches, Views, corrupted
 from .imagenet import IMAGENET_CLASSES, are_imagenets, by_number, is_numbered, is_part, named_like
@@ -151,12 +152,9 @@ def _judge_relabeled(run: RunDir, context: _Context, blank: Robustness, file: Pa
 
 def _evaluate_part(run: RunDir, context: _Context, blank: Robustness, source: Source) -> Robustness:
     """ImageNet-A, -R: as they are, with the answers that they allow."""
-    skip = context.recipe.section("data").skip_unreadable
-    with showing("reading images") as progress:
-        images, _ = prepare_test(source, context.subject.task.classes, context.recipe.section("images"), skip, progress)
-    among = torch.tensor(
-        [name in source.classes for name in context.subject.task.classes], device=context.subject.device
-    )
+    classes = context.subject.task.classes
+    images, _ = read_unseen(context.recipe, source, classes)
+    among = torch.tensor([name in source.classes for name in classes], device=context.subject.device)
     heads = context.heads(_first(images, context))
     clean = context.errors(_views(images, context.subject), heads, among)
     result = replace(
@@ -206,11 +204,7 @@ def _evaluate_corrupted(
         if images is None:
             raise UserError(f"{dataset.name} has neither test nor validation images; name other data to judge by")
     else:
-        skip = context.recipe.section("data").skip_unreadable
-        with showing("reading images") as progress:
-            images, _ = prepare_test(
-                source, context.subject.task.classes, context.recipe.section("images"), skip, progress
-            )
+        images, _ = read_unseen(context.recipe, source, context.subject.task.classes)
     numbers = torch.linspace(0, len(images) - 1, min(limit or len(images), len(images))).round().long()
     some = images.part(numbers)
     clean = Views(lambda: _views(some, context.subject), some.records.labels, numbers, context.subject.task.image_size)

@@ -40,18 +40,16 @@ def relabeled(names: Sequence[str], truth: Sequence[Sequence[int]]) -> tuple[Ten
 
     Raises: UserError if an image is none of ImageNet's validation set, or none has a class.
     """
-    kept: list[int] = []
+    answers: dict[int, Sequence[int]] = {}
     for place, name in enumerate(names):
         match = _NUMBER.search(name)
         if match is None or not 1 <= int(match[1]) <= len(truth):
             raise UserError(f"{name} is none of ImageNet's validation images; a run that was tested on those is needed")
-        if truth[int(match[1]) - 1]:
-            kept.append(place)
-    if not kept:
+        if labels := truth[int(match[1]) - 1]:
+            answers[place] = labels
+    if not answers:
         raise UserError("none of the run's test images has a true class there")
-    classes = torch.zeros(len(kept), IMAGENET_CLASSES, dtype=torch.bool)
-    for row, place in enumerate(kept):
-        match = _NUMBER.search(names[place])
-        assert match is not None
-        classes[row, truth[int(match[1]) - 1]] = True
-    return torch.tensor(kept), classes
+    classes = torch.zeros(len(answers), IMAGENET_CLASSES, dtype=torch.bool)
+    for row, labels in enumerate(answers.values()):
+        classes[row, labels] = True
+    return torch.tensor(list(answers)), classes

@@ -84,3 +84,9 @@ def _stride(image_size: tuple[int, int], grid: tuple[int, int]) -> int:
         height, width = image_size
         raise UserError(f"a map of {grid[0]}x{grid[1]} tokens does not tile an image of {height}x{width} pixels")
     return stride
+
+
+def undecayed(backbone: MapBackbone) -> set[str]:
+    """What `no_weight_decay` of a network around a backbone lists: what the student does, and relative positions."""
+    listed: set[str] = getattr(backbone.student, "no_weight_decay", set)()
+    return {f"backbone.student.{name}" for name in listed} | {"*.rel_pos_h", "*.rel_pos_w"}

@@ -25,7 +25,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNN, MaskRCNNHeads, Mask
 from torchvision.models.detection.rpn import RPNHead
 
 from ...errors import UserError
-from .backbone import MapBackbone
+from .backbone import MapBackbone, undecayed
 from .pyramid import SimpleFeaturePyramid
 
 Target = dict[str, Tensor]
@@ -140,9 +140,8 @@ class Detector(nn.Module):
         return results
 
     def no_weight_decay(self) -> set[str]:
-        """timm's habit: what the student lists, and relative positions."""
-        listed: set[str] = getattr(self.backbone.student, "no_weight_decay", set)()
-        return {f"backbone.student.{name}" for name in listed} | {"*.rel_pos_h", "*.rel_pos_w"}
+        """timm's habit."""
+        return undecayed(self.backbone)
 
 
 class _Width(nn.Identity):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from timm.layers.norm import LayerNorm2d
 from torch import Tensor, nn
 
-from .backbone import MapBackbone
+from .backbone import MapBackbone, undecayed
 
 
 class Segmenter(nn.Module):
@@ -43,9 +43,8 @@ class Segmenter(nn.Module):
         return _stretched(self.predict(self.dropout(joined)), images.shape[-2:])
 
     def no_weight_decay(self) -> set[str]:
-        """timm's habit: what the student lists."""
-        listed: set[str] = getattr(self.backbone.student, "no_weight_decay", set)()
-        return {f"backbone.student.{name}" for name in listed} | {"*.rel_pos_h", "*.rel_pos_w"}
+        """timm's habit."""
+        return undecayed(self.backbone)
 
 
 def _stretched(maps: Tensor, size: torch.Size) -> Tensor:

@@ -68,8 +68,8 @@ def load_maps(
     for name in names:
         if name not in modules:
             raise unknown(f"module of {source}", name, modules)
-    size = task.image_size if image_size is None else (image_size, image_size)
-    frozen = adapted(source, Stages(net, names, tuple(grids)), replace(known, image_size=size), task)
+    as_they_are = replace(known, image_size=task.image_size)
+    frozen = adapted(source, Stages(net, names, tuple(grids)), as_they_are, task, image_size)
     maps = next(iter(frozen(torch.zeros(1, task.channels, *task.image_size)).values()))
     return TeacherMaps(frozen, {name: of_name.shape[1] for name, of_name in zip(names, maps, strict=True)})
 

@@ -110,9 +110,7 @@ def load_teacher(source: str, task: Task, image_size: int | None = None) -> Froz
     """
     net, known = open_teacher(source)
     _check_classes(source, known, task)
-    if image_size is not None:
-        known = replace(known, image_size=(image_size, image_size))
-    return adapted(source, net, known, task)
+    return adapted(source, net, known, task, image_size)
 
 
 def load_embedding(source: str, task: Task, image_size: int | None = None) -> Frozen:
@@ -123,12 +121,10 @@ def load_embedding(source: str, task: Task, image_size: int | None = None) -> Fr
     Raises: UserError if the teacher cannot be read.
     """
     net, known = open_teacher(source)
-    if image_size is not None:
-        known = replace(known, image_size=(image_size, image_size))
-    return adapted(source, Embedding(net), known, task)
+    return adapted(source, Embedding(net), known, task, image_size)
 
 
-def adapted(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
+def adapted(source: str, net: nn.Module, known: Task, task: Task, image_size: int | None = None) -> Frozen:
     """The network, frozen, for images as a student gets them.
 
     Args:
@@ -136,9 +132,12 @@ def adapted(source: str, net: nn.Module, known: Task, task: Task) -> Frozen:
         net: the network.
         known: what it reads.
         task: what the student is shown.
+        image_size: as of `load_teacher`.
 
     Raises: UserError if it cannot read images of that size or of so many channels.
     """
+    if image_size is not None:
+        known = replace(known, image_size=(image_size, image_size))
     check_channels(source, known, task)
     teacher = Frozen(Adapted(net, task, known))
     try:

@@ -39,9 +39,8 @@ class Convolution(nn.Conv2d):
         nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        if in_products(
-            x
-        ):  # asked first: an exporter traces batches of any size, and of these no number of images is known
+        # asked first: an exporter traces batches of any size, and of these no number of images is known
+        if in_products(x):
             side_by_side = math.gcd(x.shape[0], MOST)
             narrow, rest = divmod(x.shape[-1], self.stride[0])
             if narrow <= NARROW and not rest and side_by_side >= FEWEST:

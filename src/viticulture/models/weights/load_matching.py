@@ -10,7 +10,7 @@ On request only the first blocks are taken, with what comes before them.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,8 +19,10 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
-from ...errors import UserError
+from ...errors import UserError, some
 from ..vit.patches import PatchGrid
+
+NAMED = 6  # tensors or classes, of many
 
 State = dict[str, Tensor]
 
@@ -68,7 +70,7 @@ def load_matching(
     if not any(key.endswith("weight") and not key.startswith(heads) for key in taken):
         raise UserError(
             f"these weights fit no layer of this {type(student).__name__}: "
-            f"they have {_some(theirs)}, it has {_some(ours)}, and no shapes agree"
+            f"they have {some(list(theirs), NAMED)}, it has {some(list(ours), NAMED)}, and no shapes agree"
         )
     student.load_state_dict(taken, strict=False)
     if blocks is not None:
@@ -80,7 +82,7 @@ def load_matching(
         "not there, started anew": [k for k in left if k not in theirs and not k.startswith(heads)],
         "there but not used": [key for key in theirs if key not in ours],
     }
-    named = [f"{words}: {_some(keys)}" for words, keys in lists.items() if keys]
+    named = [f"{words}: {some(keys, NAMED)}" for words, keys in lists.items() if keys]
     return [f"{len(taken)} of {len(ours)} tensors taken", *remarks, *named]
 
 
@@ -103,7 +105,7 @@ def for_classes(
         return theirs, []
     if set(known) != set(wanted):
         others = {name: value for name, value in theirs.items() if name not in heads}
-        return others, [f"the head there is of other classes: {_some(known)}"]
+        return others, [f"the head there is of other classes: {some(known, NAMED)}"]
     order = torch.tensor([known.index(name) for name in wanted])
     return {**theirs, **{name: theirs[name][order] for name in heads}}, ["rows of the head put in order of the classes"]
 
@@ -188,8 +190,3 @@ def classifiers(student: nn.Module) -> list[str]:
     linear = {name: layer for name, layer in student.named_modules() if isinstance(layer, nn.Linear)}
     classes = getattr(student, "num_classes", 0)
     return [name for name, layer in linear.items() if id(layer) in layers and layer.out_features == classes]
-
-
-def _some(keys: Iterable[str], most: int = 6) -> str:
-    names = list(keys)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -10,10 +10,10 @@ from ...analysis.pictures import mistakes
 from ...evaluation.multilabel.judge import EvaluatedLabels
 from ...evaluation.other import OtherImages
 from ...training.rundir import RunDir
-from ..sections.multilabel import labels_answer, labels_headline, labels_sections
+from ..sections.multilabel import labels_answer, labels_sections
 from ..tables.results import Evaluated
 from .page import RunPage, render
-from .run_page import costs_of
+from .run_page import costs_of, judged_headline
 
 
 def other_page(run: RunDir, other: OtherImages) -> str:
@@ -36,7 +36,7 @@ def other_labels_page(run: RunDir, name: str, evaluated: EvaluatedLabels, warnin
     return render(
         replace(
             _page(run, name, len(first.images), warnings),
-            headline=labels_headline(evaluated.evaluations),
+            headline=judged_headline(evaluated.evaluations),
             answer=labels_answer(evaluated.evaluations),
             sections=labels_sections(evaluated.evaluations),
             mistakes=label_mistakes(first, run.read("run.json")["data"]["classes"]),

@@ -13,10 +13,12 @@ from ...analysis.link_extraction import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
-from ...evaluation.dense.results import read_dense
+from ...evaluation.dense.pixels import PixelsEvaluation
+from ...evaluation.dense.results import DenseEvaluations, read_dense
 from ...evaluation.headline import named
 from ...evaluation.localization.results import read_localizations
-from ...evaluation.multilabel.results import read_labels
+from ...evaluation.multilabel.labels import LabelsEvaluation
+from ...evaluation.multilabel.results import LabelEvaluations, read_labels
 from ...evaluation.probe.evaluate import read_probes
 from ...evaluation.reference import read_references
 from ...evaluation.results import Evaluations, read_evaluations
@@ -31,14 +33,14 @@ from ..charts.curves import read_curves
 from ..charts.pictures import galleries
 from ..document import Section
 from ..sections.agreement import agreement_section
-from ..sections.dense import dense_headline, dense_sections
+from ..sections.dense import dense_sections
 from ..sections.links import links_section
 from ..sections.localization import localization_section
-from ..sections.multilabel import labels_answer, labels_headline, labels_sections
+from ..sections.multilabel import labels_answer, labels_sections
 from ..sections.probe import probe_section
 from ..sections.robustness import robustness_section
 from ..sections.stages import stages_section
-from ..tables.results import Evaluated
+from ..tables.results import Evaluated, percent
 from .explain_page import explanation_sections
 from .page import Costs, RunPage, render
 
@@ -61,9 +63,11 @@ def page_of(run: RunDir) -> RunPage:
     lost = (unmeasured or pictures is None) and not running
     kept = (pictures or {}) if not unmeasured else {}  # those of weights that are gone are not shown
     classes = len(facts["data"]["classes"])
-    height, width = recipe_of(run).section("images").shape
+    recipe = recipe_of(run)
+    height, width = recipe.section("images").shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
-    of_classes = f" of {classes:,} {'labels' if is_several(run) else 'classes'}" if classes else ", labels unused"
+    what = "labels" if method_class(recipe).batch_spec.contents == "labels" else "classes"
+    of_classes = f" of {classes:,} {what}" if classes else ", labels unused"
     sentence = (
         f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{of_classes}, {height} x "
         f"{width} pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
@@ -81,7 +85,7 @@ def page_of(run: RunDir) -> RunPage:
         mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
         warnings=[*facts["remarks"], *([LOST.format(shell_word(run.path))] if lost else [])],
-        headline=dense_headline(dense) or labels_headline(labels),
+        headline=judged_headline(dense) or judged_headline(labels),
         answer=labels_answer(labels),
         sections=[
             *labels_sections(labels),
@@ -118,9 +122,16 @@ def _best_epoch(run: RunDir) -> int | None:
     return None
 
 
-def is_several(run: RunDir) -> bool:
-    """Whether a run's images may have several labels each."""
-    return method_class(recipe_of(run)).batch_spec.contents == "labels"
+def judged_headline(evaluations: DenseEvaluations | LabelEvaluations | None) -> tuple[str, str, str] | None:
+    """Label, value and note of the number that counts; None for a run that was not judged so."""
+    result = evaluations.counting if evaluations else None
+    if evaluations is None or result is None:
+        return None
+    weights, split = named(evaluations.counts)
+    name = {LabelsEvaluation: "mAP", PixelsEvaluation: "mIoU"}.get(type(result), "AP of boxes")
+    low, high = result.interval
+    note = f"95 % interval {100 * low:.1f} to {100 * high:.1f} % (bootstrap, {result.images:,} images)"
+    return f"{name}, {split}, {weights} weights", percent(result.score), note
 
 
 def costs_of(facts: Mapping[str, Any]) -> Costs:

@@ -9,7 +9,6 @@ from ...evaluation.dense.draw import color_of
 from ...evaluation.dense.objects import ObjectsEvaluation
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.results import DenseEvaluations
-from ...evaluation.headline import named
 from ..charts.chart import Axes, Series, line_chart
 from ..charts.pictures import galleries
 from ..document import Section, table
@@ -18,20 +17,6 @@ from ..tables.dense import dense_classes, dense_confusion, dense_overlaps, dense
 
 MOST_CURVES = 8
 """Classes whose precision is drawn: those with most objects."""
-
-
-def dense_headline(evaluations: DenseEvaluations | None) -> tuple[str, str, str] | None:
-    """Label, value and note of the number that counts; None for a run that was not judged so."""
-    result = evaluations.counting if evaluations else None
-    if evaluations is None or result is None:
-        return None
-    weights, split = named(evaluations.counts)
-    if isinstance(result, ObjectsEvaluation):
-        (low, high), label = result.boxes.interval, f"AP of boxes, {split}, {weights} weights"
-    else:
-        (low, high), label = result.interval, f"mIoU, {split}, {weights} weights"
-    note = f"95 % interval {100 * low:.1f} to {100 * high:.1f} % (bootstrap, {result.images:,} images)"
-    return label, f"{100 * result.score:.1f} %", note
 
 
 def dense_sections(evaluations: DenseEvaluations | None, pictures: Sequence[Gallery]) -> list[Section]:

@@ -9,17 +9,6 @@ from ..tables.multilabel import labels_summary, per_label
 from ..tables.results import percent
 
 
-def labels_headline(evaluations: LabelEvaluations | None) -> tuple[str, str, str] | None:
-    """Label, value and note of the number that counts; None for a run that was not judged so."""
-    result = evaluations.counting if evaluations else None
-    if evaluations is None or result is None:
-        return None
-    weights, split = named(evaluations.counts)
-    low, high = result.interval
-    note = f"95 % interval {100 * low:.1f} to {100 * high:.1f} % (bootstrap, {result.images:,} images)"
-    return f"mAP, {split}, {weights} weights", f"{100 * result.map:.1f} %", note
-
-
 def labels_answer(evaluations: LabelEvaluations | None) -> str:
     """What was found in a sentence, beside what learns no features."""
     result = evaluations.counting if evaluations else None

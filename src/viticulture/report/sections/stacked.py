@@ -7,6 +7,7 @@ from ...study.study import Study
 from ..charts.chart import Axes, Series, point_chart
 from ..document import Section, table
 from ..tables.sheet import Cell, Column, Sheet, Spread
+from .study_charts import percents
 
 FEWEST = 3  # students with a teacher that make a chart
 
@@ -29,10 +30,7 @@ def teaching_section(study: Study) -> list[Section]:
             f"{who.candidate.name}\n{y:.1f} %, its teacher {x:.1f} %"
             for (x, y), (who, _) in zip(points, mine, strict=True)
         ]
-        bands = [
-            None if who.test.low is None or who.test.high is None else (100 * who.test.low, 100 * who.test.high)
-            for who, _ in mine
-        ]
+        bands = [percents(who.test) for who, _ in mine]
         series.append(Series(kind, number, points, bands, tips))
     axes = Axes("accuracy of the teacher, %", "accuracy of the student, %")
     note = "Each point is a student beside the one teacher that it learnt from. Flat: better teachers teach no better."

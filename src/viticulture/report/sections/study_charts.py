@@ -44,7 +44,7 @@ def accuracy_charts(study: Study) -> Markup:
             standing.candidate.name,
             style[standing.candidate.name],
             [(100 * value, 0.0) for value in standing.test.values],
-            [_percents(standing.test)],
+            [percents(standing.test)],
             [_tip(standing, grid.unit)],
         )
         for standing in last.standings
@@ -71,7 +71,7 @@ def _over_data(verdicts: Sequence[Verdict], style: Mapping[str, int], grid: Grid
         places = sorted(known, key=lambda place: place[0])  # two subsets may come to as many images
         if places:
             points = [(images, 100 * standing.test.mean) for images, standing in places]
-            bands = [_percents(standing.test) for _, standing in places]
+            bands = [percents(standing.test) for _, standing in places]
             lines.append(Series(name, number, points, bands, [_tip(standing, grid.unit) for _, standing in places]))
             subsets |= {images for images, _ in places}
     last = verdicts[-1]
@@ -97,7 +97,7 @@ def cost_charts(study: Study) -> Markup:
                 standing.candidate.name,
                 style[standing.candidate.name],
                 [(value / size, 100 * standing.test.mean)],
-                [_percents(standing.test)],
+                [percents(standing.test)],
                 [_tip(standing, unit)],
             )
             for standing in sorted(last.standings, key=lambda standing: style[standing.candidate.name])
@@ -149,7 +149,8 @@ def _unit(values: Sequence[float | None], units: Sequence[tuple[float, str]]) ->
     return next(((size, name) for size, name in units if most >= size), units[-1])
 
 
-def _percents(estimate: Estimate) -> Band:
+def percents(estimate: Estimate) -> Band:
+    """The interval of a share; None where it has none."""
     return None if estimate.low is None or estimate.high is None else (100 * estimate.low, 100 * estimate.high)
 
 

@@ -11,7 +11,7 @@ from ...evaluation.dense.prediction import DensePrediction
 from ...evaluation.dense.results import DenseEvaluations
 from ...scores.confusion import most_confused
 from ...text import command_line
-from .sheet import Cell, Column, Sheet
+from .sheet import Cell, Column, Sheet, unread
 
 LEAST_SHARE = 0.005  # of an image's pixels, below which a class is not told: it would read 0 %
 OVERLAPS = tuple(f"AP at {50 + 5 * step} %" for step in range(10))
@@ -103,8 +103,8 @@ def dense_overlaps(result: ObjectsEvaluation) -> Sheet:
     return Sheet("By overlap", columns, rows)
 
 
-def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation, most: int = 20) -> Sheet:
-    """What is taken for what, most often first."""
+def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation) -> Sheet:
+    """What is taken for what, most often first: 20 pairs at most."""
     names = [
         each.name for each in (result.boxes.per_class if isinstance(result, ObjectsEvaluation) else result.per_class)
     ]
@@ -112,7 +112,7 @@ def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation, most: int = 20
     names += [BACKGROUND] if what == "objects" else []
     rows: list[list[Cell]] = [
         [names[true], names[predicted], result.confusion[true][predicted]]
-        for true, predicted in most_confused(result.confusion, most)
+        for true, predicted in most_confused(result.confusion, 20)
     ]
     note = ""
     if isinstance(result, ObjectsEvaluation):
@@ -132,11 +132,9 @@ def dense_predictions(predictions: Sequence[DensePrediction]) -> Sheet:
         return comma_separated(f"{int(count)} {name}" for name, count in each.counts().items()) or "nothing"
 
     rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
-    broken = sum(bool(each.error) for each in predictions)
-    notes = [f"{broken} of {len(predictions)} images could not be read"] if broken else []
     least = next((each.least for each in predictions if each.objects is not None), 0.0)
-    notes += [f"objects with a score of at least {least:.2f}; a .json or .csv holds all"] if least else []
-    note = "; ".join(notes)
+    below = f"objects with a score of at least {least:.2f}; a .json or .csv holds all" if least else ""
+    note = "; ".join(filter(None, [unread([each.error for each in predictions]), below]))
     return Sheet("", [Column("image"), Column("found", "prose"), Column("problem", "prose")], rows, note)
 
 

@@ -7,7 +7,7 @@ from ...errors import comma_separated
 from ...evaluation.multilabel.labels import LabelsEvaluation
 from ...evaluation.multilabel.predict import LabelsPrediction
 from ...evaluation.multilabel.results import LabelEvaluations
-from .sheet import Cell, Column, Sheet
+from .sheet import Cell, Column, Sheet, unread
 
 CHOSEN = (
     "Low and high: 95 % interval of mAP over images (bootstrap), not over seeds. F1 and exact (all labels of an image "
@@ -50,6 +50,5 @@ def labels_predictions(predictions: Sequence[LabelsPrediction]) -> Sheet:
         return comma_separated(f"{name} {each.probabilities[name]:.1%}" for name in each.labels) or "none"
 
     rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
-    broken = sum(bool(each.error) for each in predictions)
-    note = f"{broken} of {len(predictions)} images could not be read" if broken else ""
+    note = unread([each.error for each in predictions])
     return Sheet("", [Column("image"), Column("labels", "prose"), Column("problem", "prose")], rows, note)

@@ -77,10 +77,10 @@ def per_class(evaluation: Evaluation, learnt_from: Sequence[int] = ()) -> Sheet:
     return Sheet("Per class", columns, rows)
 
 
-def confused(evaluation: Evaluation, n: int = 20) -> Sheet:
-    """The n pairs of classes that are taken for one another most often, in one direction."""
+def confused(evaluation: Evaluation) -> Sheet:
+    """The 20 pairs of classes that are taken for one another most often, in one direction."""
     scores, rows = evaluation.per_class, []
-    for true, predicted in most_confused(evaluation.confusion, n):
+    for true, predicted in most_confused(evaluation.confusion, 20):
         images = int(evaluation.confusion[true, predicted])
         rows.append((scores[true].name, scores[predicted].name, images, images / scores[true].support))
     columns = [Column("true class"), Column("taken for"), Column("images", "count"), Column("of the class", "percent")]

@@ -178,6 +178,12 @@ def show(cell: Cell, form: Form) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3f}"
 
 
+def unread(errors: Sequence[str]) -> str:
+    """How many images had an error, as a sheet's note; empty where none had."""
+    broken = sum(map(bool, errors))
+    return f"{broken} of {len(errors)} images could not be read" if broken else ""
+
+
 def print_table(*tables: RenderableType, file: TextIO | None = None) -> None:
     """Print tables: drawn to the width of a terminal, or whole and without color where nobody watches."""
     file = file or sys.stdout

@@ -27,7 +27,7 @@ class Answers:
 
     def __init__(self, study: StudyDir) -> None:
         self.study = study
-        self._known: dict[str, NDArray[np.bool_] | None] = {}
+        self._known: dict[str, NDArray[np.int8] | None] = {}
         self._drawn: dict[str, NDArray[np.float64] | None] = {}
         self._tested: dict[str, list[str]] = {}
 
@@ -48,8 +48,8 @@ class Answers:
             self._tested[name] = names.get("test") or names.get("val") or []
         return self._tested[name]
 
-    def right(self, outcome: Outcome) -> NDArray[np.bool_] | None:
-        """[N] whether each image was classified as it should be."""
+    def right(self, outcome: Outcome) -> NDArray[np.int8] | None:
+        """[N] 1 where an image was classified as it should be, else 0."""
         name = outcome.cell.name
         if outcome.measured != "accuracy":
             return None
@@ -58,7 +58,7 @@ class Answers:
             self._known[name] = None
             with suppress(UserError):  # missing or damaged: the intervals over seeds are left
                 kept = read_predictions(run)
-                self._known[name] = kept.predicted == kept.labels
+                self._known[name] = (kept.predicted == kept.labels).astype(np.int8)
         return self._known[name]
 
     def drawn(self, outcome: Outcome) -> NDArray[np.float64] | None:
@@ -81,21 +81,19 @@ def paired(
     pairs = [(outcome, by_seed[outcome.cell.seed]) for outcome in ours if outcome.cell.seed in by_seed]
     if not pairs:
         return None
-    columns = [(answers.right(our), answers.right(their)) for our, their in pairs]
-    values = [(score(our) or 0.0, score(their) or 0.0) for our, their in pairs]
+    gaps = [_less(answers.right(our), answers.right(their)) for our, their in pairs]
+    values = [(our.score or 0.0, their.score or 0.0) for our, their in pairs]
     scores = [a for a, _ in values], [b for _, b in values]
     if answers.apart(ours) and ours[0].measured == "accuracy":
-        by_fold = [_gap(a, b) for a, b in columns]
-        known = [gap for gap in by_fold if gap is not None]
-        return difference_of_folds(*scores, known if len(known) == len(by_fold) else None, answers.overlap, level)
-    right = _stacked([_gap(a, b) for a, b in columns])
+        known = [gap for gap in gaps if gap is not None]
+        return difference_of_folds(*scores, known if len(known) == len(gaps) else None, answers.overlap, level)
     drawn = _stacked([_less(answers.drawn(our), answers.drawn(their)) for our, their in pairs])
-    return difference(*scores, right, level, drawn, answers.overlap)
+    return difference(*scores, _stacked(gaps), level, drawn, answers.overlap)
 
 
 def estimated(answers: Answers, group: Sequence[Outcome]) -> Estimate:
     """Mean over seeds with the interval that suits the measure."""
-    values = [score(outcome) or 0.0 for outcome in group]
+    values = [outcome.score or 0.0 for outcome in group]
     if group[0].measured != "accuracy":
         return precision(values, _stacked([answers.drawn(outcome) for outcome in group]), answers.overlap)
     counted = [_images(outcome) for outcome in group]
@@ -103,27 +101,15 @@ def estimated(answers: Answers, group: Sequence[Outcome]) -> Estimate:
     return accuracy(values, images or None, answers.overlap)
 
 
-def _gap(ours: NDArray[np.bool_] | None, theirs: NDArray[np.bool_] | None) -> NDArray[np.int8] | None:
-    """[N] 1 where only ours is right, -1 where only theirs is; None where one is not known."""
-    if ours is None or theirs is None or ours.shape != theirs.shape:
-        return None
-    return ours.astype(np.int8) - theirs.astype(np.int8)
-
-
-def _less(ours: NDArray[np.float64] | None, theirs: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-    """Differences of draws, which are the same for equal numbers of images; None where one is not known."""
-    return None if ours is None or theirs is None or ours.shape != theirs.shape else ours - theirs
+def _less(ours: NDArray[Number] | None, theirs: NDArray[Number] | None) -> NDArray[Number] | None:
+    """Ours less theirs, image by image, or draw by draw of as many images; None where one is not known."""
+    return None if ours is None or theirs is None or ours.shape != theirs.shape else np.subtract(ours, theirs)
 
 
 def _stacked(rows: Sequence[NDArray[Number] | None]) -> NDArray[Number] | None:
     """[S, R]; None where a row is missing or longer than another."""
     known = [row for row in rows if row is not None]
     return np.stack(known) if len(known) == len(rows) and len({row.shape for row in known}) == 1 else None
-
-
-def score(outcome: Outcome) -> float | None:
-    """On test images; on validation images, where nothing is held out as test."""
-    return outcome.test if outcome.test is not None else outcome.val
 
 
 def _images(outcome: Outcome) -> int:

@@ -18,7 +18,7 @@ from ..declare.grid import Candidate, Grid, digest
 from ..declare.terms import Subset
 from ..folder import StudyDir
 from ..run.outcomes import Outcome
-from .answers import Answers, estimated, paired, score
+from .answers import Answers, estimated, paired
 from .measures import Measure, measure
 from .statistics import LEVEL, Difference, Estimate, estimate, level_of_look, next_level
 
@@ -170,7 +170,7 @@ def _verdict(
     answers = Answers(study)
     groups: dict[str, list[Outcome]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.cell.seed):
-        if outcome.status == "finished" and outcome.cell.rung == last and score(outcome) is not None:
+        if outcome.status == "finished" and outcome.cell.rung == last and outcome.score is not None:
             groups.setdefault(outcome.cell.candidate.name, []).append(outcome)
     groups = {name: groups[name] for name in (candidate.name for candidate in grid.candidates) if name in groups}
     if not groups:

@@ -8,7 +8,6 @@ from typing import Any
 
 from ...data.dense.open import recognized
 from ...data.open import open_source
-from ...data.sources.source import Source
 from ...errors import UserError, counted, unknown
 from ...training.data import default_recipe
 from ...training.references import from_anywhere
@@ -30,9 +29,7 @@ def of_own_images(
     overrides, epochs = _length(overrides)
     candidates = of_recipes(recipes)
     if not candidates:
-        kind = recognized(data)
-        candidates = read_table(DENSE[kind]).rows if kind else field(open_source(data))
-        candidates = tuple(replace(candidate, data="") for candidate in candidates)
+        candidates = field(data)
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=AUTO)
     conditions = from_anywhere({**CONDITIONS, **overrides})
@@ -64,9 +61,12 @@ def of_a_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Terms,
     return Grid(data or sets[0], _from_anywhere(candidates), subsets, _seeds(seeds), conditions, terms, epochs, name)
 
 
-def field(source: Source) -> tuple[Candidate, ...]:
-    """The shipped field for images of a source's size: a table named as the default recipe is."""
-    return tuple(replace(candidate, data="") for candidate in read_table(default_recipe(source)).rows)
+def field(data: str) -> tuple[Candidate, ...]:
+    """The shipped field for a person's images: by what a path holds besides, or named as the default recipe for images
+    of their size."""
+    kind = recognized(data)
+    name = DENSE[kind] if kind else default_recipe(open_source(data))
+    return tuple(replace(candidate, data="") for candidate in read_table(name).rows)
 
 
 def _started(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> tuple[Candidate, ...]:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of a paper as a file: rows of recipe, overrides and published number."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,11 @@ class Table:
         name: PAPER/tableN, the file's name.
         title: what it shows and in which unit.
         rows: in the paper's order, by the names that it prints.
-        left_out: what of it no row trains, with its published numbers -> why.
     """
 
     name: str
     title: str
     rows: tuple[Candidate, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def row(self, name: str) -> Candidate:
         """A row by its name. Raises: UserError naming the nearest."""
@@ -53,7 +50,7 @@ def read_table(name: str) -> Table:
     try:
         shared = {"recipe": content.get("recipe"), "data": content.get("data")}
         rows = [row for keys in content["rows"] for row in _rows(f"table {name}, rows", {**shared, **keys})]
-        return Table(name, content["title"], tuple(rows), content.get("left_out", {}))
+        return Table(name, content["title"], tuple(rows))
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"table {name} is malformed: {' '.join(str(error).split())}") from error
 

@@ -123,17 +123,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {
-            "epochs": [[*key, epochs] for key, epochs in self.epochs.items()],
-            "paces": [[*key, asdict(pace)] for key, pace in self.paces.items()],
-            "own": self.own,
-            "warmups": self.warmups,
-            "share": self.share,
-            "budget": self.budget,
-            "shown": self.shown,
-            "named": self.named,
-            "longest": self.longest,
-        }
+        epochs = [[*key, epochs] for key, epochs in self.epochs.items()]
+        paces = [[*key, asdict(pace)] for key, pace in self.paces.items()]
+        return {**vars(self), "epochs": epochs, "paces": paces}
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Plan":

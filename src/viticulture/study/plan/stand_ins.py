@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...models.students import create_student
 from ...models.weights.files import save
-from ...training.assemble import patch_size, task_of
+from ...training.assemble import student_of, task_of
 from ...training.data import load_dataset
 from ...training.recipe import Recipe
 from ...training.references import references, replaced
@@ -36,7 +35,6 @@ def stand_ins(
         other = next(other for other in grid.candidates if other.name == name)
         recipe = recipes[name].with_keys(subset.overrides)
         task = task_of(load_dataset(opened(other), recipe, grid.seeds[0]))
-        wanted = recipe.section("student")
         folders[name] = str(folder / str(len(folders)))
-        save(create_student(wanted.name, task, patch_size(wanted, task), wanted.options), Path(folders[name]), task)
+        save(student_of(recipe, task), Path(folders[name]), task)
     return {**replaced(candidate.overrides, folders), **grid.conditions}

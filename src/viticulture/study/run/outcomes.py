@@ -50,6 +50,11 @@ class Outcome:
     measured: str = "accuracy"
 
     @property
+    def score(self) -> float | None:
+        """On test images; on validation images, where nothing is held out as test."""
+        return self.test if self.test is not None else self.val
+
+    @property
     def row(self) -> dict[str, Any]:
         """A flat row of plain values; shares lie in [0, 1]."""
         facts, cell, numbers = self.facts or {}, self.cell, self.numbers or {}
@@ -127,22 +132,15 @@ class Outcomes:
             results = read_evaluations(run)
             if results is None:
                 raise UserError(f"{run.path} holds no {RESULTS}")
-            counting = results.counting
-            measure = cell.candidate.measure
+            counting, measure, numbers = results.counting, cell.candidate.measure, None
             if counting is None:  # it learnt without labels
                 shares = other_measure(run, measure) if "/" in measure else {}
-                return Outcome(
-                    cell, "finished", "", shares.get("test"), shares.get("val"), None, facts, measured=measure
-                )
-            numbers = {key: getattr(counting, key) for key in NUMBERS_OF_PREDICTIONS}
-            if measure == "accuracy":
-                known = {split: results.of_split(split) for split in ("test", "val")}
-                shares = {split: evaluation.top1 for split, evaluation in known.items() if evaluation}
             else:
-                shares = other_measure(run, measure)
-            return Outcome(
-                cell, "finished", "", shares.get("test"), shares.get("val"), numbers, facts, measured=measure
-            )
+                numbers = {key: getattr(counting, key) for key in NUMBERS_OF_PREDICTIONS}
+                known = {split: results.of_split(split) for split in ("test", "val")}
+                accuracies = {split: evaluation.top1 for split, evaluation in known.items() if evaluation}
+                shares = accuracies if measure == "accuracy" else other_measure(run, measure)
+            return Outcome(cell, "finished", "", shares.get("test"), shares.get("val"), numbers, facts, measure)
         failure = self.study.failure(cell)
         if failure:
             return Outcome(cell, "failed", str(failure["error"]), facts=facts)

@@ -102,8 +102,7 @@ class Work:
         cell = outcome.cell
         cells = {cell.name: cell for cell in self.study.grid.cells()}
         done = sum(self._finished(other) for other in cells.values())
-        share = outcome.test if outcome.test is not None else outcome.val
-        number = "trained" if share is None else f"{100 * share:.1f} %"
+        number = "trained" if outcome.score is None else f"{100 * outcome.score:.1f} %"
         came = f"failed: {outcome.error}" if outcome.status == "failed" else number
         stage = f", rung {cell.rung + 1}" if self.study.grid.terms.halving else ""
         words = f"{cell.candidate.name}, {cell.subset.name}, {cell.unit} {cell.seed}{stage}: {came}, {seconds:.0f} s"
