@@ -165,10 +165,8 @@ def test_every_mistake_ends_in_a_clear_line(
 
 def test_the_default_field_fits_the_images(photos: Path) -> None:
     """Own images without recipes: a plain ViT first, a CNN and a hybrid beside it."""
-    from viticulture.data.open import open_source
-
     for data in ("digits", str(photos)):
-        found = field(open_source(data))
+        found = field(data)
         assert found[0].name == "plain ViT"
         assert {one.name.split()[0] for one in found} >= {"plain", "CNN", "DHVT"}
         assert not any(one.data for one in found)
