@@ -45,8 +45,8 @@ class BestCheckpoint(Callback):
             value = 0.0
         if value > self.best:
             self.best = value
-            counts = pl_module.by_class  # those of this process
-            self.error = None if counts is None else error_of_recalls(*trainer.strategy.reduce(counts, reduce_op="sum"))
+            counts = pl_module.by_class  # of all images: every process measures the whole split
+            self.error = None if counts is None else error_of_recalls(*counts)
         level = indistinct(measure if best in metrics else "loss", self.best, self.images)
         if value >= self.best - (level if self.error is None else self.error):
             self.best_epoch = trainer.current_epoch
