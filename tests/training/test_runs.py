@@ -569,6 +569,15 @@ def test_measurements_after_the_checkpoint_are_dropped_when_a_run_goes_on(tmp_pa
     assert list(read_curves(path)) == ["train/loss"]
 
 
+def test_parts_of_a_batch_do_not_make_measurements_rarer(tmp_path: Path) -> None:
+    """Two steps an epoch, of four micro-batches each. Fails if the steps between two rows are counted in micro-batches:
+    so short a training had no rate and no loss of a step."""
+    session = small(tmp_path / "run", **{"train.accumulate": 4})
+    fit(session)
+    curves = read_curves(session.run.metrics)
+    assert [len(curves[name]) for name in ("lr", "train/loss")] == [session.recipe.section("train").epochs] * 2
+
+
 def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
     """average <- decay average + (1 - decay) weights, beginning with the first step's weights."""
     student = nn.Linear(2, 1, bias=False)

@@ -124,7 +124,7 @@ def fit(
         max_epochs=train.epochs,
         accumulate_grad_batches=train.accumulate,
         gradient_clip_val=train.clip_norm,
-        log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch * train.accumulate),
+        log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch),
         logger=loggers(run, session.recipe),
         callbacks=[*callbacks, *more, Ended(), *stop],
         plugins=[checkpoints],
