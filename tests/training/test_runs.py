@@ -590,6 +590,20 @@ def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
     torch.testing.assert_close(ema.student.weight.data, expected)
 
 
+@pytest.mark.parametrize("decay", [0.9, 0.95, 0.996, 0.9995, 0.9999])
+def test_the_average_of_weights_keeps_tables_of_places(decay: float) -> None:
+    """EfficientFormer looks relative positions up by one among its weights. Fails if a place becomes the one below it: an
+    average of a number and itself is a little less at these decays, and was rounded down."""
+    student = nn.BatchNorm1d(2)
+    student.register_buffer("places", torch.arange(100))
+    ema = Ema(student, decay)
+    for _ in range(3):
+        student(torch.randn(4, 2))
+        ema.average.update_parameters(student)
+    assert torch.equal(ema.student.get_buffer("places"), torch.arange(100))
+    assert int(ema.student.get_buffer("num_batches_tracked")) == 3
+
+
 def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Path) -> None:
     """Fails if --overwrite empties a folder that holds no run, or leaves an old run's checkpoint to resume from."""
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
