@@ -4,6 +4,7 @@
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -46,7 +47,7 @@ from viticulture.training.recipe import read, resolve
 from viticulture.training.references import where_they_lie
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir, claimed
-from viticulture.training.session import begin, other_threads, reopen, run_path
+from viticulture.training.session import begin, other_machine, reopen, run_path
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
 from viticulture.training.watching import BestCheckpoint
 
@@ -592,8 +593,8 @@ def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("decay", [0.9, 0.95, 0.996, 0.9995, 0.9999])
 def test_the_average_of_weights_keeps_tables_of_places(decay: float) -> None:
-    """EfficientFormer looks relative positions up by one among its weights. Fails if a place becomes the one below it: an
-    average of a number and itself is a little less at these decays, and was rounded down."""
+    """EfficientFormer looks relative positions up by one among its weights. Fails if a place becomes the one below it:
+    an average of a number and itself is a little less at these decays, and was rounded down."""
     student = nn.BatchNorm1d(2)
     student.register_buffer("places", torch.arange(100))
     ema = Ema(student, decay)
@@ -884,12 +885,29 @@ def test_a_start_from_other_classes_has_a_head_of_its_own(tmp_path: Path) -> Non
     assert any(said.startswith("the head there is of other classes: a, b, c") for said in session.remarks)
 
 
-def test_a_run_that_goes_on_with_other_threads_says_so() -> None:
-    """Sums depend on their number. Catches: silence; a remark where nothing changed, or on a GPU."""
-    threads = torch.get_num_threads()
-    assert other_threads({"gpus": [], "threads": threads}) == other_threads({"gpus": ["H200"], "threads": 99}) == []
-    (remark,) = other_threads({"gpus": [], "threads": 99})
-    assert "OMP_NUM_THREADS=99 goes on exactly" in remark
+@pytest.mark.parametrize(
+    ("before", "now", "device", "said"),
+    [
+        ({}, {}, "auto", []),
+        ({}, {"threads": 4}, "auto", ["with 99 threads and goes on with 4.*OMP_NUM_THREADS=99 goes on exactly"]),
+        ({"gpus": ["H200"]}, {"gpus": ["H200"], "threads": 4}, "auto", []),
+        ({"gpus": ["H200"]}, {"gpus": ["H200"], "threads": 4}, "cpu", ["with 99 threads"]),
+        ({"gpus": ["H200"]}, {"gpus": ["T4"]}, "cuda", ["began on H200 and goes on on T4"]),
+        ({"gpus": ["H200"]}, {}, "auto", ["began on H200 and goes on on EPYC"]),
+        ({}, {"gpus": ["H200"]}, "auto", ["began on EPYC and goes on on H200"]),
+        ({}, {"gpus": ["H200"]}, "cpu", []),
+        ({}, {"cpu": "Xeon", "threads": 4}, "cpu", ["began on EPYC and goes on on Xeon"]),
+    ],
+)
+def test_a_run_that_goes_on_on_another_machine_says_so(
+    before: dict[str, Any], now: dict[str, Any], device: str, said: list[str]
+) -> None:
+    """Sums depend on the processor and on the number of threads. Catches: silence; a remark where nothing changed, or
+    of threads on a GPU."""
+    machine = {"cpu": "EPYC", "gpus": [], "threads": 99}
+    remarks = other_machine({**machine, **before}, {**machine, **now}, device)
+    assert len(remarks) == len(said)
+    assert all(re.search(words, remark) for words, remark in zip(said, remarks, strict=True))
 
 
 class Enough(Callback):
