@@ -939,6 +939,15 @@ def test_a_training_that_a_callback_has_ended_is_not_gone_on_with(within: bool, 
     assert again.run.read("run.json")["steps"] == steps
 
 
+def test_an_epoch_that_a_callback_cuts_short_is_measured(tmp_path: Path) -> None:
+    """The last epoch is, however rarely others are. Fails if its weights cannot be the best ones."""
+    keys = {"train.watch_every": 2, "data.val_fraction": 0.2, "train.watch": "val", "train.epochs": 4}
+    session = small(tmp_path / "run", **keys)
+    fit(session, more=[Enough(within=True)])
+    assert [epoch for epoch, _ in read_curves(session.run.metrics)["val/accuracy"]] == [1]
+    assert "best" in session.run.which()
+
+
 def test_batches_that_another_version_chose_are_not_gone_on_with(tmp_path: Path) -> None:
     """Fails if an epoch goes on with other steps than it began with."""
     session = small(tmp_path / "run")

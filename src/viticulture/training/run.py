@@ -93,7 +93,6 @@ def fit(
         RandomState(),
         EpochMeans(),
         StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
-        WatchEvery(train.watch_every),
         keep,
         watcher or ProgressBar(size),
     ]
@@ -126,7 +125,7 @@ def fit(
         gradient_clip_val=train.clip_norm,
         log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch),
         logger=loggers(run, session.recipe),
-        callbacks=[*callbacks, *more, Ended(), *stop],
+        callbacks=[*callbacks, *more, WatchEvery(train.watch_every), Ended(), *stop],
         plugins=[checkpoints],
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -64,7 +64,8 @@ class BestCheckpoint(Callback):
 
 
 class WatchEvery(Callback):
-    """Validates after every n-th epoch and the last one.
+    """Validates after every n-th epoch and the last one, also one within which a callback before this one ends the
+    training.
 
     Args:
         every: n.
@@ -78,6 +79,10 @@ class WatchEvery(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._decide(trainer, pl_module)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if trainer.should_stop:
+            trainer.check_val_every_n_epoch = trainer.current_epoch + 1
 
     def _decide(self, trainer: Trainer, method: LightningModule) -> None:
         assert isinstance(method, Method)
