@@ -20,7 +20,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import PARAM_LIST, AveragedModel, get_ema_multi_avg_fn
 
 from ..disk import replacing
 from ..errors import UserError
@@ -215,13 +215,13 @@ class Ema(Callback):
     def __init__(self, student: nn.Module, decay: float) -> None:
         move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
 
-        def averaged(averages: list[Tensor], now: list[Tensor], steps: int | Tensor) -> None:
+        def averaged(averages: PARAM_LIST, now: PARAM_LIST, steps: Tensor | int) -> None:
             if averages[0].is_floating_point():
                 move(averages, now, steps)
             else:  # torch rounds the average of a number and itself down, at some decays to the number below it
                 torch._foreach_copy_(averages, now)
 
-        self.average = AveragedModel(student, multi_avg_fn=averaged, use_buffers=True)  # type: ignore[no-untyped-call]
+        self.average = AveragedModel(student, multi_avg_fn=averaged, use_buffers=True)
         self.average.requires_grad_(False)
         self.steps = 0
 
