@@ -4,6 +4,7 @@
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -46,7 +47,7 @@ from viticulture.training.recipe import read, resolve
 from viticulture.training.references import where_they_lie
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir, claimed
-from viticulture.training.session import begin, other_threads, reopen, run_path
+from viticulture.training.session import begin, other_machine, reopen, run_path
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
 from viticulture.training.watching import BestCheckpoint
 
@@ -154,20 +155,21 @@ def test_the_best_weights_are_the_last_that_cannot_be_told_from_the_best(
     assert saved[-1] == watch.best_epoch + 1 == kept
 
 
-def test_the_best_balanced_accuracy_is_told_apart_by_the_images_of_all_processes(
+def test_every_process_tells_the_best_balanced_accuracy_apart_by_each_image_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 4 images a class, 3 right, on each of two processes. Fails if the error is of the images of one of them."""
+    """Every process measures the whole split, here 8 images of two classes, 3 of 4 right. Fails if counts are summed
+    over processes, which made an image two on two of them, and another epoch the best."""
     monkeypatch.setattr("viticulture.training.watching.save", lambda *_: None)
     method: Any = small(tmp_path / "run").method
     method.by_class = torch.tensor([[3.0, 3.0], [4.0, 4.0]])
     run: Any = SimpleNamespace(check_there=lambda: None, weights=lambda name: tmp_path)
-    watch = BestCheckpoint(run, {}, 16, "balanced_accuracy")
+    watch = BestCheckpoint(run, {}, 8, "balanced_accuracy")
     found = {"val/balanced_accuracy": 0.75}
-    two = SimpleNamespace(reduce=lambda counts, reduce_op: {"sum": 2 * counts}[reduce_op])
+    two = SimpleNamespace(reduce=lambda counts, reduce_op: 2 * counts)
     trainer: Any = SimpleNamespace(callback_metrics=found, current_epoch=0, is_global_zero=True, strategy=two)
     watch.on_validation_epoch_end(trainer, method)
-    assert watch.error == pytest.approx((2 * 0.75 * 0.25 / 8) ** 0.5 / 2)
+    assert watch.error == pytest.approx((2 * 0.75 * 0.25 / 4) ** 0.5 / 2)
 
 
 def test_a_checkpoint_between_two_looks_is_not_written_either() -> None:
@@ -568,6 +570,15 @@ def test_measurements_after_the_checkpoint_are_dropped_when_a_run_goes_on(tmp_pa
     assert list(read_curves(path)) == ["train/loss"]
 
 
+def test_parts_of_a_batch_do_not_make_measurements_rarer(tmp_path: Path) -> None:
+    """Two steps an epoch, of four micro-batches each. Fails if the steps between two rows are counted in micro-batches:
+    so short a training had no rate and no loss of a step."""
+    session = small(tmp_path / "run", **{"train.accumulate": 4})
+    fit(session)
+    curves = read_curves(session.run.metrics)
+    assert [len(curves[name]) for name in ("lr", "train/loss")] == [session.recipe.section("train").epochs] * 2
+
+
 def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
     """average <- decay average + (1 - decay) weights, beginning with the first step's weights."""
     student = nn.Linear(2, 1, bias=False)
@@ -578,6 +589,20 @@ def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
         ema.average.update_parameters(student)
     expected = 0.9 * (0.9 * values[0] + 0.1 * values[1]) + 0.1 * values[2]
     torch.testing.assert_close(ema.student.weight.data, expected)
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.95, 0.996, 0.9995, 0.9999])
+def test_the_average_of_weights_keeps_tables_of_places(decay: float) -> None:
+    """EfficientFormer looks relative positions up by one among its weights. Fails if a place becomes the one below it:
+    an average of a number and itself is a little less at these decays, and was rounded down."""
+    student = nn.BatchNorm1d(2)
+    student.register_buffer("places", torch.arange(100))
+    ema = Ema(student, decay)
+    for _ in range(3):
+        student(torch.randn(4, 2))
+        ema.average.update_parameters(student)
+    assert torch.equal(ema.student.get_buffer("places"), torch.arange(100))
+    assert int(ema.student.get_buffer("num_batches_tracked")) == 3
 
 
 def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Path) -> None:
@@ -860,12 +885,29 @@ def test_a_start_from_other_classes_has_a_head_of_its_own(tmp_path: Path) -> Non
     assert any(said.startswith("the head there is of other classes: a, b, c") for said in session.remarks)
 
 
-def test_a_run_that_goes_on_with_other_threads_says_so() -> None:
-    """Sums depend on their number. Catches: silence; a remark where nothing changed, or on a GPU."""
-    threads = torch.get_num_threads()
-    assert other_threads({"gpus": [], "threads": threads}) == other_threads({"gpus": ["H200"], "threads": 99}) == []
-    (remark,) = other_threads({"gpus": [], "threads": 99})
-    assert "OMP_NUM_THREADS=99 goes on exactly" in remark
+@pytest.mark.parametrize(
+    ("before", "now", "device", "said"),
+    [
+        ({}, {}, "auto", []),
+        ({}, {"threads": 4}, "auto", ["with 99 threads and goes on with 4.*OMP_NUM_THREADS=99 goes on exactly"]),
+        ({"gpus": ["H200"]}, {"gpus": ["H200"], "threads": 4}, "auto", []),
+        ({"gpus": ["H200"]}, {"gpus": ["H200"], "threads": 4}, "cpu", ["with 99 threads"]),
+        ({"gpus": ["H200"]}, {"gpus": ["T4"]}, "cuda", ["began on H200 and goes on on T4"]),
+        ({"gpus": ["H200"]}, {}, "auto", ["began on H200 and goes on on EPYC"]),
+        ({}, {"gpus": ["H200"]}, "auto", ["began on EPYC and goes on on H200"]),
+        ({}, {"gpus": ["H200"]}, "cpu", []),
+        ({}, {"cpu": "Xeon", "threads": 4}, "cpu", ["began on EPYC and goes on on Xeon"]),
+    ],
+)
+def test_a_run_that_goes_on_on_another_machine_says_so(
+    before: dict[str, Any], now: dict[str, Any], device: str, said: list[str]
+) -> None:
+    """Sums depend on the processor and on the number of threads. Catches: silence; a remark where nothing changed, or
+    of threads on a GPU."""
+    machine = {"cpu": "EPYC", "gpus": [], "threads": 99}
+    remarks = other_machine({**machine, **before}, {**machine, **now}, device)
+    assert len(remarks) == len(said)
+    assert all(re.search(words, remark) for words, remark in zip(said, remarks, strict=True))
 
 
 class Enough(Callback):
@@ -895,6 +937,15 @@ def test_a_training_that_a_callback_has_ended_is_not_gone_on_with(within: bool, 
     fit(again)
     assert [path.read_bytes() for path in kept] == before
     assert again.run.read("run.json")["steps"] == steps
+
+
+def test_an_epoch_that_a_callback_cuts_short_is_measured(tmp_path: Path) -> None:
+    """The last epoch is, however rarely others are. Fails if its weights cannot be the best ones."""
+    keys = {"train.watch_every": 2, "data.val_fraction": 0.2, "train.watch": "val", "train.epochs": 4}
+    session = small(tmp_path / "run", **keys)
+    fit(session, more=[Enough(within=True)])
+    assert [epoch for epoch, _ in read_curves(session.run.metrics)["val/accuracy"]] == [1]
+    assert "best" in session.run.which()
 
 
 def test_batches_that_another_version_chose_are_not_gone_on_with(tmp_path: Path) -> None:

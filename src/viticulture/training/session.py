@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..data.dataset import Dataset
 from ..data.dense.source import DenseSource
 from ..data.open import start_of
@@ -34,7 +32,7 @@ from .recipe import Recipe, read, resolve
 from .references import check_alone, check_outlast, from_anywhere
 from .run_inputs import are_same, dataset_of, folder_of, keep_place, others, recipe_of
 from .rundir import RunDir, claimed, fresh
-from .surroundings import surroundings
+from .surroundings import hardware, surroundings
 
 RUNS = "runs"
 """Folder of the runs for which nobody names one."""
@@ -216,7 +214,7 @@ def reopen(path: str, data: Any = "") -> Session:
     if is_leader():
         keep_place(run, data)
     fingerprint = fingerprint_of(facts.get("settings", recipe.values), facts["seed"], facts["data"]["fingerprint"])
-    remarks = [*facts["remarks"], *other_threads(facts["hardware"])]
+    remarks = [*facts["remarks"], *other_machine(facts["hardware"], hardware(), recipe.section("engine").device)]
     return Session(run, recipe, dataset, method, facts["seed"], remarks, fingerprint, begun=True)
 
 
@@ -225,14 +223,28 @@ def teachers_of(method: Method) -> list[str]:
     return [weights_digest(module.net) for module in method.modules() if isinstance(module, Frozen)]
 
 
-def other_threads(hardware: dict[str, Any]) -> list[str]:
-    """A remark where a run on a CPU goes on with other than its number of threads, which sums depend on."""
-    before, now = hardware.get("threads"), torch.get_num_threads()
-    if before in (None, now) or hardware.get("gpus"):
+def other_machine(before: dict[str, Any], now: dict[str, Any], device: str) -> list[str]:
+    """A remark where a run goes on on another GPU or CPU than it began on, or on a CPU with other than its number of
+    threads: sums depend on them.
+
+    Args:
+        before: the hardware that it began on, as run.json has it.
+        now: that of this process.
+        device: `engine.device`.
+    """
+    on_gpu = device in ("auto", "cuda")
+    began, goes_on = (((on_gpu and machine.get("gpus")) or [machine.get("cpu")])[0] for machine in (before, now))
+    if None not in (began, goes_on) and began != goes_on:
+        return [
+            f"the run began on {began} and goes on on {goes_on}, which sums in another order or precision: close to "
+            "what it would have been, but not to the bit"
+        ]
+    threads, others = before.get("threads"), now["threads"]
+    if threads in (None, others) or (on_gpu and before.get("gpus")):
         return []
     return [
-        f"the run began with {counted(before, 'thread')} and goes on with {now}, which sum in another order: close to "
-        f"what it would have been, but not to the bit; OMP_NUM_THREADS={before} goes on exactly"
+        f"the run began with {counted(threads, 'thread')} and goes on with {others}, which sum in another order: close "
+        f"to what it would have been, but not to the bit; OMP_NUM_THREADS={threads} goes on exactly"
     ]
 
 

@@ -19,8 +19,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch import Tensor, nn
+from torch.optim.swa_utils import PARAM_LIST, AveragedModel, get_ema_multi_avg_fn
 
 from ..disk import replacing
 from ..errors import UserError
@@ -202,7 +202,8 @@ class RandomState(Callback):
 
 
 class Ema(Callback):
-    """Exponential moving average of the student after every optimizer step; buffers are averaged too.
+    """Exponential moving average of the student after every optimizer step; buffers are averaged too, but for whole
+    numbers, such as places in a table of relative positions, which are the student's.
 
         average <- decay * average + (1 - decay) * weights
 
@@ -212,7 +213,15 @@ class Ema(Callback):
     """
 
     def __init__(self, student: nn.Module, decay: float) -> None:
-        self.average = AveragedModel(student, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)  # type: ignore[no-untyped-call]
+        move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+
+        def averaged(averages: PARAM_LIST, now: PARAM_LIST, steps: Tensor | int) -> None:
+            if averages[0].is_floating_point():
+                move(averages, now, steps)
+            else:  # torch rounds the average of a number and itself down, at some decays to the number below it
+                torch._foreach_copy_(averages, now)
+
+        self.average = AveragedModel(student, multi_avg_fn=averaged, use_buffers=True)
         self.average.requires_grad_(False)
         self.steps = 0
 

@@ -15,17 +15,23 @@ from ..version import VERSION
 
 def surroundings() -> dict[str, Any]:
     """Versions, commit of the working folder, hardware, time."""
-    import torch
 
     packages = ("torch", "torchvision", "timm", "lightning", "numpy")
     versions = {name: metadata.version(name) for name in packages}
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "versions": {"viticulture": VERSION, "python": platform.python_version(), **versions},
         "commit": _commit(),
-        "hardware": {"cpu": _cpu(), "cores": os.cpu_count(), "gpus": gpus, "threads": torch.get_num_threads()},
+        "hardware": hardware(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def hardware() -> dict[str, Any]:
+    """What this process computes with."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"cpu": _cpu(), "cores": os.cpu_count(), "gpus": gpus, "threads": torch.get_num_threads()}
 
 
 def _commit() -> str | None:

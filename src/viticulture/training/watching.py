@@ -45,8 +45,8 @@ class BestCheckpoint(Callback):
             value = 0.0
         if value > self.best:
             self.best = value
-            counts = pl_module.by_class  # those of this process
-            self.error = None if counts is None else error_of_recalls(*trainer.strategy.reduce(counts, reduce_op="sum"))
+            counts = pl_module.by_class  # of all images: every process measures the whole split
+            self.error = None if counts is None else error_of_recalls(*counts)
         level = indistinct(measure if best in metrics else "loss", self.best, self.images)
         if value >= self.best - (level if self.error is None else self.error):
             self.best_epoch = trainer.current_epoch
@@ -64,7 +64,8 @@ class BestCheckpoint(Callback):
 
 
 class WatchEvery(Callback):
-    """Validates after every n-th epoch and the last one.
+    """Validates after every n-th epoch and the last one, also one within which a callback before this one ends the
+    training.
 
     Args:
         every: n.
@@ -78,6 +79,10 @@ class WatchEvery(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._decide(trainer, pl_module)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        if trainer.should_stop:
+            trainer.check_val_every_n_epoch = trainer.current_epoch + 1
 
     def _decide(self, trainer: Trainer, method: LightningModule) -> None:
         assert isinstance(method, Method)
