@@ -108,6 +108,26 @@ def test_every_head_is_taught_in_evaluation_mode(teachers: dict[str, str], name:
     assert all(torch.equal(buffer, old) for buffer, old in zip(net.buffers(), before, strict=True))
 
 
+def test_a_mean_of_heads_that_nothing_teaches_is_told(teachers: dict[str, str]) -> None:
+    """Fails if answers that are half noise pass without a word, or a word is said where all heads learn or one
+    answers."""
+    tokens, heads = {**TINY, "inference": "mean"}, {**RESNET, "heads": 3, "inference": "mean"}
+    small = {"embed_dim": 16, "depth": 1, "num_heads": 2}
+    for name, patch, options in (
+        ("cit_tiny", 4, tokens),
+        ("resnet10", None, heads),
+        ("deit_tiny_distilled_patch16_224", 4, small),
+    ):
+        net = create_student(name, TASK, patch, options)
+        (said,) = Supervised(Setup(net, TASK, {})).remarks(4)
+        assert "mean of " in said
+        assert not Supervised(Setup(net, TASK, {}), every_head=True).remarks(4)
+    assert not Supervised(Setup(student(), TASK, {})).remarks(4)  # the class token answers
+    assert not Supervised(Setup(create_student("vit_nano", TASK, 4, TINY), TASK, {})).remarks(4)
+    net = create_student("resnet10", TASK, None, heads)
+    assert not Supervised(Setup(net, TASK, {"co_advise": CoAdvise(net, TASK, teachers=teachers)})).remarks(4)
+
+
 def test_each_token_hears_its_teacher_alone(teachers: dict[str, str]) -> None:
     """The convolution teacher's term moves the first teacher token's head, in whatever order, and no other."""
     for order in (("conv", "inv"), ("inv", "conv")):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learn from labels, and from whatever guides watch."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -8,7 +10,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..guides.guide import Batch
 from ..losses import cross_entropy
-from ..models.co_advise.many_heads import every_head, head_switches
+from ..models.co_advise.many_heads import ClassifierHeads, every_head, head_switches
 from .method import Method, Setup
 
 
@@ -49,6 +51,18 @@ class Supervised(Method):
         self.register_buffer("class_weights", setup.class_weights, persistent=False)
         self.smoothing, self.label_weight = smoothing, label_weight
         self.every_head, self.eval_mode = every_head, eval_mode
+
+    def remarks(self, batch_size: int) -> list[str]:
+        """A sentence where answers are the mean of several heads of which all but the first stay as they began."""
+        heads: Any = getattr(self.student, "get_classifier", tuple)()
+        owner = heads if isinstance(heads, ClassifierHeads) else self.student
+        several = isinstance(heads, (tuple, ClassifierHeads)) and len(heads) > 1
+        if self.every_head or self.guides or not several or getattr(owner, "inference", "mean") != "mean":
+            return []
+        return [
+            f"answers are the mean of {len(heads)} heads, and nothing teaches those beside the first, as no guide does "
+            "and method.every_head is false; --method.every_head true teaches them the labels"
+        ]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy with the labels, and what guides add.
