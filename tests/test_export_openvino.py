@@ -2,10 +2,12 @@
 """OpenVINO reads our ONNX files and says what torch says."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from doc_scripts import DOCS
 from viticulture.export.onnx_file import to_onnx
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -17,18 +19,21 @@ TASK = Task(("a", "b", "c"), (32, 32), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
 @pytest.mark.parametrize(("name", "patch"), [("vit_nano", 4), ("dhvt_nano", 4)])
-def test_openvino_says_what_torch_says(name: str, patch: int, tmp_path: Path) -> None:
-    """One image and several, in float32 as in torch. Catches: an operation that it computes otherwise, such as DHVT's
-    depthwise convolutions, head tokens or affine BatchNorms; a batch of fixed size."""
-    import openvino
-
+def test_openvino_says_what_torch_says(name: str, patch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One image and several, by the lines of the page on deploying. Catches: an operation that it computes otherwise,
+    such as DHVT's depthwise convolutions, head tokens or affine BatchNorms; a batch of fixed size; lines by which it
+    computes in bfloat16 where a processor has it."""
     torch.manual_seed(0)
     student = create_student(name, TASK, patch).eval()
-    path = to_onnx(student, tmp_path / "a.onnx", TASK)
-    compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    to_onnx(student, tmp_path / "vines.onnx", TASK)
+    _, _, section = (DOCS / "tutorials" / "deploy.md").read_text(encoding="utf-8").partition("## OpenVINO")
+    lines = section.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, Any] = {}
+    exec(lines, known)
     for images in (torch.randn(1, 3, 32, 32), torch.randn(3, 3, 32, 32)):
         with torch.inference_mode():
             expected = student(images)
-        (found,) = compiled(images.numpy()).values()
-        gap = (torch.from_numpy(found) - expected).abs().max() / expected.abs().max()
+        (logits,) = known["compiled"](images.numpy()).values()
+        gap = (torch.from_numpy(logits) - expected).abs().max() / expected.abs().max()
         assert gap < 1e-4, "float32 with other kernels"
