@@ -216,11 +216,15 @@ def test_alone_the_shared_norm_is_torchs() -> None:
     assert not gathered(x).requires_grad
 
 
-def test_held_out_images_are_compared_with_their_mirror_images(tmp_path: Path) -> None:
-    """The measure needs one view and is the same every time; a symmetric image gives its mirror image's own key."""
+def test_held_out_images_are_compared_with_their_mirror_images() -> None:
+    """The measure needs one view and is the same every time; of images and of their mirror images it is, on average,
+    the loss of both as views. Catches: an image compared with itself, one direction for two."""
     moco = method().eval()
-    batch = {"image": views()["image"]}
-    assert torch.equal(moco.measures(batch)["loss"], moco.measures(batch)["loss"])
+    batch, mirrored = ({"image": images} for images in (views()["image"], views()["image"].flip(-1)))
+    measured = moco.measures(batch)["loss"]
+    assert torch.equal(measured, moco.measures(batch)["loss"])
+    (loss,) = moco.losses({**batch, "image2": mirrored["image"]}).values()
+    torch.testing.assert_close((measured + moco.measures(mirrored)["loss"]) / 2, loss)
 
 
 @pytest.mark.parametrize(
