@@ -86,10 +86,13 @@ def test_it_is_the_official_code(golden: Load, monkeypatch: pytest.MonkeyPatch) 
 def test_loss_momentum_and_positions_by_themselves(golden: Load) -> None:
     """2 T CE(cos / T) on given queries and keys; the momentum over a training; MAE's positions with halves swapped.
 
-    Catches: cosines not normalized, a linear momentum, a clock that counts from one.
+    Catches: cosines not normalized, a linear momentum, a clock that counts from one, an image that is its own key and
+    is told as another's.
     """
     data, moco = golden("moco_loss_and_pos"), method(momentum=0.99)
     torch.testing.assert_close(moco._contrast(data["in/q"], data["in/k"]), data["out/loss"], rtol=1e-5, atol=0)
+    moco._contrast(data["in/k"], data["in/k"])
+    assert moco.extra_logs["instance_accuracy"] == 1
     weight, copied = moco.student.norm.weight, moco.auxiliary["momentum"][0].norm.weight
     for step, expected in zip(data["in/iters"].tolist(), data["out/momentum"].tolist(), strict=True):
         nn.init.constant_(copied, 1.0)
