@@ -18,7 +18,8 @@ def completed(script: Path, line: str) -> set[str]:
     """What bash offers, beside the script, for a command line that ends in a word begun."""
     words = line.split(" ")
     program = (
-        f"source {shlex.quote(str(script))}; COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}; "
+        f"source {shlex.quote(str(script))}; "
+        f"COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}; "
         f'COMP_LINE="{line}"; COMP_POINT={len(line)}; '
         "$(complete -p viticulture | sed 's/.*-F \\([^ ]*\\).*/\\1/') viticulture; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
