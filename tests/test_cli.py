@@ -25,6 +25,7 @@ from viticulture.cli import main
 from viticulture.command import VERBS, parser_of
 from viticulture.command import read as read_command
 from viticulture.study.declare.table import read_table
+from viticulture.text import shell_word
 from viticulture.training.recipe import METHODS, read, resolve
 from viticulture.waiting import waiting
 
@@ -151,7 +152,7 @@ def test_a_signal_ends_a_training_with_its_own_status(
         for each, handler in handlers.items():
             signal.signal(each, handler)
     assert ended.value.code == status
-    assert f"`viticulture resume {run}` goes on" in capsys.readouterr().err
+    assert f"`viticulture resume {shell_word(run)}` goes on" in capsys.readouterr().err
     assert load_checkpoint(run / "checkpoints/last.ckpt")["epoch"] == 0
 
 

@@ -94,6 +94,21 @@ def test_labels_are_smoothed_once_and_as_timm_smooths() -> None:
     torch.testing.assert_close(cross_entropy(logits, mixed.double(), smoothing), expected)
 
 
+def test_class_weights_are_factors_of_images() -> None:
+    """Of class numbers, smoothed or not, and of distributions; two halves of a batch average to the whole. Catches:
+    torch's mean over weights, by which the parts of a batch do not add up, or smoothing of distributions."""
+    logits, label = noise(6, 5), torch.tensor([0, 1, 1, 4, 4, 4])
+    weights = torch.tensor([4.0, 1.0, 1.0, 1.0, 0.5], dtype=torch.float64)
+    own = -logits.log_softmax(-1)[torch.arange(6), label]
+    torch.testing.assert_close(cross_entropy(logits, label, 0.0, weights), (weights[label] * own).mean())
+    smooth = 0.9 * F.one_hot(label, 5) + 0.1 / 5
+    whole = cross_entropy(logits, label, 0.1, weights)
+    torch.testing.assert_close(whole, -(weights * smooth * logits.log_softmax(-1)).sum(-1).mean())
+    torch.testing.assert_close(cross_entropy(logits, smooth, 0.1, weights), whole)
+    halves = [cross_entropy(logits[part], label[part], 0.1, weights) for part in (slice(3), slice(3, 6))]
+    torch.testing.assert_close(torch.stack(halves).mean(), whole)
+
+
 def test_shapes_that_disagree_are_refused() -> None:
     with pytest.raises(ValueError, match="share a shape"):
         soft_distillation(noise(2, 3), noise(2, 4))

@@ -288,6 +288,27 @@ def test_muon_steps_matrices_along_their_polar_factor() -> None:
         torch.testing.assert_close(net.stem, stem - 0.1)  # Adam's first step is the sign of the gradient
 
 
+def test_two_steps_of_muon_are_the_formula() -> None:
+    """M <- beta M + (1 - beta) G, then W <- (1 - lr decay) W - lr 0.2 sqrt(C) orthogonalize(beta M + (1 - beta) G).
+
+    Catches: Nesterov's look ahead or the decay left out, another beta. The tolerance: a processor that rounds what it
+    multiplies to bfloat16 moves each step by 0.05 of lr 0.2 sqrt(C) at most.
+    """
+    torch.manual_seed(0)
+    net = nn.Module()
+    net.stem, net.inner = nn.Parameter(torch.randn(4, 3, 2, 2)), nn.Parameter(torch.randn(6, 10))
+    optim = Optim(name="muon", lr=0.1, weight_decay=0.5, momentum=0.8)
+    optimizer = optim.build(optim.groups(net))
+    weight, mean, length = net.inner.detach().clone(), torch.zeros(6, 10), 0.1 * 0.2 * 10**0.5
+    for _ in range(2):
+        net.inner.grad = slope = torch.randn(6, 10)
+        mean = 0.8 * mean + 0.2 * slope
+        weight = (1 - 0.1 * 0.5) * weight - length * orthogonalize(0.8 * mean + 0.2 * slope)
+        optimizer.step()
+    torch.testing.assert_close(optimizer.state[net.inner]["momentum_buffer"], mean)
+    torch.testing.assert_close(net.inner.detach(), weight, rtol=0, atol=2 * 0.05 * length)
+
+
 def test_muon_finds_the_polar_factor_whatever_the_momentums_size() -> None:
     """Singular values that fall by a hundred, of faded momenta and of huge ones, and beside a matrix of zeros and one
     below float32's normal range: four fifths end between 0.65 and 1.25, none below 0.3, and the latter two are zero.

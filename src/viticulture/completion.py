@@ -11,7 +11,8 @@ FILES = ("data", "run", "study", "images", "out", "networks", "boxes", "beside",
 """Arguments that are files or folders, or may be."""
 
 WAYS = {
-    "bash": "d=~/.local/share/bash-completion/completions; mkdir -p $d && viticulture completion bash > $d/viticulture",
+    "bash": "d=~/.local/share/bash-completion/completions; "
+    'mkdir -p "$d" && viticulture completion bash > "$d/viticulture"',
     "zsh": "d=~/.zfunc; mkdir -p $d && viticulture completion zsh > $d/_viticulture; and at the end of ~/.zshrc: "
     "fpath=(~/.zfunc $fpath); autoload -Uz compinit && compinit",
     "fish": "set d ~/.config/fish/completions; mkdir -p $d && viticulture completion fish > $d/viticulture.fish",

@@ -46,6 +46,7 @@ from viticulture.report.tables.runs import find_runs
 from viticulture.report.tables.stages import plan_sheet, stages_sheet
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
+from viticulture.text import shell_word
 from viticulture.training import loggers, progress
 from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset, open_for
@@ -698,8 +699,8 @@ def test_a_run_interrupted_in_a_stage_is_told_as_a_whole(tmp_path: Path, monkeyp
     sheet = find_runs(tmp_path).sheet
     assert [(row[0], row[4]) for row in sheet.rows] == [("runs/x", "interrupted (stage 1 of 3)")]
     assert page_of(RunDir(run / "stages/1-mae")).state.startswith("Interrupted: 0 of")
-    assert f"`viticulture resume {run}` goes on" in page_of(RunDir(run / "stages/1-mae")).state
-    with pytest.raises(UserError, match=f"viticulture resume {run} "):
+    assert f"`viticulture resume {shell_word(run)}` goes on" in page_of(RunDir(run / "stages/1-mae")).state
+    with pytest.raises(UserError, match=f"viticulture resume {re.escape(shell_word(run))} "):
         RunDir(run / "stages/1-mae").which()
 
 
@@ -769,7 +770,7 @@ def test_ctrl_c_in_any_stage_says_how_the_whole_run_goes_on(tmp_path: Path, monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr("viticulture.training.run.fit", stopped)
-    with pytest.raises(KeyboardInterrupt, match=f"^viticulture resume {re.escape(str(run))}$"):
+    with pytest.raises(KeyboardInterrupt, match=f"^viticulture resume {re.escape(shell_word(run))}$"):
         viticulture.resume(str(run))
 
 
@@ -874,7 +875,7 @@ def test_a_stage_begins_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: p
     plan = planned(run)
     images = tmp_path / "images/photos"
     replace(plan, data="photos", folder=str(images)).write(run)
-    with pytest.raises(UserError, match=f"images.*viticulture resume {run} DATA"):
+    with pytest.raises(UserError, match=f"images.*viticulture resume {re.escape(shell_word(run))} DATA"):
         trained(run)
     images.mkdir(parents=True)
     (tmp_path / "photos").mkdir()

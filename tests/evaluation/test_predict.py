@@ -14,6 +14,7 @@ from untrained import photo, untrained
 from viticulture.cli import main
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, dense_csv
 from viticulture.evaluation.predict import Prediction, as_csv, class_columns, classify
+from viticulture.text import shell_word
 from viticulture.training.rundir import RunDir
 
 
@@ -83,7 +84,7 @@ def test_a_run_that_is_not_finished_is_said_to_be(
 ) -> None:
     """Fails if weights of half a training are used without a word, or a finished run is called unfinished."""
     image = str(photo(tmp_path / "a.png", 0))
-    for status, words in (("running", f"`viticulture resume {run.path}` goes on"), ("finished", "")):
+    for status, words in (("running", f"`viticulture resume {shell_word(run.path)}` goes on"), ("finished", "")):
         run.update(status=status)
         for command in (
             ["predict", str(run.path), image],

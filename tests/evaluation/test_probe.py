@@ -81,6 +81,10 @@ def test_neighbors_vote_as_scikit_learns_do(monkeypatch: pytest.MonkeyPatch, chu
         theirs = KNeighborsClassifier(k, metric="cosine", weights=lambda gap: np.exp((1 - gap) / 0.07))
         np.testing.assert_array_equal(chosen, theirs.fit(bank.numpy(), labels.numpy()).predict(asked.numpy()))
     assert len(found.unique(dim=0)) == 3
+    own = torch.tensor([[1.0, 0.0]])
+    for cosine, chosen in ((0.945, 0), (0.96, 1)):  # two are worth as much as one's own self at 1 - 0.07 log 2 = 0.951
+        near = torch.tensor([[cosine, (1 - cosine**2) ** 0.5]])
+        assert vote(own, torch.cat([own, near, near]), torch.tensor([0, 1, 1]), 2, [3]).item() == chosen
 
 
 @pytest.mark.parametrize(

@@ -283,12 +283,18 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_held_out_images_are_measured_without_a_trace() -> None:
-    """The measure is the same every time; neither center nor teacher move."""
-    dino = method().eval()
-    batch, center = {"image": views((0, 0))["image"]}, dino.center.clone()
-    assert torch.equal(dino.measures(batch)["loss"], dino.measures(batch)["loss"])
+    """The measure is the same every time; neither center nor teacher move. Of images and of their mirror images it is,
+    on average, the loss of both as large views. Catches: an image compared with itself."""
+    dino = method(local_crops=LocalCrops(0)).eval()
+    nn.init.normal_(dino.center)
+    batch, mirrored = ({"image": images} for images in (views((0, 0))["image"], views((0, 0))["image"].flip(-1)))
+    center, measured = dino.center.clone(), dino.measures(batch)["loss"]
+    assert torch.equal(measured, dino.measures(batch)["loss"])
     assert torch.equal(dino.center, center)
     assert dino.auxiliary["teacher"].updates == 0
+    (loss,) = dino.losses({**batch, "image2": mirrored["image"]}).values()
+    dino.center.copy_(center)
+    torch.testing.assert_close((measured + dino.measures(mirrored)["loss"]) / 2, loss)
 
 
 @pytest.mark.parametrize(

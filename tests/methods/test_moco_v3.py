@@ -86,10 +86,13 @@ def test_it_is_the_official_code(golden: Load, monkeypatch: pytest.MonkeyPatch) 
 def test_loss_momentum_and_positions_by_themselves(golden: Load) -> None:
     """2 T CE(cos / T) on given queries and keys; the momentum over a training; MAE's positions with halves swapped.
 
-    Catches: cosines not normalized, a linear momentum, a clock that counts from one.
+    Catches: cosines not normalized, a linear momentum, a clock that counts from one, an image that is its own key and
+    is told as another's.
     """
     data, moco = golden("moco_loss_and_pos"), method(momentum=0.99)
     torch.testing.assert_close(moco._contrast(data["in/q"], data["in/k"]), data["out/loss"], rtol=1e-5, atol=0)
+    moco._contrast(data["in/k"], data["in/k"])
+    assert moco.extra_logs["instance_accuracy"] == 1
     weight, copied = moco.student.norm.weight, moco.auxiliary["momentum"][0].norm.weight
     for step, expected in zip(data["in/iters"].tolist(), data["out/momentum"].tolist(), strict=True):
         nn.init.constant_(copied, 1.0)
@@ -216,11 +219,15 @@ def test_alone_the_shared_norm_is_torchs() -> None:
     assert not gathered(x).requires_grad
 
 
-def test_held_out_images_are_compared_with_their_mirror_images(tmp_path: Path) -> None:
-    """The measure needs one view and is the same every time; a symmetric image gives its mirror image's own key."""
+def test_held_out_images_are_compared_with_their_mirror_images() -> None:
+    """The measure needs one view and is the same every time; of images and of their mirror images it is, on average,
+    the loss of both as views. Catches: an image compared with itself, one direction for two."""
     moco = method().eval()
-    batch = {"image": views()["image"]}
-    assert torch.equal(moco.measures(batch)["loss"], moco.measures(batch)["loss"])
+    batch, mirrored = ({"image": images} for images in (views()["image"], views()["image"].flip(-1)))
+    measured = moco.measures(batch)["loss"]
+    assert torch.equal(measured, moco.measures(batch)["loss"])
+    (loss,) = moco.losses({**batch, "image2": mirrored["image"]}).values()
+    torch.testing.assert_close((measured + moco.measures(mirrored)["loss"]) / 2, loss)
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,12 @@ def test_the_loss_by_hand() -> None:
     guesses = [math.exp(c / 0.2) for c in (0.5, math.sqrt(3) / 2, -0.5)]
     expected = -sum(a / sum(aims) * math.log(g / sum(guesses)) for a, g in zip(aims, guesses, strict=True))
     assert expected == pytest.approx(1.844505049624, abs=1e-12)
-    loss = likeness_loss(student, teacher.detach(), queue, (0.2, 0.5))
+    loss = likeness_loss(student, teacher, queue, (0.2, 0.5))
     assert loss.item() == pytest.approx(expected, abs=1e-12)
-    twice = likeness_loss(student.expand(2, 2), teacher.detach().expand(2, 2), queue, (0.2, 0.5))
+    assert torch.autograd.grad(loss, teacher, allow_unused=True) == (None,)
+    twice = likeness_loss(student.expand(2, 2), teacher.expand(2, 2), queue, (0.2, 0.5))
     assert twice.item() == pytest.approx(expected, abs=1e-12)
-    assert torch.autograd.gradcheck(lambda s: likeness_loss(s, teacher.detach(), queue, (0.2, 0.5)), student)
+    assert torch.autograd.gradcheck(lambda s: likeness_loss(s, teacher, queue, (0.2, 0.5)), student)
 
 
 def test_the_teacher_gives_what_its_classifier_reads(teacher: str) -> None:

@@ -3,6 +3,7 @@
 
 import json
 import shutil
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions
 from viticulture.models.weights.files import load, save
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.terminal import say
+from viticulture.text import shell_word
 from viticulture.training.rundir import RunDir
 
 SMALL = {
@@ -144,7 +146,7 @@ def test_a_run_without_the_kept_files_says_how_to_make_them_and_evaluation_makes
     for name in (PREDICTIONS, "pictures.npz"):
         (run.path / name).unlink()
     page = api.report(str(run.path)).read_text()
-    assert f"viticulture evaluate {run.path}" in page
+    assert f"viticulture evaluate {shell_word(run.path)}" in unescape(page)
     assert "Where it looks" not in page
     with pytest.raises(UserError, match="viticulture evaluate"):
         read_predictions(run.folder)

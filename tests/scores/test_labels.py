@@ -43,7 +43,8 @@ def test_a_draw_of_images_counts_each_as_often_as_it_is_drawn() -> None:
 
 
 def test_a_threshold_has_the_best_f1_that_any_has() -> None:
-    """Catches: thresholds on a probability itself, which rounding tips; one that cuts equal probabilities apart."""
+    """Catches: thresholds on a probability itself, which rounding tips; one that cuts equal probabilities apart; of two
+    that are as good the one farther from one half."""
     thresholds = best_thresholds(SCORES, SHOWN)
     every = np.linspace(-0.01, 1.01, 103)
     for c in range(4):
@@ -52,6 +53,8 @@ def test_a_threshold_has_the_best_f1_that_any_has() -> None:
         assert np.abs(SCORES[:, c] - thresholds[c]).min() > 0.01 or thresholds[c] == 0
     assert thresholds[4] == 0.5  # nothing to choose by
     assert best_thresholds(np.array([[0.9], [0.1]]), np.array([[1], [0]])) == pytest.approx([0.5])  # halfway
+    shown = np.array([[1], [0], [0], [1]])
+    assert best_thresholds(np.array([[0.95], [0.8], [0.7], [0.6]]), shown) == pytest.approx([0.3])  # 0.875 is as good
 
 
 def test_the_likelihood_of_labels_is_that_of_their_logits() -> None:

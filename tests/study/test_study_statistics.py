@@ -97,7 +97,7 @@ def test_paired_seeds_tell_apart_what_unpaired_ones_cannot() -> None:
 def test_both_intervals_must_leave_out_zero() -> None:
     """Ten seeds agree to the last image that ours is one better of ten; ten images prove nothing.
 
-    Fails if Student's interval over seeds alone may name a winner on a handful of test images.
+    Fails if Student's interval over seeds alone may name a winner on a handful of test images, or is all that is told.
     """
     right = np.zeros((10, 10), np.int8)
     right[:, 0] = 1
@@ -105,6 +105,8 @@ def test_both_intervals_must_leave_out_zero() -> None:
     assert found.over_seeds.low is not None
     assert found.over_seeds.low > 0
     assert not found.separates()
+    assert found.span is not None
+    assert found.span[0] <= 0
     assert difference([0.5, 0.6] * 5, [0.4, 0.5] * 5, np.repeat(right, 100, 1)).separates()
 
 
@@ -140,13 +142,15 @@ def test_two_seeds_that_agree_prove_nothing(alike: bool) -> None:
 def test_the_floor_is_mcnemars() -> None:
     """Of 100 images 12 differ: one difference is spread by sqrt(12) / 100 where both are equally good.
 
-    Fails for the spread of accuracies that are not paired, or a floor that a large spread between seeds is added to.
+    Fails for the spread of accuracies that are not paired, a floor that a large spread between seeds is added to, or
+    seeds that are promised to tell apart what agrees by luck.
     """
     right = np.zeros((3, 100), np.int8)
     right[:, :8], right[:, 8:12] = 1, -1
     found = difference([0.54] * 3, [0.50] * 3, right)
     assert found.over_seeds.high is not None
     assert found.over_seeds.high - 0.04 == pytest.approx(4.302653 * 12**0.5 / 100 / 3**0.5, rel=1e-6)
+    assert found.seeds_needed() == seeds_needed(0.04, 12**0.5 / 100)
     wide = difference([0.2, 0.5, 0.9], [0.5] * 3, right)
     assert (wide.over_seeds.low, wide.over_seeds.high) == (
         estimate(wide.over_seeds.values).low,
@@ -212,6 +216,7 @@ def test_folds_with_images_of_their_own_are_compared_over_all_of_them() -> None:
     assert found.over_images.low is not None
     assert found.mean == pytest.approx(every.mean())
     assert found.over_images.low == pytest.approx(every.mean() - 1.96 * every.std() / 2000**0.5, rel=1e-2)
+    assert found.floor == pytest.approx((np.abs(every).mean() / 400) ** 0.5)  # McNemar's of one fold
     plain = estimate([a - b for a, b in zip(ours, theirs, strict=True)], floor=found.floor)
     assert found.over_seeds.high is not None
     assert plain.high is not None

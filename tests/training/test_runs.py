@@ -38,6 +38,7 @@ from viticulture.report.charts.curves import read_curves
 from viticulture.report.terminal import bar
 from viticulture.study.conclude.verdict import subject
 from viticulture.study.declare.table import read_table
+from viticulture.text import shell_word
 from viticulture.training import length
 from viticulture.training.data import default_recipe, load_dataset
 from viticulture.training.length import change_length, set_length
@@ -833,7 +834,7 @@ def test_a_page_that_cannot_be_drawn_costs_a_line_and_no_training(
     assert viticulture.resume(str(tmp_path / "run")).facts["status"] == "finished"
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
     assert len(lines) == 2, lines  # in training; afterwards
-    assert all("probe.json" in line and f"viticulture report {tmp_path / 'run'}" in line for line in lines)
+    assert all("probe.json" in line and f"viticulture report {shell_word(tmp_path / 'run')}" in line for line in lines)
     (tmp_path / "run" / "probe.json").unlink()
     assert "Top-1 accuracy" in viticulture.report(str(tmp_path / "run")).read_text()
 

@@ -123,6 +123,7 @@ def likeness_loss(student: Tensor, teacher: Tensor, queue: Tensor, temperatures:
 
     Returns: scalar, nats, mean over images.
     """
+    teacher = teacher.detach()
     with torch.autocast(student.device.type, enabled=False):  # bfloat16 is too coarse for a small temperature
         ours, theirs = (torch.cat([(z * teacher).sum(1, keepdim=True), z @ queue.T], 1) for z in (student, teacher))
         return cross_entropy(ours / temperatures[0], (theirs / temperatures[1]).softmax(1))
