@@ -82,10 +82,9 @@ def report(run: Any, beside: Any = "") -> Path:
         ours, theirs = RunDir.open(run), RunDir.open(beside)
         for folder in (ours, theirs):
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
-            if is_multilabel(folder) or is_dense(folder):
-                tells = (
-                    "tells several labels an image" if is_multilabel(folder) else "finds objects or tells pixels apart"
-                )
+            tells = "tells several labels an image" if is_multilabel(folder) else ""
+            tells = "finds objects or tells pixels apart" if is_dense(folder) else tells
+            if tells:
                 raise UserError(f"{folder.path} {tells}, and --beside shows top-1; leave it out")
         put_beside(ours, theirs)
     return write_page(RunDir.open(run))
