@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learn from labels, and from whatever guides watch."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,7 +8,8 @@ from torch import Tensor
 from ..errors import UserError
 from ..guides.guide import Batch
 from ..losses import cross_entropy
-from ..models.co_advise.many_heads import ClassifierHeads, every_head, head_switches
+from ..models.co_advise.many_heads import every_head, head_switches
+from ..models.weights.load_matching import classifiers
 from .method import Method, Setup
 
 
@@ -54,10 +53,9 @@ class Supervised(Method):
 
     def remarks(self, batch_size: int) -> list[str]:
         """A sentence where answers are the mean of several heads of which all but the first stay as they began."""
-        heads: Any = getattr(self.student, "get_classifier", tuple)()
-        owner = heads if isinstance(heads, ClassifierHeads) else self.student
-        several = isinstance(heads, (tuple, ClassifierHeads)) and len(heads) > 1
-        if self.every_head or self.guides or not several or getattr(owner, "inference", "mean") != "mean":
+        heads = classifiers(self.student)
+        rule = next((layer.inference for layer in self.student.modules() if hasattr(layer, "inference")), "mean")
+        if self.every_head or self.guides or len(heads) < 2 or rule != "mean":
             return []
         return [
             f"answers are the mean of {len(heads)} heads, and nothing teaches those beside the first, as no guide does "
