@@ -96,6 +96,8 @@ MISTAKES: list[tuple[str, str]] = [
     # rates that would rise where they are to fall
     ("train digits --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
     ("train digits --optim.lr 1e-6 --schedule.warmup_lr 1e-5", "schedule.warmup_lr must not exceed optim.lr"),
+    ("train digits --budget 5m --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
+    ("compare digits --recipes default/digits,dhvt/digits --epochs 1 --schedule.min_lr 1", "min_lr must not exceed"),
     # words that are no choice
     ("train digits --train.watch tset", "watch"),
     ("train digits --engine.precision 8", "precision"),
