@@ -332,7 +332,7 @@ def test_a_class_that_loses_all_its_images_is_refused(tmp_path: Path) -> None:
 def test_a_person_is_warned(tmp_path: Path) -> None:
     """Uneven and tiny classes, images of the test seen in training, files that are no images, what could not be drawn.
 
-    Fails if a warning is missing, or comes without its reason.
+    Fails if a warning is missing, comes without its reason, or is said in two ways.
     """
     root = folder(tmp_path / "photos", {"train/a": 60, "train/b": 3, "test/a": 4, "test/b": 4})
     shutil.copy(root / "train/a/007.png", root / "test/b/copy.png")
@@ -351,6 +351,9 @@ def test_a_person_is_warned(tmp_path: Path) -> None:
     (unmeasured,) = prepare(source({"train": [30, 30, 30], "test": [5, 0, 5]})).warnings
     assert unmeasured == "no test image shows class 1: nothing is measured of what no image shows"
     assert prepare(source({"train": [30, 30, 30], "test": [5, 0, 5]}), labeled=False).warnings == ()
+    notes = prepare(source({"train": [30, 30, 1]}), Selection(val_fraction=0)).warnings
+    held_out = "no image of 1 class is held out as test, for too few images: class 2"
+    assert [note for note in notes if "test" in note] == [held_out], "said twice, and once without the reason"
 
 
 @pytest.mark.parametrize(

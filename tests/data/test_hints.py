@@ -117,6 +117,18 @@ def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.Capt
     )
 
 
+@pytest.mark.parametrize("label", ["ab", ""])
+def test_images_without_a_label_are_told_once(label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Some of them, or all. Fails if a second remark counts what another one has told."""
+    lines = ["path,label", *(f"{i}.png,{label[i % 2 : i % 2 + 1] if i else ''}" for i in range(13))]
+    for i in range(13):
+        scene(i, (24, 24)).save(tmp_path / f"{i}.png")
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    assert main(["data", str(tmp_path / "list.csv")]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert [words.count(phrase) for phrase in ("without a label", "no labels:")] == [bool(label), not label]
+
+
 def test_objects_in_python_are_looked_at_and_a_command_names_the_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

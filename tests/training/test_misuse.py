@@ -25,6 +25,9 @@ from viticulture.report.terminal import say
 from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
 from viticulture.text import command_line, comment, read_yaml, write_yaml
+from viticulture.training.combinations import check_rates
+from viticulture.training.recipe import read as read_recipe
+from viticulture.training.recipe import resolve
 from viticulture.training.run_inputs import recipe_of
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin
@@ -96,6 +99,8 @@ MISTAKES: list[tuple[str, str]] = [
     # rates that would rise where they are to fall
     ("train digits --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
     ("train digits --optim.lr 1e-6 --schedule.warmup_lr 1e-5", "schedule.warmup_lr must not exceed optim.lr"),
+    ("train digits --budget 5m --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
+    ("compare digits --recipes default/digits,dhvt/digits --epochs 1 --schedule.min_lr 1", "min_lr must not exceed"),
     # words that are no choice
     ("train digits --train.watch tset", "watch"),
     ("train digits --engine.precision 8", "precision"),
@@ -183,6 +188,13 @@ def test_a_mistake_ends_in_a_line_before_anything_is_written(
     assert shown.err.count("\n") <= 2
     assert not [letter for letter in shown.err if unicodedata.category(letter) == "Cc" and letter != "\n"]
     assert {entry.name for entry in place.iterdir()} == before
+
+
+@pytest.mark.parametrize("keys", [{"rule": "constant", "min_lr": 1.0}, {"warmup_epochs": 0, "warmup_lr": 1.0}])
+def test_a_rate_that_a_schedule_never_comes_to_is_no_mistake(keys: dict[str, Any]) -> None:
+    """A constant rate below the end of the recipe's cosine. Fails if it is refused for a number that nothing reads."""
+    overrides = {"optim.lr": 1e-6, "schedule.min_lr": 0, **{f"schedule.{key}": value for key, value in keys.items()}}
+    check_rates(resolve("default/digits", read_recipe("default/digits"), overrides))
 
 
 NASTY = [

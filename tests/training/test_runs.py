@@ -249,6 +249,15 @@ def test_a_run_may_lie_at_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert bar(session).forecast is not None
 
 
+def test_a_run_that_goes_on_hears_of_no_budget(tmp_path: Path) -> None:
+    """Catches: the time of the epochs that are left told as that of all; a budget advised, which `resume` has not."""
+    session = small(tmp_path / "run")
+    session.run.unlock()
+    resumed = reopen(str(tmp_path / "run"))
+    resumed.run.unlock()
+    assert bar(resumed).forecast is None
+
+
 def test_another_studys_row_is_not_taken_for_this_ones(tmp_path: Path) -> None:
     """Weights that lie where they were said to lie. Catches: those of a row of the same name beside the run."""
     ours, theirs = (tmp_path / study / "cells" / "mae.seed-0" for study in "ab")

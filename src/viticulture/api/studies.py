@@ -105,11 +105,11 @@ def _compare(grid: "Grid", where: Where) -> "Study":
     named = nullcontext(Path(where.out)) if where.out else claimed("studies", stem)
     with named as path:
         folder = StudyDir.create(path, grid, command())
-    try:
-        return _conduct(folder, where)
-    except UserError:
-        folder.discard()  # a mistake that shows before the first cell leaves nothing behind
-        raise
+        try:
+            return _conduct(folder, where)
+        except UserError:
+            folder.discard()  # a mistake that shows before the first cell leaves nothing behind
+            raise
 
 
 def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..budget.budget import Budget
-from ..disk import sweep
 from ..errors import UserError, unknown
 from ..text import command_line, shell_word, tell
 from ..waiting import silence
@@ -168,6 +167,7 @@ def resume(
     check_callbacks(callbacks)
     from ..budget import follow
     from ..budget.plan import read_plan
+    from ..disk import sweep
     from ..training import length
     from ..training.rundir import PLAN, RunDir
     from ..training.session import reopen
@@ -177,9 +177,9 @@ def resume(
             raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
         if epochs is not None:
             follow.change_length(Path(run), epochs)
-        begun = any(stage.spent is None for stage in read_plan(Path(run)).stages)
+        unfinished = any(stage.spent is None for stage in read_plan(Path(run)).stages)
         with silence(not progress):
-            return _follow(Path(run), data) if begun else _finished(_follow(Path(run)), data)
+            return _follow(Path(run), data) if unfinished else _finished(_follow(Path(run)), data)
     length.change_length(Path(run), epochs)
     if RunDir.open(run).read("run.json")["status"] == "finished":
         sweep(Path(run))

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..models.students import HYBRIDS
 from ..optim import Optim, shortened_warmup
 from ..study.plan.pace import Pace, held_out_images
-from ..training.combinations import check_parts
+from ..training.combinations import check_parts, check_rates
 from ..training.loggers import check_logger
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, method_class, of_class, read, resolve
@@ -54,6 +54,7 @@ def check(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
         )
     check_alone(recipe.values)
     check_parts(recipe)
+    check_rates(recipe)
     check_devices(engine)
     check_logger(engine)
 

@@ -58,12 +58,6 @@ def remarks(
     tiny = [name for name, count in zip(source.classes, counts, strict=True) if count < _TINY]
     if tiny and selection.per_class is None:
         sentences.append(f"fewer than {_TINY} training images in {counted(len(tiny), 'class')}: {some(tiny, 5)}")
-    measured = ("val", "test") if source.labels.ndim == 2 else ("test",) if labeled else ()
-    for kind in measured:  # of one class an image, validation images only choose
-        rows = splits.get(kind, np.empty(0, np.int64))
-        shown = subsets.count_by_class(source.labels[rows], len(source.classes))
-        if len(rows) and (absent := [name for name, n in zip(source.classes, shown, strict=True) if not n]):
-            sentences.append(f"no {kind} image shows {some(absent, 5)}: nothing is measured of what no image shows")
     return sentences
 
 

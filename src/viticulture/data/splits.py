@@ -121,6 +121,7 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
         )
     if selection.folds is not None:
         notes += _hold_out_fold(source, splits, selection)
+    notes += _unshown(source, splits) if labeled else []
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
         wanted = fraction > 0 and not (kind == "test" and selection.test_on == "none")
         if kind not in splits and wanted and source.classes:
@@ -269,6 +270,19 @@ def _leave_with_group(source: Source, splits: Splits, kind: str) -> list[str]:
     splits["train"] = train[~leave]
     left = counted(int(leave.sum()), "image")
     return [f"left out {left} without a label, of groups that are held out as {kind}"] if leave.any() else []
+
+
+def _unshown(source: Source, splits: Splits) -> list[str]:
+    """A remark for each split that the data or a fold gives, and that is measured, where none of its images shows some
+    class; of one class an image, validation images only choose."""
+    remarks = []
+    for kind in ("test", "val") if source.labels.ndim == 2 else ("test",):
+        if kind not in splits:
+            continue
+        counts = _count(source, splits[kind])
+        if absent := [name for name, count in zip(source.classes, counts, strict=True) if not count]:
+            remarks.append(f"no {kind} image shows {some(absent, 5)}: nothing is measured of what no image shows")
+    return remarks
 
 
 def _without_held(source: Source, train: np.ndarray, held: np.ndarray, kind: str) -> list[str]:

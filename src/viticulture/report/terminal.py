@@ -76,11 +76,12 @@ def introduce(session: Session) -> None:
 
 
 def bar(session: Session) -> ProgressBar:
-    """What a person sees of a training, and hears of its length where it is long and a budget would shorten it."""
+    """What a person sees of a training, and hears of its length where it is long and a budget would shorten it, which
+    no run that goes on can be given."""
     size = batch_size(session.recipe, len(session.dataset.train))
     planned = any(map(is_planned, (session.run.path, *session.run.path.absolute().parents[1:2])))
     epochs, side = session.recipe.section("train").epochs, max(shape_of(session.dataset.image_size))
-    return ProgressBar(size, forecast=None if planned else partial(long_training, epochs, side))
+    return ProgressBar(size, forecast=None if planned or session.begun else partial(long_training, epochs, side))
 
 
 def long_training(epochs: int, side: int, seconds: float) -> str:

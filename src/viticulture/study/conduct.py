@@ -14,6 +14,7 @@ from ..data.sources.source import Source
 from ..data.statistics import sample_sizes
 from ..disk import sweep
 from ..errors import UserError
+from ..training.combinations import check_rates
 from ..training.data import load_dataset, open_for
 from ..training.recipe import Recipe, method_class
 from ..training.references import check_given
@@ -141,6 +142,7 @@ def _paces(
                         doubles = stand_ins(study.grid, recipes, candidate, subset, opened, Path(folder))
                         seed, overrides = study.grid.seeds[0], {**doubles, **subset.overrides}
                         recipe = recipes[candidate.name].with_keys({**overrides, **study.grid.subsets.fold(seed)})
+                        check_rates(recipe)
                         dataset = load_dataset(opened(candidate), recipe, seed)
                         notes |= dict.fromkeys(dataset.warnings)
                         _check_measured(dataset, recipe)

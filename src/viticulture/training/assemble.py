@@ -23,6 +23,7 @@ from ..models.weights.files import find_weights, initialize, read_config
 from .combinations import check_parts
 from .raw import VIEWS, flat
 from .recipe import Recipe, guide_class, method_class, of_class, settings, transforms
+from .references import keyword_of
 from .settings import Engine, Student, Train
 
 BATCHES, MUON_BATCHES = 40, 80
@@ -79,9 +80,8 @@ def _other_ranges(recipe: Recipe) -> list[str]:
     """A remark for each teacher that learned from images with other values for black and white than it is shown."""
     own, remarks = recipe.section("images").range, []
     for key, value in flat(recipe.values).items():
-        section, *keywords = key.split(".")
-        is_teacher = keywords[section == "guides" :][:1] in (["teacher"], ["teachers"])
-        folder = find_weights(value) if is_teacher and isinstance(value, str) else None
+        is_teacher = keyword_of(key) in ("teacher", "teachers") and isinstance(value, str)
+        folder = find_weights(value) if is_teacher else None
         if folder is not None and (theirs := read_config(folder).get("range")) != own:
             remarks.append(
                 f"{key}: {value} learned by images.range {theirs or 'null'} and is shown images by {own or 'null'}; "

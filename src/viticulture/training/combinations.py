@@ -61,8 +61,9 @@ def check_parts(recipe: Recipe) -> None:
 def check_rates(recipe: Recipe) -> None:
     """Raises: UserError where a rate that a schedule begins or ends at lies above the highest one."""
     lr, schedule = recipe.section("optim").lr, recipe.section("schedule")
-    for name, rate in (("warmup_lr", schedule.warmup_lr), ("min_lr", schedule.min_lr)):
-        if rate > lr:
+    warms_up, falls = schedule.warmup_epochs != 0, schedule.rule in ("cosine", "timm")  # to what the recipe says
+    for name, rate, counts in (("warmup_lr", schedule.warmup_lr, warms_up), ("min_lr", schedule.min_lr, falls)):
+        if counts and rate > lr:
             raise UserError(
                 f"schedule.{name} must not exceed optim.lr, the highest rate, got {rate} and {lr}; lower it, or take 0"
             )

@@ -58,9 +58,13 @@ def from_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
 def _placed(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _placed(f"{key}.{name}", inner) for name, inner in value.items()}
+    return anchored(value) if isinstance(value, str) and keyword_of(key) in PLACES else value
+
+
+def keyword_of(key: str) -> str:
+    """The keyword of a student, a method or a guide that a dotted key names; "" of a section or a guide as a whole."""
     section, *keywords = key.split(".")
-    keyword = keywords[1:2] if section == "guides" else keywords[:1]  # a guide may be called teacher
-    return anchored(value) if isinstance(value, str) and keyword and keyword[0] in PLACES else value
+    return next(iter(keywords[section == "guides" :]), "")  # a guide may be called teacher
 
 
 def check_outlast(values: Mapping[str, Any], replaced: Path) -> None:

@@ -314,7 +314,7 @@ def fresh(root: str | Path, stem: str) -> Path:
 @contextmanager
 def claimed(root: str | Path, stem: str) -> Iterator[Path]:
     """A new folder under root that no other process has made, of the first unused name, for the block to fill. Where
-    the block fails before it has, the folder goes, and root with it if that is new.
+    the block fails and leaves nothing in it, the folder goes, and root with it if that is new.
 
     Raises: UserError if it cannot be made.
     """
@@ -333,7 +333,8 @@ def claimed(root: str | Path, stem: str) -> Iterator[Path]:
         yield path
     except BaseException:
         with suppress(OSError):  # what holds anything stays
-            path.rmdir()
+            if path.exists():
+                path.rmdir()
             if new:
                 root.rmdir()
         raise

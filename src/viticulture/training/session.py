@@ -239,12 +239,12 @@ def other_machine(before: dict[str, Any], now: dict[str, Any], device: str) -> l
             f"the run began on {began} and goes on on {goes_on}, which sums in another order or precision: close to "
             "what it would have been, but not to the bit"
         ]
-    threads, others = before.get("threads"), now["threads"]
-    if threads in (None, others) or (on_gpu and before.get("gpus")):
+    threads, threads_now = before.get("threads"), now["threads"]
+    if threads in (None, threads_now) or (on_gpu and before.get("gpus")):
         return []
     return [
-        f"the run began with {counted(threads, 'thread')} and goes on with {others}, which sum in another order: close "
-        f"to what it would have been, but not to the bit; OMP_NUM_THREADS={threads} goes on exactly"
+        f"the run began with {counted(threads, 'thread')} and goes on with {threads_now}, which sum in another order: "
+        f"close to what it would have been, but not to the bit; OMP_NUM_THREADS={threads} goes on exactly"
     ]
 
 

@@ -15,7 +15,6 @@ from ..version import VERSION
 
 def surroundings() -> dict[str, Any]:
     """Versions, commit of the working folder, hardware, time."""
-
     packages = ("torch", "torchvision", "timm", "lightning", "numpy")
     versions = {name: metadata.version(name) for name in packages}
     return {

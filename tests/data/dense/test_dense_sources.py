@@ -615,6 +615,14 @@ def test_a_class_that_no_held_out_image_shows_is_told(tmp_path: Path, made: Any,
     assert [note for note in notes if "no val image shows" in note] == [f"no val image shows {absent}: {measured}"]
 
 
+def test_a_class_that_no_image_shows_is_told_once(tmp_path: Path) -> None:
+    """A list of 80 categories of which a few occur. Fails if every split tells of the others, beside the training."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    for split in COUNTS:
+        change(root, split, lambda content: content["categories"].append({"id": 9, "name": "nothing"}))
+    assert [note for note in prepared(root).warnings if "nothing" in note] == ["no training image has nothing"]
+
+
 def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
     """data.test_on and data.train_on, of data without splits and with them, as for images of classes. Fails if a test
     that nobody asked for is held out and thrown away, or what was held out counts as the data's own validation."""

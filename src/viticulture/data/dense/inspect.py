@@ -105,13 +105,14 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
 
 
 def _untaught(source: DenseSource, counts: dict[str, np.ndarray]) -> list[str]:
-    """Classes of other splits that no training image has, a line for each split, and masks of one class."""
+    """A remark for masks of one class, and for each split with classes that no training image has."""
     if "train" not in counts:
         return []
     classes, absent = source.classes, counts["train"] == 0
     labels_of = {split: np.flatnonzero(absent & (each > 0)).tolist() for split, each in counts.items()}
     alone = one_class(classes, counts["train"].tolist()) if source.masks is not None else ""
-    return [alone] * bool(alone) + [
+    remarks = [alone] if alone else []
+    return remarks + [
         f"in {split}, but in no image to learn from: {some([classes[label] for label in labels], 5)}"
         for split, labels in labels_of.items()
         if labels

@@ -298,24 +298,23 @@ def counts(classes: Sequence[str], held: Annotations) -> Tensor:
 
 def _remarks(classes: Sequence[str], held: Mapping[str, Annotations]) -> list[str]:
     """What a person should know of the splits. Raises: UserError where there is nothing to learn."""
-
-    def absent(split: str) -> str:
-        shown = counts(classes, held[split]).tolist()
-        return some([name for name, count in zip(classes, shown, strict=True) if not count], 5)
-
+    shown = {split: counts(classes, each).tolist() for split, each in held.items()}
     train = held["train"]
     what = "object" if isinstance(train, Boxed) else "labeled pixel"
-    if not counts(classes, train).sum():
+    if not any(shown["train"]):
         crowds = isinstance(train, Boxed) and any(len(objects) for objects in train.objects)
         beside = " but crowds and difficult ones" if crowds else ""
         raise UserError(f"there is no {what} in any training image{beside}; nothing could be learnt")
-    if isinstance(train, Masked) and (why := one_class(classes, counts(classes, train).tolist())):
+    if isinstance(train, Masked) and (why := one_class(classes, shown["train"])):
         raise UserError(why)
     notes = alike(classes)
-    notes += [f"no training image has {names}"] if (names := absent("train")) else []
-    for split in ("val", "test"):
-        if split in held and (names := absent(split)):
-            notes.append(f"no {split} image shows {names}: {_unshown(train)}")
+    absent = {
+        split: [name for name, count in zip(classes, each, strict=True) if not count] for split, each in shown.items()
+    }
+    notes += [f"no training image has {some(absent['train'], 5)}"] if absent["train"] else []
+    for split in ("val", "test"):  # what is not learnt either is told above
+        if names := [name for name in absent.get(split, ()) if name not in absent["train"]]:
+            notes.append(f"no {split} image shows {some(names, 5)}: {_unshown(train)}")
     if isinstance(train, Boxed) and (bare := sum(not len(objects) for objects in train.objects)):
         notes.append(f"{counted(bare, 'training image')} of {len(train.objects)} without objects")
     return notes

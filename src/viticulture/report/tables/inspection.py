@@ -79,6 +79,8 @@ def _warnings(inspection: Inspection, counts: Mapping[str, Mapping[str, int]]) -
     ]
     if not inspection.classes:
         warnings.append("no labels: `--recipe mae/photos` learns without; with a folder a class, any recipe does")
+    elif inspection.unlabeled and not inspection.planned:  # else a note says how many each split leaves out
+        warnings.append(f"{counted(inspection.unlabeled, 'image')} without a label")
     if inspection.uneven:
         sizes = {name: each["train"] for name, each in counts.items() if "train" in each}
         most, least = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
@@ -91,8 +93,6 @@ def _warnings(inspection: Inspection, counts: Mapping[str, Mapping[str, int]]) -
             f"{counted(len(inspection.near), 'pair')} of images in different splits that look the same, though not "
             f"pixel by pixel (a copy shrunk or saved again?): {shown}"
         )
-    if inspection.unlabeled:
-        warnings.append(f"{counted(inspection.unlabeled, 'image')} without a label")
     warnings += [f"unreadable: {name} ({reason})" for name, reason in list(inspection.unreadable.items())[:20]]
     if len(inspection.unreadable) > 20:
         warnings.append(f"... and {len(inspection.unreadable) - 20:,} more unreadable images")
