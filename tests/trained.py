@@ -4,6 +4,9 @@
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+from torch import Tensor
+
 import viticulture
 from viticulture.training.run import fit
 from viticulture.training.session import begin
@@ -15,3 +18,8 @@ def trained(out: Path, overrides: dict[str, Any], seed: int = 0, data: str = "di
     fit(session)
     session.run.unlock()
     return viticulture.Run(out)
+
+
+def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
+    """The student's weights that a run has kept."""
+    return load_file(run / "weights" / which / "model.safetensors")

@@ -12,8 +12,9 @@ import torch
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-from label_free import start, weights
+from label_free import start
 from resumed import check_same_bits, whole_and_resumed
+from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.mae import encode
 from viticulture.methods.method import Setup
@@ -143,7 +144,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """Student, painter and token are the same bits. Catches: masks that follow a global stream."""
     whole, again = whole_and_resumed(partial(start, **{"method.name": "simmim"}), tmp_path)
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
-    assert not [name for name in weights(again) if "decoder" in name or "mask_token" in name]
+    assert not [name for name in weights(again.run.path) if "decoder" in name or "mask_token" in name]
 
 
 @pytest.mark.parametrize(

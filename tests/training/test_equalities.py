@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
 from timm.models._registry import _model_entrypoints
-from torch import Tensor
 
 import viticulture
 from children import die_at, start
 from exact import CLOSE, in_double
 from plain_loop import plain_loop
+from resumed import check_same_bits
+from trained import weights
 from viticulture.models.students import matching
 from viticulture.training.run import fit
-from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin
 
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
@@ -52,16 +51,6 @@ def grow(out: str, overrides: dict[str, Any], resume: bool = False, dies: int | 
         viticulture.train("digits", "default/digits", out=out, overrides=overrides)
 
 
-def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
-    return load_file(RunDir(run).weights(which) / "model.safetensors")
-
-
-def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        torch.testing.assert_close(other[name], value, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}")
-
-
 @pytest.mark.children
 def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """kill -9 eight times, at one moment of writing after the other, then resume to the end: bit for bit the same.
@@ -81,7 +70,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -
         child.join()
         assert child.exitcode == 0
     for which in ("last", "best", "ema"):
-        assert_same(weights(whole, which), weights(broken, which))
+        check_same_bits(weights(whole, which), weights(broken, which))
     ours, theirs = ((run / "metrics.csv").read_text().splitlines() for run in (whole, broken))
     kept = [[line for line in lines if "val/" in line or "_epoch," in line] for lines in (ours, theirs)]
     assert kept[0] == kept[1]

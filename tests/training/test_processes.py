@@ -16,11 +16,12 @@ from typing import Any, cast
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from safetensors.torch import load_file
 from torch import distributed
 from torch._C._distributed_c10d import TCPStore
 
 from children import command, start
+from resumed import check_same_bits
+from trained import weights
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.training.metrics import EpochMeans
@@ -129,7 +130,7 @@ def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
     assert "sync_dist" not in "".join(said)
 
     assert main(["train", *SMALL, *settings, "--devices", "1", "--out", str(tmp_path / "one")]) == 0
-    one, two = (load_file(RunDir(tmp_path / name).weights("last") / "model.safetensors") for name in ("one", "two"))
+    one, two = (weights(tmp_path / name) for name in ("one", "two"))
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)
 
@@ -280,9 +281,7 @@ def test_a_training_by_torchrun_resumes_after_one_process_is_killed(tmp_path: Pa
     assert resumed.returncode == 0, err
     assert RunDir.open(broken).read("run.json")["status"] == "finished"
     for which in ("last", "best"):
-        ours, theirs = (load_file(RunDir(run).weights(which) / "model.safetensors") for run in (whole, broken))
-        for name, value in ours.items():
-            torch.testing.assert_close(theirs[name], value, rtol=0, atol=0)
+        check_same_bits(weights(whole, which), weights(broken, which))
 
 
 def test_as_many_processes_train_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
