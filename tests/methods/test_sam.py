@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sharpness-aware minimization is the official step, also under the Trainer, on processes, resumed."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -18,7 +15,7 @@ from conftest import Golden
 from exact import CLOSE, in_double
 from resumed import check_same_bits
 from slowly import slow_but
-from trained import weights
+from trained import train_apart, weights
 from viticulture.errors import UserError
 from viticulture.methods.method import Method
 from viticulture.optim import SAM, Optim
@@ -195,13 +192,7 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
 
     Catches: a norm of one process's own gradient, so that replicas climb to different places and drift apart.
     """
-    settings = {**SMALL, **SGD, "engine.devices": 2}
-    command = [sys.executable, "-m", "viticulture", "train", "digits", "--recipe", "default/digits"]
-    command += ["--out", str(tmp_path / "two")]
-    for key, value in settings.items():
-        command += [f"--{key}", str(value)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
+    train_apart(tmp_path / "two", {**SMALL, **SGD, "engine.devices": 2})
     fit(session(tmp_path / "one", **SGD))
     for name, value in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, rtol=1e-4, atol=1e-5)

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The four equalities: neither processes, interruptions, the Trainer nor the export change what is learnt."""
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from children import die_at, start
 from exact import CLOSE, in_double
 from plain_loop import plain_loop
 from resumed import check_same_bits
-from trained import weights
+from trained import train_apart, weights
 from viticulture.models.students import matching
 from viticulture.training.run import fit
 from viticulture.training.session import begin
@@ -91,17 +88,6 @@ def test_two_processes_are_one(uneven: dict[str, Any], tmp_path: Path) -> None:
     found = []
     for devices in (1, 2):
         out = tmp_path / str(devices)
-        command = [
-            sys.executable,
-            "-m",
-            "viticulture",
-            "train",
-            "digits",
-            "--recipe",
-            "default/digits",
-            "--out",
-            str(out),
-        ]
         settings = {**SMALL, "train.epochs": 1, "train.batch_size": 32, "student.options": TINY, "engine.device": "cpu"}
         settings |= {
             **uneven,
@@ -110,10 +96,7 @@ def test_two_processes_are_one(uneven: dict[str, Any], tmp_path: Path) -> None:
             "optim.name": "sgd",
             "optim.lr": 0.1,
         }
-        for key, value in settings.items():
-            command += [f"--{key}", str(value)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        assert done.returncode == 0, done.stderr
+        train_apart(out, settings)
         found.append(weights(out))
     for name, value in found[0].items():
         torch.testing.assert_close(found[1][name], value, rtol=1e-5, atol=1e-6)
