@@ -32,7 +32,7 @@ LEAST = 0.5  # score of what is drawn, where the weights were not judged
 ENDINGS = (".json", ".csv")
 
 
-def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], out: str = "") -> list[DensePrediction]:
+def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], out: str) -> list[DensePrediction]:
     """Look at files, folders' images and pixels, in the order given.
 
     Args:

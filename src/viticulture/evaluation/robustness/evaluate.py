@@ -65,7 +65,7 @@ class _Context:
 
     subject: Subject
     recipe: Recipe
-    own: str | Source = ""
+    own: str | Source
 
     def errors(self, batches: Batches, heads: OutputHeads, among: Tensor | None = None) -> list[float]:
         """The share of wrong answers by head."""

@@ -26,7 +26,7 @@ class Work:
         skip: names of cells to leave alone, because they end their process.
     """
 
-    def __init__(self, study: StudyDir, tell: Tell = print, data: str = "", skip: Iterable[str] = ()) -> None:
+    def __init__(self, study: StudyDir, tell: Tell, data: str = "", skip: Iterable[str] = ()) -> None:
         self.study, self.tell, self.data = study, tell, data
         self.plan = Plan.from_dict(study.facts["plan"])
         self.outcomes = Outcomes(study)
