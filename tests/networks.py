@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from viticulture.models.agent.generalized_conv import kernel_positions
 from viticulture.models.dhvt.dhvt import DHVT, Shape
 from viticulture.models.task import Task
 
@@ -71,3 +72,14 @@ def check_one_graph(network: nn.Module, x: Tensor, backend: str, **close: float)
 def check_gradients(weights: Iterable[Tensor]) -> None:
     """Each has one, finite and in float32."""
     assert all(p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in weights)
+
+
+def neighbor_matrices(heads: int, rows: int, columns: int) -> Tensor:
+    """Phi_h of Eq. (13) and (15), [H, n, n], entry by entry: 1 where token p is the h-th neighbor of token q."""
+    matrices = torch.zeros(heads, rows * columns, rows * columns, dtype=torch.float64)
+    for h, (down, right) in enumerate(kernel_positions(heads)):
+        for q in range(rows * columns):
+            row, column = q // columns + down, q % columns + right
+            if 0 <= row < rows and 0 <= column < columns:
+                matrices[h, q, row * columns + column] = 1
+    return matrices

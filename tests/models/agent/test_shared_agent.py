@@ -22,11 +22,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from boot_names import both
 from conftest import GOLDEN, Golden
-from networks import error, task
+from networks import error, neighbor_matrices, task
 from viticulture.errors import UserError
 from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
 from viticulture.models.agent.for_student import agent_for
-from viticulture.models.agent.generalized_conv import GeneralizedConv, kernel_positions
+from viticulture.models.agent.generalized_conv import GeneralizedConv
 from viticulture.models.agent.shared_agent import SharedAgent, SharedConv, SharedMlp, shared_agent_for
 from viticulture.models.students import count, create_student
 from viticulture.optim import Optim
@@ -131,13 +131,7 @@ def test_attention_that_looks_at_neighbors_is_conv(heads: int) -> None:
     nn.init.zeros_(attn.qkv.bias)
     tokens = x.flatten(2).mT  # [B, n, D]
     q, k, v = attn.qkv(tokens).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # each [B, h, n, d]
-    psi = (attn.scale * q @ k.mT).softmax(-1)
-    phi = torch.zeros(heads, rows * columns, rows * columns, dtype=torch.float64)
-    for h, (down, right) in enumerate(kernel_positions(heads)):
-        for token in range(rows * columns):
-            row, column = token // columns + down, token % columns + right
-            if 0 <= row < rows and 0 <= column < columns:
-                phi[h, token, row * columns + column] = 1
+    psi, phi = (attn.scale * q @ k.mT).softmax(-1), neighbor_matrices(heads, rows, columns)
 
     def mixed(matrices: Tensor) -> Tensor:
         return attn.proj((matrices @ v).transpose(1, 2).flatten(2))
