@@ -12,7 +12,6 @@ time, which other work on the machine disturbs less than the wall clock.
 
 import argparse
 from collections.abc import Callable
-from statistics import median
 
 import timm
 import torch
@@ -25,7 +24,7 @@ from viticulture.models.agent.shared_agent import shared_agent_for
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 
-from .clock import begin, count, measure
+from .clock import begin, count, measure, print_beside
 
 TASK = Task(tuple(map(str, range(100))), (224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 BATCH, WARMUP = 8, 3
@@ -75,13 +74,7 @@ def main() -> None:
         print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=25))
         return
     times = [{name: measure(step) for name, step in steps.items()} for _ in range(WARMUP + options.steps)][WARMUP:]
-    print(f"{'':10}{'wall s':>8} {'ratio':>6} {'core-s':>8} {'ratio':>6}")
-    for name in steps:
-        columns = ""
-        for clock in (0, 1):
-            ratio = median(step[name][clock] / step["vit_tiny"][clock] for step in times)
-            columns += f"{median(step[name][clock] for step in times):8.3f} {ratio:6.2f} "
-        print(f"{name:10}{columns}")
+    print_beside(times, "vit_tiny")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,8 @@ Compare ratios: absolute numbers are the machine's.
 import argparse
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
-import safetensors.torch
-import timm
 import torch
 
 from viticulture.guides.attention_link import AttentionLink
@@ -25,23 +22,15 @@ from viticulture.guides.logits import Logits
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 
+from .attention_link_step import TASK, stepper, teacher_file
 from .clock import begin, count, measure
 
-TASK = Task(tuple(map(str, range(1000))), (224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 PUBLISHED = {"DeiT-S": 0.40, "ConViT-S": 1.23, "AAL": 0.36}
 WARMUP = 2
 
 
-def teacher_file(folder: str, name: str) -> str:
-    """A teacher with random weights, as a recipe names it."""
-    path = Path(folder) / f"{name}.safetensors"
-    safetensors.torch.save_file(timm.create_model(name).state_dict(), path)
-    return f"{name}={path}"
-
-
-def stepper(method: str, folder: str, options: argparse.Namespace) -> Callable[[], None]:
+def step_of(method: str, folder: str, options: argparse.Namespace) -> Callable[[], None]:
     """One training step of a method on random images, always the same."""
     torch.manual_seed(0)
     student = create_student("convit_small" if method == "ConViT-S" else "deit_small_distilled_patch16_224", TASK)
@@ -50,19 +39,7 @@ def stepper(method: str, folder: str, options: argparse.Namespace) -> Callable[[
         guides = {"logits": Logits(student, TASK, teacher=teacher_file(folder, "regnety_160"))}
     if method == "AAL":
         guides = {"attention_link": AttentionLink(student, TASK, teacher=teacher_file(folder, "efficientnet_b3"))}
-    made = Supervised(Setup(student, TASK, guides), every_head=method == "AAL").train().to(options.device)
-    optimizer = made.optim.build(made.optim.groups(student, made.guides))
-    images = torch.randn(options.batch, 3, 224, 224, device=options.device)
-    batch = {"image": images, "label": torch.randint(1000, (options.batch,), device=options.device)}
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast(options.device, torch.bfloat16, enabled=options.device == "cuda"):
-            loss = torch.stack(list(made.losses(batch).values())).sum()
-        loss.backward()
-        optimizer.step()
-
-    return step
+    return stepper(Supervised(Setup(student, TASK, guides), every_head=method == "AAL"), options)
 
 
 def main() -> None:
@@ -74,7 +51,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = begin(parser)
     with tempfile.TemporaryDirectory() as folder:
-        steps = {name: stepper(name, folder, options) for name in PUBLISHED}
+        steps = {name: step_of(name, folder, options) for name in PUBLISHED}
         times = [{name: measure(step)[0] for name, step in steps.items()} for _ in range(WARMUP + options.steps)]
     seconds = {name: median(taken[name] for taken in times[WARMUP:]) for name in steps}
     print(f"{'':10} s a step  of AAL  published")

@@ -38,22 +38,27 @@ TASK = Task(tuple(map(str, range(1000))), (224, 224), (0.485, 0.456, 0.406), (0.
 WARMUP = 2
 
 
-def teacher_file(folder: str) -> str:
-    """The teacher with random weights, as a recipe names it."""
-    path = Path(folder) / "teacher.safetensors"
-    safetensors.torch.save_file(timm.create_model(TEACHER).state_dict(), path)
-    return f"{TEACHER}={path}"
+def teacher_file(folder: str, name: str) -> str:
+    """A teacher with random weights, as a recipe names it."""
+    path = Path(folder) / f"{name}.safetensors"
+    safetensors.torch.save_file(timm.create_model(name).state_dict(), path)
+    return f"{name}={path}"
 
 
-def stepper(teacher: str, options: argparse.Namespace) -> Callable[[], None]:
-    """One training step on random images, always the same; without a teacher the plain one."""
+def linked(teacher: str, options: argparse.Namespace) -> Callable[[], None]:
+    """One training step; without a teacher the plain one."""
     torch.manual_seed(0)
     student = create_student(STUDENT, TASK, options={"drop_path_rate": 0.1})
     guides: Mapping[str, Guide] = {}
     if teacher:
         guides = {"attention_link": AttentionLink(student, TASK, teacher=teacher, links=options.links)}
-    method = Supervised(Setup(student, TASK, guides), every_head=True).train().to(options.device)
-    optimizer = method.optim.build(method.optim.groups(student, method.guides))
+    return stepper(Supervised(Setup(student, TASK, guides), every_head=True), options)
+
+
+def stepper(method: Supervised, options: argparse.Namespace) -> Callable[[], None]:
+    """One training step on random images, always the same."""
+    method.train().to(options.device)
+    optimizer = method.optim.build(method.optim.groups(method.student, method.guides))
     batch = {"image": images(options), "label": torch.randint(1000, (options.batch,), device=options.device)}
 
     def step() -> None:
@@ -83,7 +88,7 @@ def forward(options: argparse.Namespace) -> Callable[[], None]:
 
 def compare(teacher: str, options: argparse.Namespace) -> None:
     """Print the three times and their ratio, by both clocks."""
-    cases = [stepper("", options), forward(options), stepper(teacher, options)]
+    cases = [linked("", options), forward(options), linked(teacher, options)]
     times = [[measure(case) for case in cases] for _ in range(WARMUP + options.steps)][WARMUP:]
     for clock, name in enumerate(("wall", "core-s")):
         columns = [[step[case][clock] for step in times] for case in range(3)]
@@ -100,7 +105,7 @@ def peak(teacher: str, options: argparse.Namespace) -> int:
         before = torch.cuda.memory_allocated()
     else:
         before = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    step = stepper(teacher, options)
+    step = linked(teacher, options)
     for _ in range(3):
         step()
     after = torch.cuda.max_memory_allocated() if options.device == "cuda" else 0
@@ -117,7 +122,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true")
     options = begin(parser)
     with tempfile.TemporaryDirectory() as folder:
-        teacher = teacher_file(folder)
+        teacher = teacher_file(folder, TEACHER)
         if not options.memory:
             compare(teacher, options)
             return

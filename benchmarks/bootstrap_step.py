@@ -12,7 +12,6 @@ import argparse
 import multiprocessing
 import resource
 from collections.abc import Callable
-from statistics import median
 
 import timm
 import torch
@@ -25,7 +24,7 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.optim import Optim
 
-from .clock import begin, count, measure
+from .clock import begin, count, measure, print_beside
 
 TASK = Task(tuple(map(str, range(100))), (224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 CASES = ("vit_tiny_patch16_224", "vit_small", "own", "shared", "aligned")
@@ -85,15 +84,9 @@ def main() -> None:
             print(f"{case:24}{memory.get() / 1e6:6.2f} GB", flush=True)
             child.join()
         return
-    runs = [stepper(case) for case in CASES]
-    times = [[measure(run) for run in runs] for _ in range(WARMUP + options.steps)][WARMUP:]
-    print(f"{'':24}{'wall s':>8}{'ratio':>7}{'core-s':>9}{'ratio':>7}")
-    for k, case in enumerate(CASES):
-        columns = ""
-        for clock in (0, 1):
-            ratio = median(step[k][clock] / step[0][clock] for step in times)
-            columns += f"{median(step[k][clock] for step in times):8.3f} {ratio:6.2f} "
-        print(f"{case:24}{columns}")
+    runs = {case: stepper(case) for case in CASES}
+    times = [{case: measure(run) for case, run in runs.items()} for _ in range(WARMUP + options.steps)][WARMUP:]
+    print_beside(times, CASES[0])
 
 
 if __name__ == "__main__":

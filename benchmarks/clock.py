@@ -12,8 +12,9 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -102,3 +103,20 @@ def measure(step: Callable[[], object]) -> tuple[float, float]:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter() - wall, time.process_time() - core
+
+
+def print_beside(times: Sequence[Mapping[str, tuple[float, float]]], yardstick: str) -> None:
+    """A row a step: median seconds by both clocks, each with the median ratio to the yardstick in the same round.
+
+    Args:
+        times: of every round, by the step's name, as `measure` gives them.
+        yardstick: one of the names.
+    """
+    width = max(map(len, times[0])) + 2
+    print(f"{'':{width}}{'wall s':>8}{'ratio':>8}{'core-s':>10}{'ratio':>8}")
+    for name in times[0]:
+        columns = ""
+        for clock in (0, 1):
+            ratio = median(each[name][clock] / each[yardstick][clock] for each in times)
+            columns += f"{median(each[name][clock] for each in times):8.3f}{ratio:8.3f}  "
+        print(f"{name:{width}}{columns}")

@@ -12,7 +12,6 @@ on the machine disturbs less than the wall clock.
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 import timm
@@ -27,7 +26,7 @@ from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 
-from .clock import begin, count, measure
+from .clock import begin, count, measure, print_beside
 
 BATCH, PIXELS, WARMUP = 8, 224, 3
 HALF = (0.5, 0.5, 0.5)
@@ -98,13 +97,7 @@ def main() -> None:
     torch.manual_seed(0)
     runs = {"ViT-Tiny": yardstick(), **{name: CASES[name]() for name in options.cases.split(",")}}
     times = [{name: measure(run) for name, run in runs.items()} for _ in range(WARMUP + options.steps)][WARMUP:]
-    print(f"{'':14}{'wall s':>8}{'ratio':>8}{'core s':>10}{'ratio':>8}")
-    for name in runs:
-        columns = []
-        for clock in (0, 1):
-            ours, theirs = ([step[key][clock] for step in times] for key in (name, "ViT-Tiny"))
-            columns += [median(ours), median(a / b for a, b in zip(ours, theirs, strict=True))]
-        print(f"{name:14}{columns[0]:8.3f}{columns[1]:8.3f}{columns[2]:10.3f}{columns[3]:8.3f}", flush=True)
+    print_beside(times, "ViT-Tiny")
 
 
 if __name__ == "__main__":

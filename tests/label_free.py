@@ -4,9 +4,6 @@
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
-from torch import Tensor
-
 from viticulture.training.session import Session, begin
 
 SMALL: dict[str, Any] = {
@@ -23,7 +20,3 @@ SMALL: dict[str, Any] = {
 def start(out: Path, data: str = "digits", **overrides: Any) -> Session:
     """A session of the digits' recipe with another method."""
     return begin(data, "default/digits", 0, str(out), False, {**SMALL, **overrides}, "test")
-
-
-def weights(session: Session) -> dict[str, Tensor]:
-    return load_file(session.run.weights("last") / "model.safetensors")

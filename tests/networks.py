@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small networks away from their start, and how far results lie apart."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from viticulture.models.agent.generalized_conv import kernel_positions
 from viticulture.models.dhvt.dhvt import DHVT, Shape
+from viticulture.models.task import Task
 
 BACKENDS = ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)]
 """Of `torch.compile`: the first one already fails at a graph break; the second one also traces the backward pass."""
@@ -22,6 +25,11 @@ class Answers(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.logits
+
+
+def task(classes: int = 3, height: int = 32, width: int = 32) -> Task:
+    """Numbered classes of images of some pixels."""
+    return Task(tuple(map(str, range(classes))), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def tiny(patch_size: int = 4, **options: Any) -> DHVT:
@@ -46,3 +54,34 @@ def random_images(*shape: int) -> Tensor:
 def error(ours: Tensor, theirs: Tensor) -> float:
     """Distance as a share of the reference's length."""
     return float((ours.detach() - theirs.detach()).norm() / theirs.detach().norm())
+
+
+def check_one_graph(
+    network: nn.Module, x: Tensor, backend: str, rtol: float | None = None, atol: float | None = None
+) -> None:
+    """`fullgraph` forbids breaks; random decisions, outputs and gradients are those of eager mode."""
+    results = []
+    for run in (network, torch.compile(network, fullgraph=True, backend=backend)):
+        network.zero_grad()
+        torch.manual_seed(0)
+        y = run(x)
+        y.square().sum().backward()
+        results.append([y.detach(), *(parameter.grad for parameter in network.parameters())])
+    for eager, graph in zip(*results, strict=True):
+        torch.testing.assert_close(graph, eager, rtol=rtol, atol=atol)
+
+
+def check_gradients(weights: Iterable[Tensor]) -> None:
+    """Each has one, finite and in float32."""
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in weights)
+
+
+def neighbor_matrices(heads: int, rows: int, columns: int) -> Tensor:
+    """Phi_h of Eq. (13) and (15), [H, n, n], entry by entry: 1 where token p is the h-th neighbor of token q."""
+    matrices = torch.zeros(heads, rows * columns, rows * columns, dtype=torch.float64)
+    for h, (down, right) in enumerate(kernel_positions(heads)):
+        for q in range(rows * columns):
+            row, column = q // columns + down, q % columns + right
+            if 0 <= row < rows and 0 <= column < columns:
+                matrices[h, q, row * columns + column] = 1
+    return matrices

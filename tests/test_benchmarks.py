@@ -51,6 +51,13 @@ def test_a_benchmark_refuses_counts_that_leave_nothing_to_measure(
     assert "must be at least" in capsys.readouterr().err
 
 
+def test_steps_are_measured_on_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches a session that can no longer be begun on images of the benchmark's own."""
+    monkeypatch.syspath_prepend(ROOT)
+    session = importlib.import_module("benchmarks.step").session_on_noise(2, str(tmp_path / "run"))
+    assert (session.dataset.name, len(session.dataset.train)) == ("noise", 128)
+
+
 @pytest.mark.parametrize(
     ("words", "options"),
     [

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that are trained and not measured: judging and drawing take longer than a few steps on digits."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
 
 import viticulture
 from viticulture.training.run import fit
@@ -15,3 +21,17 @@ def trained(out: Path, overrides: dict[str, Any], seed: int = 0, data: str = "di
     fit(session)
     session.run.unlock()
     return viticulture.Run(out)
+
+
+def train_apart(out: Path, settings: dict[str, Any]) -> None:
+    """The digits' recipe with some changes, by the command, in a process of its own that may start others."""
+    words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    command = [sys.executable, "-m", "viticulture", "train", "digits", "--recipe", "default/digits", "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, *words], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
+    """The student's weights that a run has kept."""
+    return load_file(run / "weights" / which / "model.safetensors")

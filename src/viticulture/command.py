@@ -126,7 +126,7 @@ class Command:
 
     verb: Callable[..., Any]
     keywords: dict[str, Any]
-    printed: bool = False
+    printed: bool
 
 
 class Parser(argparse.ArgumentParser):
@@ -288,7 +288,7 @@ def _meanings(documented: Any) -> dict[str, str]:
     return {param.arg_name: " ".join((param.description or "").split()) for param in about.params}
 
 
-def split_overrides(words: list[str], own: Container[str] = ()) -> tuple[dict[str, Any], list[str]]:
+def split_overrides(words: list[str], own: Container[str]) -> tuple[dict[str, Any], list[str]]:
     """Take `--section.key value`, `--section.key=value` and the short options out of a command; values are YAML.
 
     Args:

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from safetensors.torch import load_file
 
 import viticulture
 from children import die_at, start
 from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
 from photographs import pictures
+from resumed import check_same_bits
+from trained import weights
 from viticulture.api.training import _planned
 from viticulture.budget import choices, lengths, recipes
 from viticulture.budget import follow as follow_module
@@ -160,17 +161,10 @@ def stopped(session: Session, trial: Trial | None) -> None:
     raise KeyboardInterrupt
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "weights" / "last" / "model.safetensors")
-
-
 def assert_same(one: Path, other: Path) -> None:
     """Bit for bit, stage by stage."""
     for stage in ("stages/1-mae", "stages/2-teacher", "."):
-        ours, theirs = weights(one / stage), weights(other / stage)
-        assert ours.keys() == theirs.keys()
-        for name, value in ours.items():
-            torch.testing.assert_close(theirs[name], value, rtol=0, atol=0)
+        check_same_bits(weights(one / stage), weights(other / stage))
 
 
 class TwoPrecisions(Told):
@@ -287,7 +281,7 @@ def test_stages_build_on_one_another(
     assert "Stages" not in (out / "stages/2-teacher/report.html").read_text()
     before = weights(out)
     viticulture.resume(str(out))
-    assert all(torch.equal(value, before[name]) for name, value in weights(out).items())
+    check_same_bits(weights(out), before)
     assert viticulture.evaluate(str(out))
     assert main(["report", str(out)]) == 0
     with pytest.raises(UserError, match="exists already"):
@@ -1045,8 +1039,7 @@ def test_a_stage_settled_under_way_learns_as_one_of_that_length(slowness: float,
     assert facts["steps"] == stage.epochs * stage.pace.steps
     recipe = recipe_of(RunDir(run))
     fit(begin("digits", recipe, 0, str(straight), False, {}, "test"))
-    theirs = weights(straight)
-    assert all(torch.equal(value, theirs[name]) for name, value in weights(run).items())
+    check_same_bits(weights(run), weights(straight))
     assert (run / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
 
 
@@ -1102,8 +1095,7 @@ def test_a_run_killed_while_its_length_is_set_goes_on_with_that_length(tmp_path:
         assert child.exitcode == -signal.SIGKILL
         trained(broken)
         assert read_plan(broken).stages[0].epochs == read_plan(whole).stages[0].epochs
-        theirs = weights(whole)
-        assert all(torch.equal(value, theirs[name]) for name, value in weights(broken).items())
+        check_same_bits(weights(broken), weights(whole))
 
 
 def test_a_run_of_other_images_gets_no_other_length(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from untrained import photo, untrained
 from viticulture.cli import main
-from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, dense_csv
+from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, pixels_csv
 from viticulture.evaluation.predict import Prediction, as_csv, class_columns, classify
 from viticulture.text import shell_word
 from viticulture.training.rundir import RunDir
@@ -117,7 +117,7 @@ def test_a_class_called_as_another_column_has_a_column_of_its_own() -> None:
     assert class_columns(["cat", "predicted"], ("name", "label", "predicted")) == ["cat", "probability of predicted"]
     pixels = ClassMap.of(np.array([[0, 1, 2, 2]], np.uint8))
     names = ("name", "error", "cat")
-    (row,) = csv.DictReader(io.StringIO(dense_csv([DensePrediction("a.png", None, pixels, names)], names, False)))
+    (row,) = csv.DictReader(io.StringIO(pixels_csv([DensePrediction("a.png", None, pixels, names)], names)))
     assert row == {"name": "a.png", "share of name": "0.25", "share of error": "0.25", "cat": "0.5", "error": ""}
 
 

@@ -11,12 +11,12 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from conftest import Golden
 from plain_loop import plain_loop
-from resumed import check_same_bits, whole_and_resumed
+from resumed import check_same_bits, check_same_weights, whole_and_resumed
+from trained import weights
 from viticulture.errors import UserError
 from viticulture.guides.attention_link import AttentionLink, Decay, View, link_loss
 from viticulture.guides.logits import Logits
@@ -241,8 +241,7 @@ def test_a_run_with_links_resumes_exactly(tmp_path: Path, teacher: str) -> None:
     check_same_bits(ours, theirs)
     torch.testing.assert_close(state["magnitudes"], other["magnitudes"], rtol=0, atol=0)
     assert len(state["magnitudes"]) == 2
-    for which in ("last", "ema"):
-        check_same_bits(*(load_file(s.run.weights(which) / "model.safetensors") for s in (whole, again)))
+    check_same_weights(whole, again, ("last", "ema"))
 
 
 def test_the_trainer_is_a_plain_loop_with_links(tmp_path: Path, teacher: str) -> None:
@@ -256,7 +255,7 @@ def test_the_trainer_is_a_plain_loop_with_links(tmp_path: Path, teacher: str) ->
     ours, theirs = session.method.state_dict(), plain_loop(other).state_dict()
     for name in ours.keys() - {"guides.attention_link._extra_state"}:
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
-    saved = load_file(session.run.weights("last") / "model.safetensors")
+    saved = weights(session.run.path)
     assert saved.keys() == create_student("vit_nano", session.method.task, 4, VIT).state_dict().keys()
     curves = read_curves(session.run.metrics)
     assert [value for _, value in curves["train/attention_link_weight"]] == [2000, 1000]

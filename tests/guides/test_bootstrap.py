@@ -12,15 +12,15 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import boot_names
 from conftest import Golden
 from exact import CLOSE, in_double
 from plain_loop import plain_loop
-from resumed import check_same_bits, whole_and_resumed
+from resumed import check_same_bits, check_same_weights, whole_and_resumed
 from slowly import slow_but
+from trained import weights
 from viticulture.errors import UserError
 from viticulture.guides.bootstrap import (
     Bootstrap,
@@ -243,8 +243,7 @@ def test_a_run_with_a_shared_agent_resumes_exactly(tmp_path: Path) -> None:
     """
     whole, again = whole_and_resumed(start, tmp_path)
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
-    for which in ("last", "ema"):
-        check_same_bits(*(load_file(s.run.weights(which) / "model.safetensors") for s in (whole, again)))
+    check_same_weights(whole, again, ("last", "ema"))
 
 
 @pytest.mark.parametrize(
@@ -317,7 +316,7 @@ def test_two_processes_align_as_one(tmp_path: Path) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run([*map(str, words)], capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr
-        found.append(load_file(tmp_path / str(devices) / "weights/last/model.safetensors"))
+        found.append(weights(tmp_path / str(devices)))
     for name, value in found[0].items():
         torch.testing.assert_close(found[1][name], value, **CLOSE)
 
@@ -331,7 +330,7 @@ def test_what_is_kept_knows_nothing_of_its_agent(tmp_path: Path) -> None:
     fit(session)
     plain = create_student("vit_nano", session.method.task, 2, RUN["student.options"]).state_dict()
     for which in ("last", "ema"):
-        assert load_file(session.run.weights(which) / "model.safetensors").keys() == plain.keys()
+        assert weights(session.run.path, which).keys() == plain.keys()
     curves = read_curves(session.run.metrics)
     assert len(curves["test/bootstrap_agent_accuracy"]) == 2
     assert {"train/bootstrap_gradient_cosine", "train/bootstrap_gradient_conflict"} <= curves.keys()

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, doubled, never_single
-from label_free import start, weights
+from label_free import start
 from resumed import check_same_bits, whole_and_resumed
+from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.dino import DINO, Head, LocalCrops, cross_entropy, view_loss
 from viticulture.methods.method import Course, Moment, Setup
@@ -256,7 +257,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole, again = whole_and_resumed(partial(start, **RUN), tmp_path)
     assert again.method.auxiliary["teacher"].updates == 2 * whole.method.course.steps_per_epoch
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
-    assert not [name for name in weights(again) if "head" in name or "teacher" in name or "center" in name]
+    assert not [name for name in weights(again.run.path) if "head" in name or "teacher" in name or "center" in name]
 
 
 def one_of_two(rank: int, folder: str) -> None:

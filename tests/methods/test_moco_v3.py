@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from children import one_of_pair, pair, shared_gradients
 from conftest import Golden
 from exact import CLOSE, doubled, never_single
-from label_free import SMALL, start, weights
+from label_free import SMALL, start
 from networks import error
 from resumed import check_same_bits, whole_and_resumed
+from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.method import Course, Moment, Setup
 from viticulture.methods.moco_v3 import MoCoV3
@@ -150,7 +151,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     clocks = [session.method.auxiliary["momentum"].updates for session in (whole, again)]
     assert clocks == [2 * whole.method.course.steps_per_epoch] * 2
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
-    assert not [name for name in weights(again) if "projector" in name or "momentum" in name]
+    assert not [name for name in weights(again.run.path) if "projector" in name or "momentum" in name]
 
 
 def one_of_two(rank: int, folder: str) -> None:

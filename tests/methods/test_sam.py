@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sharpness-aware minimization is the official step, also under the Trainer, on processes, resumed."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -12,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from conftest import Golden
 from exact import CLOSE, in_double
+from resumed import check_same_bits
 from slowly import slow_but
+from trained import train_apart, weights
 from viticulture.errors import UserError
 from viticulture.methods.method import Method
 from viticulture.optim import SAM, Optim
 from viticulture.training.feed import training_loader
 from viticulture.training.run import fit
-from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin, reopen
 
 RHO = 0.1
@@ -189,23 +186,13 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str) -> None:
     assert [value for _, value in logged] == pytest.approx(losses, rel=1e-5)
 
 
-def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
-    return load_file(RunDir(run).weights(which) / "model.safetensors")
-
-
 @pytest.mark.slow
 def test_two_processes_are_one(tmp_path: Path) -> None:
     """Gloo, two processes against one, up to the order of sums.
 
     Catches: a norm of one process's own gradient, so that replicas climb to different places and drift apart.
     """
-    settings = {**SMALL, **SGD, "engine.devices": 2}
-    command = [sys.executable, "-m", "viticulture", "train", "digits", "--recipe", "default/digits"]
-    command += ["--out", str(tmp_path / "two")]
-    for key, value in settings.items():
-        command += [f"--{key}", str(value)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
+    train_apart(tmp_path / "two", {**SMALL, **SGD, "engine.devices": 2})
     fit(session(tmp_path / "one", **SGD))
     for name, value in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[name], value, rtol=1e-4, atol=1e-5)
@@ -237,5 +224,4 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path,
     broken.run.unlock()
     fit(reopen(str(tmp_path / "broken"), None))
     for which in ("last", "ema"):
-        for name, value in weights(tmp_path / "whole", which).items():
-            assert torch.equal(value, weights(tmp_path / "broken", which)[name]), name
+        check_same_bits(weights(tmp_path / "whole", which), weights(tmp_path / "broken", which))

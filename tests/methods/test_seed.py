@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, doubled, never_single
-from label_free import start, weights
+from label_free import start
 from resumed import check_same_bits, whole_and_resumed
+from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.method import Moment, Setup
 from viticulture.methods.seed import Seed, likeness_loss
@@ -140,7 +141,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(teacher: str, tmp_path: P
     options = {"method.name": "seed", "method.teacher": teacher, "method.queue": 30, "data.per_class": 6}
     whole, again = whole_and_resumed(partial(start, **options), tmp_path, steps=4)
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
-    assert not [name for name in weights(again) if "head.0" in name or "queue" in name]
+    assert not [name for name in weights(again.run.path) if "head.0" in name or "queue" in name]
 
 
 def one_of_two(rank: int, folder: str) -> None:

@@ -7,28 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
-from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-from label_free import start, weights
+from label_free import start
+from mae_students import vit
 from resumed import check_same_bits, whole_and_resumed
+from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.mae import encode
 from viticulture.methods.method import Setup
 from viticulture.methods.simmim import SimMIM
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.vit.patches import check, patchify, unpatchify
+from viticulture.models.vit.patches import patchify, unpatchify
 
 HALF = (0.5, 0.5, 0.5)
-
-
-def vit(image_size: Any = 32, patch: int = 4, **options: Any) -> VisionTransformer:
-    torch.manual_seed(0)
-    sizes = {"embed_dim": 24, "depth": 2, "num_heads": 4, "mlp_ratio": 2, "num_classes": 0, **options}
-    return check(timm.create_model("mae_tiny", img_size=image_size, patch_size=patch, **sizes))
 
 
 def method(student: nn.Module, size: tuple[int, int] = (32, 32), **options: Any) -> SimMIM:
@@ -86,7 +80,7 @@ def test_masked_pixels_do_not_reach_the_student() -> None:
 
     Catches: the token added instead of put in, positions lost with the patch, the mask upside down.
     """
-    simmim = method(vit(reg_tokens=2))
+    simmim = method(vit(patch=4, reg_tokens=2))
     images, noise = drawn(simmim)
     mask = simmim.mask(noise)
     patches = patchify(images, (4, 4))
@@ -100,7 +94,7 @@ def test_masked_pixels_do_not_reach_the_student() -> None:
 
 def test_without_masks_the_student_is_itself() -> None:
     """The pass over no masked patch is MAE's over all patches, and so timm's."""
-    student = vit()
+    student = vit(patch=4)
     simmim = method(student)
     images, _ = drawn(simmim)
     nothing = torch.zeros(3, 64, dtype=torch.bool)
@@ -112,7 +106,7 @@ def test_the_loss_is_the_distance_over_masked_pixels() -> None:
 
     Catches: squares for absolute values, a mean over all pixels, visible pixels paid for, standardized targets.
     """
-    simmim = method(vit())
+    simmim = method(vit(patch=4))
     nn.init.zeros_(simmim.auxiliary["decoder"].predict.weight)
     nn.init.constant_(simmim.auxiliary["decoder"].predict.bias, 0.5)
     images, noise = drawn(simmim)
@@ -131,7 +125,7 @@ def test_the_loss_is_the_distance_over_masked_pixels() -> None:
 
 def test_pictures_hold_what_was_painted_and_nothing_else() -> None:
     """`reconstruct` leaves visible patches bit for bit and pastes the painting over the masked ones."""
-    simmim = method(vit())
+    simmim = method(vit(patch=4))
     images, noise = drawn(simmim)
     patches, mask = simmim.reconstruct(images, noise)
     true, painted = patchify(images, (4, 4)), painted_by(simmim, images, noise)
@@ -143,18 +137,18 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """Student, painter and token are the same bits. Catches: masks that follow a global stream."""
     whole, again = whole_and_resumed(partial(start, **{"method.name": "simmim"}), tmp_path)
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
-    assert not [name for name in weights(again) if "decoder" in name or "mask_token" in name]
+    assert not [name for name in weights(again.run.path) if "decoder" in name or "mask_token" in name]
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: method(vit(), mask_unit=6), "multiple of the patch, got 6 and patches of 4x4"),
-        (lambda: method(vit(), mask_unit=0), "multiple of the patch, got 0"),
-        (lambda: method(vit(), mask_unit=32), "some of the 1 squares of 32x32 pixels.*smaller method.mask_unit"),
-        (lambda: method(vit(), mask_ratio=0.0), "mask_ratio.*got 0.0"),
-        (lambda: method(vit(), mask_ratio=1.0), "mask_ratio.*got 1.0"),
-        (lambda: method(vit(), positions="none"), "fixed or learned"),
+        (lambda: method(vit(patch=4), mask_unit=6), "multiple of the patch, got 6 and patches of 4x4"),
+        (lambda: method(vit(patch=4), mask_unit=0), "multiple of the patch, got 0"),
+        (lambda: method(vit(patch=4), mask_unit=32), "some of the 1 squares of 32x32 pixels.*smaller method.mask_unit"),
+        (lambda: method(vit(patch=4), mask_ratio=0.0), "mask_ratio.*got 0.0"),
+        (lambda: method(vit(patch=4), mask_ratio=1.0), "mask_ratio.*got 1.0"),
+        (lambda: method(vit(patch=4), positions="none"), "fixed or learned"),
         (lambda: method(create_student("dhvt_nano", Task((), (32, 32), HALF, HALF), 4)), "plain ViT.*DHVT"),
     ],
 )

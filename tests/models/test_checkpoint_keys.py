@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from conftest import Golden
+from networks import task
 from viticulture.errors import UserError
 from viticulture.methods.mae import encode, split
 from viticulture.models.students import create_student
@@ -28,9 +29,8 @@ SETTINGS = Namespace(lr=1e-3, output_dir="out", betas=[0.9, 0.95], nested=Namesp
 def student(width: int, classes: int = 0, **options: Any) -> nn.Module:
     """Of the sizes that the golden files have, with random weights of its own."""
     torch.manual_seed(3)
-    task = Task(tuple(map(str, range(classes))), (32, 32), HALF, HALF)
     sizes = {"embed_dim": width, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
-    return create_student("mae_tiny", task, 8, sizes | options).eval()
+    return create_student("mae_tiny", task(classes), 8, sizes | options).eval()
 
 
 def prefixed(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from timm.layers.attention import Attention
 from torch import Tensor, nn
 
-from networks import BACKENDS
+from networks import BACKENDS, check_gradients, check_one_graph
 from viticulture.models.vit.attention import DroppedAttention
 from viticulture.models.vit.dropout import Dropout, cheapen, dropout, keep_bits, occurrences
 
@@ -181,23 +181,11 @@ def test_attention_in_bfloat16_differs_by_rounding_alone() -> None:
     assert rough.dtype == torch.bfloat16
     assert (rough - exact).norm() < 0.03 * exact.norm()
     rough.float().sum().backward()
-    assert all(
-        p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all()
-        for p in [attention.qkv.weight, attention.proj.weight]
-    )
+    check_gradients([attention.qkv.weight, attention.proj.weight])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_they_compile_into_one_graph(backend: str) -> None:
-    """`fullgraph` forbids breaks; decisions, outputs and gradients are those of eager mode."""
     torch.manual_seed(0)
     net = nn.Sequential(randomized(DroppedAttention(12, 3, qkv_bias=True, attn_drop=0.3)), Dropout(0.4)).train()
-    compiled, x, results = torch.compile(net, fullgraph=True, backend=backend), torch.randn(2, 5, 12), []
-    for run in (net, compiled):
-        net.zero_grad()
-        torch.manual_seed(1)
-        y = run(x)
-        y.square().sum().backward()
-        results.append([y.detach(), *(parameter.grad for parameter in net.parameters())])
-    for eager, graph in zip(*results, strict=True):
-        torch.testing.assert_close(graph, eager)
+    check_one_graph(net, torch.randn(2, 5, 12), backend)

@@ -8,16 +8,12 @@ import pytest
 import timm
 import torch
 
+from networks import task
 from viticulture.errors import UserError
 from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size, token_logits
-from viticulture.models.task import Task
 from viticulture.models.vit import plain_vit
 
 ATTENTION_IS_COUNTED = 4.624  # GMACs of DeiT-S distilled at 224 px, attention's two matrix products included
-
-
-def task(classes: int = 3, height: int = 32, width: int = 32) -> Task:
-    return Task(tuple(map(str, range(classes))), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 @pytest.mark.parametrize(

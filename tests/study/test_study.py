@@ -231,7 +231,7 @@ def test_cells_of_images_that_were_replaced_under_their_names_are_refused(tmp_pa
     plan, cells = unmeasured(study), {(cell.candidate.name, cell.seed): cell for cell in study.grid.cells()}
     train_cell(study, cells["plain ViT", 0], plan)
     shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
-    train_cell(study, cells["plain ViT", 1], plan, str(tmp_path / "copy"))
+    train_cell(StudyDir.open(study.path, str(tmp_path / "copy")), cells["plain ViT", 1], plan)
     names = study.run(cells["plain ViT", 0]).image_names
 
     def larger(_: str) -> None:
@@ -366,7 +366,7 @@ def test_a_study_moves_with_its_half_trained_cells(finished: Path, tmp_path: Pat
     shutil.move(tmp_path / "photos", tmp_path / "pictures")
     with pytest.raises(UserError, match="photos"):
         train_cell(StudyDir.open(tmp_path / "elsewhere"), cell, plan)
-    Work(StudyDir.open(tmp_path / "elsewhere"), str, str(tmp_path / "pictures")).run()
+    Work(StudyDir.open(tmp_path / "elsewhere", str(tmp_path / "pictures")), str).run()
     assert weights(tmp_path / "elsewhere") == weights(tmp_path / "undisturbed")
 
 

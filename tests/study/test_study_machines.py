@@ -66,7 +66,7 @@ kill -9 $$
     worker.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(worker))
     said: list[str] = []
-    WorkerPool(study, 1, said.append, "").keep_alive(0)
+    WorkerPool(study, 1, said.append).keep_alive(0)
     failure = study.failure(cell)
     assert failure is not None
     assert failure["error"] == f"its process died {LIVES} times (SIGKILL)"
@@ -82,7 +82,7 @@ def test_a_worker_that_a_signal_without_a_name_killed_is_told(tmp_path: Path, mo
     worker.write_text(f"#!/bin/bash\nkill -{number} $$\n")
     worker.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(worker))
-    WorkerPool(made(tmp_path / "s", 2), 1, said.append, "").keep_alive(0)
+    WorkerPool(made(tmp_path / "s", 2), 1, said.append).keep_alive(0)
     assert said == [f"a worker died (signal {number}) before it trained anything"] * LIVES
 
 

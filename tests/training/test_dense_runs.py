@@ -14,12 +14,12 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from PIL import Image
-from safetensors.torch import load_file
 
 import viticulture
 from dense_scenes import coco_folder, mask_folder
 from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
+from trained import weights
 from viticulture.data.annotations import UNLABELED
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
@@ -243,7 +243,7 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
     assert started.dataset.split_names == first.dataset.split_names
     assert {len(names) for names in first.dataset.split_names.values()} == {6, 2}
     assert any("tensors taken" in remark for remark in started.remarks), started.remarks
-    learnt = load_file(first.run.weights("last") / "model.safetensors")
+    learnt = weights(first.run.path)
     ours = started.method.student.state_dict()
     blocks = [name for name in learnt if name.startswith("blocks.")]
     assert len(blocks) >= 20
@@ -252,7 +252,7 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
     fit(started)
     started.run.unlock()
     third = session("segmentation", tmp_path, "third", **same, **{"student.init": str(tmp_path / "second")})
-    best = load_file(started.run.weights("best") / "model.safetensors")
+    best = weights(started.run.path, "best")
     for name in [f"backbone.student.{name}" for name in blocks]:
         assert torch.equal(third.method.student.state_dict()[name], best[name]), name
     assert any("there but not used: " in remark for remark in third.remarks), third.remarks

@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The four equalities: neither processes, interruptions, the Trainer nor the export change what is learnt."""
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
-from safetensors.torch import load_file
 from timm.models._registry import _model_entrypoints
-from torch import Tensor
 
 import viticulture
 from children import die_at, start
 from exact import CLOSE, in_double
 from plain_loop import plain_loop
+from resumed import check_same_bits
+from trained import train_apart, weights
 from viticulture.models.students import matching
 from viticulture.training.run import fit
-from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin
 
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
@@ -52,16 +48,6 @@ def grow(out: str, overrides: dict[str, Any], resume: bool = False, dies: int | 
         viticulture.train("digits", "default/digits", out=out, overrides=overrides)
 
 
-def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
-    return load_file(RunDir(run).weights(which) / "model.safetensors")
-
-
-def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        torch.testing.assert_close(other[name], value, rtol=0, atol=0, msg=lambda text, name=name: f"{name}: {text}")
-
-
 @pytest.mark.children
 def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """kill -9 eight times, at one moment of writing after the other, then resume to the end: bit for bit the same.
@@ -81,7 +67,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -
         child.join()
         assert child.exitcode == 0
     for which in ("last", "best", "ema"):
-        assert_same(weights(whole, which), weights(broken, which))
+        check_same_bits(weights(whole, which), weights(broken, which))
     ours, theirs = ((run / "metrics.csv").read_text().splitlines() for run in (whole, broken))
     kept = [[line for line in lines if "val/" in line or "_epoch," in line] for lines in (ours, theirs)]
     assert kept[0] == kept[1]
@@ -102,17 +88,6 @@ def test_two_processes_are_one(uneven: dict[str, Any], tmp_path: Path) -> None:
     found = []
     for devices in (1, 2):
         out = tmp_path / str(devices)
-        command = [
-            sys.executable,
-            "-m",
-            "viticulture",
-            "train",
-            "digits",
-            "--recipe",
-            "default/digits",
-            "--out",
-            str(out),
-        ]
         settings = {**SMALL, "train.epochs": 1, "train.batch_size": 32, "student.options": TINY, "engine.device": "cpu"}
         settings |= {
             **uneven,
@@ -121,10 +96,7 @@ def test_two_processes_are_one(uneven: dict[str, Any], tmp_path: Path) -> None:
             "optim.name": "sgd",
             "optim.lr": 0.1,
         }
-        for key, value in settings.items():
-            command += [f"--{key}", str(value)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        assert done.returncode == 0, done.stderr
+        train_apart(out, settings)
         found.append(weights(out))
     for name, value in found[0].items():
         torch.testing.assert_close(found[1][name], value, rtol=1e-5, atol=1e-6)

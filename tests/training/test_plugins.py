@@ -15,6 +15,8 @@ from torch import Tensor
 
 import viticulture
 from children import command
+from resumed import check_same_bits
+from trained import weights
 from viticulture import methods
 from viticulture.data.augment.augment import Augment
 from viticulture.data.batches.loader import Loader, Shard
@@ -67,10 +69,6 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recipe(**sections: Any) -> dict[str, Any]:
     return {**read("default/digits"), **sections}
-
-
-def weights(path: Path) -> dict[str, Tensor]:
-    return load(RunDir(path).weights("last"))[0].state_dict()
 
 
 @pytest.mark.usefixtures("importable")
@@ -136,8 +134,7 @@ def test_a_guide_beside_the_recipe_trains_resumes_and_is_evaluated(
     broken.run.unlock()
     forget(monkeypatch)
     fit(reopen(str(tmp_path / "broken")))
-    for name, value in weights(run).items():
-        assert torch.equal(value, weights(tmp_path / "broken")[name]), name
+    check_same_bits(weights(run), weights(tmp_path / "broken"))
 
 
 def stop_before(session: Session, step: int) -> None:

@@ -16,11 +16,12 @@ from typing import Any, cast
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from safetensors.torch import load_file
 from torch import distributed
 from torch._C._distributed_c10d import TCPStore
 
-from children import command, start
+from children import command, one_of_pair, pair, start
+from resumed import check_same_bits
+from trained import weights
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.training.metrics import EpochMeans
@@ -129,7 +130,7 @@ def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
     assert "sync_dist" not in "".join(said)
 
     assert main(["train", *SMALL, *settings, "--devices", "1", "--out", str(tmp_path / "one")]) == 0
-    one, two = (load_file(RunDir(tmp_path / name).weights("last") / "model.safetensors") for name in ("one", "two"))
+    one, two = (weights(tmp_path / name) for name in ("one", "two"))
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)
 
@@ -173,31 +174,21 @@ def test_who_loses_another_process_says_how_to_go_on(tmp_path: Path) -> None:
     assert "viticulture resume run" in said
 
 
-def gather(rank: int, ports: Any, found: Any) -> None:
-    """One of two processes whose epoch is interrupted; runs in a child."""
-    store = TCPStore("127.0.0.1", 0 if rank == 0 else ports.get(), None, rank == 0, wait_for_workers=False)
-    if rank == 0:
-        ports.put(store.port)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    stopped, resumed, older = EpochMeans(), EpochMeans(), EpochMeans()
-    stopped.sums, stopped.batches = {"loss": torch.tensor(3.0 + rank)}, Counter(loss=2)
-    resumed.load_state_dict(stopped.state_dict())
-    older.load_state_dict({"sums": {"loss": torch.tensor(3.0)}, "batches": {"loss": 2}})
-    found.put((rank, resumed.means["loss"], older.means["loss"]))
-    distributed.barrier()
+def gather(rank: int, folder: str) -> None:
+    """One of two processes whose epoch is interrupted."""
+    with one_of_pair(rank, folder):
+        stopped, resumed, older = EpochMeans(), EpochMeans(), EpochMeans()
+        stopped.sums, stopped.batches = {"loss": torch.tensor(3.0 + rank)}, Counter(loss=2)
+        resumed.load_state_dict(stopped.state_dict())
+        older.load_state_dict({"sums": {"loss": torch.tensor(3.0)}, "batches": {"loss": 2}})
+        torch.save((resumed.means["loss"], older.means["loss"]), f"{folder}/{rank}.pt")
 
 
 @pytest.mark.children
-def test_every_process_goes_on_with_its_own_means() -> None:
+def test_every_process_goes_on_with_its_own_means(tmp_path: Path) -> None:
     """A checkpoint within an epoch. Catches: the first process's sums in all; a checkpoint that held no others, which
     is not read."""
-    context = multiprocessing.get_context("forkserver")
-    ports, found = context.Queue(), context.Queue()
-    pair = [start(gather, rank, ports, found) for rank in (0, 1)]
-    for process in pair:
-        process.join()
-        assert process.exitcode == 0
-    assert {found.get(), found.get()} == {(0, 1.5, 1.5), (1, 2.0, 1.5)}
+    assert pair(gather, tmp_path) == [(1.5, 1.5), (2.0, 1.5)]
 
 
 def test_every_process_drops_by_a_stream_of_its_own() -> None:
@@ -280,9 +271,7 @@ def test_a_training_by_torchrun_resumes_after_one_process_is_killed(tmp_path: Pa
     assert resumed.returncode == 0, err
     assert RunDir.open(broken).read("run.json")["status"] == "finished"
     for which in ("last", "best"):
-        ours, theirs = (load_file(RunDir(run).weights(which) / "model.safetensors") for run in (whole, broken))
-        for name, value in ours.items():
-            torch.testing.assert_close(theirs[name], value, rtol=0, atol=0)
+        check_same_bits(weights(whole, which), weights(broken, which))
 
 
 def test_as_many_processes_train_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import viticulture
-from trained import trained
+from resumed import check_same_bits
+from trained import trained, weights
 from viticulture.api import cache
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
@@ -21,7 +22,7 @@ from viticulture.models.students import create_student
 from viticulture.models.taps import Readings
 from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
-from viticulture.models.weights.files import load, save
+from viticulture.models.weights.files import save
 from viticulture.training.replay import Budget, Memory, identity
 from viticulture.training.settings import Engine
 
@@ -65,13 +66,8 @@ def grower(teachers: dict[str, str], folder: Path) -> Grow:
     return run
 
 
-def weights(run: viticulture.Run) -> dict[str, Tensor]:
-    return load(run.folder.weights("last"))[0].state_dict()
-
-
 def assert_same(one: viticulture.Run, other: viticulture.Run) -> None:
-    first, second = weights(one), weights(other)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    check_same_bits(weights(one.path), weights(other.path))
 
 
 def test_a_replayed_run_learns_the_same_bit_for_bit_without_asking_a_teacher(

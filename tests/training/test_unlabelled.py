@@ -11,12 +11,12 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 
 import viticulture
-from label_free import SMALL, start, weights
+from label_free import SMALL, start
 from plain_loop import plain_loop
-from resumed import check_same_bits, whole_and_resumed
+from resumed import check_same_weights, whole_and_resumed
+from trained import weights
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import PaddedCrop
 from viticulture.data.augment.erase import Erase
@@ -45,7 +45,7 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
     assert run.evaluations == {}
     assert "labels unused" in run.folder.path.joinpath("report.html").read_text()
     assert re.search(r"Loss</dt>", (run.path / "report.html").read_text())
-    saved = load_file(run.folder.weights("last") / "model.safetensors")
+    saved = weights(run.path)
     assert not [name for name in saved if "decoder" in name or name.startswith("head")]
     beside = partial(viticulture.report, run, beside=run)
     for verb in (run.evaluate, lambda: run.predict([str(folder)]), lambda: run.accuracy, beside):
@@ -81,7 +81,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     Catches: masks that follow a global stream or the process's age, a decoder left out of the checkpoint.
     """
     whole, again = whole_and_resumed(start, tmp_path)
-    check_same_bits(weights(whole), weights(again))
+    check_same_weights(whole, again, ("last",))
 
 
 def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:

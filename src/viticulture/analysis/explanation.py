@@ -184,7 +184,7 @@ def of_any(source: str) -> tuple[Subject, str]:
 
 def read_explanation(run: RunDir) -> Explanation | None:
     """What was found the last time; None before the first, or where it is of other weights."""
-    explanation = read_kept(run, FILE, Explanation.from_dict, None)
+    explanation = read_kept(run, FILE, Explanation.from_dict)
     if explanation is None or not still_there(run, explanation.weights, explanation.checksum):
         return None
     if (kept := read_galleries(run.path / PICTURES)) is None:

@@ -52,7 +52,7 @@ def feature_maps(
     return {layer + 1: feature_map(features) for layer, features in zip(chosen, maps, strict=True)}
 
 
-def feature_galleries(networks: Mapping[str, Subject], images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
+def feature_galleries(networks: Mapping[str, Subject], images: Images, layers: Sequence[int]) -> list[Gallery]:
     """For each of the first images, by its file's name, the image and the maps of every network.
 
     Args:

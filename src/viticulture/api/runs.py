@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..text import shell_word, tell
@@ -54,30 +54,20 @@ def evaluate(
             f"name the images to measure on, which no repository holds: viticulture evaluate {shell_word(word)} DATA"
         )
     folder = usable(word)
-    if is_dense(folder):
-        from .dense import evaluate_dense
-
-        if out:
-            raise UserError(
-                f"--out writes what was told of classes of images, and {folder.path} tells others; leave it out"
-            )
-        if not isinstance(data, str):
-            raise UserError(f"{folder.path} is measured on objects or masks in files: name them, got {data!r}")
-        return evaluate_dense(folder, data)
+    if is_dense(folder) and out:
+        raise UserError(
+            f"--out writes what was told of classes of images, and {folder.path} tells others; leave it out"
+        )
+    if is_dense(folder) and not isinstance(data, str):
+        raise UserError(f"{folder.path} is measured on objects or masks in files: name them, got {data!r}")
     data = as_source(data)
-    if is_multilabel(folder):
-        from .multilabel import evaluate_labels
-
-        return evaluate_labels(folder, data, out)
     if not stands_for_own(folder, data):
-        results, warnings = judge_other(folder, data, out)
-        for warning in warnings:
-            tell(f"note     {warning}")
-        return results
+        return judge_other(folder, data, out)
     if out:
-        raise UserError(f"--out is for other images; of its own, {run_word(run)} keeps evaluation.json and report.html")
+        results = "multilabel.json" if is_multilabel(folder) else "evaluation.json"
+        raise UserError(f"--out is for other images; of its own, {folder.path} keeps {results} and report.html")
     dataset = dataset_of(folder, recipe_of(folder), data)
-    evaluations = cast("Evaluations", measure(folder, dataset))
+    evaluations = measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
     check_held_out(folder, evaluations)
     return evaluations
@@ -162,9 +152,9 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
     folder = usable(run := run_word(run))
     if is_dense(folder):
-        from .dense import export_dense
-
-        return export_dense(folder, Path(out), weights, int8)
+        if int8:
+            raise UserError(f"--int8 computes classifiers, and {folder.path} holds none; leave it out")
+        return _export_dense(folder, Path(out), weights)
     if int8 and not (folder.path / "split.json").exists():  # of a run that was fetched
         raise UserError(f"what --int8 costs is measured on images of {run}, which no repository holds; leave it out")
     if int8 and folder.read("run.json")["data"].get("given") is not None:
@@ -206,23 +196,48 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     return written
 
 
+def _export_dense(run: "RunDir", out: Path, weights: str) -> Path:
+    """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
+    from ..evaluation.dense.subject import of_run
+    from ..export.dense_file import dense_to_onnx
+    from ..training.run_inputs import recipe_of
+
+    subject = of_run(run, weights)
+    images = recipe_of(run).section("images")
+    more = {} if images.range is None else {"range": images.range}
+    tell(f"weights  {weights or run.which()[0]}")
+    with waiting("writing ONNX"):
+        return dense_to_onnx(subject.network, out, subject.task, images.store_size, more)
+
+
 def measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations | LabelEvaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
+    shown = Shown(run.path)
+    evaluations: Evaluations | DenseEvaluations | LabelEvaluations
     if dataset.annotations:
-        from .dense import measure_dense
+        from ..analysis.dense_pictures import gather_dense_pictures
+        from ..evaluation.dense.judge import judge_dense
 
-        return measure_dense(run, dataset)
-    if is_multilabel(run):
-        from .multilabel import measure_labels
+        evaluations = judge_dense(run, dataset)
+        with shown.spared("evaluate"):
+            gather_dense_pictures(run, dataset, evaluations)
+    elif is_multilabel(run):
+        from ..analysis.label_pictures import gather_label_pictures
+        from ..evaluation.multilabel.judge import judge_labels
 
-        return measure_labels(run, dataset)
-    from ..analysis.pictures import gather_pictures
-    from ..evaluation.evaluate import evaluate_run
-    from ..evaluation.reference import judge_references
+        labels = judge_labels(run, dataset)
+        evaluations = labels.evaluations
+        with shown.spared("evaluate"):
+            gather_label_pictures(run, dataset, labels)
+    else:
+        from ..analysis.pictures import gather_pictures
+        from ..evaluation.evaluate import evaluate_run
+        from ..evaluation.reference import judge_references
 
-    evaluated, shown = evaluate_run(run, dataset), Shown(run.path)
-    with shown.spared("evaluate"):
-        judge_references(run, dataset)
-        gather_pictures(run, dataset, evaluated)
+        classes = evaluate_run(run, dataset)
+        evaluations = classes.evaluations
+        with shown.spared("evaluate"):
+            judge_references(run, dataset)
+            gather_pictures(run, dataset, classes)
     shown.draw()
-    return evaluated.evaluations
+    return evaluations

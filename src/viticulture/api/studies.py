@@ -91,7 +91,7 @@ def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
 
     if where.out:
         raise UserError(f"a study goes on in its own folder; leave out --out {where.out}")
-    return _conduct(StudyDir.open(study), where, data)
+    return _conduct(StudyDir.open(study, data), where)
 
 
 def _compare(grid: "Grid", where: Where) -> "Study":
@@ -112,7 +112,7 @@ def _compare(grid: "Grid", where: Where) -> "Study":
             raise
 
 
-def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":
+def _conduct(folder: "StudyDir", where: Where) -> "Study":
     """Plan, train, report."""
     from ..report.pages.study_page import write_study
     from ..report.terminal import introduce_study
@@ -120,7 +120,7 @@ def _conduct(folder: "StudyDir", where: Where, data: str = "") -> "Study":
     from ..study.study import Study
 
     try:
-        conduct(folder, where, tell, introduce_study, data)
+        conduct(folder, where, tell, introduce_study)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture compare resume {shell_word(folder.path)}") from stop
     study = Study(folder.path)

@@ -117,7 +117,7 @@ def train_row(
     return train(data or chosen.data, chosen.recipe, seed + chosen.seed_offset, out, overwrite, chosen.overrides)
 
 
-def row_of(table: str, row: str, overrides: dict[str, Any] | None = None, seed: int = 0) -> "Candidate":
+def row_of(table: str, row: str, overrides: dict[str, Any] | None, seed: int) -> "Candidate":
     """A row of a table as it is trained by itself, from a seed and with keys of one's own."""
     from ..study.declare.table import read_table
 

@@ -95,11 +95,11 @@ def follow(
     """
     with _alone(run):
         plan = read_plan(run)
-        now = now or Budget(plan.budget).clock
+        follower = _Follower(run, grow, tell, data, now or Budget(plan.budget).clock)
         for number, stage in enumerate(plan.stages):
             if stage.spent is None:
                 check_version(run, plan)
-                plan = _trained(run, plan, number, grow, tell, data, now)
+                plan = follower.trained(plan, number)
 
 
 def change_length(run: Path, epochs: int) -> None:
@@ -170,71 +170,70 @@ def _left(plan: Plan) -> float:
     return Budget(plan.budget).seconds * (1 - MARGIN) - plan.spent
 
 
-def _trained(
-    run: Path, plan: Plan, number: int, grow: Grow, tell: Callable[[str], None], data: str, now: Callable[[], float]
-) -> Plan:
-    """The plan once a stage is done. One that a kill has interrupted counts for the time that was planned."""
-    began, place = now(), plan.place(run, number)
-    interrupted = (place / "run.json").exists()
-    if not (interrupted or plan.stages[number].begun):
-        plan = settled(plan, number)
-        plan.write(run)
-    stage = plan.stages[number]
-    if not interrupted or RunDir.open(place).read("run.json")["status"] != "finished":
-        minutes = f"about {stage.seconds / 60:.1f} min"
-        tell(f"stage    {number + 1} of {len(plan.stages)}: {stage.kind}, {counted(stage.epochs, 'epoch')}, {minutes}")
-        if interrupted:
-            set_length(RunDir.open(place), stage.epochs)  # a kill may have come between the plan and the run
-            session = reopen(str(place), data)
-        else:
-            session = _session(run, plan, number, data)
-        if data:  # later stages begin where these were taken for the run's own
-            plan = replace(plan, data=data, folder=folder_of(data))
-            plan.write(run)
-        grow(session, None if interrupted else _trial(run, plan, number, session, tell, began, now))
-        gc.collect()
-        plan = read_plan(run)
-    stage = plan.stages[number]
-    spent = stage.seconds if interrupted else now() - began
-    plan = plan.with_stage(number, replace(stage, spent=round(spent, 1)))
-    plan.write(run)
-    return plan
+@dataclass(frozen=True)
+class _Follower:
+    """Trains a plan's stages; arguments as for `follow`."""
 
+    run: Path
+    grow: Grow
+    tell: Callable[[str], None]
+    data: str
+    now: Callable[[], float]
 
-def _trial(
-    run: Path,
-    plan: Plan,
-    number: int,
-    session: Session,
-    tell: Callable[[str], None],
-    began: float,
-    now: Callable[[], float],
-) -> Trial | None:
-    """The first epochs of a stage that is about to be trained; None where they would be too short to tell."""
-    stage = plan.stages[number]
-    epochs = trial(stage.pace, stage.epochs, session.recipe.section("schedule").warmup(stage.epochs))
-    if not epochs or not may_change(session):
-        return None
-    stopwatch = Stopwatch(now)
+    def trained(self, plan: Plan, number: int) -> Plan:
+        """The plan once a stage is done. One that a kill has interrupted counts for the time that was planned."""
+        began, place = self.now(), plan.place(self.run, number)
+        interrupted = (place / "run.json").exists()
+        if not (interrupted or plan.stages[number].begun):
+            plan = settled(plan, number)
+            plan.write(self.run)
+        stage = plan.stages[number]
+        if not interrupted or RunDir.open(place).read("run.json")["status"] != "finished":
+            length = f"{counted(stage.epochs, 'epoch')}, about {stage.seconds / 60:.1f} min"
+            self.tell(f"stage    {number + 1} of {len(plan.stages)}: {stage.kind}, {length}")
+            if interrupted:
+                set_length(RunDir.open(place), stage.epochs)  # a kill may have come between the plan and the run
+                session = reopen(str(place), self.data)
+            else:
+                session = self._session(plan, number)
+            if self.data:  # later stages begin where these were taken for the run's own
+                plan = replace(plan, data=self.data, folder=folder_of(self.data))
+                plan.write(self.run)
+            self.grow(session, None if interrupted else self._trial(plan, number, session, began))
+            gc.collect()
+            plan = read_plan(self.run)
+        stage = plan.stages[number]
+        spent = stage.seconds if interrupted else self.now() - began
+        plan = plan.with_stage(number, replace(stage, spent=round(spent, 1)))
+        plan.write(self.run)
+        return plan
 
-    def settle(session: Session) -> Session:
-        longer = after_trial(plan, number, epochs, stopwatch.seconds, now() - began)
-        length = longer.stages[number].epochs
-        if length == stage.epochs:
+    def _trial(self, plan: Plan, number: int, session: Session, began: float) -> Trial | None:
+        """The first epochs of a stage that is about to be trained; None where they would be too short to tell."""
+        stage = plan.stages[number]
+        epochs = trial(stage.pace, stage.epochs, session.recipe.section("schedule").warmup(stage.epochs))
+        if not epochs or not may_change(session):
+            return None
+        stopwatch = Stopwatch(self.now)
+
+        def settle(session: Session) -> Session:
+            longer = after_trial(plan, number, epochs, stopwatch.seconds, self.now() - began)
+            length = longer.stages[number].epochs
+            if length == stage.epochs:
+                return gone_on(session)
+            self.tell(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by what the first took")
+            longer.write(self.run)
+            set_length(session.run, length)
             return gone_on(session)
-        tell(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by what the first took")
-        longer.write(run)
-        set_length(session.run, length)
-        return gone_on(session)
 
-    return Trial(epochs, stopwatch, settle)
+        return Trial(epochs, stopwatch, settle)
 
-
-def _session(run: Path, plan: Plan, number: int, data: str) -> Session:
-    place = plan.place(run, number)
-    if data and number:  # else a student would learn from a teacher of other images, or be tested on what that knows
-        earlier = RunDir.open(plan.place(run, number - 1))
-        dataset_of(earlier, recipe_of(earlier), data)
-    known = data or last_place(run, plan.folder) or plan.data
-    out = RunDir(place) if number == len(plan.stages) - 1 else str(place)
-    return begin(known, plan.stages[number].resolved, plan.seed, out, False, {}, plan.command)
+    def _session(self, plan: Plan, number: int) -> Session:
+        place = plan.place(self.run, number)
+        if self.data and number:
+            # Else a student would learn from a teacher of other images, or be tested on what that knows.
+            earlier = RunDir.open(plan.place(self.run, number - 1))
+            dataset_of(earlier, recipe_of(earlier), self.data)
+        known = self.data or last_place(self.run, plan.folder) or plan.data
+        out = RunDir(place) if number == len(plan.stages) - 1 else str(place)
+        return begin(known, plan.stages[number].resolved, plan.seed, out, False, {}, plan.command)

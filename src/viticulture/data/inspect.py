@@ -4,7 +4,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,14 +91,14 @@ class Inspection:
     contradicting: tuple[tuple[str, ...], ...]
     repeated: int
     notes: tuple[str, ...]
-    planned: dict[str, int] = field(default_factory=dict)
-    refused: str = ""
-    smallest: str = ""
-    largest: str = ""
-    near: tuple[tuple[str, ...], ...] = ()
-    uneven: str = ""
-    several: str = ""
-    values: str = ""
+    planned: dict[str, int]
+    refused: str
+    smallest: str
+    largest: str
+    near: tuple[tuple[str, ...], ...]
+    uneven: str
+    several: str
+    values: str
 
     def to_dict(self) -> dict[str, Any]:
         """The same as nested dictionaries and lists, ready for JSON."""

@@ -85,19 +85,18 @@ def name_of(data: str | Source) -> str:
     return f"./{name}" if name in SPLITS else name
 
 
-def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept], absent: Kept) -> Kept:
-    """A JSON file of measurements.
+def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
+    """A JSON file of measurements; None where there is none.
 
     Args:
         run: whose.
         name: of the file in its folder.
         made: from the file's content to what it means.
-        absent: what it means that there is no such file.
 
     Raises: UserError for a file that holds something else.
     """
     if not (run.path / name).exists():
-        return absent
+        return None
     content = run.read(name)
     try:
         return made(content)
@@ -133,7 +132,17 @@ def read_results(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept])
         known = content.get(CHECKSUMS, {})
         return made(content) if all(still_there(run, *each) for each in known.items()) else None
 
-    return read_kept(run, name, of_these, None)
+    return read_kept(run, name, of_these)
+
+
+def read_each(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) -> dict[str, Kept]:
+    """A JSON file of results by name, without those of weights that are gone. Raises: as `read_kept`."""
+
+    def is_there(result: Mapping[str, Any]) -> bool:
+        return still_there(run, result["weights"], result.get("checksum", ""))
+
+    every = read_kept(run, name, lambda content: {key: made(each) for key, each in content.items() if is_there(each)})
+    return every or {}
 
 
 def keep_arrays(run: RunDir, name: str, arrays: Mapping[str, Any]) -> None:

@@ -76,7 +76,7 @@ def put_beside(run: RunDir, other: RunDir) -> None:
 
 def read_references(run: RunDir) -> References | None:
     """What was kept; None where nothing was yet."""
-    return read_kept(run, FILE, partial(rebuilt, References), None)
+    return read_kept(run, FILE, partial(rebuilt, References))
 
 
 def reference_lines(train: Images, test: Images) -> dict[str, float]:

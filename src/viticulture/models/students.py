@@ -258,7 +258,7 @@ def token_logits(output: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (output,) if isinstance(output, Tensor) else tuple(output)
 
 
-def feature_width(student: nn.Module, image_size: tuple[int, int], channels: int = 3) -> int:
+def feature_width(student: nn.Module, image_size: tuple[int, int], channels: int) -> int:
     """Length of a student's first output, such as the pooled features of one without classes; it is left as it is."""
     copied = copy.deepcopy(student).to("meta").eval()
     with torch.no_grad():

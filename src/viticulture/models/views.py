@@ -77,7 +77,7 @@ class SeveralViews(nn.Module):
         several: whether an image may show any number of the classes, so that each has a sigmoid of its own.
     """
 
-    def __init__(self, network: nn.Module, views: Sequence[View], several: bool = False) -> None:
+    def __init__(self, network: nn.Module, views: Sequence[View], several: bool) -> None:
         super().__init__()
         self.network, self.views, self.several = network, tuple(views), several
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
+REPLICATES = 1000
 ACCURACIES = ("accuracy", "balanced_accuracy")
 """Measures that are shares of images, whose standard error is known."""
 
@@ -28,10 +29,18 @@ def interval_of(drawn: NDArray[np.float64]) -> tuple[float, float]:
     return low, high
 
 
-def completed(drawn: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """A number over such draws, [draws], where those that hold nothing to measure have the mean of the others; 0 where
-    none holds anything."""
-    return np.where(known, drawn, drawn[known].mean() if known.any() else 0.0)
+def times_drawn(images: int) -> NDArray[np.float64]:
+    """How often each of `REPLICATES` draws holds each image, [draws, images]; the same draws every time."""
+    draws = np.random.default_rng(0).multinomial(images, np.full(images, 1 / images), size=REPLICATES)
+    return draws.astype(np.float64)
+
+
+def means_of_known(each: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means over the classes that such draws hold, [draws, C] -> [draws], NaN being a class that a draw does not hold;
+    one that holds none has the mean of the others, 0 where none holds any."""
+    classes = (~np.isnan(each)).sum(1)
+    means, known = np.nansum(each, 1) / np.maximum(classes, 1), classes > 0
+    return np.where(known, means, means[known].mean() if known.any() else 0.0)
 
 
 def error_of_recalls(right: Tensor, shown: Tensor) -> float:

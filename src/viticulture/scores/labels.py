@@ -8,9 +8,9 @@ mAP  = mean over the labels that some image shows
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import completed
+from .intervals import REPLICATES, means_of_known, times_drawn
 
-REPLICATES, AT_ONCE = 1000, 100
+AT_ONCE = 100
 UNDECIDED = 0.5
 """Threshold of a label that no validation image shows."""
 
@@ -26,15 +26,14 @@ def average_precisions(scores: NDArray[np.floating], shown: Shown) -> Array:
 
 def mean_average_precision(scores: NDArray[np.floating], shown: Shown) -> float:
     """mAP in [0, 1]; 0 where no image shows any label."""
-    return float(_mean(average_precisions(scores, shown)))
+    precisions = average_precisions(scores, shown)
+    return 0.0 if np.isnan(precisions).all() else float(np.nanmean(precisions))
 
 
 def resampled(scores: NDArray[np.floating], shown: Shown) -> Array:
     """mAP over images drawn with replacement, [R]; two networks on the same images are given the same draws."""
-    generator, images = np.random.default_rng(0), len(scores)
-    often = generator.multinomial(images, np.full(images, 1 / images), size=REPLICATES).astype(np.float64)
-    each = np.concatenate([_drawn(scores, shown, some) for some in np.split(often, REPLICATES // AT_ONCE)])
-    return completed(_mean(each), ~np.isnan(each).all(1))
+    parts = np.split(times_drawn(len(scores)), REPLICATES // AT_ONCE)
+    return means_of_known(np.concatenate([_drawn(scores, shown, often) for often in parts]))
 
 
 def best_thresholds(probabilities: NDArray[np.floating], shown: Shown) -> Array:
@@ -56,13 +55,6 @@ def _best_threshold(probabilities: Array, shown: NDArray[np.bool_]) -> float:
     cuts = (ranked[ends] + np.append(ranked[ends[1:]], 0.0)) / 2
     best = np.flatnonzero(f1 >= f1.max() - 1e-12)
     return float(cuts[best[np.abs(cuts[best] - UNDECIDED).argmin()]])
-
-
-def _mean(precisions: Array) -> Array:
-    """[..., C] -> [...], over labels that are known."""
-    known = ~np.isnan(precisions)
-    mean: Array = np.where(known, precisions, 0).sum(-1) / np.maximum(known.sum(-1), 1)
-    return mean
 
 
 def _drawn(scores: NDArray[np.floating], shown: Shown, often: Array) -> Array:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import completed
+from .intervals import means_of_known
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0, 1, 101)
@@ -214,8 +214,7 @@ def resampled(classes: Sequence[Ranked], images: int) -> Array:
     draws = [generator.integers(images, size=images) for _ in range(REPLICATES)]
     often = np.stack([np.bincount(draw, minlength=images) for draw in draws]).astype(np.float64)
     each = np.stack([_drawn_precision(ranks, often) for ranks in classes])  # [C, R]
-    known = (~np.isnan(each)).sum(0)
-    return completed(np.nansum(each, 0) / np.maximum(known, 1), known > 0)
+    return means_of_known(each.T)
 
 
 def _drawn_precision(ranks: Ranked, often: Array) -> Array:

@@ -8,9 +8,8 @@ mIoU  = mean over the classes that occur among either
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import completed
+from .intervals import means_of_known, times_drawn
 
-REPLICATES = 1000
 UNLABELED = 255
 """A true class that is none, of however many classes: `data.annotations.UNLABELED`, which scores do not know."""
 
@@ -50,9 +49,6 @@ def right_share(counts: Counts) -> float:
 
 def resampled(counts: Counts) -> NDArray[np.float64]:
     """mIoU over images drawn with replacement, [R], from counts [N, C, C]; see `objects.resampled`."""
-    generator, images = np.random.default_rng(0), len(counts)
-    draws = generator.multinomial(images, np.full(images, 1 / images), size=REPLICATES).astype(np.float64)
+    draws = times_drawn(len(counts))
     sums = np.diagonal(counts, axis1=1, axis2=2), counts.sum(2), counts.sum(1)  # all that an IoU asks for, [N, C] each
-    ious = _ious(*((draws @ each).astype(np.int64) for each in sums))  # [R, C]
-    occur = (~np.isnan(ious)).sum(1)
-    return completed(np.nansum(ious, 1) / np.maximum(occur, 1), occur > 0)
+    return means_of_known(_ious(*((draws @ each).astype(np.int64) for each in sums)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..data.dense.outlines import check_outlines
 from ..evaluation.dense.predict import DensePredictor
-from ..evaluation.dense.prediction import DensePrediction, coco_objects, dense_csv, drawn, indexed
+from ..evaluation.dense.prediction import DensePrediction, coco_objects, drawn, indexed, objects_csv, pixels_csv
 from ..evaluation.opening import MAX_SENT_PIXELS, Item
 from ..models.dense.detector import Detector
 from ..models.task import Task
@@ -56,7 +56,7 @@ class DenseAnswerer:
     def csv(self, items: Sequence[Item]) -> str:
         """A row an object, or a row an image with the share of every class."""
         predictions = (prediction for prediction, _ in self.predictor.predict(items, MAX_SENT_PIXELS))
-        return dense_csv(predictions, self.task.classes, self.tells == "objects")
+        return objects_csv(predictions) if self.tells == "objects" else pixels_csv(predictions, self.task.classes)
 
     def _told(self, prediction: DensePrediction) -> dict[str, Any]:
         size = list(prediction.size)

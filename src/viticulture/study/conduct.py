@@ -34,7 +34,7 @@ from .run.workers import as_one_of, count, run_workers
 from .same_images import held_out_digest
 
 
-def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: str = "") -> Plan:
+def prepare(study: StudyDir, workers: int, tell: Callable[[str], None]) -> Plan:
     """The study's plan; made and kept where there is none yet, or none for what was added to the grid.
 
     A candidate that cannot be measured is told; its cells fail later, with their error, and the rest goes on.
@@ -43,15 +43,14 @@ def prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: st
         study: its folder.
         workers: cells that train at the same time.
         tell: is told about measuring.
-        data: where the images are now.
 
     Raises: UserError if the budget is too short, or no candidate can be trained on the data at all.
     """
     with study.locked("plan"):  # who comes second finds the plan, and measures beside nobody
-        return _prepare(study, workers, tell, data)
+        return _prepare(study, workers, tell)
 
 
-def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: str) -> Plan:
+def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None]) -> Plan:
     grid, facts = study.grid, study.facts
     known = Plan.from_dict(facts["plan"]) if "plan" in facts else None
     wanted = {(candidate.name, subset.name) for candidate in grid.candidates for subset in grid.subsets.each()}
@@ -75,10 +74,10 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None], data: s
         chosen = {name: {key: keys[key] for key in keys if key not in named.get(name, ())} for name in recipes}
         shown = {name: recipe.with_keys(chosen[name]) for name, recipe in recipes.items()}
         with as_one_of(workers):
-            paces = _paces(study, shown, known.paces if known else {}, tell, data)
+            paces = _paces(study, shown, known.paces if known else {}, tell)
         return replace(make_plan(grid, own, warmups, paces, workers, known), shown=keys, named=named)
 
-    plan = dearest([known.shown] if known else _shown(study, recipes, data), planned)
+    plan = dearest([known.shown] if known else _shown(study, recipes), planned)
     study.update(plan=plan.to_dict())
     return plan
 
@@ -96,7 +95,7 @@ def _names_views(candidate: Candidate, recipe: Recipe) -> bool:
     return VIEWS in candidate.overrides or recipe.section("images").eval_views not in ("one", "best")
 
 
-def _shown(study: StudyDir, recipes: dict[str, Recipe], data: str) -> list[dict[str, Any]]:
+def _shown(study: StudyDir, recipes: dict[str, Recipe]) -> list[dict[str, Any]]:
     """Recipe keys of how images are shown that a budget may choose for all, from cheap to dear; what a recipe or the
     conditions name, and a paper's table, stay as they are."""
     grid, images = study.grid, [recipe.section("images") for recipe in recipes.values()]
@@ -104,7 +103,7 @@ def _shown(study: StudyDir, recipes: dict[str, Recipe], data: str) -> list[dict[
         return [{}]
     steps: list[dict[str, Any]] = [{}]
     if all(settings.image_size is None for settings in images):
-        source = open_for(recipes[grid.baseline.name], data or data_of(study, grid.baseline))
+        source = open_for(recipes[grid.baseline.name], data_of(study, grid.baseline))
         sizes = [] if isinstance(source, DenseSource) else usual_sizes(sample_sizes(source))
         steps = [{IMAGE_SIZE: size} for size in sizes] or steps
     named = VIEWS in grid.conditions or any(_names_views(each, recipes[each.name]) for each in grid.candidates)
@@ -113,7 +112,7 @@ def _shown(study: StudyDir, recipes: dict[str, Recipe], data: str) -> list[dict[
 
 
 def _paces(
-    study: StudyDir, recipes: dict[str, Recipe], known: dict[Key, Pace], tell: Callable[[str], None], data: str
+    study: StudyDir, recipes: dict[str, Recipe], known: dict[Key, Pace], tell: Callable[[str], None]
 ) -> dict[Key, Pace]:
     paces, failed = dict(known), dict[str, Exception]()
     sources: dict[tuple[str, str, bool], Source | DenseSource] = {}
@@ -123,7 +122,7 @@ def _paces(
     notes: dict[str, None] = {}
 
     def opened(candidate: Candidate) -> Source | DenseSource:
-        where, recipe = data or data_of(study, candidate), recipes[candidate.name]
+        where, recipe = data_of(study, candidate), recipes[candidate.name]
         spec = method_class(recipe).batch_spec
         key = where, spec.contents, spec.labels
         if key not in sources:
@@ -148,7 +147,7 @@ def _paces(
                         _check_measured(dataset, recipe)
                         by_slug[double] = measure_pace(recipe, dataset, study.path / "pace", seed)
                     same = held_out_digest(dataset.split_names)
-                    first, known_same = held_out.setdefault(data or data_of(study, candidate), (candidate, same))
+                    first, known_same = held_out.setdefault(data_of(study, candidate), (candidate, same))
                     unlike = unlike or (first, candidate) if known_same != same else unlike
                 paces[key] = by_slug[double]
             except Exception as error:
@@ -187,9 +186,7 @@ def _refuse(candidate: Candidate, other: Candidate, recipes: dict[str, Recipe]) 
     )
 
 
-def conduct(
-    study: StudyDir, where: Where, tell: Callable[[str], None], show: Callable[[StudyDir, Plan], None], data: str = ""
-) -> None:
+def conduct(study: StudyDir, where: Where, tell: Callable[[str], None], show: Callable[[StudyDir, Plan], None]) -> None:
     """Plan a study, show the plan, and train what is missing, here or wherever it is to be trained.
 
     Args:
@@ -197,7 +194,6 @@ def conduct(
         where: who trains.
         tell: is told what happens, a line each.
         show: is shown the plan.
-        data: where the images are now.
     """
     sweep(study.path)
     remarks = study.extend()
@@ -205,7 +201,7 @@ def conduct(
         tell(f"note: {remark}")
     study.update(remarks=remarks)
     workers = count(where.workers)
-    plan = prepare(study, workers, tell, data)
+    plan = prepare(study, workers, tell)
     if wrong := changed(study, plan):
         raise UserError(
             f"{study.path} holds {len(wrong)} cells that were trained under other settings, such as {wrong[0]}; "
@@ -216,7 +212,7 @@ def conduct(
     if where.slurm:
         tell(f"written: {write_script(study, plan)}; nothing was trained here")
     elif where.ray:
-        run_on_ray(study, where.ray, tell, data)
+        run_on_ray(study, where.ray, tell)
     else:
-        run_workers(study, workers, tell, data)
+        run_workers(study, workers, tell)
     write_table(study, Outcomes(study))

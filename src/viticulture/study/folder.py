@@ -44,10 +44,11 @@ class StudyDir:
     Args:
         path: the folder.
         grid: what study.yaml declares.
+        data: where the images are now; by default where they were.
     """
 
-    def __init__(self, path: str | Path, grid: Grid) -> None:
-        self.path, self.grid = Path(path), grid
+    def __init__(self, path: str | Path, grid: Grid, data: str = "") -> None:
+        self.path, self.grid, self.data = Path(path), grid, data
         self.slugs = grid.slugs()
         self._facts: tuple[tuple[int, int, int] | None, dict[str, Any]] | None = None
 
@@ -85,7 +86,7 @@ class StudyDir:
         return study
 
     @staticmethod
-    def open(path: str | Path) -> "StudyDir":
+    def open(path: str | Path, data: str = "") -> "StudyDir":
         """An existing study. Raises: UserError if the folder is none, or of another version."""
         path = Path(path)
         if not (path / "study.json").is_file() or not (path / "study.yaml").is_file():
@@ -96,7 +97,7 @@ class StudyDir:
             raise UserError(f"{path} {what}; studies are made by `viticulture compare`")
         text = read_text(path / "study.yaml", "study")
         grid = Grid.from_yaml(text, str(path / "study.yaml"))
-        study = StudyDir(path, replace(grid, folders=read_json(path / "study.json").get("folders", {})))
+        study = StudyDir(path, replace(grid, folders=read_json(path / "study.json").get("folders", {})), data)
         layout = study.facts.get("format")
         if layout != FORMAT:
             raise UserError(

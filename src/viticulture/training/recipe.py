@@ -297,10 +297,10 @@ def _constructors(values: dict[str, Any]) -> dict[str, type]:
     }
 
 
-def transform_class(name: str, keywords: Mapping[str, Any] | None = None) -> type:
+def transform_class(name: str, keywords: Mapping[str, Any]) -> type:
     """The class of an augmentation: what its keywords say, else its name does."""
     named = {cls_name(cls): f"{cls.__module__}.{cls.__name__}" for cls in TRANSFORMS}
-    return class_of("augmentation", (keywords or {}).get("class", name), named, Transform)
+    return class_of("augmentation", keywords.get("class", name), named, Transform)
 
 
 def transforms(section: dict[str, Any]) -> list[Any]:

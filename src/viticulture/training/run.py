@@ -100,40 +100,19 @@ def fit(
     callbacks += [ema] if ema else []
     replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
     callbacks += [replay] if replay else []
-    validated = validation_split(session) is not None
-    if validated and train.watch == "val":
-        assert session.dataset.val is not None
+    if train.watch == "val" and session.dataset.val is not None:
         callbacks.append(BestCheckpoint(run, facts, len(session.dataset.val), train.best_by))
     if engine.compile or (engine.compile is None and on_gpu and method.course.steps >= COMPILED_STEPS):
         method.taps.compile()
         for network in method.auxiliary.children():
             network.compile()
-    stop = [StopAfter(until)] if until else []  # after Ended, for which this is no end
     _quiet()
     keep_freed_memory()
     if on_gpu:
         torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
-    trainer = Trainer(
-        accelerator={"cuda": "gpu"}.get(engine.device, engine.device),
-        devices=engine.devices,
-        num_nodes=engine.nodes,
-        strategy="ddp" if engine.devices * engine.nodes > 1 else "auto",
-        precision=precision(engine, on_gpu),
-        sync_batchnorm=engine.sync_batchnorm,
-        max_epochs=train.epochs,
-        accumulate_grad_batches=train.accumulate,
-        gradient_clip_val=train.clip_norm,
-        log_every_n_steps=min(LOG_EVERY_STEPS, method.course.steps_per_epoch),
-        logger=loggers(run, session.recipe),
-        callbacks=[*callbacks, *more, WatchEvery(train.watch_every), Ended(), *stop],
-        plugins=[checkpoints],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=None if validated else 0,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        default_root_dir=run.path,
-    )
+    callbacks += [*more, WatchEvery(train.watch_every), Ended()]
+    callbacks += [StopAfter(until)] if until else []  # after Ended, for which this is no end
+    trainer = _trainer(session, callbacks, checkpoints, on_gpu)
     try:
         with _signals_as_before(), told_once():
             trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
@@ -153,6 +132,33 @@ def fit(
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step)
         if replay:
             run.update(teacher_logits=replay.counts)
+
+
+def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeCheckpointIO, on_gpu: bool) -> Trainer:
+    """Lightning's, as the recipe asks for it."""
+    train: Train = session.recipe.section("train")
+    engine: Engine = session.recipe.section("engine")
+    return Trainer(
+        accelerator={"cuda": "gpu"}.get(engine.device, engine.device),
+        devices=engine.devices,
+        num_nodes=engine.nodes,
+        strategy="ddp" if engine.devices * engine.nodes > 1 else "auto",
+        precision=precision(engine, on_gpu),
+        sync_batchnorm=engine.sync_batchnorm,
+        max_epochs=train.epochs,
+        accumulate_grad_batches=train.accumulate,
+        gradient_clip_val=train.clip_norm,
+        log_every_n_steps=min(LOG_EVERY_STEPS, session.method.course.steps_per_epoch),
+        logger=loggers(session.run, session.recipe),
+        callbacks=callbacks,
+        plugins=[checkpoints],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0 if validation_split(session) is None else None,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        default_root_dir=session.run.path,
+    )
 
 
 @contextmanager

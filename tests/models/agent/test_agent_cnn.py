@@ -17,7 +17,7 @@ from boot_names import AGENT, both, renamed
 from boot_names import agent as ours
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
-from networks import BACKENDS, error, random_images
+from networks import BACKENDS, error, random_images, task
 from slowly import slow_but
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
@@ -25,17 +25,12 @@ from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, ResStem, Si
 from viticulture.models.agent.for_student import agent_for, sizes_of
 from viticulture.models.students import count, create_student, matching
 from viticulture.models.taps import Taps
-from viticulture.models.task import Task
 from viticulture.models.weights.files import load, save
 from viticulture.optim import Optim
 
 Load = Callable[[str], Golden]
 NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["bootstrapping_vits"]
 TINY = Sizes(embed_dim=18, depth=3, num_heads=9, hidden=36, dropout=0.0)
-
-
-def task(classes: int = 5, height: int = 32, width: int = 32) -> Task:
-    return Task(tuple(map(str, range(classes))), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def randomized(module: nn.Module, seed: int = 0) -> nn.Module:

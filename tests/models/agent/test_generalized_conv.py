@@ -5,25 +5,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 
 from conftest import Golden
-from networks import BACKENDS, error
+from networks import BACKENDS, error, neighbor_matrices
 from viticulture.errors import UserError
 from viticulture.models.agent.generalized_conv import GeneralizedConv, kernel, kernel_positions, square, tight
 
 Load = Callable[[str], Golden]
-
-
-def phi(heads: int, rows: int, columns: int) -> Tensor:
-    """Phi_h of Eq. (13) and (15), [H, n, n], entry by entry: 1 where token p is the h-th neighbor of token q."""
-    found = torch.zeros(heads, rows * columns, rows * columns, dtype=torch.float64)
-    for h, (down, right) in enumerate(kernel_positions(heads)):
-        for q in range(rows * columns):
-            row, column = q // columns + down, q % columns + right
-            if 0 <= row < rows and 0 <= column < columns:
-                found[h, q, row * columns + column] = 1
-    return found
 
 
 def test_it_is_the_official_layer(golden: Load) -> None:
@@ -45,7 +33,7 @@ def test_it_is_the_official_layer(golden: Load) -> None:
         assert parameter.grad is not None
         assert error(parameter.grad, data[f"grad/{name}"]) < 1e-5
     theirs = data["out/phi"].unflatten(1, (9, 20)).transpose(0, 1)
-    torch.testing.assert_close(phi(9, 5, 4), theirs.double(), rtol=0, atol=0)
+    torch.testing.assert_close(neighbor_matrices(9, 5, 4), theirs.double(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 6, 9, 10, 12, 16, 25])
@@ -59,7 +47,9 @@ def test_it_is_a_sum_of_constant_matrices_times_weights(heads: int) -> None:
     conv = GeneralizedConv(3, heads).double()
     x = torch.randn(2, 3, 4, 3, dtype=torch.float64, generator=generator)
     tokens, taps = x.flatten(2).mT, conv.weight.permute(2, 1, 0)  # [B, n, D]; W_h: from, to
-    expected = (phi(heads, 4, 3).unsqueeze(1) @ tokens @ taps.unsqueeze(1)).sum(0) + conv.bias  # [B, n, D]
+    expected = (neighbor_matrices(heads, 4, 3).unsqueeze(1) @ tokens @ taps.unsqueeze(1)).sum(
+        0
+    ) + conv.bias  # [B, n, D]
     found = conv(x).flatten(2).mT
     torch.testing.assert_close(found, expected)
     fast = GeneralizedConv(3, heads)

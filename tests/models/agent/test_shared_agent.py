@@ -22,22 +22,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from boot_names import both
 from conftest import GOLDEN, Golden
-from networks import error
+from networks import error, neighbor_matrices, task
 from viticulture.errors import UserError
 from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
 from viticulture.models.agent.for_student import agent_for
-from viticulture.models.agent.generalized_conv import GeneralizedConv, kernel_positions
+from viticulture.models.agent.generalized_conv import GeneralizedConv
 from viticulture.models.agent.shared_agent import SharedAgent, SharedConv, SharedMlp, shared_agent_for
 from viticulture.models.students import count, create_student
-from viticulture.models.task import Task
 from viticulture.optim import Optim
 
 Load = Callable[[str], Golden]
 NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["bootstrapping_vits"]
-
-
-def task(classes: int = 3, side: int = 32) -> Task:
-    return Task(tuple(map(str, range(classes))), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def vit(**options: Any) -> VisionTransformer:
@@ -92,7 +87,7 @@ def test_it_is_the_official_shared_agent(golden: Load) -> None:
     data = golden("boot_shared_step_prenorm")
     student = vit(img_size=64, patch_size=16, embed_dim=18, depth=3, num_heads=9)
     student.reset_classifier(5)
-    agent = shared_agent_for(student, task(5, 64), AgentShape()).train()
+    agent = shared_agent_for(student, task(5, 64, 64), AgentShape()).train()
     agent.stem = ResStem(Sizes(embed_dim=18), 6, 3, "usual")  # narrowed as in the reference
     students, agents = both(data.part("w/"))
     student.load_state_dict(students)
@@ -136,13 +131,7 @@ def test_attention_that_looks_at_neighbors_is_conv(heads: int) -> None:
     nn.init.zeros_(attn.qkv.bias)
     tokens = x.flatten(2).mT  # [B, n, D]
     q, k, v = attn.qkv(tokens).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # each [B, h, n, d]
-    psi = (attn.scale * q @ k.mT).softmax(-1)
-    phi = torch.zeros(heads, rows * columns, rows * columns, dtype=torch.float64)
-    for h, (down, right) in enumerate(kernel_positions(heads)):
-        for token in range(rows * columns):
-            row, column = token // columns + down, token % columns + right
-            if 0 <= row < rows and 0 <= column < columns:
-                phi[h, token, row * columns + column] = 1
+    psi, phi = (attn.scale * q @ k.mT).softmax(-1), neighbor_matrices(heads, rows, columns)
 
     def mixed(matrices: Tensor) -> Tensor:
         return attn.proj((matrices @ v).transpose(1, 2).flatten(2))
@@ -401,7 +390,7 @@ def test_parameters_are_counted_as_in_the_paper(entry: str, name: str, shape: Ag
 
     Shared ones of the specification are whole attention layers and MLPs: q, k and all biases, too.
     """
-    numbers, asked = NUMBERS[entry], task(100, 224)
+    numbers, asked = NUMBERS[entry], task(100, 224, 224)
     with torch.device("meta"):
         student = timm.create_model(name, num_classes=100, img_size=224, patch_size=16)
         agent = shared_agent_for(student, asked, shape)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import Golden
-from networks import error, randomized
+from networks import check_gradients, check_one_graph, error, randomized
 from viticulture.errors import UserError
 from viticulture.models.co_advise import involution
 from viticulture.models.co_advise.involution import Involution, involve
@@ -143,16 +143,9 @@ def test_a_block_at_a_time_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_it_compiles_into_one_graph(backend: str) -> None:
-    """`fullgraph` forbids breaks; output and gradients agree with eager, on an odd size too."""
-    layer, results = randomized(Involution(8, 3, 2, group_width=4)), []
-    x = drawn(2, 8, 5, 6, dtype=torch.float32)
-    for run in (layer, torch.compile(layer, fullgraph=True, backend=backend)):
-        layer.zero_grad()
-        y = run(x)
-        y.square().sum().backward()
-        results.append([y.detach(), *(parameter.grad for parameter in layer.parameters())])
-    for eager, graph in zip(*results, strict=True):
-        torch.testing.assert_close(graph, eager, rtol=1e-4, atol=1e-4)
+    """On an odd size too."""
+    layer, x = randomized(Involution(8, 3, 2, group_width=4)), drawn(2, 8, 5, 6, dtype=torch.float32)
+    check_one_graph(layer, x, backend, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -168,10 +161,7 @@ def test_mixed_precision_changes_rounding_only(dtype: torch.dtype) -> None:
     assert y.dtype == torch.float32
     assert error(y, layer(x)) < 0.02
     y.sum().backward()
-    assert all(
-        p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all()
-        for p in [x, layer.conv2.weight]
-    )
+    check_gradients([x, layer.conv2.weight])
 
     half, kernels = x.detach().to(dtype), drawn(2, 2, 49, 8, 8, dtype=torch.float32).to(dtype)
     exact = involve(half.float(), kernels.float())

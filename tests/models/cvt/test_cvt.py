@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from networks import task
 from viticulture.models.cvt.cvt import Block, CvT, Stage
 from viticulture.models.features import features
 from viticulture.models.students import count, create_student
@@ -16,9 +17,8 @@ from viticulture.optim.optim import outer_parameters
 def test_it_has_the_papers_size(classes: int, parameters: str) -> None:
     """19.7 M on DomainNet (DHVT's supplement, Table 7), 20.0 M on ImageNet (Table 9), and 4.5 G multiply-adds, to which
     attention's own products add less than a tenth. Fails if a stage, a projection or a bias is missing or too many."""
-    task = Task(tuple(map(str, range(classes))), (224, 224), (0.5,) * 3, (0.5,) * 3)
     with torch.device("meta"):
-        student = create_student("cvt_13", task)
+        student = create_student("cvt_13", task(classes, 224, 224))
     known, macs = count(student, (224, 224))
     assert f"{known / 1e6:.1f}" == parameters
     assert 4.5e9 < macs < 4.6e9

@@ -56,7 +56,7 @@ def evaluate_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) ->
 
 def read_agreement(run: RunDir) -> Agreement | None:
     """What was measured of the run's weights; None where nothing was."""
-    agreement: Agreement | None = read_kept(run, FILE, partial(rebuilt, Agreement), None)
+    agreement = read_kept(run, FILE, partial(rebuilt, Agreement))
     current = agreement is not None and still_there(run, agreement.weights, agreement.checksum)
     return agreement if current else None
 

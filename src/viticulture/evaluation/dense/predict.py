@@ -24,7 +24,7 @@ from ...text import readable
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
 from ..opening import Item, decoded, named
-from .prediction import ClassMap, DensePrediction, coco_results, dense_csv, drawn, indexed
+from .prediction import ClassMap, DensePrediction, coco_results, drawn, indexed, objects_csv, pixels_csv
 from .results import read_dense
 from .subject import BATCH, DenseSubject, Found, classify_pixels, find, of_run
 
@@ -32,7 +32,7 @@ LEAST = 0.5  # score of what is drawn, where the weights were not judged
 ENDINGS = (".json", ".csv")
 
 
-def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], out: str = "") -> list[DensePrediction]:
+def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], out: str) -> list[DensePrediction]:
     """Look at files, folders' images and pixels, in the order given.
 
     Args:
@@ -69,7 +69,8 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], o
     if ending == ".json":
         write_whole(Path(out), json.dumps(coco_results(predictions, listed), indent=1) + "\n")
     elif ending == ".csv":
-        write_whole(Path(out), dense_csv(predictions, predictor.subject.task.classes, not segments))
+        classes = predictor.subject.task.classes
+        write_whole(Path(out), pixels_csv(predictions, classes) if segments else objects_csv(predictions))
     return predictions
 
 

@@ -120,20 +120,16 @@ def coco_results(predictions: Sequence[DensePrediction], listed: Numbering | Non
     ]
 
 
-def dense_csv(predictions: Iterable[DensePrediction], classes: Sequence[str], objects: bool) -> str:
-    """A row an object, whatever its score, and one for an image without; of pixels a row an image, a column a class.
+def pixels_csv(predictions: Iterable[DensePrediction], classes: Sequence[str]) -> str:
+    """A row an image, a column a class."""
+    rows: list[list[object]] = [["name", *class_columns(classes, ["name", "error"], "share"), "error"]]
+    rows += [[each.name, *map(each.shares().get, classes), each.error] for each in predictions]
+    return csv_text(rows)
 
-    Args:
-        predictions: of all images.
-        classes: names.
-        objects: whether a detector found it.
-    """
-    rows: list[list[object]] = []
-    if not objects:
-        rows.append(["name", *class_columns(classes, ["name", "error"], "share"), "error"])
-        rows += [[each.name, *map(each.shares().get, classes), each.error] for each in predictions]
-        return csv_text(rows)
-    rows.append(["name", "label", "score", "left", "top", "width", "height", "error"])
+
+def objects_csv(predictions: Iterable[DensePrediction]) -> str:
+    """A row an object, whatever its score, and one for an image without."""
+    rows: list[list[object]] = [["name", "label", "score", "left", "top", "width", "height", "error"]]
     for each in predictions:
         listed = coco_objects(each)
         rows += [[each.name, row["category"], row["score"], *row["bbox"], ""] for row in listed]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...keywords import rebuilt
 from ...training.rundir import RunDir
-from ..kept import read_kept, still_there
+from ..kept import read_each
 from .metrics import AS_EVALUATED, PUBLISHED, BoxAccuracy, Boxes
 
 FILE = "localization.json"
@@ -83,7 +83,4 @@ def keep(run: RunDir, data: str, result: Localization) -> None:
 
 def read_localizations(run: RunDir) -> dict[str, Localization]:
     """What was measured so far of the run's weights, by weights and data."""
-    every: dict[str, Localization] = read_kept(
-        run, FILE, lambda kept: {name: Localization.from_dict(content) for name, content in kept.items()}, {}
-    )
-    return {name: result for name, result in every.items() if still_there(run, result.weights, result.checksum)}
+    return read_each(run, FILE, Localization.from_dict)

@@ -32,7 +32,7 @@ class LabelsPrediction:
     error: str = ""
 
 
-def tell_labels(run: RunDir, weights: str, images: Sequence[Path | Decoded], top: int = 1) -> list[LabelsPrediction]:
+def tell_labels(run: RunDir, weights: str, images: Sequence[Path | Decoded], top: int) -> list[LabelsPrediction]:
     """Judge files, the images in folders, and pixels, in the order given, as the run's test images were looked at.
 
     Args:

@@ -7,6 +7,7 @@ together, as is usual, and is tested once.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from ...training.progress import showing
 from ...training.run_inputs import given_again, last_place, recipe_of, stands_for_own
 from ...training.rundir import RunDir
 from ..accuracy import wilson
-from ..kept import checksum_of, read_kept, still_there
+from ..kept import checksum_of, read_each
 from ..subject import Subject, of_run, of_source
 from .features import Features, frozen_features
 from .linear import fit
@@ -144,10 +145,7 @@ def keep(result: Probe, out: str = "") -> Path | None:
 
 def read_probes(run: RunDir) -> list[Probe]:
     """What was found so far of the run's weights."""
-    every: list[Probe] = read_kept(
-        run, "probe.json", lambda kept: [rebuilt(Probe, content) for content in kept.values()], []
-    )
-    return [result for result in every if still_there(run, result.weights, result.checksum)]
+    return [*read_each(run, "probe.json", partial(rebuilt, Probe)).values()]
 
 
 def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset:

@@ -38,7 +38,7 @@ from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
 from ...training.rundir import RunDir
 from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
-from ..kept import checksum_of, name_of, read_kept, still_there
+from ..kept import checksum_of, name_of, read_each
 from ..opening import read_unseen
 from ..subject import Subject, of_run
 from .corrupted import BATCH, Batches, Views, corrupted
@@ -65,7 +65,7 @@ class _Context:
 
     subject: Subject
     recipe: Recipe
-    own: str | Source = ""
+    own: str | Source
 
     def errors(self, batches: Batches, heads: OutputHeads, among: Tensor | None = None) -> list[float]:
         """The share of wrong answers by head."""
@@ -240,10 +240,7 @@ def _over_cells(run: RunDir, context: _Context, blank: Robustness, names: list[s
 
 def read_robustness(run: RunDir) -> dict[str, Robustness]:
     """What was measured so far of the run's weights, by data."""
-    every: dict[str, Robustness] = read_kept(
-        run, FILE, lambda kept: {data: Robustness.from_dict(content) for data, content in kept.items()}, {}
-    )
-    return {data: result for data, result in every.items() if still_there(run, result.weights, result.checksum)}
+    return read_each(run, FILE, Robustness.from_dict)
 
 
 def _keep(run: RunDir, result: Robustness) -> Robustness:

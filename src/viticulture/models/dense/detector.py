@@ -76,7 +76,7 @@ class Detector(nn.Module):
         heads: their sizes.
     """
 
-    def __init__(self, backbone: MapBackbone, classes: int, heads: Heads = Heads()) -> None:
+    def __init__(self, backbone: MapBackbone, classes: int, heads: Heads) -> None:
         super().__init__()
         (stride,), (dim,), width = backbone.strides, backbone.widths, heads.width
         if stride < 4 or stride & (stride - 1):

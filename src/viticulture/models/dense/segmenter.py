@@ -26,7 +26,7 @@ class Segmenter(nn.Module):
         dropout: probability of dropping a channel of the joined maps while training.
     """
 
-    def __init__(self, backbone: MapBackbone, classes: int, dropout: float = 0.0) -> None:
+    def __init__(self, backbone: MapBackbone, classes: int, dropout: float) -> None:
         super().__init__()
         self.backbone, self.classes = backbone, classes
         self.norms = nn.ModuleList(LayerNorm2d(width) for width in backbone.widths)

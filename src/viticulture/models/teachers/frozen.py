@@ -113,7 +113,7 @@ def load_teacher(source: str, task: Task, image_size: int | None = None) -> Froz
     return adapted(source, net, known, task, image_size)
 
 
-def load_embedding(source: str, task: Task, image_size: int | None = None) -> Frozen:
+def load_embedding(source: str, task: Task, image_size: int | None) -> Frozen:
     """A frozen teacher that gives what its classifier would read, [B, D], whatever classes it knows.
 
     Args: as of `load_teacher`.

@@ -42,7 +42,7 @@ class PartialViT(nn.Module):
         to_the_end: whether its output is wanted too.
     """
 
-    def __init__(self, vit: VisionTransformer, layers: Sequence[int], to_the_end: bool = False) -> None:
+    def __init__(self, vit: VisionTransformer, layers: Sequence[int], to_the_end: bool) -> None:
         super().__init__()
         self.vit, self.layers, self.to_the_end = vit, tuple(layers), to_the_end
         if not to_the_end:

@@ -44,7 +44,7 @@ def stretched(table: Tensor, grid: PatchGrid, wanted: PatchGrid) -> Tensor:
     return resample_abs_pos_embed(table, list(wanted), list(grid), num_prefix_tokens=0)
 
 
-def check_size(student: nn.Module, side: int, channels: int = 3) -> None:
+def check_size(student: nn.Module, side: int, channels: int) -> None:
     """Raises: UserError, said of `method.local_crops.size`, if the student cannot look at squares of this side."""
     tried, reason = copy.deepcopy(student).to("meta").eval(), ""
     run = at_any_size(tried)

@@ -30,9 +30,7 @@ POSITIONS = "pos_embed"
 TOKENS = ("cls_token", "dist_token", "reg_token")  # that a position table may hold rows for, before the patches
 
 
-def load_matching(
-    student: nn.Module, theirs: State, grid: PatchGrid | None = None, blocks: int | None = None
-) -> list[str]:
+def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blocks: int | None) -> list[str]:
     """Put weights into a student, in place.
 
     Args:

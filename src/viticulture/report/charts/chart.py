@@ -113,7 +113,7 @@ def scatter_chart(title: str, series: Sequence[Series], axes: Axes, note: str = 
     return _chart(title, series, axes, note, front=pareto([p for line in series for p in line.points]))
 
 
-def point_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "") -> Markup:
+def point_chart(title: str, series: Sequence[Series], axes: Axes, note: str) -> Markup:
     """The same without the front, where less x is no merit."""
     return _chart(title, series, axes, note, front=[])
 

@@ -22,7 +22,7 @@ HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 2
 
 
 def image_grid(
-    title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str = "", longest: int = LONGEST
+    title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str, longest: int = LONGEST
 ) -> Markup:
     """Groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold).
 

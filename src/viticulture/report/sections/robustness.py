@@ -56,7 +56,7 @@ def robustness_table(robustness: Robustness) -> Sheet:
     return Sheet(f"Errors on {of}, by severity", columns, rows, _note(robustness))
 
 
-def robustness_section(every: Mapping[str, Robustness], shown: Sequence[Gallery] = ()) -> list[Section]:
+def robustness_section(every: Mapping[str, Robustness], shown: Sequence[Gallery]) -> list[Section]:
     """A table and charts for each collection of images, then what corruptions look like."""
     parts = [
         table(robustness_table(robustness)) + (_charts(robustness) if robustness.errors else "")

@@ -140,8 +140,8 @@ class Difference:
 
     over_seeds: Estimate
     over_images: Estimate | None
-    floor: float = 0.0
-    overlap: float = 0.0
+    floor: float
+    overlap: float
 
     @property
     def mean(self) -> float:

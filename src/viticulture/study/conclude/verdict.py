@@ -11,7 +11,7 @@ level (`statistics.level_of_look`). Nobody wins before every training that is wa
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 
 from ..declare.grid import Candidate, Grid, digest
@@ -20,7 +20,7 @@ from ..folder import StudyDir
 from ..run.outcomes import Outcome
 from .answers import Answers, estimated, paired
 from .measures import Measure, measure
-from .statistics import LEVEL, Difference, Estimate, estimate, level_of_look, next_level
+from .statistics import Difference, Estimate, estimate, level_of_look, next_level
 
 NAMED = 4  # candidates in a sentence that are named one by one
 
@@ -93,8 +93,8 @@ class Verdict:
     rivals: dict[str, Difference]
     reference: tuple[str, Difference] | None
     named: bool
-    level: float = LEVEL
-    unsettled: dict[str, str] = field(default_factory=dict)
+    level: float
+    unsettled: dict[str, str]
 
     @property
     def key(self) -> str:

@@ -29,18 +29,17 @@ from ..plan.plan import Plan
 from ..same_images import check_contents, check_splits
 
 
-def train_cell(study: StudyDir, cell: Cell, plan: Plan, data: str = "") -> None:
+def train_cell(study: StudyDir, cell: Cell, plan: Plan) -> None:
     """Begin a cell, or go on with it exactly where it stopped, to its end. The caller holds its claim.
 
     Args:
         study: its study.
         cell: not finished.
         plan: says how long.
-        data: where the images are now; by default where they were.
 
     Raises: whatever stops the training; what was reached stays on the disk.
     """
-    session = _session(study, cell, plan, data)
+    session = _session(study, cell, plan)
     try:
         _check_images(study, cell, plan, session)
         fit(session)
@@ -122,9 +121,9 @@ def inner(network: nn.Module) -> nn.Module:
     return network.backbone.student if isinstance(network, Detector | Segmenter) else network
 
 
-def _session(study: StudyDir, cell: Cell, plan: Plan, data: str) -> Session:
+def _session(study: StudyDir, cell: Cell, plan: Plan) -> Session:
     run, marked = study.run(cell), contents(study, cell, plan)
-    where = data or data_of(study, cell.candidate)
+    where = data_of(study, cell.candidate)
     if (run.path / "run.json").exists():
         RunDir(run.path).lock()  # raises if someone resumes the run by itself; falls at once
         if not is_damaged(run):
@@ -176,7 +175,10 @@ def is_damaged(run: RunDir) -> bool:
 
 
 def data_of(study: StudyDir, candidate: Candidate) -> str:
-    """Where a candidate's images are: under the name that the study gives them, else in the folder where they were."""
+    """Where a candidate's images are: where a person says, else under the name that the study gives them, or else in
+    the folder where they were."""
+    if study.data:
+        return study.data
     given = candidate.data or study.grid.data
     folder = study.facts.get("folder")
     if not candidate.data and folder and not is_there(given) and is_there(folder):

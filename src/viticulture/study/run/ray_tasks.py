@@ -21,14 +21,13 @@ RETRIES = 3
 PATIENCE = 5.0  # seconds between two looks at what is finished
 
 
-def run_on_ray(study: StudyDir, address: str, tell: Callable[[str], None], data: str = "") -> None:
+def run_on_ray(study: StudyDir, address: str, tell: Callable[[str], None]) -> None:
     """Hand out every cell, rung after rung, and wait.
 
     Args:
         study: its folder, under a path that every machine sees.
         address: of the cluster; `local` starts one on this machine.
         tell: is told a line about every cell.
-        data: where the images are now.
 
     Raises: UserError where ray is not installed or the cluster cannot be reached.
     """
@@ -51,7 +50,7 @@ def run_on_ray(study: StudyDir, address: str, tell: Callable[[str], None], data:
         if not left:
             return
         tried |= {cell.name for cell in left}
-        waiting = {task.remote(path, cell.name, data, str(Path.cwd())): cell for cell in left}
+        waiting = {task.remote(path, cell.name, study.data, str(Path.cwd())): cell for cell in left}
         while waiting:
             done, _ = ray.wait(list(waiting), timeout=PATIENCE)
             for reference in done:
@@ -68,8 +67,8 @@ def _train(path: str, name: str, data: str, folder: str) -> list[str]:
     """One task: what was said about the cell."""
     os.chdir(folder)
     messages: list[str] = []
-    study = StudyDir.open(path)
-    work = Work(study, messages.append, data)
+    study = StudyDir.open(path, data)
+    work = Work(study, messages.append)
     for cell in study.grid.named(name)[:1]:
         work.one(cell)
     return messages

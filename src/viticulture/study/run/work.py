@@ -22,12 +22,11 @@ class Work:
     Args:
         study: its folder; the plan is made.
         tell: is told a line about every cell.
-        data: where the images are now; by default where they were.
         skip: names of cells to leave alone, because they end their process.
     """
 
-    def __init__(self, study: StudyDir, tell: Tell = print, data: str = "", skip: Iterable[str] = ()) -> None:
-        self.study, self.tell, self.data = study, tell, data
+    def __init__(self, study: StudyDir, tell: Tell, skip: Iterable[str] = ()) -> None:
+        self.study, self.tell = study, tell
         self.plan = Plan.from_dict(study.facts["plan"])
         self.outcomes = Outcomes(study)
         self.tried = set(skip)  # a cell that fails is tried once by each process
@@ -85,7 +84,7 @@ class Work:
             self.tried.add(cell.name)
             began = time.monotonic()
             try:
-                train_cell(self.study, cell, self.plan, self.data)
+                train_cell(self.study, cell, self.plan)
             except Exception as error:
                 self.study.record_failure(cell, error)
             else:

@@ -34,21 +34,20 @@ def count(wanted: int) -> int:
     return wanted or max(1, torch.cuda.device_count())
 
 
-def run_workers(study: StudyDir, workers: int, tell: Callable[[str], None], data: str = "") -> None:
+def run_workers(study: StudyDir, workers: int, tell: Callable[[str], None]) -> None:
     """Start processes and wait until nothing is left; one that dies is started again.
 
     Args:
         study: its folder; the plan is made.
         workers: how many; one trains in this process.
         tell: is told a line about every cell.
-        data: where the images are now.
 
     Raises: KeyboardInterrupt, once every process has ended.
     """
     if workers == 1:
-        Work(study, tell, data).run()
+        Work(study, tell).run()
         return
-    pool = WorkerPool(study, workers, tell, data)
+    pool = WorkerPool(study, workers, tell)
     with ThreadPoolExecutor(workers) as executor:  # its end waits for them, which a join that was interrupted does not
         try:
             for life in [executor.submit(pool.keep_alive, number) for number in range(workers)]:
@@ -65,11 +64,10 @@ class WorkerPool:
         study: its folder; the plan is made.
         workers: how many.
         tell: is told a line about every cell.
-        data: where the images are now.
     """
 
-    def __init__(self, study: StudyDir, workers: int, tell: Callable[[str], None], data: str) -> None:
-        self.study, self.workers, self.tell, self.data = study, workers, tell, data
+    def __init__(self, study: StudyDir, workers: int, tell: Callable[[str], None]) -> None:
+        self.study, self.workers, self.tell = study, workers, tell
         self.deaths: Counter[str] = Counter()  # by the cell's name, over all workers; empty where none was claimed
         self.lock = threading.Lock()
         self.processes = dict[int, subprocess.Popen[str]]()  # the last one of each worker
@@ -104,8 +102,8 @@ class WorkerPool:
             deadly = [name for name, deaths in self.deaths.items() if name and deaths >= LIVES]
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "viticulture.study.run.workers", str(self.study.path), "--data", self.data),
-                    *("--attached", "--skip", *deadly),
+                    *(sys.executable, "-m", "viticulture.study.run.workers", str(self.study.path)),
+                    *("--data", self.study.data, "--attached", "--skip", *deadly),
                 ],
                 env=environment(number, self.workers),
                 stdin=subprocess.PIPE,  # never written to; it ends with this process, whatever ends that
@@ -196,7 +194,7 @@ def main() -> int:
     if given.attached:
         threading.Thread(target=_end_with_input, daemon=True).start()
     try:
-        work = Work(StudyDir.open(given.study), lambda words: print(words, flush=True), given.data, given.skip)
+        work = Work(StudyDir.open(given.study, given.data), lambda words: print(words, flush=True), given.skip)
         if given.only:
             work.one(cell_named(work.study, given.only))
         else:
