@@ -167,6 +167,8 @@ def test_every_rival_is_beaten_at_the_level_of_the_look(tmp_path: Path) -> None:
     (look,) = made.folder.facts["looks"]["digits, 10 a class"]
     made.folder.update(looks={"digits, 10 a class": [16]})  # as an earlier version counted it
     assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4)
+    write_study(made)
+    assert made.folder.facts["looks"] == {"digits, 10 a class": [16]}  # and not once more
     made.folder.update(looks={"digits, 10 a class": ["of twelve", look, "of forty"]})
     assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4**2)
     yaml = (made.path / "study.yaml").read_text()
