@@ -59,7 +59,7 @@ class OnApple(Tensor):
         raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
 
     def cpu(self, *_: Any, **__: Any) -> Tensor:
-        return self.as_subclass(Tensor)  # type: ignore[no-untyped-call]
+        return self.as_subclass(Tensor)
 
 
 class Simulated(TorchFunctionMode):
