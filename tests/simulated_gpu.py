@@ -52,6 +52,16 @@ class OnGpu(Tensor):
         return made
 
 
+class OnApple(Tensor):
+    """A tensor on an Apple GPU, as far as that has no float64."""
+
+    def double(self, *_: Any, **__: Any) -> Tensor:
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+
+    def cpu(self, *_: Any, **__: Any) -> Tensor:
+        return self.as_subclass(Tensor)
+
+
 class Simulated(TorchFunctionMode):
     """Also sees the functions that are given no such tensor yet: those that make one."""
 

@@ -35,6 +35,17 @@ def test_deit_losses_equal_the_official_code(golden: Callable[[str], Golden]) ->
     assert hard.item() == pytest.approx(expected["hard"], rel=1e-6)
 
 
+def test_soft_distillation_is_that_of_bootstrapping_vits(golden: Callable[[str], Golden]) -> None:
+    """Value and gradient of the authors' mutual term. Fails if T^2 is lost, the mean also runs over classes, or the
+    arguments of KL are swapped."""
+    data = golden("boot_kd_loss")
+    student, teacher = (data[f"in/{name}"].double() for name in ("student", "teacher"))
+    loss = soft_distillation(student.requires_grad_(), teacher, data.about["config"]["T"])
+    (slope,) = torch.autograd.grad(loss, student)
+    for ours, theirs in ((loss, data["out/loss"]), (slope, data["gin/student"])):
+        torch.testing.assert_close(ours, theirs.double(), rtol=1e-5, atol=1e-6)  # theirs are float32
+
+
 @pytest.mark.parametrize("temperature", [1.0, 4.0, 1000.0])
 def test_the_gradient_of_soft_distillation_follows_hinton(temperature: float) -> None:
     """Hinton et al. 2015, arXiv:1503.02531, for student logits z, teacher logits v, N classes.

@@ -14,6 +14,7 @@ import torch
 from PIL import ExifTags, Image
 
 from dense_scenes import coco_folder, mask_folder
+from simulated_gpu import OnApple
 from untrained_dense import untrained_dense
 from viticulture.analysis.dense_pictures import gather_dense_pictures
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
@@ -100,7 +101,7 @@ def test_a_perfect_detector_has_an_ap_of_one_and_an_empty_one_of_none() -> None:
 def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
     """The average precision of an image whose surest box lies on a `difficult` object, and another in a crowd, of
     another class too. Fails if what is not learnt counts as wrong while it is watched, so that other weights are kept
-    as the best."""
+    as the best, or if float64 is asked of an Apple GPU."""
     size = (40, 80)
     known = objects((5, 5, 15, 15, 0), (20, 5, 60, 35, 0), (62, 4, 78, 38, 1), crowd=(1, 2))
     said = found((22, 8, 34, 20, 0, 0.9), (5, 5, 15, 15, 0, 0.8), (64, 6, 70, 30, 1, 0.7))
@@ -118,6 +119,8 @@ def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
     assert image_precision(matched(canvas, true, crowds)) == pytest.approx(told.boxes.ap50) == pytest.approx(1.0)
     nothing = {name: value[:0] for name, value in crowds.items()}
     assert image_precision(matched(canvas, true, nothing)) == pytest.approx(0.25)
+    on_apple = [{name: value.as_subclass(OnApple) for name, value in each.items()} for each in (canvas, true, crowds)]
+    assert image_precision(matched(*on_apple)) == pytest.approx(1.0)
 
 
 def test_at_most_a_hundred_boxes_of_a_class_count_in_an_image() -> None:

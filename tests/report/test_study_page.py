@@ -167,6 +167,8 @@ def test_every_rival_is_beaten_at_the_level_of_the_look(tmp_path: Path) -> None:
     (look,) = made.folder.facts["looks"]["digits, 10 a class"]
     made.folder.update(looks={"digits, 10 a class": [16]})  # as an earlier version counted it
     assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4)
+    write_study(made)
+    assert made.folder.facts["looks"] == {"digits, 10 a class": [16]}  # and not once more
     made.folder.update(looks={"digits, 10 a class": ["of twelve", look, "of forty"]})
     assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4**2)
     yaml = (made.path / "study.yaml").read_text()
@@ -174,15 +176,20 @@ def test_every_rival_is_beaten_at_the_level_of_the_look(tmp_path: Path) -> None:
     assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4**4)  # other trainings, also if fewer
 
 
-def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
-    """Nothing is held out as test. Catches: a conclusion, a tile, an axis or a column that says so all the same."""
-    made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 4, step=0.2)
+def held_out_as(made: Study, split: str) -> Study:
+    """The same study where no images are held out but those of one split."""
     for cell in made.folder.grid.cells():
         run = made.folder.run(cell)
         kept = read_evaluations(run)
         assert kept is not None
-        run.write("evaluation.json", Evaluations("best/val", {"best/val": kept.results["best/val"]}).to_dict())
-    made = Study(made.path)
+        key = f"best/{split}"
+        run.write("evaluation.json", Evaluations(key, {key: kept.results[key]}).to_dict())
+    return Study(made.path)
+
+
+def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
+    """Nothing is held out as test. Catches: a conclusion, a tile, an axis or a column that says so all the same."""
+    made = held_out_as(study(tmp_path / "s", ["worse", "b", "best"], (10,), 4, step=0.2), "val")
     assert "of the validation images right" in made.conclusion
     words = Tags(write_study(made).read_text(encoding="utf-8")).words
     assert "Validation images" in words
@@ -198,12 +205,7 @@ def test_a_table_says_which_images_rank_it(tmp_path: Path) -> None:
     """Nothing is held out for validation. Fails if the note says that the order is that of validation images."""
     made = study(tmp_path / "s", ["worse", "best"], (10,), 2)
     assert "in the order of their validation accuracy" in full_sheet(made).note
-    for cell in made.folder.grid.cells():
-        run = made.folder.run(cell)
-        kept = read_evaluations(run)
-        assert kept is not None
-        run.write("evaluation.json", Evaluations("best/test", {"best/test": kept.results["best/test"]}).to_dict())
-    assert "in the order of their test accuracy" in full_sheet(Study(made.path)).note
+    assert "in the order of their test accuracy" in full_sheet(held_out_as(made, "test")).note
 
 
 def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) -> None:
@@ -386,11 +388,14 @@ def check_choice(browser: Browser) -> None:
 
 
 def test_sums_stand_beside_their_parts(tmp_path: Path) -> None:
-    """Fails if the page leaves them out, or shows a table where there are none."""
+    """Fails if the page leaves them out, where only validation images are held out as well, or shows a table where
+    there are none."""
     names = ["labels", "a", "b", "a + b"]
-    page = render_study(study(tmp_path / "s", names, (4,), 2))
+    made = study(tmp_path / "s", names, (4,), 2)
+    page = render_study(made)
     assert "Sums and their parts" in page
     assert "its parts gain together" in page
+    assert "Sums and their parts" in render_study(held_out_as(made, "val"))
     assert "Sums and their parts" not in render_study(study(tmp_path / "t", names[:3], (4,), 1))
 
 

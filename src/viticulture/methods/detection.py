@@ -100,9 +100,10 @@ def crowds_of(batch: Batch) -> list[Target]:
 
 def matched(detections: Target, true: Target, crowds: Target) -> list[Matches]:
     """Boxes found in an image beside the true ones and the crowds, a class after the other."""
-    boxes, scores = detections["boxes"].double().cpu().numpy(), detections["scores"].double().cpu().numpy()
+    # On the CPU, as an Apple GPU has no float64.
+    boxes, scores = detections["boxes"].cpu().double().numpy(), detections["scores"].cpu().double().numpy()
     labels, known = detections["labels"].cpu().numpy(), torch.cat([true["labels"], crowds["labels"]]).cpu().numpy()
-    every = torch.cat([true["boxes"], crowds["boxes"]]).double().cpu().numpy()
+    every = torch.cat([true["boxes"], crowds["boxes"]]).cpu().double().numpy()
     crowded = np.arange(len(known)) >= len(true["labels"])
     matches = []
     for label in sorted({*labels.tolist(), *known.tolist()}):

@@ -52,6 +52,7 @@ def error_of_recalls(right: Tensor, shown: Tensor) -> float:
         right: [C] images of each class that are told right.
         shown: [C] images of each class; a class without any has no recall.
     """
+    right, shown = right.cpu(), shown.cpu()  # an Apple GPU has no float64
     known = shown > 0
     recalls, images = right[known].double() / shown[known], shown[known].double()
     return float((recalls * (1 - recalls) / images).sum().sqrt() / len(images))

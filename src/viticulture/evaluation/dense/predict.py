@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from ...data.channels import PixelFormat
-from ...data.decode import Decoded, DecodedImage, Unreadable, image_size
+from ...data.decode import DECODED, Decoded, DecodedImage, Unreadable, image_size
 from ...data.dense.coco import Numbering, numbering
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
@@ -164,7 +164,7 @@ class DensePredictor:
         """The same in all its pixels: for a network, as for a store, a JPEG may be decoded at a fraction of them."""
         if seen.pixels.shape[:2] == (seen.height, seen.width):
             return seen
-        if not isinstance(image, (Path, np.ndarray, Image.Image)):
+        if not isinstance(image, (Path, *DECODED)):
             image.seek(0)
         return decoded(name, image, 1 << 20, self.pixel_format, most)
 

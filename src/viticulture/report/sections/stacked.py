@@ -49,7 +49,7 @@ def sums_sheet(study: Study) -> Sheet | None:
         return None
     accuracies = {
         standing.candidate.name: {
-            outcome.cell.seed: outcome.test for outcome in standing.outcomes if outcome.test is not None
+            outcome.cell.seed: outcome.score for outcome in standing.outcomes if outcome.score is not None
         }
         for standing in study.verdicts[-1].standings
     }

@@ -40,7 +40,7 @@ def interactions(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -
     """Every candidate that is a sum of others, in their order.
 
     Args:
-        accuracies: candidate -> seed -> share of test images that it gets right.
+        accuracies: candidate -> seed -> share of held-out images that it gets right.
         baseline: what gains are counted from.
     """
     sums = []

@@ -112,9 +112,9 @@ class Verdict:
         return sorted({outcome.measured for standing in self.standings for outcome in standing.outcomes})
 
     @property
-    def fingerprint(self) -> str:
-        """Of the trainings that it rests on."""
-        return _fingerprint(outcome for standing in self.standings for outcome in standing.outcomes)
+    def outcomes(self) -> list[Outcome]:
+        """The trainings that it rests on."""
+        return [outcome for standing in self.standings for outcome in standing.outcomes]
 
     @property
     def reported(self) -> str:
@@ -155,9 +155,10 @@ def record(study: StudyDir, reached: Iterable[Verdict]) -> None:
     known = study.facts.get("looks", {})
     looks = dict(known)
     for verdict in reached:
-        seen = looks.get(verdict.key, [])
-        if verdict.rivals and not verdict.unsettled and not study.grid.published and verdict.fingerprint not in seen:
-            looks[verdict.key] = [*seen, verdict.fingerprint]
+        seen, mark = looks.get(verdict.key, []), _fingerprint(verdict.outcomes)
+        settled = verdict.rivals and not verdict.unsettled and not study.grid.published
+        if settled and mark not in _marks(seen, verdict.outcomes):
+            looks[verdict.key] = [*seen, mark]
     if looks != known:
         study.update(looks=looks)
 
@@ -203,10 +204,8 @@ def _verdict(
     if leader.vit and any(other.vit for other in others):
         others = [other for other in others if other.vit]
     rests_on = [outcome for group in groups.values() for outcome in group]
-    fingerprint = _fingerprint(rests_on)
-    # A look was once known by the number of its trainings.
-    looks = [fingerprint if mark == len(rests_on) else mark for mark in looks]
-    level = level_of_look(1 + (looks.index(fingerprint) if fingerprint in looks else len(looks)))
+    mark, marks = _fingerprint(rests_on), _marks(looks, rests_on)
+    level = level_of_look(1 + (marks.index(mark) if mark in marks else len(marks)))
     rivals = {
         other.candidate.name: lead
         for other in others
@@ -220,6 +219,11 @@ def _verdict(
     beside = paired(answers, leader.outcomes, best.outcomes) if best else None
     reference = (best.candidate.name, beside) if best and beside else None
     return Verdict(data, subset, tuple(standings), by, leader, rivals, reference, named, level, unsettled)
+
+
+def _marks(looks: Sequence[str | int], rests_on: Sequence[Outcome]) -> list[str | int]:
+    """Of looks, one of which may be at these trainings: it was once known by their number."""
+    return [_fingerprint(rests_on) if look == len(rests_on) else look for look in looks]
 
 
 def _fingerprint(outcomes: Iterable[Outcome]) -> str:
