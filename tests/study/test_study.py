@@ -173,7 +173,8 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
     finished: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pictures of what the first two disagree about are gathered once. Without images before that, a sentence says so;
-    with them kept, images and weights may go, and the page has the same bytes.
+    with them kept, images and weights may go, and the page has the same bytes. Where the images have moved,
+    `compare_resume` gathers them there.
 
     Catches: a page that asks students again, pictures of images that were chosen earlier, a failure where data moved.
     """
@@ -183,6 +184,9 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
     away = photos.rename(photos.with_name("away"))
     try:
         assert "The test images cannot be shown" in write_study(Study(copy)).read_text()
+        moved = shutil.copytree(copy, tmp_path / "moved")
+        viticulture.compare_resume(str(moved), str(away))
+        assert " is right, " in (moved / "report.html").read_text()
     finally:
         away.rename(photos)
     page = write_study(Study(copy)).read_bytes()

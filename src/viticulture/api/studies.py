@@ -123,7 +123,7 @@ def _conduct(folder: "StudyDir", where: Where) -> "Study":
         conduct(folder, where, tell, introduce_study)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture compare resume {shell_word(folder.path)}") from stop
-    study = Study(folder.path)
+    study = Study(folder.path, folder.data)
     with Shown(folder.path).spared("report"):
         write_study(study)
     return study

@@ -22,14 +22,16 @@ class Study:
 
     Args:
         path: the study's folder.
+        data: where its images are now; by default where they were.
     """
 
     path: Path
+    data: str = ""
 
     @cached_property
     def folder(self) -> StudyDir:
         """The folder's files."""
-        return StudyDir.open(self.path)
+        return StudyDir.open(self.path, self.data)
 
     @cached_property
     def plan(self) -> Plan | None:
