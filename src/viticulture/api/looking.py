@@ -82,9 +82,8 @@ def report(run: Any, beside: Any = "") -> Path:
         ours, theirs = RunDir.open(run), RunDir.open(beside)
         for folder in (ours, theirs):
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
-            tells = "tells several labels an image" if is_multilabel(folder) else ""
-            tells = "finds objects or tells pixels apart" if is_dense(folder) else tells
-            if tells:
+            if is_dense(folder) or is_multilabel(folder):
+                tells = "finds objects or tells pixels apart" if is_dense(folder) else "tells several labels an image"
                 raise UserError(f"{folder.path} {tells}, and --beside shows top-1; leave it out")
         put_beside(ours, theirs)
     return write_page(RunDir.open(run))
