@@ -113,6 +113,8 @@ def check(name: str, args: tuple[Any, ...], there: list[OnGpu], here: list[Tenso
         raise TypeError(f"{name}: a tensor on cuda:0 is no numpy array")
     if there and name == "pin_memory":
         raise RuntimeError("pin_memory: only tensors on the CPU can be pinned")
+    if name == "pin_memory" and 0 in args[0].squeeze().stride():
+        raise RuntimeError("pin_memory: a tensor that is expanded has several elements in one place of memory")
     if not there or name in ACROSS:
         return
     if name in ("__getitem__", "__setitem__", "index_put_"):

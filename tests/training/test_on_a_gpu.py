@@ -26,6 +26,7 @@ from viticulture.training.run import fit, precision
 from viticulture.training.rundir import RunDir
 from viticulture.training.settings import Engine
 
+from .test_dense_runs import session
 from .test_devices import ONCE, unless_refused
 
 STEADY = ("cnn", "many heads", "mae")
@@ -96,6 +97,16 @@ def test_a_gpu_learns_what_a_cpu_learns(
         expected = trained(method, guide, student, data, teachers, tmp_path / "cpu", "cpu")
         for name, value in expected.items():
             torch.testing.assert_close(found[name].float(), value.float(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["detection", "segmentation"])
+def test_a_gpu_finds_objects_and_tells_pixels_apart(kind: str, tmp_path: Path) -> None:
+    """One epoch, judged at its end. Catches: whatever of a dense training needs a tensor where it is not."""
+    devices = Devices()
+    with simulated_gpu():
+        begun = session(kind, tmp_path, "run", **{"train.epochs": 1, "engine.precision": "32"})
+        fit(begun, more=[devices])
+    assert devices.seen == {"cuda:0"}
 
 
 def test_a_gpu_that_emulates_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:

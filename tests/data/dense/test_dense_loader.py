@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dense_scenes import coco_folder, mask_folder
+from simulated_gpu import simulated_gpu
 from viticulture.data.annotations import NOTHING, Boxed, Objects
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.flip import Flip
@@ -14,14 +15,15 @@ from viticulture.data.augment.scale_jitter import ScaleJitter
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import Dataset
 from viticulture.data.dense.follow import Placement
-from viticulture.data.dense.loader import DenseLoader, targets, unpacked
+from viticulture.data.dense.loader import DenseLoader, dense_batches, targets, unpacked
 from viticulture.data.dense.open import open_dense
 from viticulture.data.dense.prepare import prepare_dense
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.splits import Selection
+from viticulture.models.task import Task
 
 Batch = dict[str, torch.Tensor]
-ALONE = Shard()
+ALONE, CPU = Shard(), torch.device("cpu")
 
 
 def dataset_of(path: Path, wanted: str, masks: bool = False) -> Dataset:
@@ -30,9 +32,10 @@ def dataset_of(path: Path, wanted: str, masks: bool = False) -> Dataset:
     )
 
 
-def loader(dataset: Dataset, masks: bool = False, shard: Shard = ALONE) -> DenseLoader:
+def loader(dataset: Dataset, masks: bool = False, shard: Shard = ALONE, device: torch.device = CPU) -> DenseLoader:
     augment = Augment([ScaleJitter((0.5, 2.0)), Flip()], (48, 48), dataset.mean, dataset.std, 0)
-    return DenseLoader(Loader(dataset.train, [augment], 4, 0, shard=shard), dataset.annotations["train"], masks)
+    plain = Loader(dataset.train, [augment], 4, 0, device=device, shard=shard)
+    return DenseLoader(plain, dataset.annotations["train"], masks)
 
 
 def same(first: Batch, second: Batch) -> bool:
@@ -68,6 +71,29 @@ def test_two_processes_see_what_one_sees(tmp_path: Path) -> None:
         most = part["labels"].shape[1]
         assert torch.equal(part["boxes"], whole["boxes"][rank::2, :most])
         assert torch.equal(part["labels"], whole["labels"][rank::2, :most])
+
+
+@pytest.mark.parametrize("wanted", ["objects", "pixels"])
+def test_batches_on_a_gpu_are_those_on_a_cpu(tmp_path: Path, wanted: str) -> None:
+    """In training and where a network is judged. Catches: what cannot be pinned, or stays behind on the CPU."""
+    folder = coco_folder if wanted == "objects" else mask_folder
+    dataset = dataset_of(folder(tmp_path / "set", {"train": 8, "val": 2}), wanted)
+
+    seen = Task(dataset.classes, (48, 48), dataset.mean, dataset.std)
+
+    def batches(device: torch.device) -> list[Batch]:
+        held_out = dense_batches(dataset.val, dataset.annotations["val"], seen, 4, device)
+        return [*loader(dataset, device=device), *held_out]
+
+    expected = batches(CPU)
+    with simulated_gpu() as gpu:
+        found = batches(gpu)
+        assert {value.device for batch in found for value in batch.values()} == {gpu}
+        back = [{name: value.cpu() for name, value in batch.items()} for batch in found]
+    gray_level = 1.01 / 255 / min(dataset.std)  # sizes are changed by other sums on a GPU, and rounded
+    for one, other in zip(expected, back, strict=True):
+        torch.testing.assert_close(one.pop("image"), other.pop("image"), rtol=0, atol=gray_level)
+        torch.testing.assert_close(one, other)
 
 
 def test_masks_of_objects_fill_their_boxes(tmp_path: Path) -> None:

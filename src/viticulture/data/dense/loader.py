@@ -102,7 +102,7 @@ def targets(place: Placement, numbers: Tensor, annotations: Annotations, masks: 
 
 def labeled(classes: Tensor) -> Tensor:
     """Pixels with a class of a batch's images [B, H, W], their mean for each image, [B]."""
-    return ((classes != UNLABELED).sum() / len(classes)).expand(len(classes))
+    return ((classes != UNLABELED).sum() / len(classes)).repeat(len(classes))
 
 
 def _joined(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
