@@ -15,6 +15,7 @@ from networks import Answers, error, random_images, randomized
 from plain_loop import plain_loop
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
+from viticulture.guides.logits import Logits
 from viticulture.losses import soft_distillation
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
@@ -126,6 +127,7 @@ def test_a_mean_of_heads_that_nothing_teaches_is_told(teachers: dict[str, str]) 
     assert not Supervised(Setup(create_student("vit_nano", TASK, 4, TINY), TASK, {})).remarks(4)
     net = create_student("resnet10", TASK, None, heads)
     assert not Supervised(Setup(net, TASK, {"co_advise": CoAdvise(net, TASK, teachers=teachers)})).remarks(4)
+    assert Supervised(Setup(net, TASK, {"logits": Logits(net, TASK, teacher=teachers["conv"])})).remarks(4)
 
 
 def test_each_token_hears_its_teacher_alone(teachers: dict[str, str]) -> None:

@@ -44,6 +44,7 @@ class CoAdvise(Guide):
     """
 
     asks = frozenset({Given.LABELS, Given.CLASSES})
+    teaches_heads = True
 
     def __init__(
         self,

@@ -31,11 +31,13 @@ class Guide(nn.Module, ABC):
         needs: names of the taps it reads (see `models.taps.Taps`), opened only when some guide asks.
         asks: what the method must give; a recipe that pairs it with another method is refused.
         learns_labels: whether a term of its own compares predictions with labels.
+        teaches_heads: whether it teaches the student's heads beside the first.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
     asks: ClassVar[frozenset[Given]] = frozenset()
     learns_labels: ClassVar[bool] = False
+    teaches_heads: ClassVar[bool] = False
 
     @abstractmethod
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:

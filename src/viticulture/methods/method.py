@@ -17,6 +17,7 @@ from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
 from ..models.taps import Readings, Taps
 from ..models.task import Task
+from ..models.weights.load_matching import classifiers
 from ..optim import SAM, Optim, Schedule
 
 
@@ -187,6 +188,11 @@ class Method(LightningModule, ABC):
         self.sam: SAM | None = None
         first = next((layer for layer in setup.student.modules() if isinstance(layer, nn.Conv2d)), None)
         self.convolves = first is not None and first.kernel_size != first.stride
+
+    @property
+    def has_idle_heads(self) -> bool:
+        """Whether the student has heads beside the first that neither labels nor a guide teach."""
+        return len(classifiers(self.student)) > 1 and not any(guide.teaches_heads for _, guide in self._guides())
 
     @abstractmethod
     def losses(self, batch: Batch) -> dict[str, Tensor]:

@@ -51,15 +51,18 @@ class Supervised(Method):
         self.smoothing, self.label_weight = smoothing, label_weight
         self.every_head, self.eval_mode = every_head, eval_mode
 
+    @property
+    def has_idle_heads(self) -> bool:
+        return super().has_idle_heads and not self.every_head
+
     def remarks(self, batch_size: int) -> list[str]:
         """A sentence where answers are the mean of several heads of which all but the first stay as they began."""
-        heads = classifiers(self.student)
         rule = next((layer.inference for layer in self.student.modules() if hasattr(layer, "inference")), "mean")
-        if self.every_head or self.guides or len(heads) < 2 or rule != "mean":
+        if not self.has_idle_heads or rule != "mean":
             return []
         return [
-            f"answers are the mean of {len(heads)} heads, and nothing teaches those beside the first, as no guide does "
-            "and method.every_head is false; --method.every_head true teaches them the labels"
+            f"answers are the mean of {len(classifiers(self.student))} heads, and nothing teaches those beside the "
+            "first, as no guide does and method.every_head is false; --method.every_head true teaches them the labels"
         ]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:

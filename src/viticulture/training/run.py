@@ -138,11 +138,12 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
     """Lightning's, as the recipe asks for it."""
     train: Train = session.recipe.section("train")
     engine: Engine = session.recipe.section("engine")
+    together = "ddp_find_unused_parameters_true" if session.method.has_idle_heads else "ddp"
     return Trainer(
         accelerator={"cuda": "gpu"}.get(engine.device, engine.device),
         devices=engine.devices,
         num_nodes=engine.nodes,
-        strategy="ddp" if engine.devices * engine.nodes > 1 else "auto",
+        strategy="auto" if engine.devices * engine.nodes == 1 else together,
         precision=precision(engine, on_gpu),
         sync_batchnorm=engine.sync_batchnorm,
         max_epochs=train.epochs,
