@@ -80,6 +80,15 @@ class OnApple(Tensor):
         return self.as_subclass(Tensor)
 
 
+class Event:
+    """A mark in the GPU's queue, which is always worked off."""
+
+    def record(self) -> None: ...
+    def synchronize(self) -> None: ...
+    def query(self) -> bool:
+        return True
+
+
 class Simulated(TorchFunctionMode):
     """Also sees the functions that are given no such tensor yet: those that make one."""
 
@@ -113,6 +122,7 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     plain = partial(tree_map_only, OnGpu, lambda tensor: tensor.held)
     here = partial(tree_map_only, torch.device, lambda _: CPU)  # the CPU stands for both
     named = {key: CPU if key == "device" and value is not None else value for key, value in here(kwargs).items()}
+    named.pop("pin_memory", None)  # which only a driver does
     words = tuple(CPU if isinstance(word, str) and word.startswith("cuda") else word for word in here(args))
     with torch._C.DisableTorchFunction():
         found = func(*plain(words), **plain(named))
@@ -194,6 +204,7 @@ def simulated_gpu() -> Iterator[torch.device]:
     with pytest.MonkeyPatch.context() as patch, Simulated():
         for name, answer in {**answers, **dict.fromkeys(done)}.items():
             patch.setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+        patch.setattr(torch.cuda, "Event", Event)
         patch.setattr(torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state())
         patch.setattr(torch, "autocast", Autocast)
         patch.setattr(torch.amp, "autocast", Autocast)

@@ -25,6 +25,7 @@ from viticulture.data.transfer import send
 from viticulture.methods.method import BatchSpec
 from viticulture.training.assemble import assemble
 from viticulture.training.recipe import Recipe
+from viticulture.training.replay import Budget, Memory
 from viticulture.training.run import fit, precision
 from viticulture.training.rundir import RunDir
 from viticulture.training.settings import Engine
@@ -161,6 +162,22 @@ def test_an_average_of_weights_and_held_out_noise_are_not_waited_for() -> None:
             ema.follow(student, share)
         assert BatchSpec(noise=5).noise_of(images).device == gpu
         assert not waits
+
+
+def test_a_teachers_answer_is_kept_and_replayed_on_a_gpu(tmp_path: Path) -> None:
+    """In bfloat16, by pinned memory and an event, without waiting. Catches: an answer that is not where it is asked
+    for, or is waited for."""
+    with simulated_gpu() as gpu:
+        images, answer = torch.zeros(2, 3, device=gpu), send(torch.randn(2, 5).bfloat16(), gpu)
+        first = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _: (0, 0), gpu)
+        waits.clear()
+        first(images, lambda: answer)
+        assert not waits
+        first.finish_epoch()
+        second = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _: (0, 0), gpu)
+        replayed = second(images, lambda: pytest.fail("the teacher was asked"))
+        assert replayed.device == gpu
+        assert torch.equal(replayed.cpu(), answer.cpu())
 
 
 def test_a_gpu_that_emulates_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
