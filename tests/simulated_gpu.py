@@ -3,8 +3,9 @@
 
 Fake tensors know no numbers, so what chooses rows by numbers is not seen by them, and they let a tensor on the CPU be
 indexed by one on the GPU. Here every function of torch that is given such a tensor, or asked for one, is looked at
-before it runs: two devices meet nowhere but in copies, and numpy gets nothing. Then the CPU computes it. Not simulated:
-kernels, compiled passes, several GPUs.
+before it runs: two devices meet nowhere but in copies, numpy gets nothing, and what has no kernel does not run. Then
+the CPU computes it. What a program would wait for the GPU for is noted down (`waits`). Not simulated: most kernels'
+limits, compiled passes, several GPUs, autocast's own lists of functions, which are a CPU's here.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +22,23 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 ACROSS = {"to", "copy_", "cuda", "cpu", "__get__", "__set__", "set_", "type_as"}
 """Functions in which two devices may meet."""
+READ = {
+    "item",
+    "tolist",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "nonzero",
+    "masked_select",
+    "unique",
+    "equal",
+}
+"""Functions whose numbers, or whose results' shapes, the program must know to go on."""
+PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum", "linear"}
+FILTERS = {"linear", "bilinear", "bicubic", "trilinear", "area"}
+waits: list[str] = []
+"""Functions that made the program wait for the GPU, in their order; whoever counts them empties it first."""
 
 
 class OnGpu(Tensor):
@@ -62,6 +80,15 @@ class OnApple(Tensor):
         return self.as_subclass(Tensor)
 
 
+class Event:
+    """A mark in the GPU's queue, which is always worked off."""
+
+    def record(self) -> None: ...
+    def synchronize(self) -> None: ...
+    def query(self) -> bool:
+        return True
+
+
 class Simulated(TorchFunctionMode):
     """Also sees the functions that are given no such tensor yet: those that make one."""
 
@@ -82,8 +109,12 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         asked = getattr(getattr(func, "__self__", None), "__name__", "")
         if asked in ("device", "is_cuda", "is_cpu"):
             return {"device": GPU, "is_cuda": True, "is_cpu": False}[asked]
-    check(name, args, there, [tensor for tensor in tensors if not isinstance(tensor, OnGpu)])
     wanted = device_wanted(name, args, kwargs)
+    check(name, args, there, [tensor for tensor in tensors if not isinstance(tensor, OnGpu)])
+    on_gpu = bool(there) if wanted is None else wanted.type == "cuda"
+    check_kernels(name, (*args, *kwargs.values()), there, on_gpu)
+    if waits_for_gpu(name, args, kwargs, there, on_gpu):
+        waits.append(name)
     if name == "pin_memory":
         return args[0].clone()
     if name in ("cpu", "cuda"):
@@ -91,12 +122,12 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     plain = partial(tree_map_only, OnGpu, lambda tensor: tensor.held)
     here = partial(tree_map_only, torch.device, lambda _: CPU)  # the CPU stands for both
     named = {key: CPU if key == "device" and value is not None else value for key, value in here(kwargs).items()}
+    named.pop("pin_memory", None)  # which only a driver does
     words = tuple(CPU if isinstance(word, str) and word.startswith("cuda") else word for word in here(args))
     with torch._C.DisableTorchFunction():
         found = func(*plain(words), **plain(named))
         leaves = wanted == CPU and bool(there) and any(found is tensor.held for tensor in there)
         found = found.clone() if leaves else found  # a copy that goes to the CPU is a copy
-    on_gpu = bool(there) if wanted is None else wanted.type == "cuda"
     if not on_gpu or name == "__set__":
         return found
     same = next((tensor for tensor in there if found is tensor.held), None)
@@ -123,6 +154,25 @@ def check(name: str, args: tuple[Any, ...], there: list[OnGpu], here: list[Tenso
     elif large := [tuple(tensor.shape) for tensor in here if tensor.ndim]:
         shapes = [tuple(tensor.held.shape) for tensor in there]
         raise RuntimeError(f"{name}: tensors on the CPU {large} beside tensors on cuda:0 {shapes}")
+
+
+def check_kernels(name: str, words: tuple[Any, ...], there: list[OnGpu], on_gpu: bool) -> None:
+    """Raises: RuntimeError where a GPU has no kernel for whole numbers, or is to draw by a CPU's generator."""
+    if on_gpu and any(isinstance(word, torch.Generator) and word.device == CPU for word in words):
+        raise RuntimeError(f"{name}: expected a generator of cuda:0, got one of the CPU")
+    filters = name == "interpolate" and any(isinstance(word, str) and word in FILTERS for word in words)
+    if (filters or name in PRODUCTS) and any(not tensor.held.is_floating_point() for tensor in there):
+        raise RuntimeError(f"{name}: a GPU has no kernel for whole numbers")
+
+
+def waits_for_gpu(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], there: list[OnGpu], on_gpu: bool) -> bool:
+    """Whether the program goes on only when the GPU has done all that it was told before: numbers are read, a mask
+    decides how many there are, or a copy from or to it is not left to itself."""
+    masks = [leaf for leaf in tree_leaves(args[1:2]) if isinstance(leaf, OnGpu) and leaf.held.dtype == torch.bool]
+    if there and (name in READ or (name == "__getitem__" and masks)):
+        return True
+    leaves, arrives = there and not on_gpu, on_gpu and not there and name in ("tensor", "as_tensor", "to", "cuda")
+    return bool(leaves or arrives) and not kwargs.get("non_blocking")
 
 
 def device_wanted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
@@ -154,6 +204,7 @@ def simulated_gpu() -> Iterator[torch.device]:
     with pytest.MonkeyPatch.context() as patch, Simulated():
         for name, answer in {**answers, **dict.fromkeys(done)}.items():
             patch.setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+        patch.setattr(torch.cuda, "Event", Event)
         patch.setattr(torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state())
         patch.setattr(torch, "autocast", Autocast)
         patch.setattr(torch.amp, "autocast", Autocast)

@@ -21,6 +21,7 @@ from viticulture.study.plan.pace import FEWEST_STEPS, MOST_SECONDS, MOST_STEPS, 
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import begin
+from viticulture.training.state import Ema
 
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano",
@@ -73,7 +74,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     with monkeypatch.context() as monkeypatch:
         counted(torch.nn.utils, "clip_grad_norm_")
         counted(torch.Tensor, "backward")
-        counted(torch.optim.swa_utils.AveragedModel, "update_parameters")
+        counted(Ema, "follow")
         hooks = [register_module_forward_pre_hook(passed), register_optimizer_step_post_hook(stepped)]
         yield counts
         for hook in hooks:

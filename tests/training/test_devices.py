@@ -142,7 +142,7 @@ def test_an_explanation_looks_on_a_gpu(student: str, data: Data, teachers: Path)
 
 
 def test_a_replayed_answer_is_sent_to_the_device(tmp_path: Path) -> None:
-    """Written on the CPU, read back onto `meta`. A GPU's way there, pinned memory and events, needs a driver."""
+    """Written on the CPU, read back onto `meta`. A GPU's way there is in test_on_a_gpu.py."""
     budget, images, answer = Budget(tmp_path, 10**6), torch.zeros(2, 3), torch.randn(2, 5)
     first = Memory(tmp_path / "a", budget, lambda _: (0, 0), torch.device("cpu"))
     first(images, lambda: answer)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from pairs import Data, pair
-from simulated_gpu import simulated_gpu
+from simulated_gpu import simulated_gpu, waits
 from slowly import slow_but
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import PaddedCrop
@@ -20,11 +21,15 @@ from viticulture.data.augment.mix import Mix
 from viticulture.data.augment.solarize import Solarize
 from viticulture.data.batches.loader import Loader
 from viticulture.data.images import StoredImages
+from viticulture.data.transfer import send
+from viticulture.methods.method import BatchSpec
 from viticulture.training.assemble import assemble
 from viticulture.training.recipe import Recipe
+from viticulture.training.replay import Budget, Memory
 from viticulture.training.run import fit, precision
 from viticulture.training.rundir import RunDir
 from viticulture.training.settings import Engine
+from viticulture.training.state import Ema
 
 from .test_dense_runs import session
 from .test_devices import ONCE, unless_refused
@@ -34,7 +39,8 @@ STEADY = ("cnn", "many heads", "mae")
 
 
 def test_it_refuses_what_a_gpu_refuses() -> None:
-    """A CPU's tensor indexed by a GPU's, sums of both, numpy; copies go both ways."""
+    """A CPU's tensor indexed by a GPU's, sums of both, numpy, a CPU's random numbers, filters and products of whole
+    numbers; copies go both ways."""
     with simulated_gpu() as gpu:
         there, here = torch.arange(3, device=gpu), torch.arange(3)
         for attempt in (lambda: here[there], lambda: there + here, lambda: torch.stack([here, there])):
@@ -42,9 +48,41 @@ def test_it_refuses_what_a_gpu_refuses() -> None:
                 attempt()
         with pytest.raises(TypeError, match="numpy"):
             there.numpy()
+        with pytest.raises(RuntimeError, match="generator of cuda:0"):
+            torch.rand(3, generator=torch.Generator(), device=gpu)
+        levels = torch.zeros(1, 1, 4, 4, dtype=torch.uint8, device=gpu)
+        for attempt in (lambda: there @ there, lambda: F.interpolate(levels, (2, 2), mode="bilinear")):
+            with pytest.raises(RuntimeError, match="whole numbers"):
+                attempt()
         assert there[here].device == gpu
         assert (there + 1).cpu().tolist() == (here + 1).tolist()
         assert here.to(gpu).device == there.device == gpu
+
+
+def test_it_knows_what_a_gpu_is_waited_for() -> None:
+    """Numbers that are read, places where a mask holds, copies; not what is left in the GPU's queue."""
+    with simulated_gpu() as gpu:
+        here = torch.arange(3)
+        there = send(here, gpu)
+        waiting = (
+            lambda: float(there[0]),
+            there.tolist,
+            lambda: there[there > 1],
+            there.cpu,
+            lambda: here.to(gpu),
+            lambda: torch.tensor(1.0, device=gpu),
+        )
+        queued = (
+            lambda: torch.where(there > 1, there, 0).sum(),
+            lambda: there[:2].index_select(0, there[:1]),
+            lambda: send(here, gpu),
+            lambda: torch.full((), 1.0, device=gpu),
+        )
+        for calls, expected in ((waiting, 1), (queued, 0)):
+            for call in calls:
+                waits.clear()
+                call()
+                assert len(waits) == expected, waits
 
 
 def test_batches_on_a_gpu_are_those_on_a_cpu(data: Data) -> None:
@@ -85,9 +123,9 @@ def test_a_gpu_learns_what_a_cpu_learns(
     method: str, guide: str, student: str, data: Data, teachers: Path, tmp_path: Path
 ) -> None:
     """Two epochs in float32, by the Trainer, from the loader to the weights in the run; they are a CPU's where the
-    student draws no random numbers.
+    student draws no random numbers. The GPU is not waited for between a step's batch and its gradients.
 
-    Catches: whatever of a training needs a tensor where it is not.
+    Catches: whatever of a training needs a tensor where it is not; a plain number that is logged.
     """
     if unless_refused(method, guide, student, data, teachers) is None:
         return
@@ -107,6 +145,39 @@ def test_a_gpu_finds_objects_and_tells_pixels_apart(kind: str, tmp_path: Path) -
         begun = session(kind, tmp_path, "run", **{"train.epochs": 1, "engine.precision": "32"})
         fit(begun, more=[devices])
     assert devices.seen == {"cuda:0"}
+    assert kind == "detection" or not devices.waited  # torchvision's heads wait for what they find
+
+
+def test_an_average_of_weights_and_held_out_noise_are_not_waited_for() -> None:
+    """What happens after every step, and before every held-out batch of a masked autoencoder. Catches: a count of steps
+    that is kept on the GPU; noise that is sent there and waited for."""
+    student = torch.nn.BatchNorm1d(2)
+    ema, images = Ema(student, 0.9), torch.zeros(2, 3, 4, 4)
+    with simulated_gpu() as gpu:
+        student.to(gpu)
+        ema.student.to(gpu)
+        images = send(images, gpu)
+        waits.clear()
+        for share in (1.0, 0.1):
+            ema.follow(student, share)
+        assert BatchSpec(noise=5).noise_of(images).device == gpu
+        assert not waits
+
+
+def test_a_teachers_answer_is_kept_and_replayed_on_a_gpu(tmp_path: Path) -> None:
+    """In bfloat16, by pinned memory and an event, without waiting. Catches: an answer that is not where it is asked
+    for, or is waited for."""
+    with simulated_gpu() as gpu:
+        images, answer = torch.zeros(2, 3, device=gpu), send(torch.randn(2, 5).bfloat16(), gpu)
+        first = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _: (0, 0), gpu)
+        waits.clear()
+        first(images, lambda: answer)
+        assert not waits
+        first.finish_epoch()
+        second = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _: (0, 0), gpu)
+        replayed = second(images, lambda: pytest.fail("the teacher was asked"))
+        assert replayed.device == gpu
+        assert torch.equal(replayed.cpu(), answer.cpu())
 
 
 def test_a_gpu_that_emulates_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,10 +191,17 @@ def test_a_gpu_that_emulates_bfloat16_computes_in_float32(monkeypatch: pytest.Mo
 
 
 class Devices(Callback):
-    """Takes note of where batches and weights are in training."""
+    """Takes note of where batches and weights are in training, and of what waits for them until gradients are there."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
+        self.waited: list[str] = []
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        waits.clear()
+
+    def on_before_optimizer_step(self, *_: Any) -> None:
+        self.waited += waits
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
         self.seen |= {str(weight.device) for weight in pl_module.parameters()}
@@ -145,4 +223,5 @@ def trained(
     torch.manual_seed(0)
     fit(replace(session, run=run, recipe=recipe, method=made, remarks=remarks), more=[devices])
     assert devices.seen == {device}
+    assert not devices.waited
     return {name: value.cpu() for name, value in made.student.state_dict().items()}

@@ -589,16 +589,33 @@ def test_parts_of_a_batch_do_not_make_measurements_rarer(tmp_path: Path) -> None
     assert [len(curves[name]) for name in ("lr", "train/loss")] == [session.recipe.section("train").epochs] * 2
 
 
+def after_step(ema: Ema, student: nn.Module, step: int) -> None:
+    """What Lightning does for it after an optimizer's step."""
+    trainer: Any = SimpleNamespace(global_step=step)
+    module: Any = SimpleNamespace(student=student)
+    ema.on_train_batch_end(trainer, module, None, None, 0)
+
+
 def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
     """average <- decay average + (1 - decay) weights, beginning with the first step's weights."""
     student = nn.Linear(2, 1, bias=False)
     ema = Ema(student, 0.9)
     values = [torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0]]), torch.tensor([[-1.0, 1.0]])]
-    for value in values:
+    for step, value in enumerate(values, 1):
         student.weight.data.copy_(value)
-        ema.average.update_parameters(student)
+        after_step(ema, student, step)
     expected = 0.9 * (0.9 * values[0] + 0.1 * values[1]) + 0.1 * values[2]
     torch.testing.assert_close(ema.student.weight.data, expected)
+
+
+def test_an_average_that_an_earlier_version_kept_goes_on() -> None:
+    """In its checkpoints torch's AveragedModel was around the student. Fails if such a run cannot be resumed."""
+    student = nn.Linear(2, 1)
+    kept = {f"module.{name}": value + 1 for name, value in student.state_dict().items()}
+    ema = Ema(student, 0.9)
+    ema.load_state_dict({"steps": 3, "average": {"n_averaged": torch.tensor(3), **kept}})
+    assert ema.steps == 3
+    torch.testing.assert_close(ema.student.weight, student.weight + 1)
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.95, 0.996, 0.9995, 0.9999])
@@ -608,9 +625,9 @@ def test_the_average_of_weights_keeps_tables_of_places(decay: float) -> None:
     student = nn.BatchNorm1d(2)
     student.register_buffer("places", torch.arange(100))
     ema = Ema(student, decay)
-    for _ in range(3):
+    for step in (1, 2, 3):
         student(torch.randn(4, 2))
-        ema.average.update_parameters(student)
+        after_step(ema, student, step)
     assert torch.equal(ema.student.get_buffer("places"), torch.arange(100))
     assert int(ema.student.get_buffer("num_batches_tracked")) == 3
 

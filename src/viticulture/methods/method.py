@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from ..data.transfer import send
 from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
 from ..models.taps import Readings, Taps
@@ -87,7 +88,7 @@ class BatchSpec:
     def noise_of(self, images: Tensor, seed: int = 0) -> Tensor:
         """The noise of as many images, which nobody drew for them: the same for every batch of that size."""
         generator = torch.Generator().manual_seed(seed)
-        return torch.rand(len(images), self.noise, generator=generator).to(images.device)
+        return send(torch.rand(len(images), self.noise, generator=generator), images.device)
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,8 @@ class Method(LightningModule, ABC):
         self.logged = {"loss": total.detach(), **self.seen_terms, **self.extra_logs}
         self.log_dict({f"train/{name}": value for name, value in self.logged.items()}, batch_size=len(batch["image"]))
         group = self.trainer.optimizers[0].param_groups[0]
-        self.log("lr", self.optim.lr * group["lr"] / group["initial_lr"])  # layers' and kernels' own are in proportion
+        rate = self.optim.lr * group["lr"] / group["initial_lr"]  # layers' and kernels' own are in proportion
+        self.log("lr", torch.tensor(rate))  # Lightning sends a plain number to the device, and waits for it
         return total
 
     def on_after_backward(self) -> None:

@@ -5,6 +5,7 @@ A resumed run ends bit for bit where an uninterrupted one does: the loader is a 
 and the one stream it does not own, torch's global one (dropout), travels in the checkpoint.
 """
 
+import copy
 import errno
 import io
 import pickle
@@ -20,7 +21,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
-from torch.optim.swa_utils import PARAM_LIST, AveragedModel, get_ema_multi_avg_fn
 
 from ..disk import replacing
 from ..errors import UserError
@@ -213,38 +213,39 @@ class Ema(Callback):
     """
 
     def __init__(self, student: nn.Module, decay: float) -> None:
-        move = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-
-        def averaged(averages: PARAM_LIST, now: PARAM_LIST, steps: Tensor | int) -> None:
-            if averages[0].is_floating_point():
-                move(averages, now, steps)
-            else:  # torch rounds the average of a number and itself down, at some decays to the number below it
-                torch._foreach_copy_(averages, now)
-
-        self.average = AveragedModel(student, multi_avg_fn=averaged, use_buffers=True)
-        self.average.requires_grad_(False)
-        self.steps = 0
-
-    @property
-    def student(self) -> nn.Module:
-        """The averaged network."""
-        return self.average.module
+        self.student = copy.deepcopy(student).requires_grad_(False)  # the averaged network
+        self.decay, self.steps = decay, 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.average.to(pl_module.device)
+        self.student.to(pl_module.device)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if trainer.global_step > self.steps:
-            self.steps = trainer.global_step
             student = pl_module.student
             assert isinstance(student, nn.Module)
-            self.average.update_parameters(student)
+            self.follow(student, 1 - self.decay if self.steps else 1.0)
+            self.steps = trainer.global_step
+
+    @torch.no_grad()
+    def follow(self, student: nn.Module, share: float) -> None:
+        """Move this share of the way to the student. Torch's AveragedModel waits for a GPU each time."""
+        pairs = list(zip(_tensors(self.student), _tensors(student), strict=True))
+        averages, weights = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
+        torch._foreach_lerp_(averages, weights, share)
+        for average, now in pairs:
+            if not average.is_floating_point():
+                average.copy_(now)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps, "average": self.average.state_dict()}
+        return {"steps": self.steps, "average": self.student.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.steps = state_dict["steps"]
-        self.average.load_state_dict(state_dict["average"])
+        average = state_dict["average"]
+        self.student.load_state_dict(beneath(average, "module.") or average)  # earlier runs named it so
+
+
+def _tensors(network: nn.Module) -> list[Tensor]:
+    return [*network.parameters(), *network.buffers()]

@@ -60,10 +60,11 @@ def kernel(matrices: Tensor, margins: Margins) -> Tensor:
     left, right, up, down = margins
     height, width, heads = up + 1 + down, left + 1 + right, matrices.shape[-1]
     rows = matrices.transpose(1, 2)  # [O, H, I]
-    if heads < height * width:
-        entries = [(row + up) * width + column + left for row, column in kernel_positions(heads)]
-        index = torch.tensor(entries, device=matrices.device)
-        rows = rows.new_zeros(rows.shape[0], height * width, rows.shape[2]).index_copy(1, index, rows)
+    if heads < height * width:  # joined, as an index would have to be sent to the device in every pass
+        head_at = {position: head for head, position in enumerate(kernel_positions(heads))}
+        unused = torch.zeros_like(rows[:, 0])
+        window = [(row, column) for row in range(-up, down + 1) for column in range(-left, right + 1)]
+        rows = torch.stack([rows[:, head_at[place]] if place in head_at else unused for place in window], 1)
     return torch.unflatten(rows, 1, (height, width)).permute(0, 3, 1, 2)
 
 
