@@ -13,7 +13,6 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..data.transfer import send
 from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
 from ..models.taps import Readings, Taps
@@ -88,7 +87,7 @@ class BatchSpec:
     def noise_of(self, images: Tensor, seed: int = 0) -> Tensor:
         """The noise of as many images, which nobody drew for them: the same for every batch of that size."""
         generator = torch.Generator().manual_seed(seed)
-        return send(torch.rand(len(images), self.noise, generator=generator), images.device)
+        return torch.rand(len(images), self.noise, generator=generator).to(images.device)
 
 
 @dataclass(frozen=True)

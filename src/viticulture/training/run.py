@@ -108,13 +108,11 @@ def fit(
             network.compile()
     _quiet()
     keep_freed_memory()
-    if on_gpu:
-        torch.set_float32_matmul_precision("high")  # TF32 for what autocast leaves in float32
     callbacks += [*more, WatchEvery(train.watch_every), Ended()]
     callbacks += [StopAfter(until)] if until else []  # after Ended, for which this is no end
     trainer = _trainer(session, callbacks, checkpoints, on_gpu)
     try:
-        with _signals_as_before(), told_once():
+        with _signals_as_before(), told_once(), _tf32(on_gpu):
             trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
@@ -160,6 +158,20 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
         use_distributed_sampler=False,
         default_root_dir=session.run.path,
     )
+
+
+@contextmanager
+def _tf32(on_gpu: bool) -> Iterator[None]:
+    """A GPU multiplies in TF32 what autocast leaves in float32; answers after a training are in float32 again."""
+    if not on_gpu:
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager
