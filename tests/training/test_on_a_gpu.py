@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from viticulture.data.batches.loader import Loader
 from viticulture.data.images import StoredImages
 from viticulture.data.transfer import send
 from viticulture.training.assemble import assemble
+from viticulture.training.metrics import EpochMeans
 from viticulture.training.recipe import Recipe
 from viticulture.training.replay import Budget, Memory
 from viticulture.training.run import fit, precision
@@ -147,6 +149,18 @@ def test_a_gpu_finds_objects_and_tells_pixels_apart(kind: str, tmp_path: Path) -
     assert devices.seen == {"cuda:0"}
     assert torch.get_float32_matmul_precision() == before == "highest"
     assert kind == "detection" or not devices.waited  # torchvision's heads wait for what they find
+
+
+def test_means_of_a_checkpoint_are_reduced_on_the_gpu() -> None:
+    """A run that stopped after an epoch's last step goes on with its end. Catches: sums of the CPU handed to NCCL."""
+    means, reduced = EpochMeans(), []
+    means.load_state_dict({"sums": {"loss": torch.tensor(6.0)}, "batches": {"loss": 2}})
+    with simulated_gpu() as gpu:
+        strategy = SimpleNamespace(reduce=lambda value, reduce_op: reduced.append(value) or value)
+        trainer = SimpleNamespace(strategy=strategy, loggers=[])
+        means.on_train_epoch_end(cast(Trainer, trainer), cast(LightningModule, SimpleNamespace(device=gpu)))
+        assert [value.device for value in reduced] == [gpu]
+    assert means.means == {"loss": 3.0}
 
 
 def test_an_average_of_weights_is_not_waited_for() -> None:

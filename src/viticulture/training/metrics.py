@@ -84,7 +84,8 @@ class EpochMeans(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for name, total in self.sums.items():
-            mean = trainer.strategy.reduce(total / self.batches[name], reduce_op="mean")
+            own = (total / self.batches[name]).to(pl_module.device)  # a checkpoint's sums are on the CPU
+            mean = trainer.strategy.reduce(own, reduce_op="mean")
             self.written[name] = float(mean)
         values = {f"train/{name}_epoch": self.written[name] for name in self.sums}
         self.sums, self.batches = {}, Counter()
