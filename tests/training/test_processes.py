@@ -112,8 +112,8 @@ def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
     """Two processes as torchrun starts them, by gloo, against one: the same weights up to the order of sums.
 
     Catches: shards that overlap, losses summed, mixing partners on another process; results printed twice; Lightning's
-    warnings; a head that nobody teaches, for whose gradients DDP waits. SGD, because Adam makes whole steps of gradients
-    that are nothing but rounding.
+    warnings; a head that nobody teaches, for whose gradients DDP waits. SGD, because Adam makes whole steps of
+    gradients that are nothing but rounding.
     """
     settings = ["--epochs", "1", "--train.watch", "val", "--augment.mix.mixup", "0.8", "--optim.name", "sgd"]
     settings += ["--lr", "0.1", "--student", "cit_tiny", "--student.patch_size", "2", *IDLE]
