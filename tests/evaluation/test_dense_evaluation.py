@@ -25,7 +25,16 @@ from viticulture.data.dense.loader import dense_batches
 from viticulture.data.dense.open import open_dense
 from viticulture.data.images import Records, StoredImages
 from viticulture.data.open import open_source
-from viticulture.evaluation.dense.draw import MISSED, RIGHT, WRONG, color_of, counted_words, draw_classes, draw_judged
+from viticulture.evaluation.dense.draw import (
+    MISSED,
+    RIGHT,
+    WRONG,
+    color_of,
+    counted_words,
+    draw_classes,
+    draw_found,
+    draw_judged,
+)  # fmt: skip
 from viticulture.evaluation.dense.judge import judge_dense, read_found
 from viticulture.evaluation.dense.objects import (
     ObjectsEvaluation,
@@ -44,7 +53,7 @@ from viticulture.evaluation.opening import MAX_SENT_PIXELS
 from viticulture.methods.detection import crowds_of, matched, targets_of
 from viticulture.models.task import Task
 from viticulture.report.pages.run_page import judged_headline
-from viticulture.report.sections.dense import dense_sections
+from viticulture.report.sections.dense import dense_answer, dense_sections
 from viticulture.report.tables.dense import dense_predictions
 from viticulture.scores.objects import image_precision
 from viticulture.training.run_inputs import recipe_of
@@ -307,6 +316,13 @@ def test_results_come_back_as_they_were_kept(kind: str) -> None:
     assert from_dict(kept.to_dict()) == kept
     page = "".join(str(section.html) for section in dense_sections(kept, [Gallery("Pictures")]))
     assert "disk" in page
+    sentence = dense_answer(kept)
+    if isinstance(result, ObjectsEvaluation):
+        right = sum(result.confusion[label][label] for label in range(len(NAMES)))
+        assert f"finds {right} of {result.objects} objects in {result.images} test images" in sentence
+    else:
+        assert f"{100 * result.accuracy:.1f} % of the labeled pixels" in sentence
+    assert [section.title for section in dense_sections(kept, [Gallery("Pictures")])][:2] == ["Pictures", "Results"]
     key = "".join(
         f'<span><i style="background: rgb{color_of(label)}"></i>{name}</span>' for label, name in enumerate(NAMES)
     )
@@ -331,7 +347,31 @@ def test_pictures_tell_right_from_wrong_by_color() -> None:
     assert tuple(plain[0, 1]) == (100, 100, 100)
     assert tuple(plain[0, 0]) != (100, 100, 100)
     assert len({color_of(label) for label in range(21)}) == 21
-    assert color_of(21) == color_of(0)
+
+
+def test_words_of_boxes_stand_apart_inside_the_image() -> None:
+    """Three boxes in one corner, in the colors of what is right, wrong and missed. Catches: words that cover one
+    another, leave the image, or stand on the photograph itself."""
+    image = np.full((240, 320, 3), 127, np.uint8)
+    corner = found((290, 210, 318, 238, 0, 0.9), (290, 210, 318, 238, 1, 0.8), (290, 210, 318, 238, 1, 0.7))
+    drawn = draw_found(image, corner, NAMES, 0.5)
+    counts = [int((drawn == color_of(label)).all(-1).sum()) for label in (0, 1)]
+    one = [int((draw_found(image, found(box), NAMES, 0.5) == color_of(box[4])).all(-1).sum()) for box in (
+        (290, 210, 318, 238, 0, 0.9), (290, 210, 318, 238, 1, 0.8))]  # fmt: skip
+    edges = 4 * 28
+    assert counts[0] > one[0] - 2 * edges
+    assert counts[1] > 2 * (one[1] - 2 * edges)
+
+
+def test_every_class_of_a_usual_set_has_a_distinct_color() -> None:
+    """Distances in OKLab. Catches: shades of one color for neighboring classes, such as sky, pavement and fence."""
+    linear = np.array([color_of(label) for label in range(21)]) / 255
+    linear = np.where(linear <= 0.04045, linear / 12.92, ((linear + 0.055) / 1.055) ** 2.4)
+    cones = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+    lab = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    places = np.cbrt(linear @ np.array(cones).T) @ np.array(lab).T
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1) + np.eye(21)
+    assert apart.min() > 0.1
 
 
 def test_results_are_listed_as_coco_does() -> None:

@@ -4,17 +4,18 @@
 import base64
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 import viticulture
 from untrained import SIDE, photo, untrained
-from viticulture.analysis.pictures import attention
+from viticulture.analysis.pictures import attention, fine_attention, occlusion
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.errors import UserError
@@ -61,6 +62,35 @@ def test_the_photograph_beside_the_attention_is_what_the_network_saw(tmp_path: P
     for picture, expected in zip((drawn[0], drawn[5]), as_pixels(subject, given), strict=True):
         assert np.array_equal(picture, expected)
     assert images.original(0).shape[:2] != (SIDE, SIDE)
+
+
+def test_an_occlusion_map_points_at_what_a_prediction_depends_on(tmp_path: Path) -> None:
+    """A network that reads one corner of the image. Catches: rows and columns exchanged, drops of another class or of
+    the wrong sign, squares that cover something else than the mean color, and coarse attention drawn on a page."""
+
+    class Corner(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            height, width = x.shape[2] // 4, x.shape[3] // 4
+            return torch.stack([x[:, :, :height, -width:].abs().sum((1, 2, 3)), torch.zeros(len(x))], 1)
+
+    subject = of_run(untrained(tmp_path / "run"))
+    images, _ = shown(subject, tmp_path / "photos")
+    for view, values in (pictures for pictures, _ in occlusion(replace(subject, network=Corner()), images).groups):
+        assert view.shape[:2] == (SIDE, SIDE)
+        assert np.unravel_index(values.argmax(), values.shape) == (0, 7)
+        assert values[3:].max() == values[:, :5].max() == 0
+
+
+def test_a_page_has_attention_maps_only_where_they_are_fine_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 4 x 4 patches. Catches: one bright cell of a coarse map that seems to point at something."""
+    subject = of_run(untrained(tmp_path / "run"))
+    images, _ = shown(subject, tmp_path / "photos")
+    assert attention(subject, images)
+    assert not fine_attention(subject, images)
+    monkeypatch.setattr("viticulture.analysis.pictures.MIN_GRID", 4)
+    assert fine_attention(subject, images)
 
 
 def test_the_view_beside_the_boxes_is_what_the_network_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from viticulture.evaluation.accuracy import Evaluation, Predictions, evaluate_pr
 from viticulture.models.weights.files import load, save
 from viticulture.report.charts.chart import Series, row_chart
 from viticulture.report.document import Section
+from viticulture.report.html import fill
 from viticulture.report.pages.page import Costs, RunPage, render
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.tables.results import Evaluated
@@ -142,10 +143,25 @@ def test_the_headline_says_what_was_found() -> None:
     assert cells == {(names[r], names[c], str(found.confusion[r, c])) for r, c in np.argwhere(found.confusion)}
 
 
-def test_a_dot_of_few_images_is_not_said_to_be_of_ten() -> None:
-    for images, words in ((4, "The dot is of all 4."), (40, "A dot is of 10 images or more.")):
-        page = RunPage("t", "s", evaluations=[Evaluated("best", "test", evaluation(["a", "b"], images))])
-        assert words in render(page)
+def test_a_calibration_curve_has_more_than_one_dot() -> None:
+    """Catches: a chart of one dot, and a dot of few images that is said to be of ten."""
+    for images, words in ((4, "too few for a curve"), (40, "A dot is of 10 images or more.")):
+        page = render(RunPage("t", "s", evaluations=[Evaluated("best", "test", evaluation(["a", "b"], images))]))
+        assert words in page
+        assert ("as right as it is sure</" in page) == (images == 40)
+
+
+def test_terms_are_explained_and_stay_escaped() -> None:
+    """Catches: a term without its explanation, one inside another word, or markup of a name that gets through."""
+    assert str(fill("figure.html", title="NLL & <b>", note="NLLs", kind="")).count("<abbr") == 1
+    assert "</abbr> &amp; &lt;b&gt;" in fill("figure.html", title="NLL & <b>", note="", kind="")
+
+
+def test_a_curve_of_one_view_says_so_where_results_take_several() -> None:
+    """Catches: two validation accuracies on a page that seem to contradict each other."""
+    curves = {"val/accuracy": [(1.0, 0.5), (2.0, 0.7)]}
+    pages = [render(RunPage("t", "s", curves=curves, costs=Costs(views=views))) for views in (1, 6)]
+    assert ["the results above with 6" in page for page in pages] == [False, True]
 
 
 def test_parts_come_in_the_order_of_questions() -> None:
@@ -294,7 +310,7 @@ def test_a_segmenters_shares_are_percent() -> None:
     """And its accuracy is said of pixels."""
     curves = {"val/accuracy": [(1.0, 0.9), (2.0, 0.5)], "val/iou": [(1.0, 0.25), (2.0, 0.5)]}
     page = render(RunPage("t", "s", curves=curves))
-    assert page.count("<figcaption>Pixels right, %") == page.count("<figcaption>mIoU, mean over images, %") == 1
+    assert page.count("<figcaption>Pixels right, %") == page.count("mIoU</abbr>, mean over images, %") == 1
     assert "[[1.0,25.0],[2.0,50.0]]" in page
     assert "Accuracy" not in page
 

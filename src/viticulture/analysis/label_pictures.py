@@ -13,7 +13,7 @@ from ..evaluation.results import Result
 from ..evaluation.subject import of_run
 from ..training.rundir import RunDir
 from .galleries import FILE, Gallery, Group, keep_galleries
-from .pictures import MISTAKES, attention, examples
+from .pictures import MISTAKES, examples, fine_attention
 
 NAMED = 4  # labels below an image
 
@@ -25,7 +25,7 @@ def gather_label_pictures(run: RunDir, dataset: Dataset, evaluated: EvaluatedLab
     if evaluated.counts:
         counting = evaluated.results[evaluated.counts]
         galleries["mistakes"] = label_mistakes(counting, dataset.classes, note)
-        galleries["attention"] = attention(of_run(run, evaluated.counts.partition("/")[0]), counting.images)
+        galleries["attention"] = fine_attention(of_run(run, evaluated.counts.partition("/")[0]), counting.images)
     keep_galleries(run.path / FILE, galleries)
 
 

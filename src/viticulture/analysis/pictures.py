@@ -29,6 +29,8 @@ CLASSES_WITH_EXAMPLES = 12
 CORRUPTED = "corruptions.npz"
 SHOWN_SEVERITIES = (3, 5)
 LOOKED_AT = 8  # images whose attention is shown
+MIN_GRID = 6  # patches on a side, below which an attention map is too coarse to point at anything
+CELLS = 8  # on a side of an occlusion map; the square that is covered has a quarter of the image's side
 
 
 def gather_pictures(run: RunDir, dataset: Dataset, evaluated: EvaluatedRun) -> None:
@@ -38,7 +40,8 @@ def gather_pictures(run: RunDir, dataset: Dataset, evaluated: EvaluatedRun) -> N
     galleries = {"examples": examples(dataset.train, dataset.classes, note)}
     if counting is not None:
         galleries["mistakes"] = mistakes(counting, dataset.classes, note)
-        galleries["attention"] = attention(of_run(run, evaluated.counts.partition("/")[0]), counting.images)
+        subject = of_run(run, evaluated.counts.partition("/")[0])
+        galleries["attention"] = [occlusion(subject, counting.images), *fine_attention(subject, counting.images)]
     if paints(recipe_of(run)):
         galleries["reconstruction"] = [reconstruction_gallery(run, dataset)]
     keep_galleries(run.path / FILE, galleries)
@@ -84,8 +87,47 @@ def examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gal
     return [Gallery("", groups, note)] if groups else []
 
 
+@torch.inference_mode()
+def occlusion(subject: Subject, images: Images) -> Gallery:
+    """Draw which parts of the first image of each of a few classes the predicted class depends on.
+
+        m(cell) = mean over squares S that cover the cell of p(c | x) - p(c | x with S in the mean color)
+
+    c is the class predicted for the whole image x. Works for any classifier, however coarse its feature maps.
+    Source: Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks", ECCV 2014, Sec. 4.2.
+    """
+    numbers = _spread(images)
+    pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
+    groups: list[Group] = []
+    for number, view, image in zip(numbers, pictures(pixels), subject.normalized(pixels), strict=True):
+        rows, columns = (torch.linspace(0, side, CELLS + 1).long().tolist() for side in image.shape[1:])
+        squares = [(r, c) for r in range(CELLS - 1) for c in range(CELLS - 1)]
+        covered = image.repeat(1 + len(squares), 1, 1, 1)
+        for copy, (r, c) in zip(covered[1:], squares, strict=True):
+            copy[:, rows[r] : rows[r + 2], columns[c] : columns[c + 2]] = 0  # normalized: the mean color
+        probabilities = subject.task.probabilities(
+            torch.cat([subject.network(some) for some in covered.split(subject.batch_size)]).float()
+        )
+        label = int(probabilities[0].argmax())
+        drops = (probabilities[0, label] - probabilities[1:, label]).cpu().numpy()
+        sums, counts = np.zeros((2, CELLS, CELLS))
+        for drop, (r, c) in zip(drops, squares, strict=True):
+            sums[r : r + 2, c : c + 2] += drop
+            counts[r : r + 2, c : c + 2] += 1
+        words = f"{subject.task.classes[label]} {100 * float(probabilities[0, label]):.0f}\u00a0%"
+        most = f"covering a square takes up to {max(100 * float(drops.max()), 0):.0f} points"
+        groups.append(([view, sums / counts], [_called(subject, images, number), f"predicted {words}", most]))
+    note = (
+        "Bright: covering this part lowers the probability of the predicted class most (a gray square of a quarter of "
+        f"the image's side is moved over the image; each map on its own scale).{shown(subject.task.channels)}"
+    )
+    return Gallery("What the prediction depends on", groups, note)
+
+
 def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
-    """Where a ViT looks in the first image of each of a few classes; nothing for students without attention.
+    """Draw where a ViT attends to in the first image of each of a few classes.
+
+    Nothing for students without attention.
 
     Args:
         subject: the ViT.
@@ -129,6 +171,13 @@ def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> l
         rows = [([*layer], [name, f"head 1 to {len(layer)}"]) for name, layer in zip(names, heads, strict=True)]
         galleries.append(Gallery("Where each head token looks", rows, note))
     return galleries
+
+
+def fine_attention(subject: Subject, images: Images) -> list[Gallery]:
+    """The same for a page; nothing where all maps are too coarse to point at anything, as those of hybrids are."""
+    galleries = attention(subject, images)
+    maps = [picture for gallery in galleries[:1] for pictures, _ in gallery.groups for picture in pictures[1:]]
+    return galleries if any(min(each.shape) >= MIN_GRID for each in maps) else []
 
 
 def _spread(images: Images) -> list[int]:

@@ -5,16 +5,36 @@ Jinja2 rather than our own f-strings: its autoescape leaves no text out, whoever
 """
 
 import json
+import re
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from rich.cells import cell_len, set_cell_size
 
 from ..text import clean
 
 __all__ = ["Markup", "fill", "source"]
+
+TERMS = {
+    "AP": "average precision: the area under the curve of precision over recall, mean over classes",
+    "balanced accuracy": "the mean over classes of the share of their images that are classified correctly",
+    "CKA": "centered kernel alignment: how similar the features of two layers are, from 0 to 1",
+    "calibration error": "mean difference between confidence and accuracy; 0 % is perfect",
+    "IoU": "intersection over union: the area that prediction and truth share, relative to the area of both",
+    "macro-F1": "the mean over classes of F1, the harmonic mean of precision and recall",
+    "MACs": "multiply-accumulate operations for one image; a multiply-add each",
+    "mAP": "mean average precision: average precision, mean over labels or classes",
+    "mIoU": "mean over classes of the intersection over union of predicted and true pixels",
+    "Multiply-adds": "multiplications, each with an addition, to compute the prediction for one image",
+    "NLL": "negative log-likelihood of the true classes, mean over images; 0 is perfect, lower is better",
+    "precision": "of what is predicted as a class, the share that belongs to it",
+    "recall": "of what belongs to a class, the share that is predicted as it",
+    "Wilson": "Wilson's score interval for a share of so many images",
+}
+"""Terms that pages explain under the pointer."""
+_TERM = re.compile(rf"(?<![\w-])({'|'.join(sorted(TERMS, key=len, reverse=True))})(?![\w-])")
 
 
 def fill(template: str, **values: Any) -> Markup:
@@ -39,7 +59,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    made.filters |= {"pixels": lambda value: f"{value:.1f}", "short": _short, "json": _json, "lines": _lines}
+    made.filters |= {
+        "pixels": lambda value: f"{value:.1f}",
+        "short": _short,
+        "json": _json,
+        "lines": _lines,
+        "terms": _terms,
+    }
     return made
 
 
@@ -52,6 +78,15 @@ def _short(words: str, cells: int) -> str:
 def _json(value: Any) -> str:
     """For an attribute that a script reads."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _terms(words: str) -> Markup:
+    """Words with an explanation of their first term."""
+    words = clean(words)
+    if (found := _TERM.search(words)) is None:
+        return escape(words)
+    term = Markup('<abbr title="{}">{}</abbr>').format(TERMS[found[0]], found[0])
+    return escape(words[: found.start()]) + term + escape(words[found.end() :])
 
 
 def _lines(words: str) -> Markup:

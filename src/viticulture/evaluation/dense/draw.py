@@ -14,25 +14,27 @@ from .subject import Found
 
 COLORS = (
     (0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66),
+    (68, 17, 0), (0, 0, 136), (187, 0, 255), (153, 0, 102), (255, 221, 255), (85, 85, 0), (0, 0, 255),
+    (0, 238, 187), (0, 204, 0), (119, 0, 187), (255, 153, 255), (0, 68, 85), (136, 102, 102),
+    (187, 0, 17),
 )  # fmt: skip
-"""Told apart without color vision (Okabe and Ito 2008)."""
-SHADES = ((0, 0.0), (255, 0.5), (0, 0.5))
-"""Of each, as more classes come: itself, half way to white, half way to black."""
+"""Distinct with and without color vision: the seven of Okabe and Ito (2008), then each the farthest from those before
+it in OKLab, seen normally and by simulated deuteranopia and protanopia."""
 RIGHT, MISSED, WRONG = (0, 114, 178), (240, 228, 66), (213, 94, 0)
 HALF = 0.5
 READABLE = 200  # pixels of an image's longer side from which words find room
 LETTERS = 40  # of their height to an image's longer side, so that a page's smaller picture can be read
 SMALLEST = 10  # pixels of their height
+TRIES = 12  # further places of words below and above
 
+Color = tuple[int, int, int]
 Picture = NDArray[np.uint8]
 """[H, W, 3]."""
 
 
-def color_of(label: int) -> tuple[int, int, int]:
-    """A class's color; seven, then the same lighter, then darker, then all again."""
-    towards, share = SHADES[label // len(COLORS) % len(SHADES)]
-    red, green, blue = (round(value + share * (towards - value)) for value in COLORS[label % len(COLORS)])
-    return red, green, blue
+def color_of(label: int) -> Color:
+    """A class's color; after the last one they repeat."""
+    return COLORS[label % len(COLORS)]
 
 
 def palette(classes: int) -> list[int]:
@@ -56,31 +58,21 @@ def draw_found(image: Picture, detections: Found, names: Sequence[str], least: f
         for i in kept:
             inside = bitmap(detections.outlines[i], *image.shape[:2]).astype(bool)
             canvas[inside] = (canvas[inside] + np.array(color_of(int(detections.labels[i]))) * 1.0) / 2
-    picture = Image.fromarray(canvas)
-    draw = ImageDraw.Draw(picture)
-    for i in kept[::-1]:  # the most certain one on top
-        label = int(detections.labels[i])
-        _box(
-            draw,
-            detections.boxes[i].tolist(),
-            color_of(label),
-            f"{names[label]} {detections.scores[i]:.2f}",
-            _wide(image),
-        )
-    return np.asarray(picture)
+    drawn = [
+        (detections.boxes[i], color_of(label), f"{names[label]} {detections.scores[i]:.2f}")
+        for i, label in ((i, int(detections.labels[i])) for i in kept[::-1])  # the most certain one on top
+    ]
+    return _with_boxes(canvas, drawn)
 
 
 def draw_judged(image: Picture, detections: Found, true: Objects, names: Sequence[str], least: float) -> Picture:
     """Blue what is right, orange what is not there or of another class, yellow what is missed."""
-    picture = Image.fromarray(image)
-    draw, wide = ImageDraw.Draw(picture), _wide(image)
     taken, over, missed = pairs(detections, true, least)
-    for i in missed:
-        _box(draw, true.boxes[i].tolist(), MISSED, names[int(true.labels[i])], wide)
+    drawn = [(true.boxes[i], MISSED, names[int(true.labels[i])]) for i in missed]
     for i in [*over, *taken]:
         right = i in taken and int(true.labels[taken[i]]) == int(detections.labels[i])
-        _box(draw, detections.boxes[i].tolist(), RIGHT if right else WRONG, names[int(detections.labels[i])], wide)
-    return np.asarray(picture)
+        drawn.append((detections.boxes[i], RIGHT if right else WRONG, names[int(detections.labels[i])]))
+    return _with_boxes(image, drawn)
 
 
 def draw_classes(image: Picture, classes: NDArray[np.uint8]) -> Picture:
@@ -97,14 +89,33 @@ def counted_words(detections: Found, true: Objects, least: float) -> Mapping[str
     return {"right": right, "wrong": len(over) + len(taken) - right, "missed": len(missed)}
 
 
-def _wide(image: Picture) -> int:
-    """Pixels of a line that can be seen in an image of that size."""
-    return max(1, round(max(image.shape[:2]) / 300))
+def _with_boxes(image: Picture, boxes: Sequence[tuple[NDArray[np.floating], Color, str]]) -> Picture:
+    """An image with the edges of boxes, the last ones on top, then their words, each on its color and where it is free.
+
+    Words stand above their box, below or inside it, or else further away, and never outside the image.
+    """
+    picture = Image.fromarray(image)
+    draw, longest = ImageDraw.Draw(picture), max(image.shape[:2])
+    wide, size = max(1, round(longest / 300)), max(SMALLEST, longest / LETTERS)
+    places = [box.tolist() for box, _, _ in boxes]
+    for (left, top, right, bottom), (_, color, _) in zip(places, boxes, strict=True):
+        draw.rectangle((left, top, max(right - 1, left), max(bottom - 1, top)), outline=color, width=wide)
+    if longest < READABLE:
+        return np.asarray(picture)
+    used: list[tuple[float, float, float, float]] = []
+    for (left, top, _, bottom), (_, color, words) in reversed([*zip(places, boxes, strict=True)]):
+        _, _, width, height = draw.textbbox((0, 0), words, font_size=size)
+        width, height = width + 4, height + 4
+        x = max(0, min(left, picture.width - width))
+        rows = [top - height, bottom, *(top + k * height for step in range(TRIES) for k in (step, -step - 2))]
+        tags = [(x, y, x + width, y + height) for y in (max(0, min(y, picture.height - height)) for y in rows)]
+        free = [tag for tag in tags if not any(_overlap(tag, other) for other in used)]
+        used.append((free or tags)[0])
+        draw.rectangle(used[-1], fill=color)
+        dark = np.dot(color, (0.299, 0.587, 0.114)) < 140
+        draw.text((used[-1][0] + 2, used[-1][1] + 2), words, fill="white" if dark else "black", font_size=size)
+    return np.asarray(picture)
 
 
-def _box(draw: ImageDraw.ImageDraw, box: Sequence[float], color: tuple[int, int, int], words: str, wide: int) -> None:
-    left, top, right, bottom = box
-    draw.rectangle((left, top, max(right - 1, left), max(bottom - 1, top)), outline=color, width=wide)
-    if max(draw.im.size) >= READABLE:
-        size = max(draw.im.size) / LETTERS
-        draw.text((left + wide + 1, top + wide), words, fill=color, font_size=max(SMALLEST, size))
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -300,7 +300,7 @@ def _x_ticks(xs: Sequence[float], axes: Axes, log: bool) -> list[float]:
         return [10**mark for mark in log_ticks(log10(low), log10(high))]
     if low == high:
         return [low]
-    marks = ticks(min(0.0, low), high, 1.0 if axes.x == "epoch" and high >= 2 else 0.0)
+    marks = ticks(min(0.0, low), high, 1.0 if axes.x in ("epoch", "layer") and high >= 2 else 0.0)
     return [mark for mark in marks if mark <= high] if len(marks) > 2 else marks
 
 

@@ -78,6 +78,7 @@ class RunPage:
         warnings: sentences about the data.
         recipe: YAML text.
         reproduce: command, versions, seed, commit, hardware, ... by name.
+        leading: parts above the learning curves.
         sections: further parts.
         headline: label, value and note of the number that counts, where it is no evaluation's.
         answer: what was found in a sentence, where no evaluation says it.
@@ -97,6 +98,7 @@ class RunPage:
     warnings: Sequence[str] = ()
     recipe: str = ""
     reproduce: Mapping[str, str] = field(default_factory=dict)
+    leading: Sequence[Section] = ()
     sections: Sequence[Section] = ()
     headline: tuple[str, str, str] | None = None
     answer: str = ""
@@ -107,7 +109,8 @@ def render(page: RunPage) -> str:
     head = Head(page.title, _answer(page), page.sentence, page.warnings, _tiles(page), renews=bool(page.state))
     sections = [
         Section("Results", _results(page.evaluations, page.references)),
-        Section("Learning curves", _curves(page.curves, page.references, page.best_epoch)),
+        *page.leading,
+        Section("Learning curves", _curves(page)),
         *(_classes(page.evaluations[0].evaluation, page.learnt_from) if page.evaluations else []),
         Section("Most confident mistakes", galleries(page.mistakes)),
         *page.sections,
@@ -158,11 +161,10 @@ def _tiles(page: RunPage) -> list[Tile]:
     ]
 
 
-def _curves(curves: Mapping[str, Points], references: Mapping[str, float], best_epoch: int | None) -> Markup:
+def _curves(page: RunPage) -> Markup:
     """Small multiples: one chart a quantity, its splits as lines; losses also with a logarithmic axis."""
     groups: dict[str, dict[str, Points]] = {}
-    curves = _means(curves)
-    for key, points in curves.items():
+    for key, points in _means(page.curves).items():
         split, slash, quantity = key.partition("/")
         if not slash or split not in ("train", "val", "validation", "test"):
             split, quantity = "last", key
@@ -175,7 +177,7 @@ def _curves(curves: Mapping[str, Points], references: Mapping[str, float], best_
         groups.setdefault(quantity, {})[line] = [(x, scale * y) for x, y in points]
     rank = {**dict.fromkeys(SHARES, 0), "loss": 1, "lr": 3, "images_per_second": 4}
     charts, any_loss = [], False
-    moments = [] if best_epoch is None else [("best", best_epoch)]
+    moments = [] if page.best_epoch is None else [("best", page.best_epoch)]
     for quantity in sorted(groups, key=lambda quantity: rank.get(quantity, 2)):
         divergence = quantity.endswith("_kl")
         usual = (f"Divergence (KL): {quantity[:-3]}", "nats") if divergence else (f"Loss term: {quantity}", "loss")
@@ -186,9 +188,11 @@ def _curves(curves: Mapping[str, Points], references: Mapping[str, float], best_
         axes = Axes("epoch", unit, moments=moments if quantity in (*SHARES, "loss") else ())
         note = TRAIN if "train" in groups[quantity] and quantity in ("accuracy", "loss") else ""
         if quantity == "accuracy":
-            levels = [(name, 100 * share) for name, share in references.items()]
+            levels = [(name, 100 * share) for name, share in page.references.items()]
             axes = replace(axes, levels=levels)
             note += " Lines across: on the images that count, not on these." if levels else ""
+            if page.costs.views > 1:
+                note += f" Measured with one view an image; the results above with {page.costs.views}."
         charts.append(line_chart(title, lines, axes, note, kind="linear" if unit == "loss" else ""))
         if unit == "loss":
             any_loss = True
@@ -238,9 +242,13 @@ def _results(evaluations: Sequence[Evaluated], references: Mapping[str, float]) 
     ]
     points = 100 * first.calibration_error
     gap = f"On average the two differ by {points:.1f} points (expected calibration error). "
-    few = first.images < FEWEST_IMAGES
-    gap += f"The dot is of all {first.images}." if few else f"A dot is of {FEWEST_IMAGES} images or more."
-    chart = line_chart("Calibration: is it as right as it is sure?", lines, Axes("confidence, %", "right, %"), gap)
+    title = "Calibration: is it as right as it is sure?"
+    if len(dots) > 1:
+        gap += f"A dot is of {FEWEST_IMAGES} images or more."
+        chart = line_chart(title, lines, Axes("confidence, %", "right, %"), gap)
+    else:
+        gap += f"{first.images:,} images of such confidence are too few for a curve."
+        chart = fill("figure.html", title=title, note=gap, kind="")
     label = f"top-1 accuracy on {evaluations[0].split}, %"
     yardsticks = row_chart("Beside what learns no features", series, label) if references else ""
     return beside(table(summary(evaluations)), Markup("<div>{}{}</div>").format(yardsticks, chart))

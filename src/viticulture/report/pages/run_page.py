@@ -33,7 +33,7 @@ from ..charts.curves import read_curves
 from ..charts.pictures import galleries
 from ..document import Section
 from ..sections.agreement import agreement_section
-from ..sections.dense import dense_sections
+from ..sections.dense import dense_answer, dense_sections
 from ..sections.links import links_section
 from ..sections.localization import localization_section
 from ..sections.multilabel import labels_answer, labels_sections
@@ -86,10 +86,9 @@ def page_of(run: RunDir) -> RunPage:
         examples=kept.get("examples", ()),
         warnings=[*facts["remarks"], *([LOST.format(shell_word(run.path))] if lost else [])],
         headline=judged_headline(dense) or judged_headline(labels),
-        answer=labels_answer(labels),
+        answer=labels_answer(labels) or dense_answer(dense),
+        leading=[*labels_sections(labels), *dense_sections(dense, kept.get("dense", ()))],
         sections=[
-            *labels_sections(labels),
-            *dense_sections(dense, kept.get("dense", ())),
             stages_section(run),
             *agreement_section(read_agreement(run)),
             *robustness_section(

@@ -3,33 +3,58 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ...analysis.dense_pictures import LARGEST
 from ...analysis.galleries import Gallery
 from ...evaluation.dense.draw import color_of
 from ...evaluation.dense.objects import ObjectsEvaluation
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.results import DenseEvaluations
+from ...evaluation.headline import named
 from ..charts.chart import Axes, Series, line_chart
 from ..charts.pictures import galleries
 from ..document import Section, table
 from ..html import Markup, fill
 from ..tables.dense import dense_classes, dense_confusion, dense_overlaps, dense_summary
+from ..tables.results import percent
 
 MOST_CURVES = 8
 """Classes whose precision is drawn: those with most objects."""
 
 
+def dense_answer(evaluations: DenseEvaluations | None) -> str:
+    """Say in a sentence what a detector or a segmenter gets right, compared with what needs no training."""
+    result = evaluations.counting if evaluations else None
+    if evaluations is None or result is None:
+        return ""
+    low, high = result.interval
+    of = f"{result.images:,} {named(evaluations.counts)[1]} images"
+    known = {name: share for name, share in result.baselines.items() if share is not None}
+    others = "".join(f"; {name} {percent(share)}" for name, share in sorted(known.items(), key=lambda each: -each[1]))
+    score = f"{percent(result.score)} (95 % interval {100 * low:.1f} to {100 * high:.1f}){others}"
+    if isinstance(result, PixelsEvaluation):
+        return (
+            f"It assigns {percent(result.accuracy)} of the labeled pixels of {of} to the right class. Its mean IoU "
+            f"over the classes is {score}."
+        )
+    said = np.array(result.confusion)
+    right, objects, boxes = int(np.trace(said[:-1, :-1])), int(said[:-1].sum()), int(said[:, :-1].sum())
+    return (
+        f"It finds {right:,} of {objects:,} objects in {of}; {boxes - right:,} of its {boxes:,} boxes are wrong. "
+        f"Its average precision (AP) is {score}."
+    )
+
+
 def dense_sections(evaluations: DenseEvaluations | None, pictures: Sequence[Gallery]) -> list[Section]:
-    """Results, pictures, curves, classes and confusion; nothing for a run of a classifier."""
+    """Pictures, results, curves, classes and confusion; nothing for a run of a classifier."""
     if evaluations is None:
         return []
     result = evaluations.counting
     key = _key(result) if isinstance(result, PixelsEvaluation) and pictures else Markup()
     sections = [
-        Section("Objects" if evaluations.kind == "objects" else "Pixels", table(dense_summary(evaluations))),
-        Section(
-            "What it finds" if evaluations.kind == "objects" else "What it says", galleries(pictures, LARGEST) + key
-        ),
+        Section("Pictures", key + galleries(pictures, LARGEST)),
+        Section("Results", table(dense_summary(evaluations))),
     ]
     if result is None:
         return sections

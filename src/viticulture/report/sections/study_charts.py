@@ -105,7 +105,9 @@ def cost_charts(study: Study) -> Markup:
         ]
         heading = f"{last.measure.capital} against {title}"
         charts.append(scatter_chart(heading, series, Axes(label, _label(last), log_x=True, most=100)))
-    note = f"The stepped line is the Pareto front: nothing else is both cheaper and more accurate. Means over {unit}s."
+    note = f"Means over {unit}s."
+    if any('class="front"' in chart for chart in charts):
+        note += " The stepped line is the Pareto front: nothing else is both cheaper and more accurate."
     return beside(*charts) + Markup('<p class="note">{}</p>').format(note)
 
 

@@ -57,7 +57,7 @@ def summary(evaluated: Sequence[Evaluated]) -> Sheet:
         del rows[3]
     if any(each.rule != ONE_HEAD for each in evaluations):
         rows.insert(1, ["answered by", *(each.rule for each in evaluations)])
-    columns = [Column(""), *(Column(f"{each.weights}, {each.split}", "decimal") for each in evaluated)]
+    columns = [Column(""), *(Column(f"{each.split}, {each.weights} weights", "decimal") for each in evaluated)]
     return Sheet("Evaluation", columns, rows)
 
 
