@@ -59,7 +59,7 @@ def draw_found(image: Picture, detections: Found, names: Sequence[str], least: f
             inside = bitmap(detections.outlines[i], *image.shape[:2]).astype(bool)
             canvas[inside] = (canvas[inside] + np.array(color_of(int(detections.labels[i]))) * 1.0) / 2
     drawn = [
-        (detections.boxes[i], color_of(label), f"{names[label]} {detections.scores[i]:.2f}")
+        (detections.boxes[i].tolist(), color_of(label), f"{names[label]} {detections.scores[i]:.2f}")
         for i, label in ((i, int(detections.labels[i])) for i in kept[::-1])  # the most certain one on top
     ]
     return _with_boxes(canvas, drawn)
@@ -68,10 +68,10 @@ def draw_found(image: Picture, detections: Found, names: Sequence[str], least: f
 def draw_judged(image: Picture, detections: Found, true: Objects, names: Sequence[str], least: float) -> Picture:
     """Blue what is right, orange what is not there or of another class, yellow what is missed."""
     taken, over, missed = pairs(detections, true, least)
-    drawn = [(true.boxes[i], MISSED, names[int(true.labels[i])]) for i in missed]
+    drawn = [(true.boxes[i].tolist(), MISSED, names[int(true.labels[i])]) for i in missed]
     for i in [*over, *taken]:
         right = i in taken and int(true.labels[taken[i]]) == int(detections.labels[i])
-        drawn.append((detections.boxes[i], RIGHT if right else WRONG, names[int(detections.labels[i])]))
+        drawn.append((detections.boxes[i].tolist(), RIGHT if right else WRONG, names[int(detections.labels[i])]))
     return _with_boxes(image, drawn)
 
 
@@ -89,7 +89,7 @@ def counted_words(detections: Found, true: Objects, least: float) -> Mapping[str
     return {"right": right, "wrong": len(over) + len(taken) - right, "missed": len(missed)}
 
 
-def _with_boxes(image: Picture, boxes: Sequence[tuple[NDArray[np.floating], Color, str]]) -> Picture:
+def _with_boxes(image: Picture, boxes: Sequence[tuple[list[float], Color, str]]) -> Picture:
     """An image with the edges of boxes, the last ones on top, then their words, each on its color and where it is free.
 
     Words stand above their box, below or inside it, or else further away, and never outside the image.
@@ -97,13 +97,12 @@ def _with_boxes(image: Picture, boxes: Sequence[tuple[NDArray[np.floating], Colo
     picture = Image.fromarray(image)
     draw, longest = ImageDraw.Draw(picture), max(image.shape[:2])
     wide, size = max(1, round(longest / 300)), max(SMALLEST, longest / LETTERS)
-    places = [box.tolist() for box, _, _ in boxes]
-    for (left, top, right, bottom), (_, color, _) in zip(places, boxes, strict=True):
+    for (left, top, right, bottom), color, _ in boxes:
         draw.rectangle((left, top, max(right - 1, left), max(bottom - 1, top)), outline=color, width=wide)
     if longest < READABLE:
         return np.asarray(picture)
     used: list[tuple[float, float, float, float]] = []
-    for (left, top, _, bottom), (_, color, words) in reversed([*zip(places, boxes, strict=True)]):
+    for (left, top, _, bottom), color, words in reversed(boxes):
         _, _, width, height = draw.textbbox((0, 0), words, font_size=size)
         width, height = width + 4, height + 4
         x = max(0, min(left, picture.width - width))
