@@ -5,6 +5,8 @@ import re
 
 from torch import Tensor
 
+from viticulture.models.agent.agent_cnn import by_own_names as agent
+
 Arrays = dict[str, Tensor]
 
 VIT = (
@@ -16,15 +18,6 @@ VIT = (
     (r"\.mlp\.linear(\d)\.", r".mlp.fc\1."),
     (r"^cls_head\.", "head."),
 )
-AGENT = (
-    (r"^input_proj\.", "stem."),
-    (r"^layers\.", "blocks."),
-    (r"\.cnn_block\.conv\.", ".conv."),
-    (r"\.cnn_block\.", ".conv."),
-    (r"\.mlp_block\.conv(\d)\.", r".mlp.fc\1."),
-    (r"^bn\.", "norm."),
-    (r"^linear\.", "head."),
-)
 LENT = (
     (r"^layers\.(\d+)\.cnn_block\.mhsa\.", r"transformer.layers.\1.attention."),
     (r"^layers\.(\d+)\.mlp_block\.(?=linear)", r"transformer.layers.\1.mlp."),
@@ -34,18 +27,6 @@ LENT = (
 def vit(arrays: Arrays) -> Arrays:
     """Arrays of their ViT as timm's `VisionTransformer` names and shapes them."""
     return {renamed(name, VIT): x.transpose(0, 1) if name.startswith("pos_embed") else x for name, x in arrays.items()}
-
-
-def agent(arrays: Arrays) -> Arrays:
-    """Arrays of their CNN as `AgentCNN` names and shapes them."""
-    ours = {}
-    for name, x in arrays.items():
-        if re.search(r"mlp_block\.conv\d\.weight", name):
-            x = x[:, :, 0, 0]  # a 1x1 convolution
-        elif name.endswith("cnn_block.conv.weight"):
-            x = x.flatten(2)  # taps row by row
-        ours[renamed(name, AGENT)] = x
-    return ours
 
 
 def both(arrays: Arrays) -> tuple[Arrays, Arrays]:

@@ -11,15 +11,18 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from cit_students import aligned
 from conftest import Golden
-from networks import task
+from networks import task, tiny
 from viticulture.errors import UserError
 from viticulture.methods.mae import encode, split
+from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, Sizes
+from viticulture.models.co_advise.rednet import RedNet
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.models.teachers.open import open_teacher
 from viticulture.models.weights.checkpoint_keys import strip_prefixes
-from viticulture.models.weights.files import initialize, read_weights
+from viticulture.models.weights.files import initialize, place_of, read_checkpoint, read_weights
 
 Load = Callable[[str], Golden]
 HALF = (0.5, 0.5, 0.5)
@@ -112,12 +115,12 @@ def test_the_encoder_of_moco_v2_is_taken_without_its_projector(tmp_path: Path) -
 
 
 def test_a_checkpoint_of_ours_and_one_of_dino_hold_a_student() -> None:
-    """`student.*` beside a method's own networks, and {"student", "teacher"}; compiled within or around a wrapper of
-    processes, or within Lightning's module. Fails if wrappers come off in one order alone."""
+    """`student.*` beside a method's own networks, and DINO's {"student", "teacher"}; compiled within or around a
+    wrapper of processes, or within Lightning's module. Fails if wrappers come off in one order alone."""
     weights, others = {"norm.weight": torch.ones(2)}, {"norm.weight": torch.zeros(2)}
     for stored in (
         {"state_dict": {**prefixed("student.", weights), **prefixed("auxiliary.momentum.0.", others)}},
-        {"student": prefixed("module.", weights), "teacher": others},
+        {"student": prefixed("module.", others), "teacher": prefixed("backbone.", weights)},
         {"model": prefixed("module._orig_mod.", weights)},
         {"model": prefixed("_orig_mod.module.", weights)},
         {"state_dict": {**prefixed("model._orig_mod.", weights), "measure.total": torch.zeros(())}},
@@ -142,12 +145,87 @@ def test_a_checkpoint_is_a_teacher_without_what_stands_beside_its_encoder(
     assert torch.equal(open_teacher(f"vit_nano={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
 
 
-@pytest.mark.parametrize("key", ["state_dict", "model"])
-def test_of_weights_and_their_running_mean_the_mean_is_taken(key: str) -> None:
-    """As timm's loader does. Catches: the last step's weights, which nobody evaluated, or none at all."""
+@pytest.mark.parametrize(("key", "mean_first"), [("state_dict", True), ("model", False)])
+def test_of_weights_and_their_running_mean_those_are_taken_that_their_authors_take(
+    tmp_path: Path, key: str, mean_first: bool
+) -> None:
+    """timm loads the running mean; DeiT and DHVT fine-tune `model`. Which one was taken is reported, and FILE#KEY takes
+    the other. Catches: the wrong one in silence, a key that is not there, a mean alone that is refused."""
     last, mean = {"head.weight": torch.zeros(2, 3)}, {"head.weight": torch.ones(2, 3)}
-    for stored in (training(**{key: last, f"{key}_ema": mean}), {f"{key}_ema": mean}):
-        assert strip_prefixes(stored)["head.weight"].eq(1).all()
+    stored = training(**{key: last, f"{key}_ema": mean})
+    assert strip_prefixes(stored)["head.weight"].eq(float(mean_first)).all()
+    assert strip_prefixes({f"{key}_ema": mean})["head.weight"].eq(1).all()
+    torch.save(stored, tmp_path / "w.pth")
+    taken, other = (f"{key}_ema", key) if mean_first else (key, f"{key}_ema")
+    assert read_checkpoint(tmp_path / "w.pth")[1] == [f"its {taken} is taken; for another: w.pth#{other}"]
+    weights, remarks = read_checkpoint(tmp_path / f"w.pth#{other}")
+    assert weights["head.weight"].eq(float(not mean_first)).all()
+    assert remarks == []
+    with pytest.raises(UserError, match=f"no weights under teacher, but under {taken} and {other}"):
+        read_weights(tmp_path / "w.pth#teacher")
+    assert place_of(f"vit_nano={tmp_path}/w.pth#{other}") == place_of(f"{tmp_path}/w.pth") == tmp_path / "w.pth"
+
+
+def red() -> nn.Module:
+    return RedNet((1, 2, 0, 0), num_classes=0, global_pool="", stem_width=16, channels=(16, 32, 64, 128))
+
+
+def agent() -> nn.Module:
+    sizes = Sizes(embed_dim=18, depth=3, num_heads=9, hidden=36, dropout=0.0)
+    return AgentCNN(sizes, AgentShape(norm="pre"), num_classes=5, stem_width=6)
+
+
+OFFICIAL: dict[str, tuple[str, Callable[[Load], nn.Module], Callable[[dict[str, Tensor]], Any]]] = {
+    "CiT": ("cit_tiny", lambda golden: aligned(golden)[0], lambda weights: training(model=weights)),
+    "DHVT": ("dhvt_model_p4", lambda _: tiny(4), lambda weights: training(model=weights, model_ema={})),
+    "RedNet by mmcls": (
+        "rednet_tiny",
+        lambda _: red(),
+        lambda weights: {"meta": {}, "state_dict": prefixed("backbone.", weights)},
+    ),
+    "RedNet by Co-advise": (
+        "rednet_tiny",
+        lambda _: red(),
+        lambda weights: {"state_dict": prefixed("module.model.", weights)},
+    ),
+    "agent": ("boot_agent_reslike_convsl_prenorm", lambda _: agent(), lambda weights: training(model=weights)),
+    "agent beside a ViT": (
+        "boot_agent_reslike_convsl_prenorm",
+        lambda _: agent(),
+        lambda weights: training(
+            model={**prefixed("models.cnn.", weights), "models.vit.cls_token": torch.ones(1, 1, 18)}
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", OFFICIAL)
+def test_every_tensor_of_an_official_file_is_taken(golden: Load, tmp_path: Path, layout: str) -> None:
+    """By `--init`, by the names that its authors gave. Catches: a family whose own translation is never called."""
+    name, build, wrap = OFFICIAL[layout]
+    weights = golden(name).part("w/")
+    network = build(golden)
+    torch.save(wrap(weights), tmp_path / "w.pth")
+    (taken,) = [line for line in initialize(network, str(tmp_path / "w.pth")) if "tensors taken" in line]
+    counts = sum(key.endswith("num_batches_tracked") for key in network.state_dict())
+    found, there, *_ = (int(word) for word in taken.split() if word.isdigit())
+    assert found >= there - counts
+    assert found >= len(weights) - counts
+
+
+@pytest.mark.parametrize("prefix", ["backbone.", "model.", "module."])
+def test_an_official_rednet_is_a_teacher(tmp_path: Path, prefix: str) -> None:
+    """rednet26=FILE with the names of mmcls and of Co-advise. Catches: a file that is refused though all is there."""
+    torch.manual_seed(0)
+    net = timm.create_model("rednet26", num_classes=7).eval()
+    stored = {}
+    for key, value in net.state_dict().items():
+        official = f"stem.{key[6:]}" if key.startswith("conv1.") else key
+        official = official.replace("fc.", "head.fc.") if key.startswith("fc.") else f"{prefix}{official}"
+        stored[official] = value
+    torch.save({"state_dict": stored}, tmp_path / "w.pth")
+    x = torch.randn(1, 3, 64, 64)
+    assert torch.equal(open_teacher(f"rednet26={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
 
 
 def test_other_objects_are_refused_by_name(tmp_path: Path) -> None:

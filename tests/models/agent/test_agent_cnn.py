@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from boot_names import AGENT, both, renamed
-from boot_names import agent as ours
+from boot_names import both, renamed
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from networks import BACKENDS, error, random_images, task
 from slowly import slow_but
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
-from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, ResStem, Sizes
+from viticulture.models.agent.agent_cnn import OFFICIAL, AgentCNN, AgentShape, ResStem, Sizes
+from viticulture.models.agent.agent_cnn import by_own_names as ours
 from viticulture.models.agent.for_student import agent_for, sizes_of
 from viticulture.models.students import count, create_student, matching
 from viticulture.models.taps import Taps
@@ -106,7 +106,7 @@ def test_its_gradients_are_the_official_ones(golden: Load) -> None:
 
     gradients = {name: parameter.grad for name, parameter in agent.named_parameters() if parameter.grad is not None}
     lengths = {
-        renamed(name.removeprefix("models.cnn."), AGENT): length
+        renamed(name.removeprefix("models.cnn."), OFFICIAL): length
         for name, length in data.about["config"]["grad_l2_norms"].items()
         if name.startswith("models.cnn.")
     }

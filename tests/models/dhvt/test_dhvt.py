@@ -17,9 +17,8 @@ from formula_fill import fill, image
 from networks import check_gradients, check_one_graph, error, random_images, randomized, tiny
 from slowly import slow_but
 from viticulture.errors import UserError
-from viticulture.models.dhvt.dhvt import DHVT, Block, Parts, Shape
+from viticulture.models.dhvt.dhvt import DHVT, Block, Parts, Shape, checkpoint_filter_fn
 from viticulture.models.dhvt.layers import DAFF, HIMHSA, SOPE, Pointwise
-from viticulture.models.dhvt.registered import checkpoint_filter_fn
 from viticulture.models.students import count
 
 Load = Callable[[str], Golden]

@@ -11,6 +11,7 @@ Equal to the authors' code. It departs from the paper in two things, and so do w
 blocks with BatchNorm behind their layers exist. Maps are channels-last, so that 1x1 convolutions are linear layers.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -304,3 +305,38 @@ class AgentCNN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(images))
+
+
+OFFICIAL = (
+    (r"^input_proj\.", "stem."),
+    (r"^layers\.", "blocks."),
+    (r"\.cnn_block\.conv\.", ".conv."),
+    (r"\.cnn_block\.", ".conv."),
+    (r"\.mlp_block\.conv(\d)\.", r".mlp.fc\1."),
+    (r"^bn\.", "norm."),
+    (r"^linear\.", "head."),
+)
+"""Names in github.com/zhfeing/Bootstrapping-ViTs-pytorch -> ours."""
+
+
+def checkpoint_filter_fn(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Return weights as the model names and shapes them, out of a checkpoint of the authors' or of ours.
+
+    Where a ViT stands beside the agent, the agent is taken.
+    """
+    agent = {name.removeprefix("models.cnn."): x for name, x in state.items() if name.startswith("models.cnn.")}
+    return by_own_names(agent or state)
+
+
+def by_own_names(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return arrays of the authors' agent, such as weights or gradients, as `AgentCNN` names and shapes them."""
+    ours = {}
+    for name, x in arrays.items():
+        if re.search(r"mlp_block\.conv\d\.weight", name):
+            x = x[:, :, 0, 0]  # a 1x1 convolution
+        elif name.endswith("cnn_block.conv.weight"):
+            x = x.flatten(2)  # kernel positions row by row
+        for theirs, own in OFFICIAL:
+            name = re.sub(theirs, own, name)
+        ours[name] = x
+    return ours

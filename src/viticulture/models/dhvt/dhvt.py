@@ -220,3 +220,16 @@ def init_linear(layer: nn.Linear) -> nn.Linear:
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     return layer
+
+
+def checkpoint_filter_fn(state: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:
+    """Weights as the model names them, out of a checkpoint of the authors' or of ours.
+
+    The names agree; kernels of 1x1 convolutions become matrices.
+    """
+    weights: dict[str, Tensor] = state.get("model", state)
+    ours = model.state_dict()
+    return {
+        name: weight.flatten(1) if weight.ndim == 4 and name in ours and ours[name].ndim == 2 else weight
+        for name, weight in weights.items()
+    }

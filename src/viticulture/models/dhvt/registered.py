@@ -23,12 +23,12 @@ from dataclasses import fields, replace
 from typing import Any
 
 from timm.models import build_model_with_cfg
-from torch import Tensor, nn
+from torch import nn
 
 from ...errors import unknown
 from ..registering import register, timm_config
 from .ablations import ATTENTIONS, FEED_FORWARDS, PATCH_EMBEDS, Positions
-from .dhvt import DHVT, Parts, Shape
+from .dhvt import DHVT, Parts, Shape, checkpoint_filter_fn
 
 PAPER = {
     "dhvt_tiny_cifar_patch4": Shape(4, embed_dim=192, num_heads=4),
@@ -95,19 +95,6 @@ def _choose(kind: str, name: str, choices: Mapping[str, Callable[..., nn.Module]
     if name not in choices:
         raise unknown(kind, name, choices)
     return choices[name]
-
-
-def checkpoint_filter_fn(state: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """Weights as the model names them, out of a checkpoint of the authors' or of ours.
-
-    The names agree; kernels of 1x1 convolutions become matrices.
-    """
-    weights: dict[str, Tensor] = state.get("model", state)
-    ours = model.state_dict()
-    return {
-        name: weight.flatten(1) if weight.ndim == 4 and name in ours and ours[name].ndim == 2 else weight
-        for name, weight in weights.items()
-    }
 
 
 MADE_FOR = {"cifar": (100, 32), "domain": (345, 224), "imagenet": (1000, 224)}

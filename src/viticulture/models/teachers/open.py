@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import nn
 
 from ...errors import UserError, unknown
 from ...text import tell
 from ..task import Task
-from ..weights.checkpoint_keys import encoder
+from ..weights.checkpoint_keys import encoder, own_names
 from ..weights.files import fetch, find_weights, load, read_weights
 
 
@@ -47,6 +48,8 @@ def _from_file(architecture: str, file: Path) -> nn.Module:
     if not timm.is_model(architecture):
         raise unknown("architecture of a teacher", architecture, timm.list_models())
     weights = encoder(read_weights(file))
+    with torch.device("meta"):
+        weights = own_names(timm.create_model(architecture), weights)
     described = timm.get_pretrained_cfg(architecture)  # None for students of ours
     heads = (described and described.classifier) or "head"
     scores = weights.get(f"{heads if isinstance(heads, str) else heads[0]}.weight")

@@ -7,22 +7,27 @@
     {"state_dict": {"module.encoder_q.*"}}                                  MoCo-v2, with its projector fc.0 and fc.2
     {"state_dict": {"student.*", "auxiliary.*"}}                            a checkpoint of ours
     {"state_dict": {"model._orig_mod.*"}}                                   Lightning around a compiled network
-    {"student": {...}, "teacher": {...}}                                    the first of the two
-    {"state_dict_ema": {...}}, or "model_ema", beside the last step's       timm and DeiT: the running mean
-    {"model": {"transformer.layers.*"}}, or "models.vit.*" beside an agent  Bootstrapping ViTs, by names of its own
+    {"student": {...}, "teacher": {"backbone.*", "head.*"}}                 DINO: the teacher, as its authors do
+    {"state_dict_ema": {...}, "state_dict": {...}}                          timm: the running mean, as timm loads
+    {"model": {...}, "model_ema": {...}}                                    DeiT and DHVT: `model`, as they fine-tune
+    {"state_dict": {"backbone.*", "head.fc.*"}}                             mmcls, RedNet
+    {"model": {"transformer.layers.*"}}, or "models.vit.*" and "models.cnn.*"   Bootstrapping ViTs
 
-What stands beside the network that is kept stays under its name, so that nobody takes it for a part of it.
+FILE#KEY takes what stands under another key. What stands beside the network that is taken stays under its name.
+Where a network's module has a `checkpoint_filter_fn`, as timm's have, it translates its authors' names.
 """
 
 import re
+import sys
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...errors import UserError
 from .load_matching import State
 
-WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model", "student", "teacher")
-"""Keys under which scripts keep the weights; their running mean goes first, as in timm's loader."""
+WRAPPERS = ("state_dict_ema", "state_dict", "model", "model_ema", "teacher", "student")
+"""Keys under which scripts keep the weights; of several the first is taken, which is what their authors take."""
 AROUND = ("module.", "_orig_mod.")  # put before every name by wrappers of a whole network
 KEPT = (
     "base_encoder.",
@@ -31,9 +36,10 @@ KEPT = (
     "student.",
     "models.vit.",
     "vit.",
+    "backbone.",
 )  # put before the names of one network among several
 BESIDE = re.compile(  # what stands beside an encoder: of MAE, of MoCo with its projector, of MAE-Lite, of ours
-    r"decoder_|mask_token|head\.\d|fc\.\d|queue|(encoder_k|momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|auxiliary|guides)\."
+    r"decoder_|mask_token|head\.(\d|mlp|last_layer)|fc\.\d|queue|models\.|(encoder_k|momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|auxiliary|guides)\."
 )
 BOOTSTRAPPING = (
     (r"^pos_embed\.pos_embed$", "pos_embed"),
@@ -47,13 +53,19 @@ BOOTSTRAPPING = (
 """Names in github.com/zhfeing/Bootstrapping-ViTs-pytorch -> ours."""
 
 
-def strip_prefixes(stored: Any) -> State:
-    """The named tensors of a file's content; empty where there are none."""
-    while isinstance(stored, dict):
-        wrapper = next((key for key in WRAPPERS if isinstance(stored.get(key), dict)), None)
-        if wrapper is None:
-            break
-        stored = stored[wrapper]
+def strip_prefixes(stored: Any, key: str = "") -> State:
+    """Return the named tensors of a file's content; empty where there are none.
+
+    Args:
+        stored: what the file holds.
+        key: of WRAPPERS, whose weights are taken; empty takes the first that is there.
+
+    Raises: UserError if there is no such key.
+    """
+    while there := wrappers(stored):
+        if key and key not in there:
+            raise UserError(f"it has no weights under {key}, but under {' and '.join(there)}")
+        stored, key = stored[key or there[0]], ""
     tensors = {k: v for k, v in stored.items() if isinstance(v, Tensor)} if isinstance(stored, dict) else {}
     tensors = _without_wrappers(tensors)
     prefix = next((prefix for prefix in KEPT if any(name.startswith(prefix) for name in tensors)), "")
@@ -61,6 +73,18 @@ def strip_prefixes(stored: Any) -> State:
     beside = {name: value for name, value in tensors.items() if not name.startswith(prefix)}
     stripped = {**beside, **_without_wrappers(own)}
     return _of_bootstrapping(stripped) if "pos_embed.pos_embed" in stripped else stripped
+
+
+def wrappers(stored: Any) -> list[str]:
+    """Keys under which a file's content keeps weights, the first one that of its authors' choice."""
+    return [key for key in WRAPPERS if isinstance(stored, dict) and isinstance(stored.get(key), dict)]
+
+
+def own_names(network: nn.Module, weights: State) -> State:
+    """Weights by a network's own names, out of those of its authors' code; timm's networks load as they are."""
+    module = sys.modules[type(network).__module__]
+    rename = None if module.__name__.startswith("timm.") else getattr(module, "checkpoint_filter_fn", None)
+    return rename(weights, network) if rename else weights
 
 
 def _without_wrappers(tensors: State) -> State:

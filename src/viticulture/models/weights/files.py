@@ -31,7 +31,7 @@ from ...errors import UserError, unknown
 from ...waiting import quiet_hub, waiting
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
-from .checkpoint_keys import strip_prefixes
+from .checkpoint_keys import own_names, strip_prefixes, wrappers
 from .load_matching import State, classifiers, for_classes, grid_of, load_matching
 
 FILES = ("model.safetensors", "config.json")
@@ -195,11 +195,21 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> State:
+    """Return what `read_checkpoint` reads, without its remarks."""
+    return read_checkpoint(path)[0]
+
+
+def read_checkpoint(source: Path) -> tuple[State, list[str]]:
     """Tensors of a .safetensors file, or of a .pth file that holds nothing but weights, by their bare names; those that
     `save` wrote by the names that it gave them, as a network of a person's own may hold a `model` or a `vit`.
 
-    Raises: UserError if the file is missing, damaged, or holds Python objects.
+    Args:
+        source: FILE, or FILE#KEY for the weights under another key.
+
+    Returns: the tensors, and which of several weights they are, for the user.
+    Raises: UserError if the file is missing, damaged, holds Python objects, or has no such key.
     """
+    (path, key), remarks = file_and_key(source), list[str]()
     try:
         if path.suffix == ".safetensors":
             content = path.read_bytes()
@@ -211,7 +221,12 @@ def read_weights(path: Path) -> State:
             state = strip_prefixes(state) if written is None else state
         else:
             with torch.serialization.safe_globals([argparse.Namespace]):
-                state = strip_prefixes(torch.load(path, map_location="cpu", weights_only=True))
+                stored = torch.load(path, map_location="cpu", weights_only=True)
+            taken, *others = [key] * bool(key) or wrappers(stored) or [""]
+            remarks += [f"its {taken} is taken; for another: {path.name}#{other}" for other in others[:1]]
+            state = strip_prefixes(stored, key)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     except FileNotFoundError as error:
         raise UserError(f"there is no weights file {path}") from error
     except SafetensorError as error:
@@ -225,7 +240,7 @@ def read_weights(path: Path) -> State:
         ) from error
     if not state:
         raise UserError(f"{path} holds no weights by name")
-    return state
+    return state, remarks
 
 
 def _brief(error: BaseException) -> str:
@@ -250,16 +265,23 @@ def anchored(source: str) -> str:
     """The same source of weights for any working folder: a folder or file by its absolute path, other names as they
     are."""
     architecture, equals, file = source.partition("=")
-    path = Path(source)
+    path = file_and_key(source)[0]
     if path.is_dir() or (path.suffix in SUFFIXES and path.is_file()):
-        return str(path.absolute())
-    return f"{architecture}={Path(file).absolute()}" if equals and Path(file).is_file() else source
+        return str(Path(source).absolute())
+    return f"{architecture}={Path(file).absolute()}" if equals and file_and_key(file)[0].is_file() else source
 
 
 def place_of(source: str) -> Path:
     """The folder or file that a source of weights names, by itself or as ARCHITECTURE=FILE. Nothing may be there."""
-    path = Path(source)
-    return path if path.exists() else Path(source.partition("=")[2] or source)
+    path = file_and_key(source)[0]
+    return path if path.exists() else file_and_key(source.partition("=")[2] or source)[0]
+
+
+def file_and_key(source: str | Path) -> tuple[Path, str]:
+    """Split FILE#KEY, which names one of the weights that a file keeps, such as model_ema; the key may be missing."""
+    file, mark, key = str(source).rpartition("#")
+    named = mark and Path(file).suffix in SUFFIXES and not Path(source).exists()
+    return (Path(file), key) if named else (Path(source), "")
 
 
 def fetch(name: str) -> nn.Module:
@@ -294,7 +316,8 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
 
     Args:
         student: any network; takes the weights in place.
-        source: a run or a folder of weights, a .safetensors or .pth file, or a pretrained model (see `fetch`).
+        source: a run or a folder of weights, a .safetensors or .pth file (FILE#KEY for the weights under another key,
+            such as model_ema), or a pretrained model (see `fetch`).
         blocks: take so many leading blocks and what comes before them; None takes all that fits.
         classes: names of those that the student tells apart, in the order of its logits; empty takes a head of their
             number, whatever it tells apart.
@@ -303,6 +326,7 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
     Raises: UserError if the source cannot be read, if nothing but the head fits, or if there are no such blocks.
     """
     folder, grid, known = find_weights(source) or _around(Path(source)), None, ()
+    remarks: list[str] = []
     if folder is not None:
         theirs, config = read_weights(folder / FILES[0]), read_config(folder)
         if config.get("dense"):  # of a detector or a segmenter its student; what is around it stays under its name
@@ -310,14 +334,14 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
         with torch.device("meta"):
             grid = grid_of(_built(config, folder / FILES[1], len(theirs))[0])
         known = config["pretrained_cfg"].get("label_names")
-    elif Path(source).suffix in SUFFIXES:
-        theirs = read_weights(Path(source))
+    elif file_and_key(source)[0].suffix in SUFFIXES:
+        theirs, remarks = read_checkpoint(Path(source))
     else:
         net: Any = fetch(source)
         theirs, grid, known = net.state_dict(), grid_of(net), net.pretrained_cfg.get("label_names")
     names = [*map(str, known or ())] if blocks is None else []  # else their head is not taken
-    theirs, remarks = for_classes(student, theirs, names, classes)
-    return [f"started from {source}", *load_matching(student, theirs, grid, blocks), *remarks]
+    theirs, moved = for_classes(student, own_names(student, theirs), names, classes)
+    return [f"started from {source}", *remarks, *load_matching(student, theirs, grid, blocks), *moved]
 
 
 def _around(file: Path) -> Path | None:
