@@ -14,7 +14,8 @@ import pytest
 from PIL import ExifTags, Image
 
 from viticulture.data import decode as module
-from viticulture.data.decode import Unreadable, decode, image_size
+from viticulture.data.channels import RGB
+from viticulture.data.decode import Unreadable, decode, image_size, orientation_of
 
 
 def stripes(height: int = 20, width: int = 30) -> np.ndarray:
@@ -169,6 +170,66 @@ def test_large_jpegs_are_decoded_smaller_and_keep_their_size_on_record() -> None
     assert difference.mean() < 2  # gray levels; JPEG noise
     file.seek(0)
     assert decode(file, "x", shrink=400).image.size == (800, 1200)
+
+
+def with_chunks(png: bytes, *chunks: bytes, before: bytes = b"IDAT") -> bytes:
+    """A PNG with further chunks before one of its own."""
+    place = png.index(before) - 4
+    return png[:place] + b"".join(chunks) + png[place:]
+
+
+def chunk(kind: bytes, body: bytes, wrong: int = 0) -> bytes:
+    """A chunk of a PNG; `wrong` is added to its checksum."""
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", (zlib.crc32(kind + body) + wrong) % 2**32)
+
+
+LONG = b"x" * 3_000_000
+EXTRAS = {
+    "profile of 3 MB": chunk(b"iCCP", b"name\0\0" + zlib.compress(LONG)),
+    "profile packed in another way": chunk(b"iCCP", b"name\0\1"),
+    "profile without an end": chunk(b"iCCP", b"name"),
+    "packed text of 3 MB": chunk(b"zTXt", b"prompt\0\0" + zlib.compress(LONG)),
+    "international text of 3 MB": chunk(b"iTXt", b"prompt\0\1\0\0\0" + zlib.compress(LONG)),
+    "texts of 66 MB": chunk(b"tEXt", b"prompt\0" + LONG) * 22,
+    "checksum of a text": chunk(b"tEXt", b"Author\0me", wrong=1),
+    "checksum of a time": chunk(b"tIME", bytes(7), wrong=1),
+}
+
+
+@pytest.mark.parametrize("before", [b"IDAT", b"IEND"])
+@pytest.mark.parametrize("case", EXTRAS)
+def test_what_a_png_holds_besides_pixels_does_not_hinder_it(case: str, before: bytes) -> None:
+    """The same pixels as without it, by every way that reads a file, also of 16 bits and turned by a tag. Fails if
+    Pillow's limits of a profile or a text refuse an image, or if the tag is lost with them."""
+    exif = Image.Exif()
+    exif[274] = 6
+    plain = saved(Image.fromarray(stripes()), exif=exif).getvalue()
+    np.testing.assert_array_equal(
+        seen(io.BytesIO(with_chunks(plain, EXTRAS[case], before=before))), seen(io.BytesIO(plain))
+    )
+    file = io.BytesIO(with_chunks(plain, EXTRAS[case], before=before))
+    assert orientation_of(file, "x", RGB) == 6
+    deep = saved(Image.fromarray(np.arange(600, dtype=np.uint16).reshape(20, 30) * 100)).getvalue()
+    np.testing.assert_array_equal(
+        seen(io.BytesIO(with_chunks(deep, EXTRAS[case], before=before))), seen(io.BytesIO(deep))
+    )
+
+
+def test_damage_of_an_image_is_not_called_no_image() -> None:
+    """Fails if a photograph with a broken header is said to be something else, or if a wrong checksum of what pixels
+    depend on is passed over."""
+    png = saved(Image.fromarray(stripes()).quantize(8)).getvalue()
+    place = png.index(b"PLTE") + 5
+    for data in (
+        png[:20] + b"\xff" + png[21:],  # of the header
+        png[:place] + bytes([png[place] ^ 255]) + png[place + 1 :],  # a color
+        with_chunks(png, chunk(b"tRNS", bytes(8), wrong=1)),
+        saved(Image.fromarray(stripes()), "BMP").getvalue()[:14] + bytes(40),
+        saved(Image.fromarray(stripes()), "JPEG").getvalue()[:12],
+    ):
+        for read in (decode, image_size):
+            with pytest.raises(Unreadable, match=r"x: (broken|truncated)"):
+                read(io.BytesIO(data), "x")
 
 
 BROKEN = {

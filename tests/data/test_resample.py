@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cutting and resizing agrees with Pillow, one image at a time and as matrices."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -107,6 +110,38 @@ def test_squeezing_is_pillows_within_a_level(shape: tuple[int, int]) -> None:
     assert found.flags.c_contiguous
     assert found.shape == (16, 16, 3)
     assert np.abs(found.astype(int) - wanted).max() <= 1
+
+
+@pytest.mark.parametrize("shape", [(20_001, 1), (1, 20_001), (3, 9_999), (100_000, 30)])
+def test_a_strip_is_averaged_before_it_is_squeezed(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the filter gets has at most 64 times the pixels of the result's side, or of its own shorter one, each way,
+    and the result is Pillow's within a level. Fails if a strip of few pixels takes memory for [H, S] or for the filter,
+    if a last part is dropped, or if rows and columns change places."""
+    along = np.linspace(0, 9, max(shape))
+    wave = (128 + 100 * np.sin(along)).astype(np.uint8)
+    pixels = np.repeat((wave[:, None] if shape[0] > shape[1] else wave[None]), min(shape), int(shape[0] > shape[1]))
+    pixels = np.stack([pixels, 255 - pixels, pixels // 2], axis=-1)
+    seen: list[torch.Size] = []
+
+    def watched(image: Tensor, **options: Any) -> Tensor:
+        seen.append(image.shape[2:])
+        return interpolate(image, **options)
+
+    interpolate = F.interpolate
+    monkeypatch.setattr(F, "interpolate", watched)
+    squeezed = squeeze(pixels, 8)
+    assert max(seen[0]) <= 64 * max(8, min(shape))
+    pillow = np.asarray(Image.fromarray(pixels).resize((8, 8), Image.Resampling.BICUBIC))
+    assert np.abs(squeezed.astype(int) - pillow).max() <= 2
+
+
+@pytest.mark.parametrize("shape", [(512, 1), (1, 512), (640, 10)])
+def test_a_shape_of_64_to_1_is_no_strip(shape: tuple[int, int]) -> None:
+    """The bits of plain resizing. Fails if common shapes change in the last gray level."""
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    plain = F.interpolate(image, size=(8, 8), mode="bicubic", antialias=True)[0].permute(1, 2, 0).numpy()
+    np.testing.assert_array_equal(squeeze(pixels, 8), plain)
 
 
 def test_boxes_end_on_pixels_inside_the_image() -> None:

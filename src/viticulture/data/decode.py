@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ from ..errors import UserError
 from . import bands
 from .channels import AS_THEY_ARE, RGB, Levels, PixelFormat, Unfit, as_picture, other_channels, spread
 from .deep import BITS, deep_values, is_deep, is_signed, of_known_range
-from .deep_png import kept_of, loaded, on_white, values_and_opacity
+from .deep_png import kept_of, loaded, on_white, values_and_opacity, without_extras
 from .orientation import SIDEWAYS, exif_orientation, turned
 
 MAX_PIXELS = 178_956_970
@@ -53,6 +53,7 @@ Decoded = NDArray[Any] | Image.Image
 DECODED = np.ndarray, Image.Image
 """The same for `isinstance`, which tells it from an open file."""
 
+_T = TypeVar("_T")
 Reader = Callable[[BinaryIO], NDArray[Any]]
 _SHAPE_BY_HEADER: dict[Reader, Callable[[BinaryIO], tuple[int, ...]]] = {
     bands.npy_values: bands.npy_shape,
@@ -131,7 +132,7 @@ def decode(
         if (read := _reader(file, pixel_format)) is not None:
             pixel_format.check(_SHAPE_BY_HEADER[read](file))  # before what is of no use fills the memory
             return _numbers(read(file), pixel_format)
-        return _picture(_open(file, name), shrink, pixel_format)
+        return _in_spite_of_extras(file, lambda plain: _picture(_open(plain, name), shrink, pixel_format))
 
 
 @contextmanager
@@ -254,11 +255,30 @@ def image_size(file: BinaryIO | Decoded, name: str) -> tuple[int, int]:
         if not isinstance(file, Image.Image) and (read := _reader(file, AS_THEY_ARE)) is not None:
             height, width = _SHAPE_BY_HEADER[read](file)[:2]
             return height, width
-        opened = file if isinstance(file, Image.Image) else _open(file, name)
+        opened = file if isinstance(file, Image.Image) else _in_spite_of_extras(file, lambda f: _open(f, name))
         width, height = opened.size
         # TIFF's sizes come upright from Pillow already.
         sideways = opened.format != "TIFF" and exif_orientation(opened) in SIDEWAYS
     return (width, height) if sideways else (height, width)
+
+
+def load_picture(file: BinaryIO, name: str) -> Image.Image:
+    """Pillow's picture of a file as it is, neither turned nor converted, loaded.
+
+    Raises: Unreadable.
+    """
+    with _naming(name):
+        return _in_spite_of_extras(file, lambda plain: loaded(_open(plain, name)))
+
+
+def _in_spite_of_extras(file: BinaryIO, read: Callable[[BinaryIO], _T]) -> _T:
+    """What is read of a file; of a PNG without its profile and texts where it cannot be read with them."""
+    try:
+        return read(file)
+    except Exception:
+        if (plain := without_extras(file)) is None:
+            raise
+        return read(plain)
 
 
 def _open(file: BinaryIO, name: str) -> Image.Image:
@@ -271,6 +291,7 @@ def _open(file: BinaryIO, name: str) -> Image.Image:
     try:
         image = Image.open(file, formats=_formats())
     except UnidentifiedImageError:
+        _raise_damage(file, start)
         raise Unreadable(name, f"not an image (begins with {repr(start)[1:]})") from None
     except Image.DecompressionBombError:
         raise Unreadable(name, f"more than {MAX_PIXELS:,} pixels") from None
@@ -278,6 +299,15 @@ def _open(file: BinaryIO, name: str) -> Image.Image:
     if width * height > MAX_PIXELS:
         raise Unreadable(name, f"{width} x {height} is more than {MAX_PIXELS:,} pixels")
     return image
+
+
+def _raise_damage(file: BinaryIO, start: bytes) -> None:
+    """Raise what a format finds wrong with a file that begins as its own do; Pillow says of it that none knows it."""
+    for name in _formats():
+        make, accepts = Image.OPEN[name]
+        if accepts is not None and accepts(start) is True:
+            file.seek(0)
+            make(file, "")
 
 
 @cache
@@ -297,7 +327,11 @@ def orientation_of(file: BinaryIO, name: str, pixel_format: PixelFormat) -> int:
     Raises: Unreadable.
     """
     with _naming(name):
-        return 1 if _reader(file, pixel_format) is not None else exif_orientation(_open(file, name))
+        return (
+            1
+            if _reader(file, pixel_format) is not None
+            else _in_spite_of_extras(file, lambda plain: exif_orientation(_open(plain, name)))
+        )
 
 
 def _rgb(image: Image.Image) -> Image.Image:

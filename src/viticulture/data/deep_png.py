@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PNGs of 16 bits, whose colors Pillow loads with the upper 8: what it drops stays with the picture."""
+"""What Pillow does not do for PNGs.
+
+Colors of 16 bits it loads with the upper 8: what it drops stays with the picture. A profile or text of over 1 MB, or a
+wrong checksum of these, stops it: such chunks do not change pixels, and are left out.
+"""
+
+import io
+import zlib
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +22,30 @@ _WHITE = 65535
 """Of 16 bits; of opacity: whole."""
 _KEPT = "viticulture"
 """Key in `Image.info`, where it goes with the picture into other processes."""
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_OF_PIXELS = (b"tRNS", b"acTL", b"fcTL", b"fdAT")
+"""Ancillary chunks that pixels depend on."""
+_OF_ORIENTATION = (b"eXIf", b"iTXtXML:com.adobe.xmp\0", b"tEXtRaw profile type exif\0", b"zTXtRaw profile type exif\0")
+"""How those chunks begin that may say how the camera was held."""
+
+
+def without_extras(file: BinaryIO) -> BinaryIO | None:
+    """A PNG without the chunks that concern neither its pixels nor its orientation; None where it has no such chunk,
+    and for any other file. An orientation whose checksum is wrong is left out, too."""
+    file.seek(0)
+    if file.read(len(_SIGNATURE)) != _SIGNATURE:
+        return None
+    parts, dropped = [_SIGNATURE], False
+    while len(head := file.read(8)) == 8:
+        length, kind = int.from_bytes(head[:4], "big"), head[4:]
+        body, check = file.read(length), file.read(4)
+        if kind[0] & 0x20 and kind not in _OF_PIXELS:  # a small first letter: ancillary
+            sound = zlib.crc32(kind + body).to_bytes(4, "big") == check
+            if not (sound and (kind + body[:32]).startswith(_OF_ORIENTATION)):
+                dropped = True
+                continue
+        parts += [head, body, check]
+    return io.BytesIO(b"".join(parts)) if dropped else None
 
 
 def loaded(image: Image.Image) -> Image.Image:

@@ -13,7 +13,7 @@
     a .npz, medmnist:NAME           MedMNIST's arrays (medmnist.py)
     hf:owner/name                   Hugging Face data sets (hugging_face.py)
     *.parquet                       path and label, or images as Hugging Face keeps them (parquet.py)
-    *.tar                           WebDataset shards (webdataset.py)
+    *.tar                           WebDataset shards, or tars of such a folder (webdataset.py)
     python:my_module.open_scans     a function of one's own that gives a `Source` (own.py)
     an object of a Python program   a torch Dataset, a data frame, arrays (objects.py)
 
@@ -42,7 +42,6 @@ def open_source(data: Any) -> Source:
     from .sources import hugging_face as hub
     from .sources import tiny_imagenet as tiny
     from .sources import torchvision_sets as named
-    from .sources import webdataset as shards
 
     if not isinstance(data, (str, Path)):
         from .sources import objects
@@ -63,7 +62,7 @@ def open_source(data: Any) -> Source:
         if text.endswith("/*") and Path(text[:-2]).expanduser().is_dir():
             return folders.open_folder(Path(text[:-2]).expanduser(), deeper=1)
         if ".tar" in text and _PATTERN.search(text):
-            return shards.open_shards(text)
+            return folders.open_tars(text)
     path = Path(data)
     try:
         path = path.expanduser()
@@ -82,7 +81,7 @@ def open_source(data: Any) -> Source:
             ".zip": folders.open_zip,
             ".csv": listing.open_csv,
             ".tsv": listing.open_csv,
-            ".tar": shards.open_shards,
+            ".tar": folders.open_tars,
             ".parquet": parquet.open_parquet,
             ".txt": path_lists.open_lists,
             ".json": json_lists.open_json,

@@ -22,6 +22,9 @@ from torch import Tensor
 
 from .transfer import send
 
+STRIP = 64
+"""Times the shorter side, and the size that is wanted, beyond which the longer side is that of a strip."""
+
 ImageBatch = Tensor | Sequence[Tensor]
 """Images as one tensor [B, C, S, S], or one by one [C, S, S]: views into a store on a CPU, which saves a copy."""
 
@@ -48,12 +51,25 @@ def resample(images: ImageBatch, boxes: Tensor, size: tuple[int, int], bicubic: 
 
 def squeeze(pixels: np.ndarray, size: int) -> np.ndarray:
     """An image as a store keeps it, [H, W, C] -> [S, S, C] uint8: the whole of it by the bicubic filter, whatever its
-    shape; within a gray level of Pillow's resize, which takes four times as long."""
+    shape; within a gray level of Pillow's resize, which takes four times as long. Of strips the longer side is averaged
+    first, as the filter's memory grows with it."""
     if pixels.shape[:2] == (size, size):
         return pixels
+    height, width = pixels.shape[:2]
+    for axis, most in enumerate((STRIP * max(size, width), STRIP * max(size, height))):
+        if pixels.shape[axis] > most:
+            pixels = _averaged(pixels, axis, most)
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     resized = F.interpolate(image, size=(size, size), mode="bicubic", antialias=True)
     return np.ascontiguousarray(resized[0].permute(1, 2, 0).numpy())
+
+
+def _averaged(pixels: np.ndarray, axis: int, count: int) -> np.ndarray:
+    """An image [H, W, C] of fewer rows (axis 0) or columns (1), each the mean of as many neighbors as another, give or
+    take one."""
+    starts = np.arange(1, count) * pixels.shape[axis] // count
+    means = [part.mean(axis) for part in np.split(pixels, starts, axis)]
+    return np.rint(np.stack(means, axis)).astype(np.uint8)
 
 
 def stacked(images: ImageBatch) -> Tensor:

@@ -5,12 +5,14 @@ import io
 import json
 import os
 import pickle
+import shutil
 import sys
 import tarfile
 import tracemalloc
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -660,6 +662,97 @@ def test_a_shard_without_an_end_is_refused(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=r"no end mark|as an uncompressed tar"):
             open_source(root)
+
+
+def test_a_tar_of_class_folders_is_read_as_the_folder_is(tmp_path: Path) -> None:
+    """Splits, classes without an image, a wrapping folder, dots in names, ./ at their begin, hard links, texts beside
+    images, what systems leave behind; in one tar, in a folder of tars whose names say splits. Fails if sorted images
+    have no labels, or if one of them is lost."""
+    root = write(tmp_path / "photos", "train/a/1.png", "train/b/2.2.png", "test/a/3.png", "test/b/4.png")
+    (root / "train/c").mkdir()
+    (root / "train/a/5.png").hardlink_to(root / "train/a/1.png")
+    write(root / "train/a", "._6.png", ".hidden/7.png")
+    (root / "train/a/1.txt").write_text("a caption")
+    plain = open_source(root)
+    for name, top in (("wrapped.tar", "photos"), ("dotted.tar", "."), ("bare.tar", "")):
+        path = tmp_path / name
+        with tarfile.open(path, "w") as file:
+            file.add(root, top or "x") if top else [file.add(each, each.name) for each in root.iterdir()]
+        source = open_source(path)
+        assert source.classes == plain.classes == ("a", "b", "c")
+        for kind in ("train", "test"):
+            ours = {label_name.rpartition("/")[2]: label for label_name, label in named(source, kind).items()}
+            assert ours == {file.rpartition("/")[2]: label for file, label in named(plain, kind).items()}
+            assert numbers(source, kind) == numbers(plain, kind)
+        assert source.notes[0] == "classes are the folders within 1 tar"
+    shards = tars(
+        tmp_path / "several",
+        ("train-0.tar", {"a/1.png": picture(1), "b/2.png": picture(2)}),
+        ("train-1.tar", {"a/1.png": picture(3)}),
+        ("test.tar", {"b/1.png": picture(4)}),
+    )
+    source = open_source(shards)
+    assert named(source, "train") == {
+        "train-0.tar/a/1.png": "a",
+        "train-0.tar/b/2.png": "b",
+        "train-1.tar/a/1.png": "a",
+    }
+    assert named(source, "test") == {"test.tar/b/1.png": "b"}
+    tars(shards, ("test.tar", {"train/b/1.png": picture(4), "test/a/2.png": picture(5)}))
+    with pytest.raises(UserError, match="names of tars say other splits than folders in them"):
+        open_source(shards)
+
+
+@pytest.mark.parametrize("size", [-1, -512, 10**6, 2**60, 2**63])
+def test_a_tar_whose_header_lies_about_a_size_is_refused(size: int, tmp_path: Path) -> None:
+    """Fails if it is walked for ever, takes the memory that it names, or ends in a traceback."""
+    path = tars(tmp_path, ("x.tar", {"a.png": picture(1), "b.png": picture(2)})) / "x.tar"
+    raw = bytearray(path.read_bytes())
+    header = raw[:512]
+    header[124:136] = (b"\xff" if size < 0 else b"\x80") + size.to_bytes(11, "big", signed=True)
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path.write_bytes(bytes(header) + bytes(raw[512:]))
+    with pytest.raises(UserError, match="cannot be read as an uncompressed tar"):
+        open_source(path)
+
+
+def test_random_damage_of_archives_is_told_or_read(tmp_path: Path) -> None:
+    """Bytes of headers changed at random. Fails if another error than ours escapes."""
+    write(tmp_path / "data", "a/1.png", "b/2.png")
+    tar = tars(tmp_path, ("x.tar", {"a/1.png": picture(1), "b/2.png": picture(2)})) / "x.tar"
+    archived = Path(shutil.make_archive(str(tmp_path / "x"), "zip", tmp_path / "data"))
+    for path in (tar, archived):
+        whole, rng = path.read_bytes(), np.random.default_rng(0)
+        for _ in range(150):
+            raw = bytearray(whole)
+            begin = 0 if path is tar else len(raw) - 400
+            for place in rng.integers(begin, begin + 400, 4):
+                raw[place] = rng.integers(0, 256)
+            path.write_bytes(bytes(raw))
+            with suppress(UserError):
+                source = open_source(path)
+                for row in range(len(source)):
+                    with suppress(Unreadable):
+                        source.read(row)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("{000..999999999}.tar", "more than 100,000 shards"),
+        ("{0..9999}{0..9999}.tar", "more than 100,000 shards"),
+        ("x{a{0..99999},b{0..99999}}.tar", "more than 100,000 shards"),
+        (f"{'{a..z}' * 9}.tar", "more than 100,000 shards"),
+        ("{0..999999999..100000}.tar", "10000 of 10000 shards do not exist"),
+        ("{0..9.tar", "is none: Unbalanced braces"),
+    ],
+)
+def test_a_pattern_of_too_many_shards_is_refused_before_it_is_written_out(pattern: str, message: str) -> None:
+    """Fails if a slip of the pen takes gigabytes and minutes, or ends in a traceback."""
+    pytest.importorskip("webdataset")
+    with pytest.raises(UserError, match=message):
+        open_source(f"nowhere/{pattern}")
 
 
 def test_missing_shards_of_a_pattern_are_told(tmp_path: Path) -> None:

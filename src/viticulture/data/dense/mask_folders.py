@@ -12,8 +12,8 @@ ignore count for nothing, and so does the value 255.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,10 @@ from PIL import Image
 from ...errors import UserError, counted, some
 from ...parallel import in_parallel
 from ..annotations import UNLABELED
-from ..decode import reason
+from ..decode import Unreadable, load_picture, reason
+from ..deep_png import kept_of
 from ..orientation import UPRIGHT, exif_orientation
+from ..sources.files import open_file
 from ..sources.folders import images_among, scan
 from .source import DenseSource, beside, check_names, images_of, split_by_folder
 
@@ -82,10 +84,10 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
 
     Raises: UserError for another size, for colors, and for values without a class.
     """
-    with _opened(path) as opened:
-        if opened.mode not in ("P", "L", "1", "I;16", "I"):
-            raise UserError(f"mask {path} holds colors ({opened.mode}); its pixels must be numbers of classes")
-        image = opened.copy()
+    image = _loaded(path)
+    if image.mode not in ("P", "L", "1", "I;16", "I"):
+        raise UserError(f"mask {path} holds colors ({image.mode}); its pixels must be numbers of classes")
+    (bits,) = [int(way[2:]) for way in kept_of(image)[0] if way in ("L;2", "L;4")] or [8]
     lying = (image.height, image.width)
     if turn in UPRIGHT and exif_orientation(image) == 1 and (lying != size or lying[0] == lying[1]):
         image = image.transpose(UPRIGHT[turn])
@@ -97,7 +99,7 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
     if image.mode == "1":
         pixels = pixels.astype(np.uint8)
     elif image.mode == "L":
-        pixels = pixels // (255 // (2 ** _bits(path) - 1))  # Pillow stretches fewer bits to 0 to 255
+        pixels = pixels // (255 // (2**bits - 1))  # Pillow stretches fewer bits to 0 to 255
     highest = int(pixels.max(initial=0))
     if highest > 255:
         raise UserError(f"mask {path} holds the value {highest}; at most {MOST_CLASSES} classes are told apart")
@@ -108,23 +110,14 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
     return classes
 
 
-def _bits(path: Path) -> int:
-    """Bits of a pixel, as a PNG's header says; 8 of any other file."""
-    with path.open("rb") as file:
-        header = file.read(25)
-    return header[24] if header.startswith(b"\x89PNG") else 8
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """A mask's file. Raises: UserError for whatever Pillow makes of a broken one, or of too many pixels."""
+def _loaded(path: Path) -> Image.Image:
+    """A mask's file, decoded as an image's is. Raises: UserError where it cannot be."""
     try:
-        with Image.open(path) as image:
-            yield image
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"cannot read mask {path}: {reason(error)}") from error
+        with open_file(path) as file:
+            return load_picture(file, str(path))
+    except (OSError, Unreadable) as error:
+        why = error.reason if isinstance(error, Unreadable) else reason(error)
+        raise UserError(f"cannot read mask {path}: {why}") from error
 
 
 def _folders(root: Path) -> list[Path]:
@@ -174,7 +167,8 @@ def _by_color(root: Path, masks: Sequence[Path]) -> dict[int, str]:
 def _painted(mask: Path) -> dict[int, str]:
     """Values of an indexed mask, but for 255, and their colors; empty of any other, and of one that cannot be read,
     which is told where it is read."""
-    with suppress(UserError), _opened(mask) as image:
+    with suppress(UserError):
+        image = _loaded(mask)
         if image.mode == "P" and (colors := image.getpalette()):
             held = [value for value, count in enumerate(image.histogram()[:UNLABELED]) if count]
             colors += [0] * (3 * UNLABELED - len(colors))  # a palette may be short

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files inside zip and tar archives, read in place: nothing is unpacked, so nothing can be written anywhere.
 
-A member of a zip is inflated only as far as the size that the archive declares for it, and not at all above
-`MAX_MEMBER_BYTES`; its checksum is verified.
+A member of a zip is inflated only as far as the size that the archive declares for it, and its checksum is verified;
+none above `MAX_MEMBER_BYTES` is read.
 """
 
 import io
@@ -20,7 +20,7 @@ from ...errors import UserError
 from .source import Reader
 
 MAX_MEMBER_BYTES = 2**29
-"""Largest file that is read out of a zip; more is taken for a zip bomb."""
+"""Largest file that is read out of an archive; more is taken for a zip bomb."""
 _UTF_8, _WINDOWS = 0x800, 0  # a flag of a member of a zip; the system that made it
 
 
@@ -78,8 +78,7 @@ class ZipReader(Reader):
 
     def open(self, i: int) -> BinaryIO:
         span = self.spans[i]
-        if max(span.size, span.packed) > MAX_MEMBER_BYTES:
-            raise OSError(f"unpacks to more than {MAX_MEMBER_BYTES:,} bytes")
+        _check_size(span)
         # A local header has 30 bytes, the last four of which count the name and the extra field that follow.
         name, extra = struct.unpack("<HH", self.archive.read(span.offset + 26, 4))
         data = self.archive.read(span.offset + 30 + name + extra, span.packed)
@@ -106,6 +105,7 @@ class TarReader(Reader):
 
     def open(self, i: int) -> BinaryIO:
         number, span = self.spans[i]
+        _check_size(span)
         return io.BytesIO(self.archives[number].read(span.offset, span.size))
 
 
@@ -117,7 +117,7 @@ def zip_spans(path: Path) -> tuple[list[Span], list[str]]:
     try:
         with zipfile.ZipFile(path) as file:
             members = file.infolist()
-    except (zipfile.BadZipFile, OSError, NotImplementedError, UnicodeDecodeError) as error:
+    except Exception as error:  # the library raises half a dozen kinds, and of damage whatever comes of it
         raise UserError(f"{path} cannot be read as a zip: {error}") from error
     spans = {}
     for member in members:
@@ -134,27 +134,43 @@ def zip_spans(path: Path) -> tuple[list[Span], list[str]]:
 
 
 def tar_spans(path: Path) -> Iterator[Span]:
-    """The files of an uncompressed tar.
+    """The files of an uncompressed tar, hard links among them, and its folders, whose names end with a slash.
 
     Raises: UserError if it is compressed, damaged, cut off, or still being written.
     """
-    end = 0
+    end, files = 0, dict[str, Span]()
     try:
+        length = path.stat().st_size
         with tarfile.open(path, "r:") as file:
             for member in file:
                 end = file.offset
-                if member.isreg():
-                    yield Span(member.name, member.offset_data, member.size, member.size)
+                if member.size < 0 or member.offset_data + member.size > length:
+                    raise OSError(f"the size of {member.name} is {member.size:,} bytes, the tar's {length:,}")
+                if member.issparse():
+                    raise OSError(f"{member.name} is stored as a sparse file; unpack the tar and name the folder")
+                if member.isdir():
+                    yield Span(f"{member.name}/", member.offset_data, 0, 0)
+                elif member.isreg():
+                    files[member.name] = Span(member.name, member.offset_data, member.size, member.size)
+                    yield files[member.name]
+                elif member.islnk() and member.linkname in files:
+                    yield files[member.linkname]._replace(name=member.name)
         with path.open("rb") as raw:
             raw.seek(end)
             closed = raw.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except Exception as error:  # the library raises its own kinds, and of damage whatever comes of it
         raise UserError(f"{path} cannot be read as an uncompressed tar: {error}") from error
     if not closed:  # tarfile stops there without a word
         raise UserError(
             f"{path} has no end mark behind its last file: it is still being written, was cut off or is damaged; wait"
             " for it, or fetch it again"
         )
+
+
+def _check_size(span: Span) -> None:
+    """Raises: OSError for a member that is too large to be an image."""
+    if max(span.size, span.packed) > MAX_MEMBER_BYTES:
+        raise OSError(f"unpacks to more than {MAX_MEMBER_BYTES:,} bytes")
 
 
 def _path(member: zipfile.ZipInfo) -> str:

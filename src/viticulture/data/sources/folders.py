@@ -86,7 +86,7 @@ def open_folder(path: Path, deeper: int = 0) -> Source:
     kept_paths = {image.path for image in images}
     others = [file.path for file in files if file.path not in kept_paths]
     if not images and any(other.endswith(".tar") for other in others):
-        return shards.open_shards(path)
+        return open_tars(path)
     if not images and any(other.endswith((".parquet", ".arrow")) for other in others):
         return hub.open_local(path)
     root = str(path.resolve())
@@ -111,6 +111,11 @@ def open_zip(path: Path) -> Source:
     others = [span.name for span in spans if span.name not in wanted]
     folders = [folder for folder in folders if _wanted(folder)]
     return _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
+
+
+def open_tars(data: str | Path) -> Source:
+    """Open WebDataset shards, or tars of such a folder: a file, a folder of them, or a pattern of file names."""
+    return shards.open_shards(data, arrange, _wanted)
 
 
 def images_among(files: Sequence[File]) -> list[File]:
