@@ -208,10 +208,10 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
     has ended, and return the same run without a word.
     """
     from ..report.terminal import bar, introduce
-    from ..training.processes import is_leader, the_first_works
+    from ..training.processes import the_first_works
     from ..training.run import fit
 
-    if is_leader():
+    if session.leads:
         introduce(session)
     try:
         if trial is not None:
@@ -219,7 +219,7 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
             session = trial.settle(session)
         fit(session, bar(session), after_epoch=Shown(session.run.path).draw, more=callbacks)
         with the_first_works():
-            if is_leader():
+            if session.leads:
                 measure(session.run, session.dataset)
                 session.run.update(status="finished")  # last: a kill before this is made good by resume
     except KeyboardInterrupt as stop:
