@@ -52,7 +52,7 @@ def own_random_state() -> Iterator[None]:
         with torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ()):
             yield
     finally:
-        if torch.cuda.is_initialized() and not on_gpu:
+        if torch.cuda.is_initialized() and not on_gpu:  # type: ignore[no-untyped-call]
             torch.cuda.manual_seed_all(seed)  # as the program's first use of a GPU would have
         _training.release()
 
