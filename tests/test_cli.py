@@ -169,6 +169,53 @@ def test_a_reader_who_has_seen_enough_ends_a_list_without_a_word() -> None:
     assert "Broken pipe" not in said
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full, by Linux's /dev/full")
+@pytest.mark.parametrize(
+    ("streams", "status", "words"),
+    [
+        (">/dev/full", 2, "cannot write to standard output: No space left on device"),
+        (">&-", 2, ""),
+        ("2>&-", 0, ""),
+        ("2>/dev/full", 0, ""),
+        (">&- 2>&-", 2, ""),
+        ("<&- >&- 2>/dev/full", 2, ""),
+    ],
+)
+def test_a_list_that_cannot_be_printed_ends_without_a_traceback(streams: str, status: int, words: str) -> None:
+    """Catches: Python's own complaints of a closed or full output, its exit status 120, and a list that is lost with
+    status 0; standard error that is needed for what is printed elsewhere."""
+    program = shlex.join([sys.executable, "-m", "viticulture", "recipes"])
+    done = subprocess.run(["bash", "-c", f"{program} {streams}"], capture_output=True, text=True)
+    assert done.returncode == status
+    assert done.stderr == (f"error: {words}; send it to another place\n" if words else "")
+    assert bool(done.stdout) == (status == 0)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full, by Linux's /dev/full")
+@pytest.mark.parametrize("stderr", ["full", "closed", "never open"])
+def test_a_training_goes_on_whatever_cannot_be_printed(
+    stderr: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a daemon, or where a log's disk is full. Catches: a line, a bar or a table that ends the training."""
+    with Path("/dev/full").open("w") as full, Path(os.devnull).open("w") as closed:
+        closed.close()
+        monkeypatch.setattr(sys, "stderr", {"full": full, "closed": closed}.get(stderr))
+        monkeypatch.setattr(sys, "stdout", None)
+        assert main(["train", "digits", *FAST, "--out", str(tmp_path / "run")]) == 0
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # for what it still holds
+    assert viticulture.open(tmp_path / "run").facts["status"] == "finished"
+
+
+def test_a_process_without_standard_streams_gives_their_numbers_to_no_file() -> None:
+    """Catches: a run's file that is opened as number 2, to which libraries in C write their warnings."""
+    program = (
+        "import os; from viticulture.cli import _open_standard_streams; [os.close(i) for i in range(3)]; "
+        "_open_standard_streams(); opened = os.open('/', os.O_RDONLY); os._exit(opened + 100 * os.get_inheritable(2))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode >= 103
+
+
 def test_recipes_begin_with_the_defaults_and_are_named_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Fails if a name is cut where a terminal is narrow, or if beginners read the papers' recipes first."""
     sheet = viticulture.recipes()

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`train` as a Python program calls it: objects as data, callbacks, short keywords; gone on with the same objects."""
 
+import os
+import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -117,6 +120,47 @@ def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pyt
     assert run.folder.anew().startswith("viticulture.train(data, ")
     with pytest.raises(viticulture.UserError, match=r"object of a Python program \(arrays\).*viticulture\.resume\("):
         viticulture.evaluate(run)
+
+
+class InAnotherThread(Callback):
+    """Trains a second time while the first training is under way."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.error: BaseException | None = None
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            self.error = pool.submit(train_digits, self.folder).exception()
+
+
+def train_digits(out: Path, **keywords: Any) -> viticulture.Run:
+    """A training of few seconds."""
+    few = {"data.per_class": 4, "schedule.warmup_epochs": 0}
+    return viticulture.train("digits", "default/digits", out=str(out), epochs=1, overrides=few, **keywords)
+
+
+def variables() -> dict[str, str]:
+    """The environment, but for what scikit-learn sets when it is imported."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("KMP_")}
+
+
+def test_a_training_leaves_a_program_as_it_was_and_takes_no_second_one_beside_it(tmp_path: Path) -> None:
+    """Catches: the next random numbers of a program that have become those of a recipe's seed; variables that other
+    processes inherit; two trainings in threads, whose dropout draws from one stream and is another than alone."""
+    torch.manual_seed(7)
+    numbers, others = torch.get_rng_state(), (random.getstate(), str(np.random.get_state()), variables())
+    second = InAnotherThread(tmp_path / "second")
+    train_digits(tmp_path / "first", progress=False, callbacks=[second])
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert (random.getstate(), str(np.random.get_state()), variables()) == others
+    assert isinstance(second.error, viticulture.UserError)
+    assert "another thread of this program trains" in str(second.error)
+    assert not (tmp_path / "second").exists()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(train_digits, tmp_path / "second", progress=False).result()
+    alone, later = (tmp_path / name / "weights/last/model.safetensors" for name in ("first", "second"))
+    assert alone.read_bytes() == later.read_bytes()
 
 
 def test_what_looks_at_a_run_takes_the_object_again_and_keeps_its_splits(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from . import api, completion
 from .command import HELP, LONGEST, OF_A_TABLE, VERBS, Parser, parser_of
 from .errors import UserError, shortened
-from .text import clean
+from .text import clean, tell
 from .version import VERSION
-from .waiting import waiting
+from .waiting import STDERR, waiting
 
 LOADS: dict[Callable[..., Any], tuple[str, ...]] = {
     **dict.fromkeys((api.cache, api.recipes, api.tables, api.models), ()),
@@ -48,23 +48,60 @@ def main(words: list[str] | None = None) -> int:
         130 after Ctrl-C and 143 after SIGTERM, as shells count.
     """
     try:
-        failed = _run(list(sys.argv[1:] if words is None else words))
-        sys.stdout.flush()  # a closed pipe is told of here, not while Python ends
+        result = _run(list(sys.argv[1:] if words is None else words))
+        try:
+            _print(result)
+        except OSError as error:
+            return _unprinted(error, result)
     except UserError as error:
         return _refused(str(error))
-    except BrokenPipeError:  # nobody reads what is left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
         return _refused(f"no file can have so long a name: {shortened(str(error.filename))}")
     except KeyboardInterrupt as stop:
         on = f"; `{clean(str(stop))}` goes on from the last checkpoint" if str(stop) else ""
-        print(f"stopped{on}", file=sys.stderr)
+        print(f"stopped{on}", file=STDERR, flush=True)
         return 128 + (signal.SIGTERM if _is_terminated(stop) else signal.SIGINT)
+    return _status(result)
+
+
+def _status(result: Any) -> int:
+    """Whether trainings of a study failed."""
+    return int(bool(getattr(result, "failed", 0)))
+
+
+def _print(result: Any) -> None:
+    """Write a result to standard output, to the last byte. Raises: OSError if that is closed or full."""
+    if result is None:
+        return
+    if sys.stdout is None:  # it was closed when Python began
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    if isinstance(result, _Text):
+        print(result, end="")
     else:
-        return int(failed)
-    return 0
+        api.say(result)
+    sys.stdout.flush()
+
+
+def _unprinted(error: OSError, result: Any) -> int:
+    """The exit status where standard output did not take a result; what was made on disk is there all the same."""
+    _drop(sys.stdout)
+    if error.errno == errno.EPIPE:  # the reader has seen enough
+        return _status(result)
+    if (place := result if isinstance(result, Path) else getattr(result, "path", None)) is not None:
+        tell(f"warning: standard output takes no more ({error.strerror}); the results are in {place}")
+        return _status(result)
+    if error.errno == errno.EBADF:  # closed by whoever called, who wants to see nothing
+        return 2
+    return _refused(f"cannot write to standard output: {error.strerror or error}; send it to another place")
+
+
+def _drop(stream: TextIO | None) -> None:
+    """Send what a stream still holds to nowhere: Python would complain of it at its end, by a status of its own."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # type: ignore[union-attr]
+        stream.flush()  # type: ignore[union-attr]
 
 
 def _is_terminated(stop: BaseException | None) -> bool:
@@ -82,54 +119,74 @@ def _refused(message: str) -> int:
     """Say what to mend, whatever the words hold that were received."""
     if len(message) > 2 * LONGEST:
         message = f"{message[:LONGEST]} ... {message[-LONGEST:]}"
-    print("\n".join(map(clean, f"error: {message}".split("\n"))), file=sys.stderr)
+    print("\n".join(map(clean, f"error: {message}".split("\n"))), file=STDERR, flush=True)
     return 2
 
 
 def entry() -> NoReturn:
     """The `viticulture` command. Recipes may name modules in the current folder, which are found after all others."""
+    _open_standard_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     with suppress(FileNotFoundError):  # of a folder that was taken away
         if "" not in sys.path and (current := str(Path.cwd())) not in sys.path:
             sys.path.append(current)
-    sys.exit(main())
+    status = main()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            _drop(stream)
+    sys.exit(status)
 
 
-def _run(words: list[str]) -> bool:
-    """Do what a command's words, without the program's name, ask for. Returns: whether trainings of a study failed."""
+def _open_standard_streams() -> None:
+    """Open to nowhere what was closed when the process began: the next files would get the numbers 0 to 2 otherwise,
+    and libraries in C write their warnings to number 2."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  (a descriptor, open to the end)
+
+
+class _Text(str):
+    """Text that is printed as it is."""
+
+
+def _run(words: list[str]) -> Any:
+    """Do what a command's words, without the program's name, ask for. Returns: what is to be printed."""
     if not words or words[0] in (*HELP, "help"):
         lines = (f"  {name:<10} {(inspect.getdoc(verb) or '').splitlines()[0]}" for name, verb in VERBS.items())
-        print(USAGE.format(verbs="\n".join(lines)), end="")
-        return False
+        return _Text(USAGE.format(verbs="\n".join(lines)))
     if words[0] == "--version":
-        print(VERSION)
-        return False
+        return _Text(f"{VERSION}\n")
     if words[0] == "completion":
-        _complete(words[1:])
-        return False
+        return _completion(words[1:])
     parser, rest = parser_of(words)
     if not set(HELP).isdisjoint(rest):
-        print(parser.help(everything="--help-all" in rest), end="")
-        return False
+        return _Text(parser.help(everything="--help-all" in rest))
     command = parser.command(rest)
     if command.printed:
         if command.keywords.get("budget"):
             raise UserError("a budget chooses the recipe by what it measures: leave --budget or --print-config out")
         wanted = inspect.signature(api.resolved).parameters
-        print(api.resolved(**{key: value for key, value in command.keywords.items() if key in wanted}), end="")
-    else:
-        with waiting("loading PyTorch"):
-            for module in LOADS.get(command.verb, ("torch", "lightning", "timm")):
-                import_module(module)
-        result = command.verb(**command.keywords)
-        api.say(result)
-        return bool(getattr(result, "failed", 0))
-    return False
+        return _Text(api.resolved(**{key: value for key, value in command.keywords.items() if key in wanted}))
+    with waiting("loading PyTorch"):
+        for module in LOADS.get(command.verb, ("torch", "lightning", "timm")):
+            import_module(module)
+    return command.verb(**command.keywords)
 
 
-def _complete(words: list[str]) -> None:
-    """Print what a shell needs to complete commands."""
+def _completion(words: list[str]) -> _Text:
+    """What a shell needs to complete commands."""
     if len(words) != 1 or words[0] in HELP:
         ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
         raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
@@ -144,4 +201,4 @@ def _complete(words: list[str]) -> None:
     more["compare"] |= {"study"}  # the word behind `compare resume`
     named = {"recipe": list(shipped()), "table": list(tables()), "weights": WEIGHTS}
     verbs = {name: (parser, parser.arguments) for name, parser in parsers.items()}
-    print(completion.script(words[0], verbs, {name: sorted(each) for name, each in more.items()}, named), end="")
+    return _Text(completion.script(words[0], verbs, {name: sorted(each) for name, each in more.items()}, named))

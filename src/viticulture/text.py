@@ -3,7 +3,6 @@
 
 import re
 import shlex
-import sys
 import unicodedata
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +11,7 @@ import yaml
 from yaml.composer import Composer
 
 from .errors import UserError
-from .waiting import is_silent
+from .waiting import STDERR, is_silent
 
 LONGEST = 2**18
 """Letters of the longest YAML that is read: a study of a thousand candidates; more would take many seconds."""
@@ -154,4 +153,4 @@ def readable(name: str) -> str:
 def tell(words: str) -> None:
     """Say on standard error what happens, unless nothing is to be heard."""
     if not is_silent():
-        print(clean(words), file=sys.stderr, flush=True)
+        print(clean(words), file=STDERR, flush=True)

@@ -1,13 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sign of life while something takes a moment."""
+"""Standard error: a sign of life while something takes a moment, written where it can be and left out elsewhere."""
 
+import io
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from threading import Timer
+from typing import Any, TextIO, cast
 
 _SILENT = ContextVar("silent", default=False)
+
+
+class _Stderr(io.TextIOBase):
+    """Standard error as it is at the moment. Text that it does not take (it is closed, its disk is full, its reader is
+    gone) is left out, since no work depends on it."""
+
+    @property
+    def _stream(self) -> Any:
+        return getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # rich puts a stand-in there, which would come back
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError, AttributeError):  # full; closed by Python; None, where it was never open
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError, AttributeError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        with suppress(OSError, ValueError, AttributeError):
+            return bool(self._stream.isatty())
+        return False
+
+
+STDERR = cast(TextIO, _Stderr())
+"""For everything that is said while work is under way."""
 
 
 @contextmanager
@@ -45,13 +78,13 @@ def waiting(what: str, after: float = 1.0) -> Iterator[None]:
     if is_silent():
         yield
         return
-    if sys.stderr.isatty():
+    if STDERR.isatty():
         from rich.console import Console
 
-        with Console(stderr=True, highlight=False).status(what):
+        with Console(file=STDERR, highlight=False).status(what):
             yield
         return
-    line = Timer(after, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
+    line = Timer(after, lambda: print(f"{what} ...", file=STDERR, flush=True))
     line.daemon = True
     line.start()
     try:

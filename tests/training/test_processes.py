@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from socket import socket
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from typing import Any, cast
 
 import pytest
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import LightningModule, Trainer
 from torch import distributed
 from torch._C._distributed_c10d import TCPStore
@@ -25,7 +28,7 @@ from trained import weights
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.training.metrics import EpochMeans
-from viticulture.training.processes import check_devices, the_first_works
+from viticulture.training.processes import check_devices, environment, the_first_works
 from viticulture.training.rundir import RunDir
 from viticulture.training.settings import Engine
 from viticulture.training.state import RandomState
@@ -86,7 +89,6 @@ import sys, threading
 import lightning.fabric.strategies.launchers.subprocess_script as launcher
 from viticulture.cli import main
 from viticulture.evaluation import evaluate
-from viticulture.training.processes import is_leader
 
 observer, looks, honest = launcher._ChildProcessObserver, threading.Semaphore(0), evaluate.evaluate_run
 
@@ -108,8 +110,9 @@ sys.exit(main())
 
 
 @pytest.mark.children
-def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
-    """Two processes as torchrun starts them, by gloo, against one: the same weights up to the order of sums.
+@pytest.mark.parametrize("launcher", ["torchrun", "SLURM"])
+def test_a_training_on_two_processes_is_that_on_one(launcher: str, tmp_path: Path) -> None:
+    """Two processes as torchrun or srun starts them, by gloo, against one: the same weights up to the order of sums.
 
     Catches: shards that overlap, losses summed, mixing partners on another process; results printed twice; Lightning's
     warnings; a head that nobody teaches, for whose gradients DDP waits. SGD, because Adam makes whole steps of
@@ -120,7 +123,7 @@ def test_a_training_on_two_processes_is_that_on_one(tmp_path: Path) -> None:
     port = free_port()
     logs = [tmp_path / f"log {rank}" for rank in (0, 1)]
     pair = [
-        command(tmp_path, log, ["train", *SMALL, *settings, "--out", "two"], role_of(rank, port))
+        command(tmp_path, log, ["train", *SMALL, *settings, "--out", "two"], role_of(rank, port, launcher))
         for rank, log in enumerate(logs)
     ]
     for process in pair:
@@ -144,17 +147,51 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def role_of(rank: int, port: int) -> dict[str, str]:
-    """What torchrun tells one of two processes on a machine."""
-    told: dict[str, int | str] = {
+def role_of(rank: int, port: int, launcher: str = "torchrun") -> dict[str, str]:
+    """The environment that a launcher gives to one of two processes on a machine; srun -n 2 says no more."""
+    given: dict[str, int | str] = {
         "LOCAL_RANK": rank,
         "RANK": rank,
         "GROUP_RANK": 0,
         "WORLD_SIZE": 2,
         "LOCAL_WORLD_SIZE": 2,
+        "MASTER_ADDR": "127.0.0.1",
+        "TORCHELASTIC_RUN_ID": "test",
     }
-    told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
-    return {name: str(value) for name, value in told.items()}
+    if launcher == "SLURM":
+        given = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NTASKS": 2, "SLURM_NODEID": 0}
+        given |= {"SLURM_JOB_ID": 7, "SLURM_JOB_NAME": "train.sh", "SLURM_NODELIST": "localhost"}
+        given |= {"SLURMD_NODENAME": "localhost", "SLURM_STEP_ID": 0}
+    return {name: str(value) for name, value in {**given, "MASTER_PORT": port}.items()}
+
+
+ALONE_IN = {
+    "a task of srun": {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0", "SLURM_NTASKS": "4"},
+    "a task on another machine": {"SLURM_PROCID": "3", "SLURM_LOCALID": "0", "SLURM_NODEID": "3", "SLURM_NTASKS": "4"},
+    "a job without srun": {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NTASKS": "4"},
+    "a number that was left": {"LOCAL_RANK": "1"},
+    "a machine that was left": {"NODE_RANK": "1", "RANK": "1"},
+    "jsrun": {"LSB_JOBID": "1", "LSB_DJOB_RANKFILE": "none", "JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2"}
+    | {"JSM_NAMESPACE_LOCAL_RANK": "1"},
+    "mpirun": {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMI_RANK": "1", "PMI_SIZE": "2"},
+}
+
+
+@pytest.mark.children
+@pytest.mark.parametrize("where", ALONE_IN)
+def test_a_training_of_one_process_is_one_wherever_it_runs(where: str, tmp_path: Path) -> None:
+    """Everything is there and said once. Catches: a run that is trained and not written, since a scheduler's number is
+    taken for a training's; Lightning's error of a job that it thinks it is part of; a log without measurements; a
+    variable that stays."""
+    log, words = tmp_path / "log", ["train", *SMALL, *TINY, "--devices", "1", "--epochs", "1", "--out", "run"]
+    process = command(tmp_path, log, words, {**ALONE_IN[where], "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train.sh"})
+    process.join()
+    said = log.read_text()
+    assert process.exitcode == 0, said
+    assert said.count("report: ") == 1
+    run = RunDir.open(tmp_path / "run")
+    assert run.read("run.json")["status"] == "finished"
+    assert "train/loss" in run.metrics.read_text()
 
 
 @pytest.mark.children
@@ -283,3 +320,41 @@ def test_as_many_processes_train_as_the_recipe_says(monkeypatch: pytest.MonkeyPa
     with pytest.raises(UserError, match=r"2 processes were started.*is 1.*--devices"):
         check_devices(Engine())
     check_devices(Engine(devices=2))
+
+
+SRUN = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "engine", "words"),
+    [
+        (SRUN, Engine(devices=2), "SLURM started 4 processes; start 2"),
+        ({**SRUN, "SLURM_NTASKS_PER_NODE": "2"}, Engine(devices=4), "SLURM_NTASKS_PER_NODE is 2"),
+        ({**SRUN, "SLURM_NNODES": "1"}, Engine(devices=2, nodes=2), "SLURM_NNODES is 1"),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, Engine(devices=2), "without SLURM_LOCALID and SLURM_NODEID"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Engine(devices=2), "without MASTER_ADDR and MASTER_PORT and LOCAL_RANK"),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Engine(), "2 processes were started"),
+        ({"LOCAL_RANK": "1"}, Engine(devices=2), "unset LOCAL_RANK"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Engine(devices=2), "pip install mpi4py"),
+        ({}, Engine(nodes=2), "started alone"),
+    ],
+)
+def test_processes_that_could_not_meet_are_refused(
+    environment: dict[str, str], engine: Engine, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: processes that wait half an hour for others, or of which each takes itself for the first."""
+    monkeypatch.setattr("viticulture.training.processes.find_spec", lambda name: None)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=words):
+        check_devices(replace(engine, device="cpu"))
+
+
+def test_the_script_of_a_job_starts_its_other_processes_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sbatch --ntasks 4` whose script calls no srun. Catches: a process that waits for tasks that nothing starts."""
+    for name, value in {**SRUN, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURMD_NODENAME": "a"}.items():
+        monkeypatch.setenv(name, value)
+    check_devices(Engine(devices=2, device="cpu"))
+    assert isinstance(environment(Engine(devices=2)), LightningEnvironment)
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    assert isinstance(environment(Engine(devices=4)), SLURMEnvironment)

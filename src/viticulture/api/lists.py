@@ -93,9 +93,9 @@ def say(result: Any) -> None:
     """Print what a verb returned as a person wants to see it; of several processes that trained, the first does."""
     from ..export.int8 import Quantized
     from ..report.terminal import say as words
-    from ..training.processes import is_leader
+    from ..training.processes import rank
 
-    if is_leader() or not isinstance(result, Run):
+    if not isinstance(result, Run) or not rank():
         words(_beside_float32(result) if isinstance(result, Quantized) else result)
 
 

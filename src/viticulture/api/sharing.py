@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs that show a run to others: on an address of this machine, on the Hub."""
 
-import sys
 from importlib.util import find_spec
 from typing import Any
 
 from ..errors import UserError
+from ..waiting import STDERR
 from .given import checked, run_word, usable
 
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
@@ -39,9 +39,9 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
         shown = page(folder, student, weights)
         app = application(student, shown, ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])
         name = f"[{host}]" if ":" in host else host
-        print(f"http://{name}:{taken.getsockname()[1]} answers until Ctrl-C", file=sys.stderr, flush=True)
+        print(f"http://{name}:{taken.getsockname()[1]} answers until Ctrl-C", file=STDERR, flush=True)
         if not local:
-            print(f"note: whoever reaches {host} may ask, and nothing is encrypted", file=sys.stderr, flush=True)
+            print(f"note: whoever reaches {host} may ask, and nothing is encrypted", file=STDERR, flush=True)
         answer_until_stopped(app, taken)
 
 

@@ -118,9 +118,11 @@ def _conduct(folder: "StudyDir", where: Where) -> "Study":
     from ..report.terminal import introduce_study
     from ..study.conduct import conduct
     from ..study.study import Study
+    from ..training.state import own_random_state
 
     try:
-        conduct(folder, where, tell, introduce_study)
+        with own_random_state():
+            conduct(folder, where, tell, introduce_study)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture compare resume {shell_word(folder.path)}") from stop
     study = Study(folder.path, folder.data)

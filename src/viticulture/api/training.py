@@ -3,7 +3,8 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,11 +85,11 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
             what = "callbacks watch" if callbacks else "an object of this program teaches"
             raise UserError(f"{what} one training, and a budget may have several of their own processes; leave one out")
         afforded = Budget(budget, searches[method_search])
-        with silence(not progress):
+        with _alone(progress):
             return _follow(_planned(data, recipe, seed, out, overwrite, overrides, afforded))
     from ..training.session import begin
 
-    with silence(not progress):
+    with _alone(progress):
         return _grow(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks=callbacks)
 
 
@@ -178,14 +179,24 @@ def resume(
         if epochs is not None:
             follow.change_length(Path(run), epochs)
         unfinished = any(stage.spent is None for stage in read_plan(Path(run)).stages)
-        with silence(not progress):
+        with _alone(progress):
             return _follow(Path(run), data) if unfinished else _finished(_follow(Path(run)), data)
     length.change_length(Path(run), epochs)
     if RunDir.open(run).read("run.json")["status"] == "finished":
         sweep(Path(run))
         return _finished(Run(Path(run)), data)
-    with silence(not progress):
+    with _alone(progress):
         return _grow(reopen(run, data), callbacks=callbacks)
+
+
+@contextmanager
+def _alone(progress: bool) -> Iterator[None]:
+    """The block in which a program trains: with a word about it or without, and with random numbers of its own. Raises:
+    UserError if another thread trains."""
+    from ..training.state import own_random_state
+
+    with silence(not progress), own_random_state():
+        yield
 
 
 def _finished(run: Run, data: Any) -> Run:
@@ -208,10 +219,10 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
     has ended, and return the same run without a word.
     """
     from ..report.terminal import bar, introduce
-    from ..training.processes import is_leader, the_first_works
+    from ..training.processes import the_first_works
     from ..training.run import fit
 
-    if is_leader():
+    if session.leads:
         introduce(session)
     try:
         if trial is not None:
@@ -219,7 +230,7 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
             session = trial.settle(session)
         fit(session, bar(session), after_epoch=Shown(session.run.path).draw, more=callbacks)
         with the_first_works():
-            if is_leader():
+            if session.leads:
                 measure(session.run, session.dataset)
                 session.run.update(status="finished")  # last: a kill before this is made good by resume
     except KeyboardInterrupt as stop:

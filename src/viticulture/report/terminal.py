@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the verbs say in a terminal: what is about to be trained, and their results."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
 from ..training.rundir import RunDir
 from ..training.session import Session
-from ..waiting import is_silent
+from ..waiting import STDERR, is_silent
 from .pages.study_page import study_notes
 from .tables.dense import dense_inspected, dense_predictions, dense_summary
 from .tables.inspection import inspected
@@ -55,7 +54,7 @@ PROPOSED = ("10m", "30m", "2h", "1night")
 def introduce(session: Session) -> None:
     """Say on standard error what is about to be trained, and what a person should know first."""
     facts = session.run.read("run.json")
-    console = Console(stderr=True, highlight=False, quiet=is_silent())
+    console = Console(file=STDERR, highlight=False, quiet=is_silent())
     data, student, side = facts["data"], facts["student"], shape_of(session.dataset.image_size)
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.recipe.section("train").epochs, "epoch")
@@ -105,15 +104,15 @@ def introduce_budget(run: Path, plan: BudgetPlan) -> None:
     """Say on standard error what is going to be trained within a budget."""
     if is_silent():
         return
-    print_table(plan_sheet(plan), file=sys.stderr)
+    print_table(plan_sheet(plan), file=STDERR)
     if len(plan.stages) > 1:  # a single one says so itself
-        print(clean(f"run      {run}"), file=sys.stderr, flush=True)
+        print(clean(f"run      {run}"), file=STDERR, flush=True)
 
 
 def introduce_study(study: StudyDir, plan: Plan) -> None:
     """Say on standard error what a study is about to train, and how long that takes here."""
-    print_table(study_sheet(study.grid, plan), file=sys.stderr)
-    print(clean(f"study    {study.path}"), file=sys.stderr, flush=True)
+    print_table(study_sheet(study.grid, plan), file=STDERR)
+    print(clean(f"study    {study.path}"), file=STDERR, flush=True)
 
 
 def say(result: Any) -> None:

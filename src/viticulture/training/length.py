@@ -49,7 +49,8 @@ def change_length(path: Path, epochs: int | None = None) -> None:
     wanted = half_set if epochs is None else epochs
     if wanted is None:
         return
-    if not is_leader():
+    facts = run.read("run.json")
+    if not is_leader(resolve(facts["recipe"], facts["settings"]).section("engine")):
         asked_length(run, wanted)  # what the first refuses, the others do
         while not _has_length(run, wanted):
             time.sleep(POLL_SECONDS)

@@ -90,7 +90,10 @@ def loggers(run: RunDir, recipe: Recipe) -> list[Logger]:
         TensorBoardLogger(run.path, name="tensorboard", version=""),
     ]
     which = recipe.section("engine").logger
-    return [*always, *([_service(which, run, recipe)] if which in NEEDS and is_leader() else [])]
+    return [
+        *always,
+        *([_service(which, run, recipe)] if which in NEEDS and is_leader(recipe.section("engine")) else []),
+    ]
 
 
 def _service(which: str, run: RunDir, recipe: Recipe) -> Logger:
@@ -117,7 +120,7 @@ def _service(which: str, run: RunDir, recipe: Recipe) -> Logger:
 def close(made: Iterable[Logger]) -> None:
     """Let the next training of this process begin a run of its own; Weights & Biases would go on with the last one."""
     for logger in made:
-        if isinstance(logger, WandbLogger) and is_leader():
+        if isinstance(logger, WandbLogger):  # the first process alone has one
             logger.experiment.finish()
 
 

@@ -6,10 +6,20 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.kubeflow import KubeflowEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.lsf import LSFEnvironment
+from lightning.fabric.plugins.environments.mpi import MPIEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from torch import distributed
 from torch.distributed import distributed_c10d
 
@@ -18,12 +28,87 @@ from .settings import Engine
 
 POLL_SECONDS = 0.5
 FAREWELL = timedelta(seconds=10)  # for processes that may be gone already
+NAMED = "VITICULTURE_RUN"
+"""The variable by which a training names its folder to the processes that it starts."""
 _endings = itertools.count()  # every process counts the trainings that it sees to their end
 
+LAUNCHERS = (
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("SLURM", "SLURM_PROCID", "SLURM_NTASKS"),
+    ("LSF", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+    ("MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MPI", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("MPI", "PMI_RANK", "PMI_SIZE"),
+)
+"""What starts several processes, and the variables in which it says the number of each and how many there are; the
+first that has started more than one counts, as torchrun is used within the jobs of the others."""
 
-def is_leader() -> bool:
-    """Whether this process writes the run: the first of those that torchrun, SLURM or Lightning started."""
-    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+
+@dataclass(frozen=True)
+class Launch:
+    """Processes that something else has started together.
+
+    Args:
+        launcher: one of `LAUNCHERS`.
+        rank: number of this process.
+        size: how many there are, more than one.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+
+
+def launched() -> Launch | None:
+    """Of which launch this process is, by its environment; None where it was started alone."""
+    for launcher, rank, size in LAUNCHERS:
+        started = _number(size)
+        if started is None or started < 2 or (number := _number(rank)) is None:
+            continue
+        if launcher == "SLURM" and not _by_srun():
+            continue
+        return Launch(launcher, number, started)
+    return None
+
+
+def _by_srun() -> bool:
+    """Whether this is one of SLURM's tasks, and not the one script, or the shell, of a job that may have several."""
+    in_shell = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    in_script = "SLURMD_NODENAME" in os.environ and "SLURM_STEP_ID" not in os.environ
+    return not in_shell and not in_script
+
+
+def _number(name: str) -> int | None:
+    """A number of the environment; None where it holds none."""
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else None
+
+
+def is_leader(engine: Engine) -> bool:
+    """Whether this process writes the run: the only one of a training that asks for no more, whatever the environment
+    says, else the first."""
+    if engine.devices * engine.nodes == 1:
+        return True
+    if (launch := launched()) is not None:
+        return launch.rank == 0
+    return not (_number("LOCAL_RANK") or _number("NODE_RANK"))
+
+
+@contextmanager
+def named(run: Path, engine: Engine) -> Iterator[None]:
+    """In the block, processes that Lightning starts for this training find its folder; a training of one process
+    leaves the environment as it is."""
+    if engine.devices == 1 or launched() is not None or not is_leader(engine):
+        yield
+        return
+    before = os.environ.get(NAMED)
+    os.environ[NAMED] = str(run.absolute())
+    try:
+        yield
+    finally:
+        os.environ.pop(NAMED)
+        if before is not None:
+            os.environ[NAMED] = before
 
 
 def check_devices(engine: Engine) -> None:
@@ -35,12 +120,99 @@ def check_devices(engine: Engine) -> None:
     on_gpu = engine.device == "cuda" or (engine.device == "auto" and torch.cuda.is_available())
     if on_gpu and engine.devices > torch.cuda.device_count():
         raise UserError(f"engine.devices is {engine.devices}, but torch sees {torch.cuda.device_count()} GPU(s)")
-    started, wanted = os.environ.get("WORLD_SIZE", ""), engine.devices * engine.nodes
+    wanted, launch = engine.devices * engine.nodes, launched()
+    started = os.environ.get("WORLD_SIZE", "")
     if {"RANK", "LOCAL_RANK"} & os.environ.keys() and started not in ("", str(wanted)):
         raise UserError(
             f"{started} processes were started, but engine.devices times engine.nodes is {wanted}: say by --devices "
             "how many train on each machine, and by --engine.nodes on how many machines"
         )
+    if wanted > 1:
+        _check_launch(engine, launch)
+
+
+MEET = {
+    "torchrun": ("MASTER_ADDR", "MASTER_PORT"),
+    "SLURM": ("SLURM_LOCALID", "SLURM_NODEID"),
+    "LSF": ("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK"),
+    "MPI": (),
+}
+"""The other variables by which processes meet."""
+
+
+def _check_launch(engine: Engine, launch: Launch | None) -> None:
+    """Raises: UserError where the processes of a training on several devices cannot meet."""
+    wanted = engine.devices * engine.nodes
+    rule = f"engine.devices is {engine.devices} and engine.nodes {engine.nodes}"
+    if launch is None:
+        if engine.nodes > 1 and _number("NODE_RANK") is None:
+            raise UserError(f"{rule}, but this process was started alone: start one a device by torchrun or srun")
+        if "LOCAL_RANK" in os.environ and not {"WORLD_SIZE", "MASTER_PORT"} & os.environ.keys():
+            raise UserError(
+                f"{rule}, and LOCAL_RANK is {os.environ['LOCAL_RANK']}, as if something had started all of them, but "
+                "MASTER_PORT, where they meet, is not set; start them by torchrun, or unset LOCAL_RANK"
+            )
+        return
+    if launch.size != wanted:
+        raise UserError(f"{rule}, but {launch.launcher} started {launch.size} processes; start {wanted}")
+    if launch.launcher == "MPI" and find_spec("mpi4py") is None:
+        raise UserError(
+            f"{rule}, and processes that MPI starts meet by mpi4py, not installed; run: pip install mpi4py, or start "
+            "them by torchrun"
+        )
+    local = ("LOCAL_RANK",) if launch.launcher == "torchrun" and engine.devices > 1 else ()
+    if missing := [name for name in (*MEET[launch.launcher], *local) if name not in os.environ]:
+        raise UserError(
+            f"{rule}, and {launch.launcher} started {launch.size} processes without {' and '.join(missing)}, by which "
+            "they meet; start them by torchrun or srun"
+        )
+    for name, number in (("SLURM_NTASKS_PER_NODE", engine.devices), ("SLURM_NNODES", engine.nodes)):
+        if launch.launcher == "SLURM" and _number(name) not in (None, number):
+            raise UserError(f"{rule}, but {name} is {os.environ[name]}; make them the same")
+
+
+class _Alone(LightningEnvironment):
+    """One process that trains by itself, whatever else its environment says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_global_rank(0)  # Lightning has read another number when it was imported, and would log nothing
+
+    def local_rank(self) -> int:
+        return 0
+
+    def node_rank(self) -> int:
+        return 0
+
+    def teardown(self) -> None:
+        """Leave the environment as it is."""
+
+
+class _Slurm(SLURMEnvironment):
+    """Tasks that srun started, by --ntasks-per-node or --ntasks alike; nothing but the user queues them again."""
+
+    def __init__(self) -> None:
+        super().__init__(auto_requeue=False)
+
+    @staticmethod
+    def _validate_srun_variables() -> None:
+        """`check_devices` has."""
+
+
+def environment(engine: Engine) -> ClusterEnvironment:
+    """Where Lightning reads what number a process of this training has, and where they meet."""
+    if engine.devices * engine.nodes == 1:
+        return _Alone()
+    launch = launched()
+    if launch is None:
+        return LightningEnvironment()
+    if launch.launcher == "SLURM":
+        return _Slurm()
+    if launch.launcher == "LSF":
+        return LSFEnvironment()
+    if launch.launcher == "MPI":
+        return MPIEnvironment()
+    return TorchElasticEnvironment() if "LOCAL_RANK" in os.environ else KubeflowEnvironment()
 
 
 def lost_another(error: BaseException) -> bool:

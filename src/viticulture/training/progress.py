@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from ..errors import UserError
 from ..methods.method import Method
-from ..waiting import is_silent
+from ..waiting import STDERR, is_silent
 from .metrics import EpochMeans
 
 QUIET = 30.0
@@ -29,7 +29,7 @@ FORECAST_STEPS, FORECAST_SECONDS = 20, 3.0
 def showing(what: str, every: float = QUIET) -> Iterator[Callable[[int, int], None]]:
     """A bar for work that is counted by calls of (done, total), or a line every 30 s where nobody watches a terminal;
     nothing appears for work that is over at once."""
-    console = Console(stderr=True, highlight=False, quiet=is_silent())
+    console = Console(file=STDERR, highlight=False, quiet=is_silent())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     said_at = time.monotonic()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -66,7 +66,7 @@ class ProgressBar(Callback):
         forecast: Callable[[float], str] | None = None,
     ) -> None:
         self.batch_size, self.every, self.forecast = batch_size, every, forecast
-        self.console = console or Console(stderr=True, highlight=False, quiet=is_silent())
+        self.console = console or Console(file=STDERR, highlight=False, quiet=is_silent())
         self.bar: Progress | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

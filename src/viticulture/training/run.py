@@ -26,7 +26,7 @@ from .assemble import batch_size
 from .feed import Feed, training_loader, validation_split
 from .loggers import close, loggers, told_once
 from .metrics import EpochMeans, cut
-from .processes import is_leader, lost_another
+from .processes import environment, lost_another, named
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
 from .session import Session
@@ -81,7 +81,7 @@ def fit(
     method.course = Course(len(training_loader(session)), train.epochs, train.watch)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.fingerprint)
-    if session.begun and is_leader():
+    if session.begun and session.leads:
         if resumed is None and run.metrics.exists():
             tell(f"note     there is no checkpoint {run.checkpoint}: it begins anew, with its first epoch")
         cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"] if resumed else 0)
@@ -112,7 +112,7 @@ def fit(
     callbacks += [StopAfter(until)] if until else []  # after Ended, for which this is no end
     trainer = _trainer(session, callbacks, checkpoints, on_gpu)
     try:
-        with _signals_as_before(), told_once(), _tf32(on_gpu):
+        with _signals_as_before(), told_once(), _tf32(on_gpu), named(run.path, engine):
             trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
@@ -136,6 +136,7 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
     """Lightning's, as the recipe asks for it."""
     train: Train = session.recipe.section("train")
     engine: Engine = session.recipe.section("engine")
+    cluster = environment(engine)  # before the loggers, which heed its numbers
     together = "ddp_find_unused_parameters_true" if session.method.has_idle_heads else "ddp"
     return Trainer(
         accelerator={"cuda": "gpu"}.get(engine.device, engine.device),
@@ -150,7 +151,7 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
         log_every_n_steps=min(LOG_EVERY_STEPS, session.method.course.steps_per_epoch),
         logger=loggers(session.run, session.recipe),
         callbacks=callbacks,
-        plugins=[checkpoints],
+        plugins=[checkpoints, cluster],
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0 if validation_split(session) is None else None,
@@ -244,5 +245,6 @@ def _quiet() -> None:
         ".*is smaller than the logging.*",
         ".*dataloader is not resumable.*",
         ".*treespec, LeafSpec.*",
+        ".*`srun` command is available.*",
     ):
         warnings.filterwarnings("ignore", text)

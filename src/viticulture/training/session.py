@@ -27,7 +27,7 @@ from .combinations import check_parts, check_rates
 from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled
 from .leakage import check_leakage
 from .loggers import check_logger
-from .processes import check_devices, is_leader
+from .processes import NAMED, check_devices, is_leader, launched
 from .recipe import Recipe, read, resolve
 from .references import check_alone, check_outlast, from_anywhere
 from .run_inputs import are_same, dataset_of, folder_of, keep_place, others, recipe_of
@@ -62,6 +62,11 @@ class Session:
     fingerprint: str = ""
     begun: bool = False
 
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the run, of several that train it."""
+        return is_leader(self.recipe.section("engine"))
+
 
 def begin(
     data: Any,
@@ -89,9 +94,8 @@ def begin(
     checked = recipe if isinstance(recipe, Recipe) else None
     if isinstance(recipe, str) and recipe != "default":
         checked = resolve(recipe, read(recipe), overrides)
-    path = out.path if isinstance(out, RunDir) else run_path(out, data)
-    if is_leader() and not isinstance(out, RunDir):
-        RunDir.check_free(path, overwrite)
+    if not isinstance(out, RunDir) and (is_leader(checked.section("engine")) if checked else launched() is None):
+        RunDir.check_free(run_path(out, data), overwrite)  # again once it is made: other processes may be quicker
     source = open_labeled(data) if checked is None else open_for(checked, data)
     learnt: Source | DenseSource = source
     given = not isinstance(data, str)
@@ -103,11 +107,13 @@ def begin(
         if recipe == SEVERAL:
             learnt = replace(learnt, notes=(*learnt.notes, CHOSEN))
     check_alone(checked.values)
+    check_devices(checked.section("engine"))
+    leads = is_leader(checked.section("engine"))
+    path = out.path if isinstance(out, RunDir) else run_path(out, data, leads)
     if overwrite:
         check_outlast(checked.values, path)
     check_parts(checked)
     check_rates(checked)
-    check_devices(checked.section("engine"))
     check_logger(checked.section("engine"))
     dataset = load_dataset(learnt, checked, seed)
     checked = checked.with_section("images", dataset.image_settings)
@@ -132,11 +138,11 @@ def begin(
     if isinstance(out, RunDir):
         run = out
     else:
-        with new_path(out, data) as path:
-            run = RunDir.create(path, overwrite) if is_leader() else RunDir(path)
+        with new_path(out, data, leads) as path:
+            run = RunDir.create(path, overwrite) if leads else RunDir(path)
     fingerprint = fingerprint_of(checked.values, seed, dataset.fingerprint)
     session = Session(run, checked, dataset, method, seed, remarks, fingerprint)
-    if is_leader():
+    if leads:
         _record(session, command, about)
     return session
 
@@ -151,7 +157,6 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
     """
     run, recipe, dataset, method = session.run, session.recipe, session.dataset, session.method
     run.lock()
-    os.environ["VITICULTURE_RUN"] = str(run.path.absolute())  # for the processes that Lightning starts beside this one
     run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {recipe.name}')}{recipe.to_yaml()}")
     run.write("split.json", {"names": dataset.split_names})
     parameters = sum(parameter.numel() for parameter in method.student.parameters())
@@ -191,11 +196,11 @@ def reopen(path: str, data: Any = "") -> Session:
     made_by = facts["versions"]["viticulture"]
     if not same_release(made_by):
         raise UserError(f"{path} was begun by viticulture {made_by}; this is {VERSION}: install that version to go on")
-    if is_leader():
-        run.lock()
-        os.environ["VITICULTURE_RUN"] = str(run.path.absolute())
     recipe = recipe_of(run)
     check_devices(recipe.section("engine"))
+    leads = is_leader(recipe.section("engine"))
+    if leads:
+        run.lock()
     check_logger(recipe.section("engine"))
     dataset = dataset_of(run, recipe, data)
     if not are_same(run, dataset):
@@ -211,7 +216,7 @@ def reopen(path: str, data: Any = "") -> Session:
             f"{path} was begun in batches of {facts['batch_size']}, where this version of viticulture chooses {size}; "
             f"install the one that its run.json names, or train anew: {run.anew()}"
         )
-    if is_leader():
+    if leads:
         keep_place(run, data)
     fingerprint = fingerprint_of(facts.get("settings", recipe.values), facts["seed"], facts["data"]["fingerprint"])
     remarks = [*facts["remarks"], *other_machine(facts["hardware"], hardware(), recipe.section("engine").device)]
@@ -253,23 +258,23 @@ def fingerprint_of(settings: dict[str, Any], seed: int, images: str) -> str:
     return hashlib.sha256(json.dumps([settings, seed, images], sort_keys=True).encode()).hexdigest()[:32]
 
 
-def run_path(out: str, data: Any) -> Path:
-    """A run's folder: the one that is named, else a new one under runs/. Raises: UserError if several processes would
-    each find their own."""
+def run_path(out: str, data: Any, leads: bool = True) -> Path:
+    """A run's folder: the one that is named, else a new one under runs/, or the one that the process that leads has
+    named to the others. Raises: UserError if several processes would each find their own."""
     if out:
         return Path(out)
-    if not is_leader():
-        if "VITICULTURE_RUN" not in os.environ:
+    if not leads:
+        if NAMED not in os.environ:
             raise UserError("several processes need one run folder: name it by --out")
-        return Path(os.environ["VITICULTURE_RUN"])
+        return Path(os.environ[NAMED])
     return fresh(RUNS, _stem(data))
 
 
 @contextmanager
-def new_path(out: str, data: Any) -> Iterator[Path]:
+def new_path(out: str, data: Any, leads: bool = True) -> Iterator[Path]:
     """As `run_path`, for who fills the folder in the block: where none is named, it is made and nobody else's."""
-    if out or not is_leader():
-        yield run_path(out, data)
+    if out or not leads:
+        yield run_path(out, data, leads)
         return
     with claimed(RUNS, _stem(data)) as path:
         yield path

@@ -9,10 +9,12 @@ import copy
 import errno
 import io
 import pickle
+import threading
 import time
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,30 @@ from .rundir import RunDir
 
 SHARE = 0.05
 """Of the time, for checkpoints at epochs' ends."""
+
+_training = threading.RLock()
+
+
+@contextmanager
+def own_random_state() -> Iterator[None]:
+    """In the block torch's global stream of random numbers is this thread's trainings' own; afterwards it is where the
+    program left it.
+
+    Raises: UserError if another thread trains: from one stream both would draw other numbers than alone.
+    """
+    if not _training.acquire(blocking=False):
+        raise UserError(
+            "another thread of this program trains, and both would draw from torch's one stream of random numbers; "
+            "train one after the other, or in processes of their own"
+        )
+    try:
+        seed, on_gpu = torch.initial_seed(), torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        with torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ()):
+            yield
+    finally:
+        if torch.cuda.is_initialized() and not on_gpu:  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(seed)  # as the program's first use of a GPU would have
+        _training.release()
 
 
 class WholeCheckpointIO(TorchCheckpointIO):

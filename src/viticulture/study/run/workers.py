@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -182,6 +182,12 @@ def _end_with_input() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _tell(words: str) -> None:
+    """Print a line for the process that reads, or the log; a cell is trained whether or not it can be written."""
+    with suppress(OSError):
+        print(words, flush=True)
+
+
 def main() -> int:
     """One worker."""
     parser = argparse.ArgumentParser(prog="viticulture.study.run.workers")
@@ -194,13 +200,13 @@ def main() -> int:
     if given.attached:
         threading.Thread(target=_end_with_input, daemon=True).start()
     try:
-        work = Work(StudyDir.open(given.study, given.data), lambda words: print(words, flush=True), given.skip)
+        work = Work(StudyDir.open(given.study, given.data), _tell, given.skip)
         if given.only:
             work.one(cell_named(work.study, given.only))
         else:
             work.run()
     except UserError as error:
-        print(f"error: {error}", flush=True)
+        _tell(f"error: {error}")
         return 2
     except KeyboardInterrupt:
         return 130
