@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that appear under their name only when they are whole, and locks that one process holds at a time."""
 
+import codecs
 import errno
 import hashlib
 import json
@@ -22,6 +23,15 @@ ABANDONED = 3600.0
 """Seconds after which a half-written file has no writer: one that is whole is renamed at once."""
 MOST_TEXT = 2**28
 """Bytes of the longest text that is read; what is longer, or grows while it is read, was not written by hand."""
+MOST_LIST = 2**34
+"""The same of lists of images, which programs write."""
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, which begins alike
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""What Excel's and Windows' editors put before a text -> its encoding; else it is UTF-8."""
 
 LONG_NAME = 128
 """Bytes of a file's name beyond which some file system takes no more than a few others."""
@@ -105,32 +115,43 @@ def unwritable(path: Path, error: OSError) -> UserError:
     return UserError(f"cannot write {path}: {error.strerror or error}; {mend}")
 
 
-def read_text(path: Path, what: str) -> str:
-    """The text of a file that a person names, without the mark that Windows' editors put before it.
+def read_text(path: Path, what: str, most: int = 0) -> str:
+    """The text of a file, in UTF-8 or, where a byte-order mark says so, in UTF-16 or UTF-32; without the mark.
 
     Args:
         path: the file.
         what: it is, for the error: "recipe".
+        most: bytes that are read at most; `MOST_TEXT` by default.
 
     Raises: UserError if there is no such file, it cannot be read, is no text, or is too long.
     """
+    most = most or MOST_TEXT
     try:
         regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would be waited for
         raw = b""
         if regular:
             with path.open("rb") as file:
-                raw = file.read(MOST_TEXT + 1)
-        text = raw.decode("utf-8-sig") if len(raw) <= MOST_TEXT else ""
+                raw = file.read(most + 1)
+        text = decoded(raw) if len(raw) <= most else ""
     except UnicodeDecodeError as error:
-        raise UserError(f"{what} {path} is no text in UTF-8 (byte {error.start}); save it as that") from error
+        raise UserError(
+            f"{what} {path} is no text in UTF-8 (byte {error.start}); save it as that: what Excel calls CSV, and older "
+            "files of Windows, are not UTF-8"
+        ) from error
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"cannot read {what} {path}: {reason}") from error
     if not regular:
         raise UserError(f"{what} {path} is no file")
-    if len(raw) > MOST_TEXT:
-        raise UserError(f"{what} {path} is longer than {MOST_TEXT:,} bytes; is it the right file?")
+    if len(raw) > most:
+        raise UserError(f"{what} {path} is longer than {most:,} bytes; is it the right file?")
     return text
+
+
+def decoded(raw: bytes, errors: str = "strict") -> str:
+    """Bytes of a file as text, by the byte-order mark that they begin with."""
+    encoding = next((encoding for mark, encoding in _MARKS.items() if raw.startswith(mark)), "utf-8-sig")
+    return raw.decode(encoding, errors)
 
 
 def read_json(path: Path, cure: str = "") -> dict[str, Any]:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text from people and for people: YAML read within bounds, commands that can be pasted back, a terminal left alone."""
 
+import os
 import re
 import shlex
 import unicodedata
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -28,13 +30,16 @@ _PARSER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 class _Loader(*((Composer, _PARSER) if yaml.__with_libyaml__ else (_PARSER,))):  # type: ignore[misc]
-    """Plain values only, of bounded depth and size; every key stands once, and a day is a name, not a date.
+    """Plain values only, of bounded depth and size; every key stands once and is text as written (007, yes), and a day
+    or a lone = is a name.
 
     C parses where PyYAML has it, three times as fast; Python composes, or nothing would be bounded.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 (as PyYAML declares it)
-        letter: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
+        letter: [
+            (tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in ("timestamp", "value", "merge")
+        ]
         for letter, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -66,7 +71,14 @@ class _Loader(*((Composer, _PARSER) if yaml.__with_libyaml__ else (_PARSER,))): 
             if key.value in known:
                 raise yaml.YAMLError(f"{key.value!r} stands twice in a section")
             known.add(key.value)
+            key.tag = "tag:yaml.org,2002:" + ("merge" if key.value == "<<" and not key.style else "str")
         return node
+
+
+class _TextLoader(_Loader):
+    """The same, but every plain value is text as written, too: 02146, no, 1:30, null."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 (as above)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -76,19 +88,20 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def read_yaml(text: str, name: str) -> Any:
-    """YAML as plain values.
+def read_yaml(text: str, name: str, as_text: bool = False) -> Any:
+    """YAML as plain values; keys are text as written.
 
     Args:
         text: what a person wrote.
         name: of the text, for the error: "recipe mine.yaml".
+        as_text: keep every value as it is written, where names stand: 02146 is no number and no is not false.
 
     Raises: UserError for what is no YAML, or longer or deeper than anybody writes by hand.
     """
     if len(text) > LONGEST:
         raise UserError(f"{name} is too long, {len(text):,} letters; at most {LONGEST:,} are read")
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _TextLoader if as_text else _Loader)
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter two from numbers that are none
         raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
 
@@ -143,11 +156,24 @@ def readable(name: str) -> str:
     """A name that can be printed and written, also where a file system holds bytes that are no text.
 
     Such a byte becomes `\\udc` and two hexadecimal digits. In a name with one, or with what looks like one, a backslash
-    becomes two: different names stay different.
+    becomes two: different names stay different. A name in UTF-8 is read as such where the locale knows ASCII alone.
     """
     if not _UNPRINTABLE.search(name):
         return name
+    with suppress(UnicodeError):
+        name = name.encode("utf-8", "surrogateescape").decode("utf-8")
+    if not _UNPRINTABLE.search(name):
+        return name
     return name.replace("\\", r"\\").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def on_disk(name: str) -> str:
+    """A name out of a text as the file system's functions take it in any locale: one that knows ASCII alone has escapes
+    for the bytes of other letters."""
+    try:
+        return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:  # half a letter, which no file's name holds
+        return name
 
 
 def tell(words: str) -> None:

@@ -109,7 +109,7 @@ def test_a_link_set_survives_its_file(tmp_path: Path) -> None:
         ("1: [-1]", "but the student has layers 0 to 11"),
         ("7: [1]", "links CNN block 7, but the teacher has blocks 0 to 6"),
         ("-1: [1]", "links CNN block -1"),
-        ("first: [1]", "links CNN block 'first'"),
+        ("first: [1]", "links CNN block first"),
         ("1: [all]", "must list the layers of block 1"),
         ("1: []", "must list the layers of block 1"),
         ("1: [true]", "must list the layers of block 1"),

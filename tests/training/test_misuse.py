@@ -112,7 +112,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("""train digits --student vit_nano --student.options='{"attn_layer":"linear"}'""", "vit_nano decides attn_layer"),
     ("""train digits --student vit_nano --student.options='{"mlp_layer":"x"}'""", "cannot be built with"),
     ("train digits --student vit_nano --student.options.weight 1", "unknown option of vit_nano 'weight'"),
-    ("train digits --student vit_nano --student.options '{5: 3}'", "keys are words"),
+    ("train digits --student vit_nano --student.options '{5: 3}'", "unknown option of vit_nano '5'"),
     ("train digits --student '[1]'", "student"),
     # augmentations are built before the run's folder is made
     ("train digits --augment.erase.probability 2", "erase.probability"),
@@ -121,10 +121,10 @@ MISTAKES: list[tuple[str, str]] = [
     # recipes and tables as files
     ("train digits --recipe latin.yaml", "no text in UTF-8"),
     ("train --table latin.yaml --row x", "no text in UTF-8"),
-    ("train digits --recipe number.yaml", "keys are words, got 5"),
-    ("train digits --recipe inner-number.yaml", "keys are words, got 5 in student.options"),
+    ("train digits --recipe number.yaml", "unknown recipe section '5'"),
+    ("train digits --recipe inner-number.yaml", "unknown option of vit_tiny '5'"),
     ("train digits --recipe list-key.yaml", "a key is a word, and no list or section (line 2)"),
-    ("train digits --recipe null-key.yaml", "keys are words, got null in train"),
+    ("train digits --recipe null-key.yaml", "unknown recipe key 'train.null'"),
     ("train digits --recipe deep.yaml", "levels"),
     ("train digits --recipe deep-blocks.yaml", "levels"),
     ("train digits --student " + "[" * 5000, "levels"),

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset, prepare
-from ..data.dense.open import open_dense, recognized
+from ..data.dense.open import open_any
+from ..data.dense.source import DenseSource
 from ..data.images import Images
 from ..data.sources.source import Source
 from ..data.splits import Selection
@@ -155,10 +156,10 @@ def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
     if run is None or not stands_for_own(run, data):
         pictures = subject.image_settings.without_statistics
         whole = Selection(val_fraction=0, test_fraction=0)
-        if isinstance(data, str) and (kind := recognized(data)):
-            data = open_dense(data, kind).images  # masks beside them are none
+        opened = open_any(data)
+        images = opened.images if isinstance(opened, DenseSource) else opened  # masks beside them are none
         with showing("reading images") as progress:
-            dataset = prepare(data, whole, pictures, 0, progress, labeled=False)
+            dataset = prepare(images, whole, pictures, 0, progress, labeled=False)
     else:
         dataset = dataset_of(run, recipe_of(run), data)
     return explain(subject, dataset, wanted, agents_beside(run) if run else {})

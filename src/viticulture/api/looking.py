@@ -26,15 +26,17 @@ def inspect(data: Any) -> "Inspection | DenseInspection":
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
     from ..data.dense.inspect import inspect_dense
-    from ..data.dense.open import open_dense, recognized
+    from ..data.dense.open import open_any
+    from ..data.dense.source import DenseSource
     from ..data.inspect import inspect as inspect_source
     from ..training.progress import showing
 
-    data = as_source(data)
-    if isinstance(data, str) and (kind := recognized(data)):
-        return replace(inspect_dense(open_dense(data, kind)), data=data)
+    word = as_source(data)
+    source = open_any(word)
+    if isinstance(source, DenseSource):
+        return replace(inspect_dense(source), data=str(word))
     with showing("reading images") as progress:
-        return inspect_source(data, progress=progress)
+        return inspect_source(source, progress=progress)
 
 
 @checked

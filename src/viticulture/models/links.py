@@ -138,7 +138,7 @@ def read_link_set(name: str, blocks: int, layers: int) -> LinkSet:
     return _parsed(content, name, blocks, layers)
 
 
-def _parsed(content: Mapping[Any, Any], name: str, blocks: int, layers: int) -> LinkSet:
+def _parsed(content: Mapping[str, Any], name: str, blocks: int, layers: int) -> LinkSet:
     linked: LinkSet = [[] for _ in range(blocks)]
     for block, chosen in content.items():
         if isinstance(chosen, str | int):
@@ -146,15 +146,15 @@ def _parsed(content: Mapping[Any, Any], name: str, blocks: int, layers: int) -> 
                 f"{name} holds `{block}: {chosen}`; a link set lists layers, it and they counted from 0, as in "
                 "`0: [0, 1, 2]`; extract it again by `viticulture links RUN`, or take 1 off each number of an old file"
             )
-        if not isinstance(block, int) or not 0 <= block < blocks:
-            raise UserError(f"{name} links CNN block {block!r}, but the teacher has blocks 0 to {blocks - 1}")
+        if block not in map(str, range(blocks)):
+            raise UserError(f"{name} links CNN block {block}, but the teacher has blocks 0 to {blocks - 1}")
         if not isinstance(chosen, list) or not chosen or not all(type(layer) is int for layer in chosen):
             raise UserError(f"{name} must list the layers of block {block} as in `[0, 1, 2]`, got {chosen!r}")
         if not 0 <= min(chosen) <= max(chosen) < layers:
             raise UserError(
                 f"{name} links block {block} to layers {chosen}, but the student has layers 0 to {layers - 1}"
             )
-        linked[block] = sorted(set(chosen))
+        linked[int(block)] = sorted(set(chosen))
     return linked
 
 

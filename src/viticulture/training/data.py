@@ -8,7 +8,7 @@ from typing import Any
 
 from ..data.dataset import Dataset, prepare
 from ..data.decode import Unreadable
-from ..data.dense.open import open_dense, recognized
+from ..data.dense.open import open_any, open_dense, recognized
 from ..data.dense.prepare import prepare_dense
 from ..data.dense.source import DenseSource
 from ..data.open import open_source
@@ -34,9 +34,8 @@ def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
                 f"method {recipe.values['method']['name']} learns from files with {spec.contents}; name a folder"
             )
         return open_dense(data, spec.contents)
-    if not spec.labels and isinstance(data, str) and (kind := recognized(data)):
-        return open_dense(data, kind)
-    return for_method(recipe, open_labeled(data) if spec.labels else open_source(data))
+    source = open_labeled(data) if spec.labels else open_any(data)
+    return source if isinstance(source, DenseSource) else for_method(recipe, source)
 
 
 def for_method(recipe: Recipe, source: Source) -> Source:

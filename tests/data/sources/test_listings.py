@@ -154,7 +154,7 @@ def test_choices_may_be_numbers_or_null(root: Path) -> None:
 def test_a_name_that_may_mean_two_files_is_asked_for(root: Path) -> None:
     """Catches: the first of two files taken."""
     photo(root / "others" / "b.png", 9)
-    with pytest.raises(UserError, match=r"b\.png may be (photos|others)/b\.png"):
+    with pytest.raises(UserError, match=r"image 'b\.png', and there are several: (photos|others)/b\.png"):
         opened(root, COCO)
 
 

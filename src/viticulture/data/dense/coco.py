@@ -10,23 +10,25 @@ training. Classes come in the order of their numbers, whatever these are.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...disk import decoded
 from ...errors import UserError, counted
 from ...keywords import BITS
 from ...text import readable
 from ..annotations import NOTHING, Objects
-from ..sources.folders import by_name, holds_image, scan
 from ..sources.json_lists import unlisted
 from ..sources.labels import split_of
+from ..sources.places import Places
 from ..sources.several import YES
+from ..sources.written import files_of, json_of, name_of
 from .source import DenseSource, check_names, images_of
 
 _NAMED = {
@@ -42,20 +44,20 @@ _NUMBERS = {"images": ("height", "width"), "annotations": ("category_id",), "cat
 
 def listings(path: Path) -> list[Path]:
     """Files of such lists that a path means: itself, or below a folder; none where it means something else."""
-    files = [path] if path.is_file() else sorted([*path.glob("*.json"), *path.glob("*/*.json")])
-    lists = [file for file in files if file.suffix == ".json" and _is_listing(file)]
+    folders = [path, *(entry for entry in sorted(path.iterdir()) if entry.name[0] != ".")] if path.is_dir() else []
+    files = [path] if path.is_file() else [file for folder in folders for file in files_of(folder, ".json")]
+    lists = [file for file in files if file.suffix.lower() == ".json" and _is_listing(file)]
     return [file for file in lists if file.name.startswith("instances")] or lists
 
 
 def open_coco(path: Path) -> DenseSource:
     """Open what `listings` finds. Raises: UserError for what does not belong together."""
     files, root = listings(path), _root(path)
-    below = _images(root)
     contents = {file: _read(file) for file in files}
     categories: dict[int, str] = {}
     for file, content in contents.items():
         for category in content["categories"]:
-            number, name = category["id"], category["name"]
+            number, name = category["id"], name_of(category["name"])
             if categories.setdefault(number, name) != name:
                 raise UserError(
                     f"{file} calls category {number} {name!r}, which it or another calls {categories[number]!r}"
@@ -66,13 +68,14 @@ def open_coco(path: Path) -> DenseSource:
     splits: list[str] = []
     objects: list[Objects] = []
     split_names = _splits(files, root)
+    moved: list[str] = []
     for file, content in contents.items():
-        split = split_names[file]
+        split, places = split_names[file], _places(file, root)
         by_image: dict[Any, list[dict[str, Any]]] = {}
         for annotation in content["annotations"]:
             by_image.setdefault(annotation["image_id"], []).append(annotation)
         for image in content["images"]:
-            paths.append(_found(file, root, image["file_name"], split, below))
+            paths.append(places.required(str(image["file_name"]), split))
             splits.append(split)
             sides = tuple(image.get(side) for side in _NUMBERS["images"])
             size = None if None in sides else sides
@@ -84,7 +87,9 @@ def open_coco(path: Path) -> DenseSource:
                 f"{file} has objects of {counted(len(by_image), 'image')} that it does not list: an image_id "
                 f"{unlisted(next(iter(by_image)), [image['id'] for image in content['images']])}"
             )
-    return DenseSource(images_of(root, paths, splits, path), classes, objects, lists=tuple(map(str, files)))
+        moved += places.notes()
+    images = images_of(root, paths, splits, path)
+    return DenseSource(images, classes, objects, notes=tuple(moved), lists=tuple(map(str, files)))
 
 
 @dataclass(frozen=True)
@@ -108,11 +113,11 @@ def numbering(file: Path) -> Numbering:
     Raises: UserError for what is no such list, or lists images that are not there.
     """
     root, content, split = _root(file), _read(file, ("images", "categories")), _splits([file], file.parent)[file]
-    below = _images(root)
-    listed = {root / _found(file, root, image["file_name"], split, below): image for image in content["images"]}
+    places = _places(file, root)
+    listed = {root / places.required(str(image["file_name"]), split): image for image in content["images"]}
     return Numbering(
         {path: image["id"] for path, image in listed.items()},
-        {readable(str(each["name"])): each["id"] for each in content["categories"]},
+        {readable(name_of(each["name"])): each["id"] for each in content["categories"]},
         {path: (image.get("height"), image.get("width")) for path, image in listed.items()},
     )
 
@@ -122,29 +127,36 @@ def _root(path: Path) -> Path:
     return path if path.is_dir() else (path.parent.parent if path.parent.name == "annotations" else path.parent)
 
 
-def _images(root: Path) -> dict[str, list[str]]:
-    """Paths of the images below a folder, by their names."""
-    return by_name(file for file in scan(root)[0] if holds_image(file.path))
+def _places(file: Path, root: Path) -> Places:
+    """Where a list's images are."""
+    return Places(root, str(file), file.parent.relative_to(root).as_posix())
 
 
 def _is_listing(file: Path) -> bool:
-    """Whether a file begins as such a list may: reading all of a large one to find out would take long. A damaged one
-    is still known by its name, so that it is told and no split is missed."""
+    """Whether a file is such a list, with boxes or without any annotation: reading all of a large one to find out would
+    take long. One that is damaged is still known by its name, so that it is told and no split is missed."""
     try:
         with file.open("rb") as opened:
             start = opened.read(1 << 20)
-        if file.stat().st_size > len(start):
-            return any(f'"{key}"'.encode() in start for key in _NAMED)
-        return set(json.loads(start)) >= _NAMED.keys()
-    except ValueError:
-        return file.name.startswith("instances") or file.name == "_annotations.coco.json"
-    except (OSError, TypeError, RecursionError):
+            if file.stat().st_size > len(start):
+                with mmap(opened.fileno(), 0, access=ACCESS_READ) as whole:
+                    return any(f'"{key}"'.encode() in start for key in _NAMED) and any(
+                        re.search(rb'"%s"\s*:\s*[\[{]\s*[^\s\]}]' % key, whole) for key in (b"bbox", b"segmentation")
+                    )
+        content = json.loads(decoded(start))
+        if content.keys() >= _NAMED.keys():
+            entries = content["annotations"]
+            return not entries or any(entry.get("bbox") or entry.get("segmentation") for entry in entries)
+    except OSError:
         return False
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        pass
+    return file.name.lower().startswith("instances") or file.name == "_annotations.coco.json"
 
 
 def _read(file: Path, parts: Iterable[str] = _NAMED) -> dict[str, Any]:
+    content = json_of(file)
     try:
-        content = json.loads(file.read_text("utf-8-sig"))
         for part in parts:
             if not isinstance(content[part], list) or not all(isinstance(entry, dict) for entry in content[part]):
                 raise TypeError(part)
@@ -152,8 +164,8 @@ def _read(file: Path, parts: Iterable[str] = _NAMED) -> dict[str, Any]:
                 kinds = (int, float) if name in _NUMBERS[part] else (int, float, str)
                 if wrong := [entry[name] for entry in content[part] if not isinstance(entry[name], kinds)]:
                     raise TypeError(f"{name} {wrong[0]!r} of {part}")
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {file}: {error}") from error
+            for category in content[part] if part == "categories" else ():
+                name_of(category["name"])
     except (KeyError, TypeError) as error:
         raise UserError(f"{file} is no list of objects as COCO writes it: {error} is missing or wrong") from error
     named: dict[Any, str] = {}
@@ -184,24 +196,6 @@ def _splits(files: Sequence[Path], root: Path) -> dict[Path, str]:
             )
         splits[file] = split_named or "train"
     return splits
-
-
-def _found(file: Path, root: Path, name: str, split: str, below: Mapping[str, list[str]]) -> str:
-    """An image's path below the root, from what the list calls it: its path from anywhere, or the whole path."""
-    ending = str(name).replace("\\", "/").removeprefix("./")
-    called = below.get(ending.rpartition("/")[2], [])
-    if ending.startswith("/"):
-        whole = Path(os.path.normpath(ending))
-        best = [path for path in called if whole in (root.absolute() / path, root.resolve() / path)]
-    else:
-        fits = [path for path in called if f"/{path}".endswith(f"/{ending}")]
-        beside = str((file.parent / ending).relative_to(root)) if file.is_relative_to(root) else ending
-        best = [path for path in fits if path in (beside, ending)] or [p for p in fits if split in p.lower()] or fits
-    if not best:
-        raise UserError(f"{file} lists the image {name!r}, and there is none of that name below {root}")
-    if len(best) > 1:
-        raise UserError(f"{file} lists the image {name!r}, and there are several: {', '.join(best[:3])}")
-    return best[0]
 
 
 def _objects(

@@ -9,7 +9,6 @@ without it the palettes of indexed PNGs do, by the colors of the values that occ
 ignore count for nothing, and so does the value 255.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from ..deep_png import kept_of
 from ..orientation import UPRIGHT, exif_orientation
 from ..sources.files import open_file
 from ..sources.folders import images_among, scan
+from ..sources.written import files_of, json_of, name_of, whole
 from .source import DenseSource, beside, check_names, images_of, split_by_folder
 
 NAMES = "classes.json"
@@ -126,16 +126,16 @@ def _folders(root: Path) -> list[Path]:
 
 def _names(root: Path, masks: Sequence[Path]) -> dict[int, str]:
     """Value -> name of its class."""
-    file = root / NAMES
+    file = next((file for file in files_of(root, ".json") if file.name.lower() == NAMES), root / NAMES)
     if file.is_file():
         try:
-            content = json.loads(file.read_text("utf-8"))
-            pairs = (
-                enumerate(content) if isinstance(content, list) else ((int(key), name) for key, name in content.items())
-            )
-            names = {int(value): str(name) for value, name in pairs}
-        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+            content = json_of(file, str)
+            pairs = enumerate(content) if isinstance(content, list) else content.items()
+            named = [(whole(key), name_of(name)) for key, name in pairs]
+        except (ValueError, AttributeError, TypeError) as error:
             raise UserError(f'{file} must name the classes, {{"0": "sky", ...}} or ["sky", ...]: {error}') from error
+        if len(names := dict(named)) < len(named):
+            raise UserError(f"{file} names a value twice; keep one of its names")
         if not names or not all(0 <= value < UNLABELED for value in names) or len(names) > MOST_CLASSES:
             raise UserError(
                 f"{file} must name 2 to {MOST_CLASSES} values from 0 to 254, got {some(list(map(str, names)), 5)}"

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a person names to images with objects, or with classes of pixels."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ...errors import UserError
+from ..open import open_source
+from ..sources.source import Source
 from .box_csv import is_box_csv, open_box_csv
 from .coco import listings, open_coco
 from .mask_folders import is_mask_folder, open_masks
-from .source import DenseSource
+from .source import DenseSource, without_copies
 from .voc import is_voc, open_voc
 from .yolo import is_yolo, open_yolo
 
@@ -29,10 +33,17 @@ def recognized(data: str | Path) -> str:
                 return "objects"
             return "pixels" if is_mask_folder(path) else ""
         if path.is_file():
-            return "objects" if is_box_csv(path) or (path.suffix == ".json" and listings(path)) else ""
+            return "objects" if is_box_csv(path) or listings(path) else ""
     except OSError:
         pass
     return ""
+
+
+def open_any(data: Any) -> Source | DenseSource:
+    """Open images as every command that needs no classes does: with the objects or masks that lie beside them, else as
+    `open_source` does."""
+    kind = recognized(data) if isinstance(data, str) else ""
+    return open_dense(data, kind) if kind else open_source(data)
 
 
 def open_dense(data: str | Path, wanted: str) -> DenseSource:
@@ -55,11 +66,10 @@ def open_dense(data: str | Path, wanted: str) -> DenseSource:
         raise UserError(f"{path} holds {have}; {mend}")
     if wanted == "pixels":
         return open_masks(path)
-    if path.is_file() and path.suffix != ".json":
-        return _in_pixels(open_box_csv(path))
-    for ours, opened in ((listings, open_coco), (is_voc, open_voc), (is_yolo, open_yolo)):
+    for ours, opened in ((is_box_csv, open_box_csv), (listings, open_coco), (is_voc, open_voc), (is_yolo, open_yolo)):
         if ours(path):
-            return _in_pixels(opened(path))
+            source = without_copies(_in_pixels(opened(path)))
+            return replace(source, notes=(*source.notes, *source.images.notes))
     raise AssertionError(held)
 
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of a source of images with objects, or with a class for every pixel."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ...errors import UserError
+from ...errors import UserError, counted, some
 from ...text import readable
 from ..annotations import Objects, Shape
 from ..sources.labels import split_of
@@ -40,7 +42,7 @@ class DenseSource:
     lists: tuple[str, ...] = ()
 
 
-def images_of(root: Path, paths: Sequence[str], splits: Sequence[str], what: Path) -> Source:
+def images_of(root: Path, paths: Sequence[str], splits: Sequence[str], what: Path, outside: bool = False) -> Source:
     """Image files below a folder, as a source without labels.
 
     Args:
@@ -48,22 +50,40 @@ def images_of(root: Path, paths: Sequence[str], splits: Sequence[str], what: Pat
         paths: relative to it.
         splits: train, val or test, of each.
         what: who lists them, for an error.
+        outside: read paths that lead out of that folder, too.
 
     Raises: UserError as `from_list`.
     """
     images = [Listed(path, None, split) for path, split in zip(paths, splits, strict=True)]
-    return from_list(str(what), root, images, name=root.resolve().name)
+    return from_list(str(what), root, images, name=root.resolve().name, outside=outside)
 
 
 def check_names(names: Sequence[str], what: Path) -> tuple[str, ...]:
     """Names of classes that can be printed. Raises: UserError where there are none, or two of one name."""
-    classes = tuple(readable(str(name)) for name in names)
+    classes = tuple(readable(name) for name in names)
     if not classes:
         raise UserError(f"{what} names no classes")
-    if len(set(classes)) < len(classes):
-        twice = next(name for name in classes if classes.count(name) > 1)
-        raise UserError(f"{what} names the class {twice!r} twice")
+    name, often = Counter(classes).most_common(1)[0]
+    if often > 1:
+        raise UserError(f"{what} names the class {name!r} twice")
     return classes
+
+
+def without_copies(source: DenseSource) -> DenseSource:
+    """A source of objects without those that repeat another one of their image in class, box and outline: they would
+    count as often as they stand in the list."""
+    objects, fewer, copies = list[Objects](), list[str](), 0
+    for name, held in zip(source.images.names, source.objects or (), strict=True):
+        outlines = map(repr, held.shapes) if held.shapes else repeat("")
+        marks = zip(map(tuple, held.boxes.tolist()), held.labels.tolist(), held.crowd.tolist(), outlines, strict=False)
+        first = {mark: row for row, mark in reversed([*enumerate(marks)])}
+        if len(first) < len(held):
+            copies += len(held) - len(first)
+            fewer.append(name)
+            held = held.part(torch.tensor(sorted(first.values())))
+        objects.append(held)
+    note = f"left out {counted(copies, 'object')} that repeat another one of their image: {some(fewer, 3)}"
+    return replace(source, objects=objects, notes=(*source.notes, note)) if copies else source
 
 
 def folders_of(path: str) -> list[str]:

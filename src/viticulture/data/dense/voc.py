@@ -14,56 +14,55 @@ from pathlib import Path
 
 import torch
 
-from ...disk import read_text
 from ...errors import UserError, counted, some
+from ...text import readable
 from ..annotations import NOTHING, Objects
 from ..sources.files import is_image
-from ..sources.folders import by_name, holds_image, images_among, scan
+from ..sources.folders import images_among, scan
 from ..sources.labels import natural
+from ..sources.places import Places
 from ..sources.several import YES
-from .source import DenseSource, check_names, folders_of, images_of, objects_of
+from ..sources.written import files_of, lines_of, number, text_of, whole
+from .source import DenseSource, check_names, images_of, objects_of
 
 
 def is_voc(root: Path) -> bool:
     """Whether a folder has a folder of annotations in XML."""
-    folder = root / "Annotations"
-    return folder.is_dir() and any(folder.glob("*.xml"))
+    return bool(_annotations(root))
+
+
+def _annotations(root: Path) -> list[Path]:
+    """Files of annotations, sorted."""
+    return files_of(root / "Annotations", ".xml")
 
 
 def open_voc(root: Path) -> DenseSource:
     """Open such a folder."""
-    files_below = scan(root)[0]
-    below = by_name(file for file in files_below if holds_image(file.path))
-    stems: dict[str, list[str]] = {}
-    for entry in images_among(files_below):
-        stems.setdefault(Path(entry.path).stem, []).append(entry.path)
-    files = sorted((root / "Annotations").glob("*.xml"))
+    pictures = {Path(entry.path).stem for entry in images_among(scan(root)[0])}
+    places, files = Places(root, "its annotation"), _annotations(root)
     read = [(file, *_voc(file)) for file in files]
     starts = [box[side] for _, _, _, entries in read for _, box, _ in entries for side in (0, 1)]
     first = 0 if any(start == 0 for start in starts) else 1
     classes = check_names(sorted({name for _, _, _, entries in read for name, _, _ in entries}, key=natural), root)
+    numbers = {name: number for number, name in enumerate(classes)}
     paths: list[str] = []
     objects: list[Objects] = []
     for file, name, size, entries in read:
-        named = below.get(name) or stems.get(file.stem, [])
-        named = [path for path in named if "JPEGImages" in folders_of(path)] or named  # masks are beside it
-        if len(named) != 1:
-            which = f"there are several: {some(named, 3)}" if named else f"there is none of that name below {root}"
-            raise UserError(f"{file} is about the image {name!r}, and {which}")
-        paths += named
+        places.what, hint = str(file), "jpegimages/"  # masks are beside it
+        paths.append(places.find(name, hint) or places.find(file.stem, hint) or places.required(name, hint))
         boxes = [
             [left - first, top - first, right - first + 1, bottom - first + 1]
             for _, (left, top, right, bottom), _ in entries
         ]
-        labels = [classes.index(label) for label, _, _ in entries]
+        labels = [numbers[readable(label)] for label, _, _ in entries]
         difficult = torch.tensor([hard for _, _, hard in entries], dtype=torch.bool)
         plain = objects_of(boxes, labels, None, size)
         objects.append(Objects(plain.boxes, plain.labels, difficult, None, size) if entries else NOTHING)
     counting = [] if first else ["boxes start at 0, so that pixels are taken to count from 0"]
     names = [(Path(path).stem, file.stem) for path, file in zip(paths, files, strict=True)]
-    splits, notes = _voc_splits(root, names, stems)
+    splits, notes = _voc_splits(root, names, pictures)
     images = images_of(root, paths, splits, root / "Annotations")
-    return DenseSource(images, classes, objects, notes=(*counting, *notes))
+    return DenseSource(images, classes, objects, notes=(*counting, *places.notes(), *notes))
 
 
 _Entry = tuple[str, tuple[float, float, float, float], bool]
@@ -71,19 +70,20 @@ _Entry = tuple[str, tuple[float, float, float, float], bool]
 
 def _voc(file: Path) -> tuple[str, tuple[int, int] | None, list[_Entry]]:
     """Image, its size, and objects (class, corners, difficult) of one file."""
-    text = read_text(file, "annotation")
+    text = text_of(file)
     if "<!ENTITY" in text:
         raise UserError(f"{file} defines entities, which annotations have no need of")
     try:
         tree = ET.fromstring(text)
         name, size = tree.findtext("filename") or file.stem, None
         if tree.find("size") is not None:
-            size = int(_text(tree, "size/height")), int(_text(tree, "size/width"))
-            size = size if all(size) else None
+            sides = [tree.findtext(f"size/{side}") for side in ("height", "width")]
+            height, width = (whole(side) if side and side.strip() else 0 for side in sides)
+            size = (height, width) if height and width else None
         entries: list[_Entry] = []
         for element in tree.iter("object"):
             left, top, right, bottom = (
-                float(_text(element, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")
+                number(_text(element, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")
             )
             difficult = (element.findtext("difficult") or "").strip().lower() in YES
             entries.append((_text(element, "name"), (left, top, right, bottom), difficult))
@@ -115,7 +115,7 @@ def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collecti
     notes: list[str] = []
     lists = [root / "ImageSets" / "Main" / f"{kind}.txt" for kind in ("train", "val", "test")]
     for file in (present := [file for file in lists if file.is_file()]):
-        listed = [_spellings(line) for line in read_text(file, "split").splitlines() if line.strip()]
+        listed = [_spellings(line) for _, line in lines_of(file)]
         named = [next((rows[name] for name in spellings if name in rows), None) for spellings in listed]
         if twice := [names[row][0] for row in named if row in splits]:
             others = sorted({splits[row] for row in named if row in splits})

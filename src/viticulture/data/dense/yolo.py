@@ -15,7 +15,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ...disk import read_text
 from ...errors import UserError, counted, some
 from ...text import read_yaml
 from ..annotations import NOTHING, Objects, Shape
@@ -23,7 +22,7 @@ from ..decode import Unreadable, image_size
 from ..sources.files import open_file
 from ..sources.folders import holds_image, images_among, scan
 from ..sources.labels import split_of
-from ..sources.listed import lines_of
+from ..sources.written import files_of, lines_of, number, text_of, whole
 from .source import DenseSource, beside, check_names, folders_of, images_of, objects_of, split_by_folder
 
 
@@ -38,15 +37,15 @@ def open_yolo(root: Path) -> DenseSource:
     names = _names_file(root)
     assert names is not None
     declared: dict[str, Any] = {}
-    if names.suffix == ".txt":
-        listed: Any = [line.strip() for line in read_text(names, "names").splitlines() if line.strip()]
+    if names.suffix.lower() == ".txt":
+        listed: Any = [line for _, line in lines_of(names)]
     else:
-        declared = read_yaml(read_text(names, "names"), str(names))
+        declared = _declared(names)
         listed = declared["names"]
         if isinstance(listed, dict):
-            if set(listed) != set(range(len(listed))):
-                raise UserError(f"{names}: the numbers of the classes must count from 0, got {list(listed)[:5]}")
-            listed = [listed[number] for number in range(len(listed))]
+            if set(listed) != {*map(str, range(len(listed)))}:
+                raise UserError(f"{names}: the numbers of the classes must count from 0, got {some([*listed], 5)}")
+            listed = [listed[str(number)] for number in range(len(listed))]
     classes = check_names(listed, names)
     files = scan(root)[0]
     among = [file for file in files if "images" in folders_of(file.path) and holds_image(file.path)]
@@ -126,18 +125,24 @@ def _ends(name: str) -> list[str]:
 
 def _keypoints(names: Path, declared: Mapping[str, Any]) -> int:
     """Numbers of a pose behind a box. Raises: UserError for a shape that is none."""
-    shape = declared.get("kpt_shape") or [0]
-    if not isinstance(shape, list) or not all(type(side) is int and side >= 0 for side in shape):
+    shape = declared.get("kpt_shape") or ["0"]
+    if not isinstance(shape, list) or not all(str(side).isdecimal() for side in shape):
         raise UserError(f"{names}: kpt_shape must be points and numbers of each, got {shape!r}")
-    return prod(shape)
+    return prod(map(int, shape))
 
 
 def _names_file(root: Path) -> Path | None:
-    for file in [*sorted(root.glob("*.yaml")), *sorted(root.glob("*.yml"))]:
-        values = read_yaml(read_text(file, "names"), str(file))
+    for file in files_of(root, ".yaml", ".yml"):
+        values = _declared(file)
         if isinstance(values, dict) and isinstance(values.get("names"), list | dict):
             return file
-    return next((file for file in (root / "classes.txt", root / "labels" / "classes.txt") if file.is_file()), None)
+    texts = [*files_of(root, ".txt"), *files_of(root / "labels", ".txt")]
+    return next((file for file in texts if file.stem.lower() == "classes"), None)
+
+
+def _declared(names: Path) -> Any:
+    """The content of data.yaml, all of it text: a class may be called 007 or no."""
+    return read_yaml(text_of(names), str(names), as_text=True)
 
 
 def _labels_of(path: str) -> str:
@@ -146,23 +151,22 @@ def _labels_of(path: str) -> str:
 
 
 def _yolo(image: Path, file: Path, classes: Sequence[str], keypoints: int) -> Objects:
-    lines = read_text(file, "labels").splitlines() if file.exists() else []
-    if not any(map(str.strip, lines)):
+    lines = lines_of(file) if file.exists() else []
+    if not lines:
         return NOTHING
     height, width = _size(image)
     boxes: list[list[float]] = []
     labels: list[int] = []
     shapes: list[Shape] = []
-    for number, line in enumerate(lines, 1):
-        if not (words := line.split()):
-            continue
+    for place, line in lines:
+        words = line.split()
         try:
-            label, values = int(words[0]), [float(word) for word in words[1:]]
+            label, values = whole(words[0]), [number(word) for word in words[1:]]
         except ValueError as error:
             row = " ".join(words[:5])
-            raise UserError(f"{file}, line {number}: must be a class's number, then shares, got {row!r}") from error
+            raise UserError(f"{file}, line {place}: must be a class's number, then shares, got {row!r}") from error
         if not 0 <= label < len(classes):
-            raise UserError(f"{file}, line {number}: class {label}, and the {len(classes)} classes are numbered from 0")
+            raise UserError(f"{file}, line {place}: class {label}, and the {len(classes)} classes are numbered from 0")
         if len(values) == 4 + keypoints:
             x, y, w, h = values[:4]
             boxes.append([(x - w / 2) * width, (y - h / 2) * height, (x + w / 2) * width, (y + h / 2) * height])
@@ -172,7 +176,7 @@ def _yolo(image: Path, file: Path, classes: Sequence[str], keypoints: int) -> Ob
             boxes.append([min(outline[::2]), min(outline[1::2]), max(outline[::2]), max(outline[1::2])])
         else:
             raise UserError(
-                f"{file}, line {number}: a class and 4 numbers, or pairs of an outline, got {len(words)} words"
+                f"{file}, line {place}: a class and 4 numbers, or pairs of an outline, got {len(words)} words"
             )
         labels.append(label)
     drawn = tuple(shapes) if len(shapes) == len(boxes) else None

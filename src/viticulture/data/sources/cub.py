@@ -12,8 +12,9 @@ Source: Wah et al., "The Caltech-UCSD Birds-200-2011 Dataset", CNS-TR-2011-001.
 from pathlib import Path
 
 from ...errors import UserError
-from .listed import Listed, from_list, lines_of
+from .listed import Listed, from_list
 from .source import Source
+from .written import lines_of
 
 LISTS = ("images.txt", "image_class_labels.txt", "train_test_split.txt")
 

@@ -7,13 +7,13 @@ test images are secret, so papers test on the validation images, and so do we. P
 Source: Van Horn et al., "The iNaturalist Species Classification and Detection Dataset", CVPR 2018.
 """
 
-import json
 import re
 from pathlib import Path
 
 from ...errors import UserError
 from .listed import Listed, from_list
 from .source import Source
+from .written import json_of
 
 
 def open_inaturalist(path: Path) -> Source:
@@ -33,14 +33,14 @@ def open_inaturalist(path: Path) -> Source:
 
 
 def _images(file: Path, kind: str) -> list[Listed]:
+    content = json_of(file)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
         paths = {image["id"]: str(image["file_name"]) for image in content["images"]}
         listed = [
-            Listed(paths[annotation["image_id"]], str(annotation["category_id"]), kind)
-            for annotation in content["annotations"]
+            Listed(paths[annotation["image_id"]], str(annotation["category_id"]), kind, where=f"annotation {number}")
+            for number, annotation in enumerate(content["annotations"])
         ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{file} is none of iNaturalist's lists ({type(error).__name__}: {error}): images with id and file_name, "
             "and annotations with image_id and category_id, are needed"

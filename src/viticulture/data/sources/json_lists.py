@@ -5,31 +5,24 @@
     [{"data": {"image": PATH}, "annotations": [{"result": [{"value": {"choices": [CLASS]}}]}]}]      Label Studio, JSON
     [{"image": PATH, "choice": CLASS}]                                                           Label Studio, JSON-MIN
 
-Files are looked for where the list says, from its own folder on, then by their name alone anywhere below that folder;
-Label Studio's addresses (/data/upload/1/8d27eb28-a.jpg, /data/local-files/?d=photos/a.jpg) are read so. Of lists called
+Files are looked for where the list says, from its own folder on, then below that folder (places.py). Of lists called
 train... or val... iNaturalist's rules hold (inaturalist.py).
 """
 
-import json
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 from ...errors import UserError, counted, shortened, some
 from .files import is_image
-from .folders import by_name, scan
 from .inaturalist import open_inaturalist
 from .listed import Listed, from_list
 from .several import JOINT
 from .source import Source
 from .table import cell_word
-
-UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
-"""How Label Studio calls a file that was uploaded to it."""
+from .written import json_of, name_of
 
 
 class Entry(NamedTuple):
@@ -50,10 +43,7 @@ def open_json(path: Path) -> Source:
     """
     if re.fullmatch(r"(train|val).*", path.stem):
         return open_inaturalist(path)
-    try:
-        content = json.loads(path.read_text("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}") from error
+    content = json_of(path)
     try:
         entries = _label_studio(content) if isinstance(content, list) else _coco(content)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -67,15 +57,8 @@ def open_json(path: Path) -> Source:
 
 
 def _source(path: Path, entries: Sequence[Entry]) -> Source:
-    below = by_name(file for file in scan(path.parent)[0] if is_image(file.path))
-    places = {entry.path: _place(entry.path, path.parent, below) for entry in entries}
-    if missing := [shortened(name) for name, place in places.items() if place is None]:
-        raise UserError(
-            f"{path} lists {counted(len(missing), 'file')} that {path.parent} does not hold: {some(missing, 3)}; put "
-            "the images beside the list"
-        )
     images = [
-        Listed(places[entry.path] or "", JOINT.join(dict.fromkeys(entry.labels)) if entry.seen else None, "train")
+        Listed(entry.path, JOINT.join(dict.fromkeys(entry.labels)) if entry.seen else None, "train")
         for entry in entries
     ]
     unlike = [entry.path for entry in entries if not entry.agreed]
@@ -83,26 +66,10 @@ def _source(path: Path, entries: Sequence[Entry]) -> Source:
     return from_list(path.name, path.parent, images, (f"{note}: {some(unlike, 3)}",) if unlike else ())
 
 
-def _place(named: str, root: Path, below: dict[str, list[str]]) -> str | None:
-    """Where a file is, relative to the list's folder. Raises: UserError if several may be meant."""
-    inside = unquote(named.partition("?d=")[2] or named).lstrip("/")
-    with suppress(OSError, ValueError):  # longer than any name, or with a NUL: such as an image in letters
-        if ".." not in Path(inside).parts and (root / inside).is_file():
-            return inside
-    name = inside.rpartition("/")[2]
-    uploaded = UPLOADED.fullmatch(name)
-    for called in (name, *([uploaded[1]] if uploaded else [])):
-        if len(places := below.get(called, [])) > 1:
-            raise UserError(f"{shortened(named)} may be {some(places, 3)}; name it by its path")
-        if places:
-            return places[0]
-    return None
-
-
 def _coco(content: dict[str, Any]) -> list[Entry]:
     names: dict[Any, str] = {}
     for category in content["categories"]:
-        if names.setdefault(category["id"], name := str(category["name"])) != name:
+        if names.setdefault(category["id"], name := name_of(category["name"])) != name:
             raise UserError(f"it calls category {category['id']} {names[category['id']]!r} and {name!r}; number both")
     labels: dict[Any, list[str]] = {image["id"]: [] for image in content["images"]}
     if len(labels) < len(content["images"]):

@@ -15,7 +15,8 @@ _SPLIT = re.compile(
     r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?([ _-]?(19|20)\d\d)?", flags=re.IGNORECASE
 )
 
-_MISSING = re.compile(r"nan|<?na>?|n/a|null|none", flags=re.IGNORECASE)
+MISSING = re.compile(r"nan|<?na>?|n/a|null|none", flags=re.IGNORECASE)
+"""How programs write that a cell is empty."""
 _SEVERAL = re.compile(r"\s*[,;/&+]\s*")
 
 
@@ -53,7 +54,7 @@ def alike(names: Sequence[str], what: str = "classes") -> list[str]:
 
 def doubtful(classes: Sequence[str]) -> list[str]:
     """Remarks where names of classes are nearly one, are what missing labels are written as, or name several others."""
-    missing = [repr(name) for name in classes if _MISSING.fullmatch(name)]
+    missing = [repr(name) for name in classes if MISSING.fullmatch(name)]
     known = {*classes}
     lists = [
         name
@@ -91,7 +92,7 @@ def classify(labels: Sequence[str | None], also: Iterable[str] = ()) -> tuple[tu
         labels: the class name of each image; empty where it shows none, None where nobody said what it shows.
         also: classes that have no image.
     """
-    same = {name: readable(unicodedata.normalize("NFC", name)) for name in {*labels, *also} if name}
+    same = {name: unicodedata.normalize("NFC", readable(name)) for name in {*labels, *also} if name}
     classes = tuple(sorted(set(same.values()), key=natural))
     number = {name: i for i, name in enumerate(classes)}
     code: dict[str | None, int] = {name: number[plain] for name, plain in same.items()}

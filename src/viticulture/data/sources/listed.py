@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import UserError, counted, shortened, some
-from ...text import readable
+from ...text import on_disk, readable
 from .files import MISSING, FileReader, file_fingerprint
 from .labels import alike, classify, rows_of, without_label
+from .places import Places, is_inside
 from .source import Source
 
 
@@ -33,23 +34,13 @@ class Listed(NamedTuple):
     where: str = ""
 
 
-def text_of(path: Path) -> str:
-    """The text of a list. Raises: UserError for what is none."""
-    try:
-        return path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-
-
-def lines_of(path: Path) -> list[tuple[int, str]]:
-    """Number, from 1, and words of each line that is not empty. Raises: UserError for what is no text."""
-    return [(number, line.strip()) for number, line in enumerate(text_of(path).splitlines(), 1) if line.strip()]
-
-
 def from_list(
-    what: str, root: Path, images: Sequence[Listed], notes: Sequence[str] = (), name: str | None = None
+    what: str,
+    root: Path,
+    images: Sequence[Listed],
+    notes: Sequence[str] = (),
+    name: str | None = None,
+    outside: bool = False,
 ) -> Source:
     """A source of listed images.
 
@@ -59,11 +50,12 @@ def from_list(
         images: in the list's order.
         notes: what a person should know.
         name: what to call the data; as the list is called, without its folder, by default.
+        outside: read paths that lead out of that folder, too.
 
-    Raises: UserError for a path that is none, and for an image that is listed twice or does not exist.
+    Raises: UserError for a path that is none, and for an image that is listed with two labels or does not exist.
     """
-    _check(what, root, images)
-    fingerprints = [file_fingerprint((root / image.path).stat) for image in images]
+    places = Places(root, what)
+    images, fingerprints = _located(places, [_checked(what, image) for image in images], outside)
     missing = [
         shortened(image.path) + (f" ({image.where})" if image.where else "")
         for image, mark in zip(images, fingerprints, strict=True)
@@ -74,11 +66,16 @@ def from_list(
             f"{what} lists {counted(len(missing), 'file')} that {root} does not hold: {some(missing)}; its paths are "
             "relative to that folder"
         )
+    kept = _distinct(what, root, images)
+    notes = [*notes, *places.notes()]
+    if copies := len(images) - len(kept):
+        notes.append(f"left out {counted(copies, 'row')} of the list that repeat another one")
+        images, fingerprints = [images[i] for i in kept], [fingerprints[i] for i in kept]
     classes, labels = classify([image.label for image in images])
     named, groups = classify([image.group or None for image in images])
     if named:
         note = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
-        notes = (*notes, note, *alike(named, "groups"))
+        notes += [note, *alike(named, "groups")]
     return Source(
         name=readable(Path(what).name if name is None else name),
         classes=classes,
@@ -94,24 +91,52 @@ def from_list(
     )
 
 
-def _check(what: str, root: Path, images: Sequence[Listed]) -> None:
+def _checked(what: str, image: Listed) -> Listed:
+    place = f"{what}, {image.where}" if image.where else what
+    if not image.path:
+        raise UserError(f"{place}: the path is empty")
+    if "\0" in image.path:
+        raise UserError(f"{place}: the path holds a NUL, which no file's name does")
+    return image._replace(path=on_disk(image.path))
+
+
+def _located(places: Places, images: Sequence[Listed], outside: bool) -> tuple[list[Listed], list[str]]:
+    """Images by the paths where they are, and their fingerprints."""
+    located, fingerprints = [], []
+    for image in images:
+        mark = _fingerprint(places.root / image.path) if outside or is_inside(image.path) else MISSING
+        if mark == MISSING and (path := places.find(image.path)):
+            image, mark = image._replace(path=path), _fingerprint(places.root / path)
+        located.append(image)
+        fingerprints.append(mark)
+    return located, fingerprints
+
+
+def _fingerprint(path: Path) -> str:
+    try:
+        return file_fingerprint(path.stat)
+    except ValueError:  # half a letter in its name
+        return MISSING
+
+
+def _distinct(what: str, root: Path, images: Sequence[Listed]) -> list[int]:
+    """Positions of the images but for rows that say again what an earlier one says."""
     if not images:
         raise UserError(f"{what} lists no images")
     first: dict[str, Listed] = {}
+    kept = []
     whole = cache(os.path.realpath)  # each folder is looked up once; an absolute path may lead into the root
     base = whole(root)
-    for image in images:
-        place = f"{what}, {image.where}" if image.where else what
-        if not image.path:
-            raise UserError(f"{place}: the path is empty")
-        if "\0" in image.path:
-            raise UserError(f"{place}: the path holds a NUL, which no file's name does")
+    for i, image in enumerate(images):
         path = os.path.normpath(image.path)  # ./a.png is a.png
         folder, _, name = path.rpartition("/")
         file = f"{whole(folder or '/')}/{name}" if path.startswith("/") else os.path.normpath(f"{base}/{path}")
         before = first.setdefault(file, image)
-        if before is not image:
+        if before is image:
+            kept.append(i)
+        elif not image.where or before[1:4] != image[1:4]:
             times = f"in {before.where} and {image.where}" if image.where else "twice"
             raise UserError(
                 f"{what} lists {shortened(image.path)} {times}; an image has one label and stands in one split"
             )
+    return kept

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from ...errors import UserError, some
 from .labels import split_of
-from .listed import Listed, from_list, lines_of
+from .listed import Listed, from_list
 from .source import Source
+from .written import files_of, lines_of
 
 _SPLIT = re.compile(r"(?P<stem>.*?)(?P<split>train|trainval|val|valid|validation|test)", re.IGNORECASE)
 BOTH = "trainval"
@@ -36,16 +37,21 @@ def open_lists(path: Path) -> Source:
     lists, notes = _lists(path, match["stem"])
     if "train" not in lists:
         raise UserError(f"{path} has no {match['stem']}train.txt beside it, which would list the training images")
-    rows = {kind: [_row(file, number, line) for number, line in lines_of(file)] for kind, file in lists.items()}
+    lines = {kind: lines_of(file) for kind, file in lists.items()}
+    rows = {kind: [_row(file, number, line) for number, line in lines[kind]] for kind, file in lists.items()}
     names = _class_names([row for kind in rows for row in rows[kind]], rows["train"])
-    images = [Listed(file, names[label], kind) for kind in rows for file, label in rows[kind]]
+    images = [
+        Listed(path, names[label], kind, where=f"line {number} of {lists[kind].name}")
+        for kind in rows
+        for (path, label), (number, _) in zip(rows[kind], lines[kind], strict=True)
+    ]
     return from_list(match["stem"].strip("_- ") or path.parent.name or path.name, path.parent, images, notes)
 
 
 def _lists(path: Path, stem: str) -> tuple[dict[str, Path], tuple[str, ...]]:
     """The list of each split, out of those of that stem, and a note that names the others. The list that was named is
     read, and no other one of its split; one of training and validation images has no list of either beside it."""
-    listed = sorted({path, *path.parent.glob("*.txt")})
+    listed = sorted({path, *files_of(path.parent, ".txt")})
     words = {file: file.stem[len(stem) :].lower() for file in listed if file.stem.lower().startswith(stem.lower())}
     kinds = {file: kind for file, word in words.items() if (kind := "train" if word == BOTH else split_of(word))}
     both = {file for file in kinds if words[file] == BOTH}
@@ -64,12 +70,11 @@ def _lists(path: Path, stem: str) -> tuple[dict[str, Path], tuple[str, ...]]:
 
 def _row(file: Path, number: int, line: str) -> tuple[str, str]:
     """Path and label; without a number the folder is the label."""
-    path, _, label = line.rpartition(" ")
-    if not (path and label.isdigit()):
-        path, label = line, ""
-    path = path.strip().removeprefix("./")
+    match = re.fullmatch(r"(.+?)\s+(\d+)(?:\.0*)?", line)
+    path, label = (match[1], match[2]) if match else (line, "")
+    path = path.replace("\\", "/").removeprefix("./")
     folder = Path(path).parent.name
-    if path.startswith("/") or ".." in Path(path).parts or not (label or folder):
+    if not (label or folder):
         raise UserError(f"{file}, line {number}: expected PATH NUMBER, or CLASS/FILE, got {line!r}")
     return path, label or f"/{folder}"
 

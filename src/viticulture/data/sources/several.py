@@ -98,9 +98,9 @@ def marked(
         [name for name, value in zip(labels, row, strict=True) if value in YES]
         for row in zip(*labels.values(), strict=True)
     ]
-    shown = [name for name, column in labels.items() if set(column) & {*YES}]
+    shown = {name: None for name, column in labels.items() if set(column) & {*YES}}
     unseen = [name for name in labels if name not in shown]
-    notes = [f"labels are the columns {some(shown, 8)} (1 or 0)"] if shown else []
+    notes = [f"labels are the columns {some([*shown], 8)} (1 or 0)"] if shown else []
     notes += [f"no class, since no image shows it: {some(unseen, 8)}"] if unseen else []
     notes += [f"no labels, since not all cells are 1 or 0: {some(others, 8)}"] if labels and others else []
     return [JOINT.join(names) for names in marks], tuple(notes)

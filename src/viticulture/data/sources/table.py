@@ -59,7 +59,7 @@ def from_table(
     unread = [name for name in named or columns if name not in OWN and name and not name.startswith("Unnamed:")]
     if unread and "label" in columns:  # a group by another name would fall apart in silence
         notes = (f"columns that are not read: {some(unread)}; read are {', '.join(OWN)}",)
-    return from_list(what, root, images, notes)
+    return from_list(what, root, images, notes, outside=True)
 
 
 def split_in(cell: str | None, where: str) -> str:

@@ -14,8 +14,9 @@ from pathlib import Path
 from ...errors import UserError, counted
 from .files import is_image
 from .folders import scan
-from .listed import Listed, from_list, lines_of
+from .listed import Listed, from_list
 from .source import Source
+from .written import lines_of
 
 LIST = Path("val", "val_annotations.txt")
 

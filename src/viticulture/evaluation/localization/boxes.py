@@ -9,7 +9,6 @@ An image may have any number of boxes. Boxes are kept as left, top, right and bo
 0, 0, 1, 1. A box names an image by the end of its path: `cat/1.jpg` is the box of `photos/test/cat/1.jpg`.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 
 from ...data.augment.crop import BoxCrop
 from ...data.sources.cub import by_number
-from ...data.sources.listed import lines_of, text_of
+from ...data.sources.written import json_of, lines_of
 from ...errors import UserError
 from .metrics import Boxes
 
@@ -140,7 +139,7 @@ def _cub(path: Path) -> Found:
 def _coco(path: Path) -> Found:
     by_name: Found = {}
     try:
-        content: dict[str, Any] = json.loads(text_of(path))
+        content: dict[str, Any] = json_of(path)
         names = {image["id"]: str(image["file_name"]) for image in content["images"]}
         for number, annotation in enumerate(content["annotations"]):
             if annotation.get("iscrowd"):

@@ -160,11 +160,14 @@ def dense_inspected(inspection: DenseInspection) -> list[Sheet]:
         [f"{counted(inspection.outside, 'box')} empty or reaching outside the image"] if inspection.outside else []
     )
     remarks += [f"{name}: {why}" for name, why in list(inspection.unreadable.items())[:20]]
+    teaches = any(inspection.counts.get("train", ()))
     recipe = "detection/photos" if inspection.kind == "objects" else "segmentation/photos"
-    words = ["viticulture", "train", inspection.data, "--recipe", recipe]
+    line = command_line(["viticulture", "train", inspection.data, "--recipe", recipe if teaches else "mae/photos"])
+    shown = "an object that is no crowd" if inspection.kind == "objects" else "a labeled pixel"
+    way = "To learn from it" if teaches else f"No training image has {shown}; to learn from the images alone"
     what = "Objects of each class" if inspection.kind == "objects" else "Images that show each class"
     return [
-        Sheet("", [Column(""), Column("")], facts, f"To learn from it: {command_line(words)}"),
+        Sheet("", [Column(""), Column("")], facts, f"{way}: {line}"),
         Sheet(what, columns, rows),
         *([Sheet("Look at", [Column("", "prose")], [[line] for line in remarks])] if remarks else []),
     ]

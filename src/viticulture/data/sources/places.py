@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the images are that a list names: one reader of paths for every format.
+
+What is not where its path says is looked for below the list's folder, never elsewhere, by the longest end of the path
+that some image has: other systems write backslashes and drive letters, labeling tools addresses (https://...,
+/data/upload/1/8d27eb28-a.jpg, /data/local-files/?d=photos/a.jpg), `../`, and folders that lay around the images. Case,
+and how letters are composed, count where two files differ by nothing else.
+"""
+
+import os
+import re
+import unicodedata
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import unquote
+
+from ...errors import UserError, shortened, some
+from ...text import on_disk
+from .files import is_image
+from .labels import split_of
+
+_UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
+"""How Label Studio calls a file that was uploaded to it."""
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/+[^/]*/|/data/(?=upload/)", re.IGNORECASE)
+_FOREIGN = re.compile(r"[A-Za-z]:|(?=//)")
+"""A drive of Windows, or a machine in its network."""
+
+
+def is_inside(path: str) -> bool:
+    """Whether a relative path stays below its folder."""
+    return not path.startswith("/") and os.path.normpath(path).partition("/")[0] != ".."
+
+
+class Places:
+    """The images below a folder, by what a list calls them.
+
+    Args:
+        root: the folder.
+        what: lists them, for errors.
+        near: the list's own folder, relative to the root.
+    """
+
+    def __init__(self, root: Path, what: str, near: str = "") -> None:
+        self.root, self.what, self.near = root, what, near
+        self._moved: dict[str, str] = {}  # place -> what the list calls it, where that names other folders
+
+    @cached_property
+    def _below(self) -> dict[str, list[str]]:
+        """Paths of images by their names, and by these without ending but for the point."""
+        from .folders import holds_image, scan  # here: a folder may hold Parquet files, which list images, too
+
+        paths: dict[str, list[str]] = {}
+        try:
+            files = [file.path for file in scan(self.root)[0] if holds_image(file.path)]
+        except UserError:  # of a folder that may not be read: what it holds is not found
+            files = []
+        for path in files:
+            name = _plain(path.rpartition("/")[2])
+            for called in (name, name[: name.rfind(".") + 1]):
+                paths.setdefault(called, []).append(path)
+        return paths
+
+    def find(self, named: str, hint: str = "") -> str | None:
+        """An image's path below the folder, with slashes; None where there is none.
+
+        Args:
+            named: what the list calls it.
+            hint: of several images, those with this in their path are meant.
+
+        Raises: UserError where several images may be meant, or one by two names.
+        """
+        whole, text = self._read(named)
+        if whole and os.path.exists(on_disk(text)):  # noqa: PTH110  (a Path raises for too long a name)
+            return None
+        for spelling in dict.fromkeys((text, unquote(text))):
+            parts = [part for part in spelling.split("/") if part not in ("", ".", "..")]
+            for start in range(len(parts) - whole):  # a whole path's name alone says too little
+                if fits := self._fits(parts[start:], parts[:start]):
+                    return self._chosen(fits, named, "/".join(parts[start:]), hint, moved=start > 0)
+        return None
+
+    def required(self, named: str, hint: str = "") -> str:
+        """The same. Raises: UserError also where there is none."""
+        if (path := self.find(named, hint)) is None:
+            name = self._read(named)[1].rpartition("/")[2]
+            alike = self._below.get(_plain(name), [])
+            if not alike:
+                raise UserError(f"{self._says(named)} there is none of that name below {self.root}")
+            raise UserError(
+                f"{self._says(named)} below {self.root} its name alone fits {some(alike, 3)}; correct the path"
+            )
+        return path
+
+    def notes(self) -> list[str]:
+        """A note on images that lie in other folders than the list says."""
+        examples = [f"{path} for {shortened(named)}" for path, named in self._moved.items()]
+        return [f"found by the ends of their paths: {some(examples, 3)}"] if examples else []
+
+    def _says(self, named: str) -> str:
+        return f"{self.what} lists the image {shortened(named)!r}, and"
+
+    def _read(self, named: str) -> tuple[bool, str]:
+        """Whether a path is a whole one of this system that leads elsewhere, and it with slashes, from the folder on
+        where it leads there."""
+        text = named.strip().rpartition("?d=")[2]
+        if match := _ADDRESS.match(text):
+            return False, unquote(re.split("[?#]", text[match.end() :])[0])
+        text = text.replace("\\", "/")
+        if match := _FOREIGN.match(text):
+            return False, text[match.end() :]
+        if not text.startswith("/"):
+            return False, text
+        path = Path(os.path.normpath(text))
+        bases = [base for base in (self.root.absolute(), self.root.resolve()) if path.is_relative_to(base)]
+        return not bases, path.relative_to(bases[0]).as_posix() if bases else text
+
+    def _fits(self, end: list[str], left: list[str]) -> list[str]:
+        """Images whose path has this end, but for those of another split than the folders say that are left out."""
+        uploaded, kinds = _UPLOADED.fullmatch(end[-1]), _splits(left)
+        names = [end[-1], *([uploaded[1]] if uploaded else []), *([] if is_image(end[-1]) else [f"{end[-1]}."])]
+        paths = next((paths for name in names if (paths := self._below.get(_plain(name)))), [])
+        folders = "/".join(["", *map(_plain, end[:-1]), ""])
+        paths = [path for path in paths if f"/{_plain(path)}".rpartition("/")[0].endswith(folders[:-1])]
+        return [path for path in paths if not (kinds and (held := _splits(path.split("/")[:-1])) and not held & kinds)]
+
+    def _chosen(self, fits: list[str], named: str, end: str, hint: str, moved: bool) -> str:
+        near = os.path.normpath(f"{self.near}/{end}").lstrip("/")
+        best = (
+            [path for path in fits if path in (near, end)]
+            or [path for path in fits if hint and hint in path.lower()]
+            or [path for path in fits if f"/{path}".endswith(f"/{end}")]
+            or fits
+        )
+        if len(best) > 1:
+            raise UserError(f"{self._says(named)} there are several: {some(best, 3)}; name it by its path")
+        if moved and self._moved.setdefault(best[0], named) != named:
+            raise UserError(f"{self._says(named)} {self._moved[best[0]]!r}, and of both there is {best[0]} alone")
+        return best[0]
+
+
+def _splits(folders: list[str]) -> set[str]:
+    return {kind for folder in folders if (kind := split_of(folder))}
+
+
+def _plain(name: str) -> str:
+    """A name as it is compared, whatever the system that wrote it."""
+    return unicodedata.normalize("NFC", on_disk(name)).casefold()

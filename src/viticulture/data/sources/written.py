@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of images as programs write them: text, lines, JSON, rows of a CSV, numbers and names, read one way for every
+format. Paths are for `places`."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...disk import MOST_LIST, decoded, read_text
+from ...errors import UserError, shortened
+
+_BEFORE = re.compile(
+    r"""(?: (?:[ \t]* (?:\#(?!\s*path\s*[,;\t])[^\r\n]*)? | "?sep=(?P<sep>.)"?[^\r\n]*) (?:\r\n?|\n) )*""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Lines before the header of a CSV: empty ones, comments, and Excel's, which names the separator."""
+
+
+class Rows(NamedTuple):
+    """A CSV.
+
+    Args:
+        header: names of the columns.
+        rows: number of each row's line, and its cells by column.
+        separator: between cells.
+    """
+
+    header: list[str]
+    rows: list[tuple[int, list[str]]]
+    separator: str
+
+
+def files_of(folder: Path, *endings: str) -> list[Path]:
+    """Files right below a folder that end so, in whatever case, but for hidden ones; sorted by their names."""
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [file for file in files if file.suffix.lower() in endings and not file.name.startswith(".")]
+
+
+def text_of(path: Path) -> str:
+    """The text of a list. Raises: UserError for what is none."""
+    return read_text(path, "list", MOST_LIST)
+
+
+def lines_of(path: Path) -> list[tuple[int, str]]:
+    """Number, from 1, and text of each line that holds any, but for comments. Raises: UserError for what is no text."""
+    lines = enumerate(io.StringIO(text_of(path), newline=None), 1)
+    return [
+        (number, line) for number, line in ((n, each.strip()) for n, each in lines) if line and not is_comment(line)
+    ]
+
+
+def is_comment(line: str) -> bool:
+    """Whether a line is a comment: # and a space. Without the space it may be a name, such as #1.png."""
+    return line.startswith("# ")
+
+
+def json_of(path: Path, number: Callable[[str], Any] | None = None) -> Any:
+    """The content of a JSON file; `number`: makes something else of its numbers than numbers.
+
+    Raises: UserError for what is no JSON.
+    """
+    try:
+        return json.loads(text_of(path), parse_int=number, parse_float=number, parse_constant=number)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {path} as JSON: {error}") from error
+
+
+def csv_rows(path: Path, padded: bool = False) -> Rows:
+    """A CSV: comma, semicolon and tab separate, or what a first line `sep=` names.
+
+    Args:
+        path: the file.
+        padded: fill short rows with empty cells.
+
+    Raises: UserError for a row that has more cells than the header, or fewer.
+    """
+    text = text_of(path)
+    start, separator = _start(text)
+    stream = io.StringIO(text[start:], newline="")
+    before = len(text[:start].splitlines())
+    # A quote behind a space is one, too: spaces around a value are none of it.
+    reader = csv.reader(stream, delimiter=separator, skipinitialspace=separator != " ", strict=True)
+    rows = []
+    try:
+        header = [name.strip().lstrip("# ") for name in next(reader, [])]
+        for cells in reader:
+            line = before + reader.line_num
+            if not any(map(str.strip, cells)) or is_comment(cells[0]):
+                continue
+            while len(cells) > len(header) and not cells[-1].strip():
+                cells.pop()
+            cells += [""] * (len(header) - len(cells)) * padded
+            if len(cells) != len(header):
+                raise UserError(
+                    f"{path}, line {line}: {len(cells)} values for {len(header)} columns; quote values that hold "
+                    f"{separator!r}"
+                )
+            rows.append((line, [cell.strip() for cell in cells]))
+    except csv.Error as error:
+        raise UserError(f"{path}, line {before + reader.line_num}: {error}") from error
+    return Rows(header, rows, separator)
+
+
+def header_of(path: Path) -> set[str]:
+    """The first line of a CSV as words in lower case, without reading the rest; what is no text has none."""
+    with path.open("rb") as file:
+        text = decoded(file.read(4096), "replace")
+    start, separator = _start(text)
+    return {word.strip().strip('"').strip().lower() for word in re.split(r"[\r\n]", text[start:])[0].split(separator)}
+
+
+def _start(text: str) -> tuple[int, str]:
+    """Where the header of a CSV begins, and what separates its names."""
+    match = _BEFORE.match(text)
+    start = match.end() if match else 0
+    line = re.split(r"[\r\n]", text[start : start + 2**20], maxsplit=1)[0]
+    return start, (match and match["sep"]) or max(",;\t", key=line.count)
+
+
+def number(word: Any) -> float:
+    """A number as people and programs write it: 3, 3.0, " .5 ", 0,5. Raises: ValueError for what is none."""
+    text = str(word).strip()
+    return float(text.replace(",", ".", 1) if "." not in text else text)
+
+
+def whole(word: Any) -> int:
+    """A whole number, which may have a point: 3.0. Raises: ValueError for what is none."""
+    value = number(word)
+    if not value.is_integer():
+        raise ValueError(f"{shortened(str(word))!r} is no whole number")
+    return int(value)
+
+
+def name_of(value: Any) -> str:
+    """A name that JSON gives: text, or a whole number, which has one spelling there.
+
+    Raises: TypeError for another value, whose text would be one of Python's (True, None, 1.1 for 1.10).
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise TypeError(f"a name is text, got {shortened(json.dumps(value))}; write it in quotes")
+    return str(value).strip()
