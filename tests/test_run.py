@@ -2,6 +2,8 @@
 """What Python and notebooks see of a training: tables, images of any kind, the head of its page."""
 
 import csv
+import io
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from viticulture.data.decode import decode
 from viticulture.data.open import open_source
 from viticulture.data.pixels import as_pixels
 from viticulture.errors import UserError
+from viticulture.evaluation import opening
 from viticulture.evaluation.given import as_images
 from viticulture.evaluation.predict import Prediction
 
@@ -126,25 +129,94 @@ def test_an_image_is_the_same_in_every_guise(run: viticulture.Run, tmp_path: Pat
     assert [prediction.name for prediction in predicted(run, [pixels[0], files[1]])] == ["image 0", str(files[1])]
 
 
+def test_a_bad_picture_is_reported_by_its_place_and_the_others_are_predicted(
+    run: viticulture.Run, tmp_path: Path
+) -> None:
+    """Closed and cut pictures, gaps of a column, empty crops, files closed or opened as text. Catches: an error of
+    Pillow's that ends the call, answers moved by a bad image, numbers of an array in an error."""
+    content = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    Image.fromarray(pixels).save(content, "PNG")
+    path = tmp_path / "good.png"
+    path.write_bytes(content.getvalue())
+    closed, unread, cut = Image.open(path), Image.open(path), Image.open(io.BytesIO(content.getvalue()[:400]))
+    closed.load()
+    for picture in (closed, unread):
+        picture.close()
+    with path.open("rb") as file:
+        outside = Image.open(file)
+    bad: list[tuple[object, str]] = [
+        (closed, "was closed before"),
+        (unread, "was closed before"),
+        (outside, "was closed before"),
+        (cut, "truncated"),
+        (file, "closed file"),
+        (io.StringIO("x"), "binary"),
+        (None, "no image: None"),
+        (float("nan"), "no image: nan"),
+        (pixels[:0], "an image if"),
+        (np.full((8, 8), np.nan), "floats from 0 to 1"),
+        (torch.zeros(300, 8, dtype=torch.complex64), r"no image: ndarray \[300, 8\] of complex64"),
+        ({"image": pixels}, r"no image: {'image': ndarray \[32, 32, 3\] of uint8}"),
+        (content.getvalue()[:400], "truncated"),
+    ]
+    (good,) = predicted(run, path)
+    predictions = predicted(run, [image for picture, _ in bad for image in (picture, pixels)])
+    assert [prediction.name for prediction in predictions] == [f"image {place}" for place in range(2 * len(bad))]
+    for (_, said), prediction in zip(bad, predictions[::2], strict=True):
+        assert re.search(said, prediction.error), prediction.error
+        assert len(prediction.error) < 250
+    for prediction in predictions[1::2]:
+        assert (prediction.error, prediction.label) == ("", good.label)
+    for alone in (closed, [cut]):
+        with pytest.raises(UserError, match="no image could be read; image 0: "):
+            run.predict(alone)
+
+
+def test_bytes_open_files_and_data_frames_are_images_and_color_may_stand_last(
+    run: viticulture.Run, tmp_path: Path
+) -> None:
+    """Catches: bytes taken for lines of text, names of columns for files, rows of a tensor for channels."""
+    pandas = pytest.importorskip("pandas")
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
+    path = tmp_path / "a.png"
+    Image.fromarray(pixels).save(path)
+    (expected,) = predicted(run, path)
+    frame = pandas.DataFrame({"label": ["x"], "path": [str(path)]}, index=[7])
+    tensor = torch.from_numpy(pixels)
+    same = [path.read_bytes(), memoryview(path.read_bytes()), io.BytesIO(path.read_bytes()), frame, frame.path]
+    for image in [*same, tensor, tensor[None], [tensor], tensor.permute(2, 0, 1)]:
+        (prediction,) = predicted(run, image)
+        assert prediction.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
+    for wrong, said in (
+        (frame.rename(columns={"path": "file"}), "needs the column path, and its columns are label, file"),
+        (pandas.concat([frame, frame], axis=1), "two columns of the data frame are called"),
+        (frame[:0], r"no images were given, got DataFrame \[0, 2\]"),
+        (pixels[None][:0], "no images were given, got ndarray"),
+    ):
+        with pytest.raises(UserError, match=said):
+            run.predict(wrong)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     {
         "": "name is empty",
         3: "no image: 3",
-        b"x.png": "no image",
+        b"x.png": r"not an image \(begins with 'x.png'\)",
         (None,): "no image: None",
+        (): r"no images were given, got \(\)",
     }.items(),
 )
 def test_what_is_no_image_is_refused(given: object, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        as_images(given)
+        decoded(given)
 
 
-def decoded(array: np.ndarray) -> None:
+def decoded(given: object) -> None:
     """As a run of color looks at what it is given."""
-    for image in as_images(array):
-        assert isinstance(image, np.ndarray)
-        decode(image, "image")
+    for image in as_images(given):
+        opening.decoded("image", image, 8)
 
 
 @pytest.mark.parametrize(

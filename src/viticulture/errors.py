@@ -30,6 +30,8 @@ SHORTEST = 3
 """Letters of a name that can be near another one."""
 LONGEST = 200
 """Letters of what was received that an error shows; no name that is meant is longer."""
+MOST_RECEIVED = 4
+"""Members of a list or a dictionary that an error shows."""
 
 
 def unknown(kind: str, name: object, valid: Iterable[str], listed_by: str = "") -> UserError:
@@ -67,3 +69,21 @@ def _on_a_line(name: str) -> str:
 def shortened(text: str) -> str:
     """The beginning of what was received, where it is long."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} letters)"
+
+
+def received(value: object) -> str:
+    """A value as an error shows it, on one line: of an array or a table its type and shape, never its numbers."""
+    shape = getattr(value, "shape", None)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return counted(len(value), "byte")
+    if isinstance(shape, tuple) and shape:
+        return f"{type(value).__name__} {list(shape)}" + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
+    if isinstance(value, list | tuple) and value:
+        ends = "[]" if isinstance(value, list) else "()"
+        more = ", ..." if len(value) > MOST_RECEIVED else "," * (len(value) == 1 and isinstance(value, tuple))
+        return shortened(ends[0] + ", ".join(map(received, value[:MOST_RECEIVED])) + more + ends[1])
+    if isinstance(value, dict):
+        first = list(value.items())[:MOST_RECEIVED]
+        more = ", ..." if len(value) > MOST_RECEIVED else ""
+        return shortened("{" + ", ".join(f"{key!r}: {received(item)}" for key, item in first) + more + "}")
+    return shortened(" ".join(repr(value).split()))

@@ -167,9 +167,10 @@ class Run:
         """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
         Args:
-            images: a file or folder, by str or Path; an image of PIL, an array [H, W] or [H, W, C] or a tensor
-                [C, H, W], of levels of 8 or 16 bits or of floats in [0, 1] (of any numbers where the run has a
-                `images.range`); or a list, a batch, or a column of a data frame of these.
+            images: a file or folder, by str or Path; an image of PIL, the bytes of an image file or an open one, an
+                array [H, W] or [H, W, C] or a tensor [C, H, W], of levels of 8 or 16 bits or of floats in [0, 1] (of
+                any numbers where the run has a `images.range`); or a list, a batch, or a column of these, or a data
+                frame with the column path. What is no image, or a damaged one, has its `error`.
             weights: best, last or ema; by default those that count.
             top: classes to name of each image, the likeliest first; of several labels an image from 2 on, as 1 names
                 those from their thresholds on.

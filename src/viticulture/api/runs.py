@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ..errors import UserError, received
 from ..text import shell_word, tell
 from ..waiting import waiting
 from .given import as_source, as_word, checked, run_word, usable
@@ -59,7 +59,7 @@ def evaluate(
             f"--out writes what was told of classes of images, and {folder.path} tells others; leave it out"
         )
     if is_dense(folder) and not isinstance(data, str):
-        raise UserError(f"{folder.path} is measured on objects or masks in files: name them, got {data!r}")
+        raise UserError(f"{folder.path} is measured on objects or masks in files: name them, got {received(data)}")
     data = as_source(data)
     if not stands_for_own(folder, data):
         return judge_other(folder, data, out)

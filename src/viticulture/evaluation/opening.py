@@ -4,14 +4,13 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
 from ..data.channels import RGB, PixelFormat
 from ..data.dataset import prepare_test
-from ..data.decode import DECODED, Decoded, DecodedImage, Unreadable, decode, image_size
+from ..data.decode import DECODED, DecodedImage, Unreadable, decode, image_size
 from ..data.images import Images, Records, StoredImages
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
@@ -21,17 +20,18 @@ from ..errors import UserError
 from ..text import readable
 from ..training.progress import showing
 from ..training.recipe import Recipe
+from .given import ImageInput
 from .subject import Subject
 
 MAX_SENT_PIXELS = 50_000_000
 """Largest image that is decoded for somebody who sent it: 150 MB of RGB, a third of what a file named here may take."""
 
-Item = tuple[str, Path | Decoded | BinaryIO]
-"""A name, and the image: a file here, pixels, or an open file, such as one that somebody sent, at its start."""
+Item = tuple[str, ImageInput]
+"""A name, and the image."""
 
 
-def named(images: Sequence[Path | Decoded]) -> Iterator[tuple[str, Path | Decoded]]:
-    """One by one what is named: files, the images in folders, and pixels, called `image 0` after their place.
+def named(images: Sequence[ImageInput]) -> Iterator[Item]:
+    """One by one what is named: files, the images in folders, and all else, called `image 0` after their place.
 
     Raises: UserError if a path is not there or no file or folder.
     """
@@ -39,7 +39,7 @@ def named(images: Sequence[Path | Decoded]) -> Iterator[tuple[str, Path | Decode
         yield from _named(place, image)
 
 
-def _named(place: int, image: Path | Decoded) -> Iterator[tuple[str, Path | Decoded]]:
+def _named(place: int, image: ImageInput) -> Iterator[Item]:
     if not isinstance(image, Path):
         yield f"image {place}", image
     elif image.is_dir():
@@ -109,19 +109,21 @@ def read_unseen(recipe: Recipe, data: str | Source, classes: Sequence[str]) -> t
 
 
 def decoded(
-    name: str, image: Path | Decoded | BinaryIO, side: int, pixel_format: PixelFormat = RGB, most: int | None = None
+    name: str, image: ImageInput, side: int, pixel_format: PixelFormat = RGB, most: int | None = None
 ) -> DecodedImage:
     """One image, no smaller than a side asks for.
 
     Args:
         name: what errors call it.
-        image: a file here, pixels, or an open file.
+        image: what is decoded.
         side: pixels that its shorter side needs; a JPEG may be decoded at a fraction of its size for it.
         pixel_format: its channels.
         most: as for `open_items`.
 
     Raises: Unreadable, or OSError where the file cannot be opened.
     """
+    if isinstance(image, Unreadable):
+        raise Unreadable(name, image.reason)
     if isinstance(image, Path):
         with FileReader(Path(), [str(image)]).open(0) as file:
             return decode(file, name, side, pixel_format)

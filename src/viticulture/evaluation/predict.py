@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..data.decode import Decoded
 from ..disk import write_whole
 from ..errors import UserError
 from ..outputs import check_out, csv_text
 from ..training.rundir import RunDir
 from .accuracy import check_finite, collect
 from .evaluate import check_classes
+from .given import ImageInput
 from .opening import Item, OpenedItems, named, open_items
 from .subject import Subject, of_run
 
@@ -43,13 +43,13 @@ class Prediction:
     top: tuple[tuple[str, float], ...] = ()
 
 
-def classify(run: RunDir, weights: str, images: Sequence[Path | Decoded], top: int = 1) -> list[Prediction]:
+def classify(run: RunDir, weights: str, images: Sequence[ImageInput], top: int = 1) -> list[Prediction]:
     """Classify files, the images in folders, and pixels, in the order given, as the run's test images were looked at.
 
     Args:
         run: a run with weights.
         weights: best, last or ema.
-        images: files, folders, or [H, W, C] of numbers; pixels are named `image 0` after their place.
+        images: files, folders, or what `given.as_images` makes of objects, named `image 0` after their place.
         top: classes to name of each image, at least 1; all where there are fewer.
 
     Raises: UserError if a path does not exist, there is no image in what was named, or none can be read.
@@ -61,16 +61,14 @@ def classify(run: RunDir, weights: str, images: Sequence[Path | Decoded], top: i
     return predictions
 
 
-def opened_subject(
-    run: RunDir, weights: str, images: Sequence[Path | Decoded], top: int
-) -> tuple[Subject, list[tuple[str, Path | Decoded]]]:
+def opened_subject(run: RunDir, weights: str, images: Sequence[ImageInput], top: int) -> tuple[Subject, list[Item]]:
     """A run's student, and the images that are named, one by one; arguments and errors as those of `classify`."""
     if top < 1:
         raise UserError(f"top is how many classes to name, at least 1, got {top}")
     items = list(named(images))
     if not items:
-        places = ", ".join(str(image) for image in images if isinstance(image, Path))
-        raise UserError(f"no images in {places or 'nothing'}; name image files, or folders that hold some")
+        places = ", ".join(map(str, images))  # folders: all else is an item
+        raise UserError(f"no images in {places}; name image files, or folders that hold some")
     return of_run(run, weights, BATCH), items
 
 

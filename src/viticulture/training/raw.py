@@ -111,4 +111,6 @@ def plain(value: Any) -> Any:
     """A copy of YAML's types that shares no part with the original, nor one part of itself with another."""
     if isinstance(value, dict):
         return {str(key): plain(content) for key, content in value.items()}
+    if hasattr(value, "tolist"):  # numbers of NumPy's or torch's
+        return value.tolist()
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -225,6 +225,43 @@ def test_a_data_frame_is_its_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         open_source(pandas.DataFrame({"path": ["0.png"]}))
 
 
+def test_unusual_columns_of_a_data_frame_are_read_by_their_places_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: a KeyError for columns named by numbers, names of columns read as cells where two share one, a class
+    called `tensor(1)`, pixels printed in an error, data frames by split taken for data sets of torch."""
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    for i in range(4):
+        Image.fromarray(PIXELS[i]).save(f"{i}.png")
+    paths = pandas.DataFrame({"path": [Path(f"{i}.png") for i in range(4)]}, index=[3, 3, 1, 0])
+    marked = paths.assign(a=[1, 0, 1, 0], b=1).set_axis(["path", 0, 1], axis=1)
+    assert open_source(marked).classes == ("0|1", "1")
+    frame = paths.assign(label=[torch.tensor(i % 2) for i in range(4)])
+    assert open_source(frame).classes == ("0", "1")
+    parts = open_source({"train": frame[:3], "validation": frame[3:]})
+    assert {split: len(rows) for split, rows in parts.splits.items()} == {"train": 3, "val": 1}
+    subclass = type("GeoDataFrame", (pandas.DataFrame,), {"__module__": "geopandas"})
+    assert open_source(subclass(frame)).classes == ("0", "1")
+    held = list(PIXELS[:4])
+    columns = pandas.Series(held, index=[3, 2, 1, 0]), pandas.Series(["a", "b", "c", "d"], index=[3, 2, 1, 0])
+    assert open_source(columns).fingerprint == open_source((held, ["a", "b", "c", "d"])).fingerprint
+    wrong: dict[str, Any] = {
+        "two columns of the data frame are called path": pandas.concat([frame, paths], axis=1),
+        "label is not there; its columns are path": paths,
+        "its columns are none": pandas.DataFrame(),
+        r"holds paths, got ndarray \[6, 8, 3\] of uint8 in row 0": frame.assign(path=held),
+        "holds paths, got 9 bytes in row 1": frame.assign(path=["0.png", b"cut bytes", "1.png", "2.png"]),
+        "need the same columns, got path in test": {"train": frame, "test": paths},
+        "of one split, train, has no column split": {"train": frame.assign(split="train")},
+        "splits are data frames all, or none": {"train": frame, "test": (PIXELS, LABELS)},
+        "a pair is images and their labels, got DataFrame": (frame, frame.label),
+    }
+    for said, data in wrong.items():
+        with pytest.raises(UserError, match=said):
+            open_source(data)
+
+
 def test_the_digest_changes_with_a_pixel_a_label_and_the_order() -> None:
     """What `resume` compares. Catches: digests of a shape, or of names alone."""
     other, flipped = PIXELS.copy(), LABELS.copy()

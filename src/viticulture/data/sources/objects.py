@@ -15,7 +15,6 @@ Classes have the names of its `classes`, synonyms joined, or of its `class_to_id
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,14 +23,14 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
-from ...errors import UserError, shortened, some
+from ...errors import UserError, received, shortened, some
 from ..channels import Unfit
 from ..decode import Decoded, numbers_of, reason
-from ..pixels import as_pixels, in_numpy
+from ..pixels import as_pixels, channels_stand_last, in_numpy
+from .frames import from_frames, is_frame
 from .labels import class_words, classify, rows_of, split_of, without_label
 from .several import JOINT, check_classes
 from .source import Reader, Source
-from .table import OWN, cell_words, from_table
 
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ class Items:
         if isinstance(item, Mapping) and {"image", "label"} <= item.keys():
             item = item["image"], item["label"]
         if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise UserError(f"a data set gives (image, label), got {shortened(repr(item))}")
+            raise UserError(f"a data set gives (image, label), got {received(item)}")
         return as_pixels(item[0]), item[1]
 
 
@@ -126,14 +125,16 @@ def from_object(data: Any) -> Source:
     """
     if isinstance(data, Source):
         return data
-    if _is_frame(data):
-        return _from_frame(data)
+    if is_frame(data):
+        return from_frames({"": data})
     by_split = data if isinstance(data, Mapping) else {"": data}
     if not by_split or any(key and split_of(str(key)) is None for key in by_split):
         raise UserError(f"splits are train, val and test, got {list(by_split)}")
     kinds = [split_of(str(key)) for key in by_split]
     if twice := [kind for kind in kinds if kind and kinds.count(kind) > 1]:
         raise UserError(f"two splits are {twice[0]}, got {list(by_split)}; join them, or leave one out")
+    if all(map(is_frame, by_split.values())):
+        return from_frames({split_of(str(key)) or "train": frame for key, frame in by_split.items()})
     parts = {split_of(str(key)) or "train": _part(content, str(key)) for key, content in by_split.items()}
     names = [f"{kind}/{i:05d}" for kind, part in parts.items() for i in range(len(part.labels))]
     words = [label for part in parts.values() for label in part.labels]
@@ -153,20 +154,10 @@ def from_object(data: Any) -> Source:
     )
 
 
-def _from_frame(frame: Any) -> Source:
-    columns = [str(name) for name in frame.columns]
-    words = {name: cell_words(list(frame[name])) for name in columns if name in OWN or "label" not in columns}
-    source = from_table("data frame", Path.cwd(), words, [f"row {number}" for number in range(len(frame))], columns)
-    if source is None:
-        raise UserError(
-            "a data frame needs the columns path, label (or a column of 1 and 0 for every label) and, if you like, "
-            f"split; {'label' if 'path' in words else 'path'} is not there"
-        )
-    return source
-
-
 def _part(content: Any, split: str) -> Part:
     where = f"{split}, image" if split else "image"
+    if is_frame(content):
+        raise UserError("splits are data frames all, or none; give images and labels of each as a pair")
     if isinstance(content, (tuple, list)) and len(content) == 2:
         return _of_arrays(content[0], content[1], where)
     if _is_dataset(content):
@@ -175,7 +166,9 @@ def _part(content: Any, split: str) -> Part:
 
 
 def _of_arrays(images: Any, labels: Any, where: str) -> Part:
-    if not (_is_dataset(images) or isinstance(images, (list, tuple, np.ndarray, Tensor))):
+    if hasattr(images, "iloc") and not is_frame(images):
+        images = list(images)  # a column of pandas finds by its index, and labels come by their places
+    if is_frame(images) or not (_is_dataset(images) or isinstance(images, (list, tuple, np.ndarray, Tensor))):
         raise UserError(f"a pair is images and their labels, got {shortened(type(images).__name__)} first; {WAYS}")
     if isinstance(images, (np.ndarray, Tensor)) and images.ndim == 4:
         images = _channels_last(images)
@@ -192,10 +185,9 @@ def _of_arrays(images: Any, labels: Any, where: str) -> Part:
 
 def _channels_last(images: Any) -> Any:
     """[N, H, W, C] out of what may be [N, C, H, W], as tensors are: unless gray or color stands last."""
-    tensor, last = isinstance(images, Tensor), images.shape[-1] in (1, 3)
-    if (images.shape[1] in (1, 3) and (tensor or not last)) or (tensor and not last):
-        images = images.permute(0, 2, 3, 1) if isinstance(images, Tensor) else np.moveaxis(images, 1, -1)
-    return in_numpy(images) if isinstance(images, Tensor) else images
+    if isinstance(images, Tensor):
+        return in_numpy(images if channels_stand_last(images) else images.permute(0, 2, 3, 1))
+    return np.moveaxis(images, 1, -1) if images.shape[1] in (1, 3) and images.shape[-1] not in (1, 3) else images
 
 
 def _of_dataset(dataset: Any, where: str) -> Part:
@@ -294,7 +286,7 @@ def _label(label: Any, classes: Mapping[int, str]) -> str | None:
         label = label[0]  # a column of classes, as MedMNIST's
     if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 1:
         if not set(label.tolist()) <= {0, 1}:
-            raise UserError(f"a vector of labels holds a 1 or a 0 a class, got {shortened(repr(label))}")
+            raise UserError(f"a vector of labels holds a 1 or a 0 a class, got {received(label)}")
         return _label(list(np.flatnonzero(label.tolist())), classes)
     if isinstance(label, (Tensor, np.ndarray, np.generic)) and label.ndim == 0:
         label = label.item()
@@ -315,9 +307,7 @@ def _label(label: Any, classes: Mapping[int, str]) -> str | None:
         if list(classes.values()).count(name := classes[label]) > 1:
             raise UserError(f"the data set calls several of its classes {name!r}; give each a name of its own")
         return name
-    raise UserError(
-        f"a label is the number or the name of a class (-1 or None without one), got {shortened(repr(label))}"
-    )
+    raise UserError(f"a label is the number or the name of a class (-1 or None without one), got {received(label)}")
 
 
 def _digest(image: Decoded) -> str:
@@ -331,10 +321,6 @@ def _digest(image: Decoded) -> str:
     if isinstance(image, Image.Image) and image.mode == "I":
         about += " 2"  # of such pictures of up to 255 other levels are made than once
     return hashlib.blake2b(about.encode() + pixels.tobytes(), digest_size=16).hexdigest()
-
-
-def _is_frame(data: Any) -> bool:
-    return type(data).__module__.partition(".")[0] in ("pandas", "polars") and hasattr(data, "columns")
 
 
 def _is_dataset(data: Any) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of images, whatever holds it (csv_file.py, parquet.py, a data frame in objects.py), by its columns:
+"""A table of images, whatever holds it (csv_file.py, parquet.py, a data frame in frames.py), by its columns:
 
     path,label[,split][,group]      an empty label means none, cat|dog means both (several.py); a missing one among
                                     lists, which only other files than a CSV hold, that nobody said which
@@ -98,6 +98,8 @@ def cell_word(value: Any) -> str | None:
         check_classes(value)
         words = [word for each in value if (word := cell_word(each))]
         return joined({*words} if isinstance(value, (set, frozenset)) else words)
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()  # a number of torch's or NumPy's
     if value is None or (isinstance(value, float) and np.isnan(value)) or joined(value) in ("", "<NA>"):
         return None
     if isinstance(value, float) and value.is_integer():

@@ -5,14 +5,14 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
 from ...data.channels import PixelFormat
-from ...data.decode import DECODED, Decoded, DecodedImage, Unreadable, image_size
+from ...data.decode import DECODED, DecodedImage, Unreadable, image_size
 from ...data.dense.coco import Numbering, numbering
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
@@ -23,6 +23,7 @@ from ...outputs import check_out
 from ...text import readable
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
+from ..given import ImageInput
 from ..opening import Item, decoded, named
 from .prediction import ClassMap, DensePrediction, coco_results, drawn, indexed, objects_csv, pixels_csv
 from .results import read_dense
@@ -32,7 +33,7 @@ LEAST = 0.5  # score of what is drawn, where the weights were not judged
 ENDINGS = (".json", ".csv")
 
 
-def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], out: str) -> list[DensePrediction]:
+def predict_dense(run: RunDir, weights: str, images: Sequence[ImageInput], out: str) -> list[DensePrediction]:
     """Look at files, folders' images and pixels, in the order given.
 
     Args:
@@ -74,7 +75,7 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[Path | Decoded], o
     return predictions
 
 
-def _listed(images: Sequence[Path | Decoded], classes: Sequence[str]) -> Numbering | None:
+def _listed(images: Sequence[ImageInput], classes: Sequence[str]) -> Numbering | None:
     """The numbers of a list of COCO's where it alone is named; None for images."""
     if len(images) != 1 or not isinstance(images[0], Path) or images[0].suffix.lower() != ".json":
         return None
@@ -160,11 +161,11 @@ class DensePredictor:
             objects, class_map = (answer, None) if isinstance(answer, Found) else (None, ClassMap.of(answer))
             yield DensePrediction(readable_name, objects, class_map, classes, least=self.least, size=size), shown
 
-    def _whole(self, name: str, image: Path | Decoded | BinaryIO, seen: DecodedImage, most: int | None) -> DecodedImage:
+    def _whole(self, name: str, image: ImageInput, seen: DecodedImage, most: int | None) -> DecodedImage:
         """The same in all its pixels: for a network, as for a store, a JPEG may be decoded at a fraction of them."""
         if seen.pixels.shape[:2] == (seen.height, seen.width):
             return seen
-        if not isinstance(image, (Path, *DECODED)):
+        if not isinstance(image, (Path, Unreadable, *DECODED)):
             image.seek(0)
         return decoded(name, image, 1 << 20, self.pixel_format, most)
 

@@ -3,12 +3,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from ...data.decode import Decoded
 from ...data.sources.several import JOINT
 from ...outputs import csv_text
 from ...training.rundir import RunDir
+from ..given import ImageInput
 from ..opening import OpenedItems
 from ..predict import check_readable, class_columns, in_batches, opened_subject, probabilities_of
 from ..subject import Subject
@@ -32,7 +31,7 @@ class LabelsPrediction:
     error: str = ""
 
 
-def tell_labels(run: RunDir, weights: str, images: Sequence[Path | Decoded], top: int) -> list[LabelsPrediction]:
+def tell_labels(run: RunDir, weights: str, images: Sequence[ImageInput], top: int) -> list[LabelsPrediction]:
     """Judge files, the images in folders, and pixels, in the order given, as the run's test images were looked at.
 
     Args:
