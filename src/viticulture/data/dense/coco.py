@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ...disk import matching
 from ...errors import UserError, counted
 from ...keywords import BITS
 from ...text import readable
@@ -42,7 +43,7 @@ _NUMBERS = {"images": ("height", "width"), "annotations": ("category_id",), "cat
 
 def listings(path: Path) -> list[Path]:
     """Files of such lists that a path means: itself, or below a folder; none where it means something else."""
-    files = [path] if path.is_file() else sorted([*path.glob("*.json"), *path.glob("*/*.json")])
+    files = [path] if path.is_file() else matching(path, "*.json", "*/*.json")
     lists = [file for file in files if file.suffix == ".json" and _is_listing(file)]
     return [file for file in lists if file.name.startswith("instances")] or lists
 

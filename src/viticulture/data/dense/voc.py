@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from ...disk import read_text
+from ...disk import matching, read_text
 from ...errors import UserError, counted, some
 from ..annotations import NOTHING, Objects
 from ..sources.files import is_image
@@ -27,7 +27,7 @@ from .source import DenseSource, check_names, folders_of, images_of, objects_of
 def is_voc(root: Path) -> bool:
     """Whether a folder has a folder of annotations in XML."""
     folder = root / "Annotations"
-    return folder.is_dir() and any(folder.glob("*.xml"))
+    return folder.is_dir() and bool(matching(folder, "*.xml"))
 
 
 def open_voc(root: Path) -> DenseSource:
@@ -37,7 +37,7 @@ def open_voc(root: Path) -> DenseSource:
     stems: dict[str, list[str]] = {}
     for entry in images_among(files_below):
         stems.setdefault(Path(entry.path).stem, []).append(entry.path)
-    files = sorted((root / "Annotations").glob("*.xml"))
+    files = matching(root / "Annotations", "*.xml")
     read = [(file, *_voc(file)) for file in files]
     starts = [box[side] for _, _, _, entries in read for _, box, _ in entries for side in (0, 1)]
     first = 0 if any(start == 0 for start in starts) else 1

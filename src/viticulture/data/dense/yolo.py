@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ...disk import read_text
+from ...disk import matching, read_text
 from ...errors import UserError, counted, some
 from ...text import read_yaml
 from ..annotations import NOTHING, Objects, Shape
@@ -29,7 +29,7 @@ from .source import DenseSource, beside, check_names, folders_of, images_of, obj
 
 def is_yolo(root: Path) -> bool:
     """Whether a folder has a `labels` folder of text files, and names of classes."""
-    folders = [root / "labels", *root.glob("*/labels")]
+    folders = matching(root, "labels", "*/labels")
     return any(folder.is_dir() for folder in folders) and _names_file(root) is not None
 
 
@@ -133,7 +133,7 @@ def _keypoints(names: Path, declared: Mapping[str, Any]) -> int:
 
 
 def _names_file(root: Path) -> Path | None:
-    for file in [*sorted(root.glob("*.yaml")), *sorted(root.glob("*.yml"))]:
+    for file in [*matching(root, "*.yaml"), *matching(root, "*.yml")]:
         values = read_yaml(read_text(file, "names"), str(file))
         if isinstance(values, dict) and isinstance(values.get("names"), list | dict):
             return file

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...disk import matching
 from ...errors import UserError, some
 from .labels import split_of
 from .listed import Listed, from_list, lines_of
@@ -45,7 +46,7 @@ def open_lists(path: Path) -> Source:
 def _lists(path: Path, stem: str) -> tuple[dict[str, Path], tuple[str, ...]]:
     """The list of each split, out of those of that stem, and a note that names the others. The list that was named is
     read, and no other one of its split; one of training and validation images has no list of either beside it."""
-    listed = sorted({path, *path.parent.glob("*.txt")})
+    listed = sorted({path, *matching(path.parent, "*.txt")})
     words = {file: file.stem[len(stem) :].lower() for file in listed if file.stem.lower().startswith(stem.lower())}
     kinds = {file: kind for file, word in words.items() if (kind := "train" if word == BOTH else split_of(word))}
     both = {file for file in kinds if words[file] == BOTH}

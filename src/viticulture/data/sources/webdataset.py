@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...cache import cache_folder, digest, publish
+from ...disk import is_left_behind, matching
 from ...errors import UserError, counted, shortened, some
 from ...text import readable
 from .archives import Archive, Span, TarReader, tar_spans
@@ -27,7 +28,7 @@ from .table import cell_word
 
 _FIRST = ("jpg", "jpeg", "png", "webp")
 """Which image of a sample is read before any other."""
-_VERSION = "5"
+_VERSION = "6"
 
 
 def open_shards(data: str | Path) -> Source:
@@ -77,7 +78,7 @@ def open_shards(data: str | Path) -> Source:
 
 def _paths(data: str | Path) -> list[Path]:
     if isinstance(data, Path):
-        return sorted(data.rglob("*.tar")) if data.is_dir() else [data]
+        return matching(data, "**/*.tar") if data.is_dir() else [data]
     patterns = [data]
     if "{" in data:
         try:
@@ -85,11 +86,20 @@ def _paths(data: str | Path) -> list[Path]:
         except ImportError:
             raise UserError(f"the pattern {data!r} needs WebDataset: pip install 'viticulture[webdataset]'") from None
         patterns = expand_urls(data)
-    paths = [path for pattern in patterns for path in sorted(glob.glob(str(Path(pattern).expanduser())))]  # noqa: PTH207
+    paths = [path for pattern in patterns for path in _matched(Path(pattern).expanduser())]
     missing = [pattern for pattern in patterns if len(patterns) > 1 and not Path(pattern).expanduser().exists()]
     if missing:
         raise UserError(f"{len(missing)} of {len(patterns)} shards do not exist, such as {missing[0]}")
-    return [Path(path) for path in paths]
+    return paths
+
+
+def _matched(pattern: Path) -> list[Path]:
+    """Paths that a pattern means; a `*` means neither hidden files nor what systems leave behind."""
+
+    def meant(path: Path) -> bool:
+        return not any(map(is_left_behind, {part for part in path.parts if part[0] != "."} - {*pattern.parts}))
+
+    return sorted(filter(meant, map(Path, glob.glob(str(pattern)))))  # noqa: PTH207
 
 
 def _kinds(names: Sequence[str]) -> list[str]:
@@ -110,7 +120,7 @@ def _index(path: Path) -> tuple[list[tuple[str, int, int, str | None]], list[str
     The grouping is WebDataset's: up to the first dot. Raises: UserError for a name that stands twice.
     """
     samples: dict[str, dict[str, Span]] = {}
-    for span in tar_spans(path):
+    for span in (span for span in tar_spans(path) if not is_left_behind(span.name)):
         folder, _, file = span.name.rpartition("/")
         key, dot, ending = file.partition(".")
         if key and dot:
