@@ -36,6 +36,36 @@ _MARKS = {
 LONG_NAME = 128
 """Bytes of a file's name beyond which some file system takes no more than a few others."""
 
+_SYSTEMS = frozenset(
+    {"__macosx", "icon\r", "network trash folder", "temporary items"}  # macOS; its ._NAME and .DS_Store are hidden
+    | {"thumbs.db", "thumbs.db:encryptable", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini"}
+    | {"$recycle.bin", "system volume information", "found.000"}
+    | {"lost+found", "lost.dir"}
+    | {"#recycle", "@recycle", "#snapshot", "~snapshot", "@recently-snapshot", "@eadir", "@tmp"}  # network disks
+)
+"""Names, in lower case, of what systems, file managers and network disks leave among a user's own files."""
+
+
+def is_left_behind(path: str) -> bool:
+    """Whether a file or folder is hidden or left behind by a system, or lies in a folder that is.
+
+    Args:
+        path: relative to the folder that the user named, with slashes.
+    """
+    return any(map(_is_systems, path.split("/")))
+
+
+def _is_systems(name: str) -> bool:
+    lower = name.lower()
+    hidden = name.startswith(".") and name != "."
+    return hidden or lower in _SYSTEMS or lower.endswith(":zone.identifier")  # Windows' mark of a download
+
+
+def matching(folder: Path, *patterns: str) -> list[Path]:
+    """Files and folders that match one of several patterns, sorted, without what is left behind by systems."""
+    paths = {path for pattern in patterns for path in folder.glob(pattern)}
+    return sorted(path for path in paths if not is_left_behind(path.relative_to(folder).as_posix()))
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:

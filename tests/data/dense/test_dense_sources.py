@@ -16,6 +16,7 @@ import torch
 from PIL import ExifTags, Image
 
 from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
+from strewn import every_left_behind, strew
 from viticulture.data.annotations import Boxed, Masked
 from viticulture.data.dataset import Dataset
 from viticulture.data.dense.mask_folders import read_mask
@@ -119,6 +120,28 @@ def test_masks_are_read_by_their_names(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[true < 9], true[true < 9])
     assert (found[true == 9] == 255).all()
     assert set(held.pixels[held.rows].unique().tolist()) <= {0, 1, 2, 255}
+
+
+@every_left_behind
+def test_what_systems_leave_behind_annotates_nothing(name: str, tmp_path: Path) -> None:
+    """Catches: macOS' ._0.xml and ._data.yaml that are read as annotations, Jupyter's copy of a list that is a second
+    list, images and masks in a disk's trash."""
+    made: dict[str, Callable[[Path], Path]] = {
+        "coco": lambda root: coco_folder(root, COUNTS),
+        "yolo": yolo,
+        "voc": voc,
+        "csv": box_csv,
+        "masks": lambda root: mask_folder(root, {"train": 3, "val": 2}),
+    }
+    for kind, make in made.items():
+        path, wanted = make(tmp_path / kind), "pixels" if kind == "masks" else "objects"
+        before = open_dense(path, wanted).images
+        strew(tmp_path / kind, name)
+        after = open_dense(path, wanted).images
+        assert after.names == before.names
+        assert {split: rows.tolist() for split, rows in after.splits.items()} == {
+            split: rows.tolist() for split, rows in before.splits.items()
+        }
 
 
 def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:

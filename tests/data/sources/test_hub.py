@@ -2,6 +2,7 @@
 """Hugging Face's sets: what is refused, and what happens without a network."""
 
 import http.server
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -209,3 +210,17 @@ def test_lists_of_classes_are_several_labels(tmp_path: Path) -> None:
     source = open_source(saved(tmp_path / "numbers", train={"image": photos(1), "labels": [[0, 1]]}))
     assert source.classes == ()
     assert "lists of numbers name no classes: column labels; cast to ClassLabel" in source.notes[0]
+
+
+def test_tables_in_a_disks_trash_are_refused_and_hidden_ones_passed_over(tmp_path: Path) -> None:
+    """Catches: deleted images that are read with the others, a file of macOS that is no table and bars the data."""
+    datasets = pytest.importorskip("datasets")
+    raw = {"bytes": (Path(__file__).read_bytes()), "path": None}
+    table = datasets.Dataset.from_dict({"image": [raw, raw], "label": ["a", "b"]})
+    table.to_parquet(str(tmp_path / "train-0.parquet"))
+    (tmp_path / "._train-0.parquet").write_bytes(b"junk")
+    assert len(open_source(tmp_path)) == 2
+    (tmp_path / "#recycle").mkdir()
+    shutil.copy(tmp_path / "train-0.parquet", tmp_path / "#recycle" / "train-1.parquet")
+    with pytest.raises(UserError, match=r"tables that a system left behind: #recycle/train-1.parquet; remove"):
+        open_source(tmp_path)

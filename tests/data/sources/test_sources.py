@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from strewn import JUNK, every_left_behind, strew
 from viticulture.data.augment.augment import Augment
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import ImageSettings, Selection, prepare
@@ -198,6 +199,44 @@ def test_what_is_no_image_is_ignored_and_counted(opened: Callable[..., Source]) 
     assert source.names == ["a/1.png", "b/2.JPEG"]
     assert source.classes == ("a", "b")
     assert source.ignored == ("b/notes.txt", "c.json")
+
+
+def sharded(root: Path) -> Path:
+    """Shards of a split each, with what macOS adds to tars among their members."""
+    root.mkdir()
+    for number, split in enumerate(("train", "test")):
+        with tarfile.open(root / f"{split}-0.tar", "w") as file:
+            for name, raw in (
+                ("./x.png", picture(number)),
+                ("./x.cls", b"1"),
+                ("./._x.png", JUNK),
+                ("./._x.cls", JUNK),
+            ):
+                for place in (name, *([f"__MACOSX/{name[2:]}"] if "._" in name else [])):
+                    member = tarfile.TarInfo(place)
+                    member.size = len(raw)
+                    file.addfile(member, io.BytesIO(raw))
+    return root
+
+
+@every_left_behind
+def test_what_systems_leave_behind_is_no_part_of_data(name: str, tmp_path: Path) -> None:
+    """In a folder, a zip of it, a folder of shards and a pattern of shards. Catches: a class of the name of a disk's
+    trash, deleted images that are read from it, a shard that is no tar, a split or a class that vanishes with it."""
+    root = write(tmp_path / "data", "train/a/0.png", "train/b/1.png", "test/a/2.png", "test/b/3.png", "notes.txt")
+    tars = sharded(tmp_path / "tars")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "train").symlink_to(tars)
+    opened = [lambda: root, lambda: pack(tmp_path / "data.zip", root), lambda: tars, lambda: f"{tmp_path}/de*/*/*.tar"]
+    before = [open_source(data()) for data in opened]
+    strew(root, name)
+    strew(tars, name)
+    (tmp_path / "deep" / name).symlink_to(tars)
+    for data, first in zip(opened, before, strict=True):
+        source = open_source(data())
+        assert (source.names, source.classes, source.ignored) == (first.names, first.classes, first.ignored)
+        assert source.splits.keys() == {"train", "test"}
+        assert [source.read(i).size for i in range(len(source))] == [(3, 2)] * len(first)
 
 
 def test_images_outside_the_layout_are_named_in_a_note(opened: Callable[..., Source]) -> None:

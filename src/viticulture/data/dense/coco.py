@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ...disk import decoded
+from ...disk import decoded, matching
 from ...errors import UserError, counted
 from ...keywords import BITS
 from ...text import readable
@@ -44,7 +44,7 @@ _NUMBERS = {"images": ("height", "width"), "annotations": ("category_id",), "cat
 
 def listings(path: Path) -> list[Path]:
     """Files of such lists that a path means: itself, or below a folder; none where it means something else."""
-    folders = [path, *(entry for entry in sorted(path.iterdir()) if entry.name[0] != ".")] if path.is_dir() else []
+    folders = [path, *matching(path, "*")] if path.is_dir() else []
     files = [path] if path.is_file() else [file for folder in folders for file in files_of(folder, ".json")]
     lists = [file for file in files if file.suffix.lower() == ".json" and _is_listing(file)]
     return [file for file in lists if file.name.startswith("instances")] or lists

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ...disk import matching
 from ...errors import UserError, counted, some
 from ...parallel import in_parallel
 from ..annotations import UNLABELED
@@ -38,7 +39,7 @@ MOST_CLASSES = 250
 
 def is_mask_folder(root: Path) -> bool:
     """Whether a folder has images beside masks."""
-    return any((folder / "masks").is_dir() and (folder / "images").is_dir() for folder in (root, *_folders(root)))
+    return any((folder / "masks").is_dir() and (folder / "images").is_dir() for folder in (root, *matching(root, "*")))
 
 
 def open_masks(root: Path) -> DenseSource:
@@ -118,10 +119,6 @@ def _loaded(path: Path) -> Image.Image:
     except (OSError, Unreadable) as error:
         why = error.reason if isinstance(error, Unreadable) else reason(error)
         raise UserError(f"cannot read mask {path}: {why}") from error
-
-
-def _folders(root: Path) -> list[Path]:
-    return [entry for entry in sorted(root.iterdir()) if entry.is_dir()]
 
 
 def _names(root: Path, masks: Sequence[Path]) -> dict[int, str]:

@@ -15,6 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from ...disk import matching
 from ...errors import UserError, counted, some
 from ...text import read_yaml
 from ..annotations import NOTHING, Objects, Shape
@@ -28,7 +29,7 @@ from .source import DenseSource, beside, check_names, folders_of, images_of, obj
 
 def is_yolo(root: Path) -> bool:
     """Whether a folder has a `labels` folder of text files, and names of classes."""
-    folders = [root / "labels", *root.glob("*/labels")]
+    folders = matching(root, "labels", "*/labels")
     return any(folder.is_dir() for folder in folders) and _names_file(root) is not None
 
 

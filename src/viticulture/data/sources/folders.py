@@ -7,7 +7,7 @@
 
 A folder without pictures may hold arrays in their place, .npy files of numbers [H, W] or [H, W, C] (bands.py).
 A class may hold folders of its own. Folders that merely wrap all the others are passed through, and so is a folder
-`images` that holds all classes of a split. Hidden files, what systems leave behind (`__MACOSX`, `Thumbs.db`), files
+`images` that holds all classes of a split. Hidden files, what systems leave behind (`disk.is_left_behind`), files
 with other endings than those of images, and runs and studies of this package, which lie there where somebody trains
 from within the folder, are not read.
 """
@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...disk import is_left_behind
 from ...errors import UserError, counted, some
 from ...text import readable
 from . import archives
@@ -40,8 +41,6 @@ OURS = (frozenset({"run.lock"}), frozenset({"run.json", "recipe.yaml"}), frozens
 """Files that together tell a folder of a run or of a study."""
 Place = tuple[str, ...]
 """A folder, by the names on its way."""
-
-_LEFT_BEHIND = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini", "$RECYCLE.BIN", "@eaDir"})
 
 
 class File(NamedTuple):
@@ -104,18 +103,18 @@ def open_folder(path: Path, deeper: int = 0) -> Source:
 def open_zip(path: Path) -> Source:
     """Open a zip of such a folder; it is read in place."""
     spans, folders = archives.zip_spans(path)
-    spans = [span for span in spans if _wanted(span.name)]
+    spans = [span for span in spans if not is_left_behind(span.name)]
     wanted = {file.path for file in images_among([File(span.name, "") for span in spans])}
     kept = [span for span in spans if span.name in wanted]
     images = [File(span.name, f"{span.size} {span.checksum:08x}") for span in kept]
     others = [span.name for span in spans if span.name not in wanted]
-    folders = [folder for folder in folders if _wanted(folder)]
+    folders = [folder for folder in folders if not is_left_behind(folder)]
     return _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
 
 
 def open_tars(data: str | Path) -> Source:
     """Open WebDataset shards, or tars of such a folder: a file, a folder of them, or a pattern of file names."""
-    return shards.open_shards(data, arrange, _wanted)
+    return shards.open_shards(data, arrange)
 
 
 def images_among(files: Sequence[File]) -> list[File]:
@@ -336,10 +335,6 @@ def _is_ours(entries: Sequence[os.DirEntry[str]]) -> bool:
     return any(marks <= names for marks in OURS)
 
 
-def _wanted(path: str) -> bool:
-    return not any(part.startswith(".") or part in _LEFT_BEHIND for part in path.split("/"))
-
-
 def _place(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
@@ -354,6 +349,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _entries(path: str) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
-            yield from (entry for entry in entries if entry.name[0] != "." and entry.name not in _LEFT_BEHIND)
+            yield from (entry for entry in entries if not is_left_behind(entry.name))
     except OSError as error:
         raise UserError(f"cannot read the folder {path}: {error.strerror}") from error

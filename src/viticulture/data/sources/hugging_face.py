@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from ...disk import is_left_behind, matching
 from ...errors import UserError, shortened, some
 from ...text import readable
 from .files import open_file
@@ -132,13 +133,22 @@ def open_local(path: Path) -> Source:
         elif (path / "state.json").exists() or (path / "dataset_dict.json").exists():
             loaded = datasets.load_from_disk(str(path))
         else:
+            _check_left_behind(path)
             loaded = datasets.load_dataset(str(path))
-            _check_names(sorted(path.rglob("*.parquet")))
+            _check_names(matching(path, "**/*.parquet"))
     except UserError:
         raise
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UserError(f"{path} cannot be read as a Hugging Face data set: {error}") from error
     return _source(path.name, loaded)
+
+
+def _check_left_behind(path: Path) -> None:
+    """Raises: UserError for tables in what systems leave behind, such as a disk's trash, where the library would read
+    them with the others; it passes over hidden ones itself."""
+    names = [file.relative_to(path).as_posix() for ending in ("parquet", "arrow") for file in path.rglob(f"*.{ending}")]
+    if read := [name for name in names if is_left_behind(name) and not re.search(r"(^|/)([.]|__)", name)]:
+        raise UserError(f"{path} holds tables that a system left behind: {some(read, 3)}; remove or move them")
 
 
 def _check_names(files: Sequence[Path]) -> None:

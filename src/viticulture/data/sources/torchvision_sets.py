@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...cache import data_folder, locked
+from ...disk import is_left_behind
 from ...errors import UserError
 from ...text import readable
 from . import imagenet100
@@ -155,7 +156,8 @@ def _from_files(name: str, sets: dict[str, Any], root: Path) -> Source:
     labels: list[int] = []
     splits = {}
     for kind, part in sets.items():
-        items = sorted((Path(path).relative_to(root).as_posix(), int(label)) for path, label in _items(part))
+        every = sorted((Path(path).relative_to(root).as_posix(), int(label)) for path, label in _items(part))
+        items = [item for item in every if not is_left_behind(item[0])]
         splits[kind] = np.arange(len(paths), len(paths) + len(items))
         paths += [path for path, _ in items]
         labels += [label for _, label in items]

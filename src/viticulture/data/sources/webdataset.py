@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ...cache import cache_folder, digest, publish
+from ...disk import is_left_behind, matching
 from ...errors import UserError, counted, shortened, some
 from ...text import readable
 from .archives import Archive, Span, TarReader, tar_spans
@@ -62,13 +63,12 @@ class _Tars(NamedTuple):
     indexes: list[Any]
 
 
-def open_shards(data: str | Path, arrange: Arrange, wanted: Callable[[str], bool]) -> Source:
+def open_shards(data: str | Path, arrange: Arrange) -> Source:
     """Open shards: a file, a folder, or a pattern of file names.
 
     Args:
         data: names them.
         arrange: tells the classes of a folder's images by their paths.
-        wanted: whether a path within a folder is one of its user's, not of a system's.
 
     Raises: UserError if there are none, one is damaged or holds a name twice, or only some of them name their split.
     """
@@ -89,7 +89,7 @@ def open_shards(data: str | Path, arrange: Arrange, wanted: Callable[[str], bool
     index = json.loads((folder / "index.json").read_text("utf-8"))
     name = readable(root.name if len(paths) > 1 else paths[0].name)
     tars = _Tars(name, root, paths, shown, kinds, marks, index)
-    return _of_folders(tars, arrange, wanted) or _of_samples(tars)
+    return _of_folders(tars, arrange) or _of_samples(tars)
 
 
 def _of_samples(tars: _Tars) -> Source:
@@ -120,7 +120,7 @@ def _of_samples(tars: _Tars) -> Source:
     )
 
 
-def _of_folders(tars: _Tars, arrange: Arrange, wanted: Callable[[str], bool]) -> Source | None:
+def _of_folders(tars: _Tars, arrange: Arrange) -> Source | None:
     """Images whose folders within tars are their classes; None where these are shards of samples, or have no classes.
 
     Raises: UserError where a tar's name says another split than a folder in it.
@@ -132,9 +132,8 @@ def _of_folders(tars: _Tars, arrange: Arrange, wanted: Callable[[str], bool]) ->
         for number, (_, _, images_of, _) in enumerate(tars.indexes)
         for name, offset, size in images_of
     ]
-    images = [image for image in images if wanted(image[1])]
     folders = {PurePosixPath(name).as_posix() for *_, folders_of in tars.indexes for name in folders_of} - {"."}
-    layout = arrange([name for _, name, *_ in images], sorted(filter(wanted, folders)))
+    layout = arrange([name for _, name, *_ in images], sorted(folders))
     if not layout.classes:
         return None
     kept = [images[row] for row in layout.kept]
@@ -160,7 +159,7 @@ def _of_folders(tars: _Tars, arrange: Arrange, wanted: Callable[[str], bool]) ->
 
 def _paths(data: str | Path) -> list[Path]:
     if isinstance(data, Path):
-        return sorted(data.rglob("*.tar")) if data.is_dir() else [data]
+        return matching(data, "**/*.tar") if data.is_dir() else [data]
     patterns = [data]
     if "{" in data:
         try:
@@ -177,11 +176,20 @@ def _paths(data: str | Path) -> list[Path]:
             raise
         except ValueError as error:
             raise UserError(f"the pattern {data!r} is none: {error}") from error
-    paths = [path for pattern in patterns for path in sorted(glob.glob(str(Path(pattern).expanduser())))]  # noqa: PTH207
+    paths = [path for pattern in patterns for path in _matched(Path(pattern).expanduser())]
     missing = [pattern for pattern in patterns if len(patterns) > 1 and not Path(pattern).expanduser().exists()]
     if missing:
         raise UserError(f"{len(missing)} of {len(patterns)} shards do not exist, such as {missing[0]}")
-    return [Path(path) for path in paths]
+    return paths
+
+
+def _matched(pattern: Path) -> list[Path]:
+    """Paths that a pattern means; a `*` means neither hidden files nor what systems leave behind."""
+
+    def meant(path: Path) -> bool:
+        return not any(map(is_left_behind, {part for part in path.parts if part[0] != "."} - {*pattern.parts}))
+
+    return sorted(filter(meant, map(Path, glob.glob(str(pattern)))))  # noqa: PTH207
 
 
 def _stands_for(pattern: str) -> int:
@@ -217,7 +225,7 @@ def _index(path: Path) -> tuple[list[Any], list[str], list[Any] | None, list[str
     """
     samples: dict[str, dict[str, Span]] = {}
     images_alone, folders = list[Any](), list[str]()
-    for span in tar_spans(path):
+    for span in (span for span in tar_spans(path) if not is_left_behind(span.name)):
         folder, _, file = span.name.rpartition("/")
         key, dot, ending = file.partition(".")
         if not file:

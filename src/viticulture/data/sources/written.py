@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...disk import MOST_LIST, decoded, read_text
+from ...disk import MOST_LIST, decoded, matching, read_text
 from ...errors import UserError, shortened
 
 _BEFORE = re.compile(
@@ -35,9 +35,8 @@ class Rows(NamedTuple):
 
 
 def files_of(folder: Path, *endings: str) -> list[Path]:
-    """Files right below a folder that end so, in whatever case, but for hidden ones; sorted by their names."""
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [file for file in files if file.suffix.lower() in endings and not file.name.startswith(".")]
+    """Files right below a folder that end so, in whatever case; sorted by their names."""
+    return [file for file in matching(folder, "*") if file.suffix.lower() in endings]
 
 
 def text_of(path: Path) -> str:

@@ -29,6 +29,7 @@ from ...data.images import Images
 from ...data.open import open_source
 from ...data.sources.source import Source
 from ...data.transfer import send
+from ...disk import matching
 from ...errors import UserError
 from ...models.views import told
 from ...outputs import csv_text
@@ -127,7 +128,7 @@ def corrupted_folders(path: Path) -> dict[str, Path]:
 
     Raises: UserError if a severity is missing.
     """
-    tops = [path, *sorted(entry for entry in path.iterdir() if entry.is_dir())] if path.is_dir() else []
+    tops = [path, *matching(path, "*")] if path.is_dir() else []
     by_corruption = {name: top / name for top in tops for name in CORRUPTIONS if (top / name / "1").is_dir()}
     for folder in by_corruption.values():
         for severity in SEVERITIES:
