@@ -16,25 +16,45 @@ if TYPE_CHECKING:
 
 
 @checked
-def inspect(data: Any) -> "Inspection | DenseInspection":
+def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     """Look at a data set as training would read it, without training.
 
     Args:
         data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
             for `train`.
+        out: a .csv file to write: all pairs of near-copies (the same picture saved again, shrunk or slightly changed)
+            with their paths, splits and classes.
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
-    from ..data.dense.inspect import inspect_dense
+    from ..data.dense.inspect import DenseInspection, inspect_dense
     from ..data.dense.open import open_dense, recognized
+    from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
+    from ..data.store import find_near_copies
+    from ..disk import write_whole
+    from ..outputs import check_out, csv_text
     from ..training.progress import showing
 
+    if out:
+        check_out(out, ".csv")
     data = as_source(data)
-    if isinstance(data, str) and (kind := recognized(data)):
-        return replace(inspect_dense(open_dense(data, kind)), data=data)
+    inspection: Inspection | DenseInspection
     with showing("reading images") as progress:
-        return inspect_source(data, progress=progress)
+        if isinstance(data, str) and (kind := recognized(data)):
+            source = open_dense(data, kind)
+            inspection = replace(inspect_dense(source), data=data)
+            pairs = (
+                copy_pairs(source.images, source.images.splits, find_near_copies(source.images, progress))
+                if out
+                else ()
+            )
+        else:
+            inspection = inspect_source(data, progress=progress)
+            pairs = inspection.pairs
+    if out:
+        write_whole(Path(out), csv_text([CopyPair._fields, *pairs]))
+    return inspection
 
 
 @checked
