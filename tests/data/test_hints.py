@@ -11,8 +11,10 @@ from PIL import Image, ImageFilter
 import viticulture
 from dense_scenes import coco_folder
 from viticulture.cli import main
+from viticulture.data import near_duplicates
 from viticulture.data.inspect import inspect
-from viticulture.data.near_duplicates import Thumbnail, near_duplicates, thumbnail
+from viticulture.data.near_duplicates import SIDE, NearCopies, near_copies, thumbnail
+from viticulture.data.store import pixel_digest
 from viticulture.report.tables.inspection import sheets_of
 
 
@@ -27,31 +29,69 @@ def recompressed(image: Image.Image, quality: int) -> Image.Image:
     return Image.open(file).convert("RGB")
 
 
-def thumbnails(images: list[Image.Image]) -> dict[int, Thumbnail]:
-    found = {i: thumbnail(image) for i, image in enumerate(images)}
-    return {i: small for i, small in found.items() if small is not None}
+def copies(images: list[Image.Image]) -> NearCopies:
+    small = [thumbnail(image) for image in images]
+    kept = [np.zeros((SIDE, SIDE, 3), np.uint8) if each is None else each for each in small]
+    marks = [
+        pixel_digest(np.asarray(image) if each is None else each) for each, image in zip(small, images, strict=True)
+    ]
+    usable = np.array([each is not None for each in small], bool)
+    rows = len(images)
+    pixels = np.array(kept, np.uint8).reshape(rows, SIDE, SIDE, 3)
+    return near_copies(np.frombuffer(b"".join(marks), np.uint8).reshape(rows, 16), pixels, usable)
 
 
 def test_copies_are_found_and_other_images_are_not() -> None:
-    """Of 60 scenes each tenth has a copy in the test: saved again, shrunk, a little lighter, blurred. Catches: pairs
-    within a split, a copy that is not found, scenes taken for each other."""
+    """Of 60 scenes each tenth has a copy in the test: saved again, shrunk, a little lighter, blurred. Catches: a copy
+    that is not found, scenes taken for each other, a copy counted where it is on the same side."""
     scenes = [scene(i) for i in range(60)]
     changed = [
         recompressed(scenes[0], 30), scenes[10].resize((80, 60)), scenes[20].point(lambda level: min(255, level + 3)),
         scenes[30].filter(ImageFilter.GaussianBlur(1)), recompressed(scenes[40].resize((70, 50)), 60),
     ]  # fmt: skip
-    kinds = {**dict.fromkeys(range(60), "train"), **dict.fromkeys(range(60, 65), "test")}
-    expected = [(0, 60), (10, 61), (20, 62), (30, 63), (40, 64)]
-    assert near_duplicates(thumbnails([*scenes, *changed]), kinds) == expected
-    assert near_duplicates(thumbnails([*scenes, *changed]), dict.fromkeys(range(65), "train")) == []
+    found = copies([*scenes, *changed])
+    assert list(found.listed()) == [(0, 60), (10, 61), (20, 62), (30, 63), (40, 64)]
+    assert found.among(np.arange(60, 65), np.arange(60)).all()
+    assert not found.among(np.arange(1, 10), np.array([0, *range(10, 65)])).any()
+    assert not found.among(np.arange(10), np.arange(10, 60)).any()
 
 
-def test_images_that_tell_too_little_are_left_out() -> None:
-    """Flat ones, small ones, and a hundred of one kind. Catches: every white page a copy of every other."""
+def test_other_things_before_the_same_wall_are_no_copies() -> None:
+    """Catches: thumbnails of gray levels alone (an orange shirt and a gray one, as light), a mean over all pixels alone
+    (another small object on the same table), haze, where all pixels differ little."""
+    wall = np.asarray(scene(0)).copy()
+    for size, color in ((40, ((200, 90, 30), (92, 130, 92))), (16, ((255, 255, 255), (0, 0, 0)))):
+        pair = [wall.copy(), wall.copy()]
+        for image, level in zip(pair, color, strict=True):
+            image[40 : 40 + size, 60 : 60 + size] = level
+        assert not list(copies([Image.fromarray(image) for image in pair]).listed()), color
+    haze = [scene(i).point(lambda level: 200 + level // 12) for i in range(2, 20)]
+    assert not list(copies(haze).listed())
+
+
+def test_images_that_tell_too_little_have_copies_only_where_all_pixels_are_equal() -> None:
+    """Flat ones and small ones. Catches: every white page a copy of every other, an equal small image missed."""
     white = [Image.new("RGB", (64, 64), (250 - i, 250, 250)) for i in range(4)]
-    assert near_duplicates(thumbnails(white), {0: "train", 1: "test", 2: "train", 3: "test"}) == []
-    assert thumbnail(scene(0, (31, 200))) is None
-    assert near_duplicates({}, {}) == []
+    small = [scene(0, (31, 200)), scene(0, (31, 200)), scene(0, (31, 200)).point(lambda level: level ^ 1)]
+    assert thumbnail(small[0]) is None
+    assert list(copies([*white, white[0], *small]).listed()) == [(0, 4), (5, 6)]
+    assert list(copies([]).listed()) == []
+
+
+def test_frames_of_a_video_are_one_group_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a group cut where an image has more copies than are looked for, a crowd that is passed over unsaid."""
+    first, last = (np.asarray(scene(i)).astype(float) for i in (1, 2))
+    frames = [Image.fromarray((first + (last - first) * t).astype(np.uint8)) for t in np.linspace(0, 1, 120)]
+    found = copies([*frames, scene(3), *[frames[0]] * 40])
+    assert len(np.unique(found.groups[:120])) == 1
+    assert (found.groups[121:] == found.groups[0]).all()
+    assert found.groups[120] == -1
+    assert not found.among(np.arange(1), np.arange(60, 120)).any()
+    monkeypatch.setattr(near_duplicates, "SAMPLE", 4)
+    monkeypatch.setattr(near_duplicates, "CROWD", 1)
+    crowded = copies(frames)
+    assert crowded.crowded > 0
+    assert len(np.unique(crowded.groups)) == 1
 
 
 def save(root: Path, name: str, image: Image.Image) -> None:
@@ -76,8 +116,7 @@ def test_data_says_what_train_will_do_and_what_to_look_at(root: Path, capsys: py
     seen = inspect(root)
     assert seen.planned == {"train": 25, "val": 3, "test": 2}
     assert (seen.smallest, seen.largest) == ("train/b/0.png", "test/b/new.png")
-    copies = {name for pair in seen.near for name in pair}
-    assert copies == {"train/a/3.png", "test/a/copy.png"}
+    assert {name for pair in seen.near for name in pair} == {"train/a/3.png", "test/a/copy.png"}
     assert main(["data", str(root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "learn from 25, choose by 3, report on 2" in said

@@ -16,27 +16,42 @@ if TYPE_CHECKING:
 
 
 @checked
-def inspect(data: Any) -> "Inspection | DenseInspection":
+def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     """Look at a data set as training would read it, without training.
 
     Args:
         data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
             for `train`.
+        out: a .csv file to write: all pairs of near-copies (the same picture saved again, shrunk or slightly changed)
+            with their paths, splits and classes.
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
-    from ..data.dense.inspect import inspect_dense
+    from ..data.dense.inspect import DenseInspection, inspect_dense
     from ..data.dense.open import open_any
     from ..data.dense.source import DenseSource
+    from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
+    from ..data.store import find_near_copies
+    from ..disk import write_whole
+    from ..outputs import check_out, csv_text
     from ..training.progress import showing
 
+    if out:
+        check_out(out, ".csv")
     word = as_source(data)
     source = open_any(word)
-    if isinstance(source, DenseSource):
-        return replace(inspect_dense(source), data=str(word))
+    inspection: Inspection | DenseInspection
     with showing("reading images") as progress:
-        return inspect_source(source, progress=progress)
+        if isinstance(source, DenseSource):
+            images, inspection = source.images, replace(inspect_dense(source), data=str(word))
+            pairs = copy_pairs(images, images.splits, find_near_copies(images, progress)) if out else ()
+        else:
+            inspection = inspect_source(source, progress=progress)
+            pairs = inspection.pairs
+    if out:
+        write_whole(Path(out), csv_text([CopyPair._fields, *pairs]))
+    return inspection
 
 
 @checked

@@ -17,6 +17,7 @@ from .annotations import Annotations
 from .decode import OtherValues, Unreadable
 from .image_settings import Channels, ImageSettings, choose_image_size, choose_store_size, normalization
 from .images import Images, Records, StoredImages
+from .near_duplicates import NearCopies
 from .open import open_source
 from .remarks import remarks
 from .sources.source import Source
@@ -50,6 +51,8 @@ class Dataset:
         annotations: split -> objects of its images, or classes of their pixels (dense/prepare.py); empty otherwise.
         contents: split -> digest of what its images hold and are labeled, which changes as the portable fingerprint
             does, but with this split alone.
+        near_copies: val, test -> names of images that have near-copies among the training images; empty where none
+            have, where they were not looked for, or where the splits were remembered.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Dataset:
     portable: str
     annotations: Mapping[str, Annotations] = field(default_factory=dict)
     contents: Mapping[str, str] = field(default_factory=dict)
+    near_copies: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def held_out(self) -> dict[str, Images]:
@@ -104,7 +108,8 @@ def prepare(
         store.refuse(source, source.damaged, len(source))
     if labeled:
         check_classes(source, np.arange(len(source)))
-    splits, notes = (recall(source, remembered), []) if remembered else select(source, selection, seed, labeled)
+    copies = None if remembered else find_copies(source, selection, progress)
+    splits, notes = (recall(source, remembered), []) if remembered else select(source, selection, seed, labeled, copies)
     if labeled:
         check_classes(source, splits["train"])
     source, image_settings = _as_wanted(source, image_settings)
@@ -120,7 +125,8 @@ def prepare(
     notes += [f"no {kind} image can be read, so the run has no {kind}" for kind in lost]
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
-    warnings = (*source.notes, *notes, *remarks(source, read.splits, read.held, selection, skipped, labeled))
+    near = _near(source, read.splits, copies)
+    warnings = (*source.notes, *notes, *remarks(source, read.splits, read.held, selection, skipped, labeled, near))
     marks = _marks(source, read, "")
     portable = _fingerprint(source, marks)
     return Dataset(
@@ -139,7 +145,24 @@ def prepare(
         fingerprint=_fingerprint(source, _marks(source, read, source.root)) if read.held is None else portable,
         portable=portable,
         contents={kind: digest(mark) for kind, mark in marks.items()},
+        near_copies=near,
     )
+
+
+def find_copies(source: Source, selection: Selection, progress: Progress | None) -> NearCopies | None:
+    """The near-copies among a source's images, where images are held out and near-copies are not ignored."""
+    drawn = selection.val_fraction or selection.test_fraction or selection.folds
+    if selection.near_copies == "ignore" or not (source.splits.keys() - {"train"} or (drawn and source.classes)):
+        return None
+    return store.find_near_copies(source, progress)
+
+
+def _near(source: Source, splits: Splits, copies: NearCopies | None) -> dict[str, list[str]]:
+    """As `Dataset.near_copies`."""
+    if copies is None:
+        return {}
+    held = {kind: rows[copies.among(rows, splits["train"])] for kind, rows in splits.items() if kind != "train"}
+    return {kind: [source.names[i] for i in rows] for kind, rows in held.items() if len(rows)}
 
 
 def prepare_test(

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import UserError, counted, some
+from .near_duplicates import NearCopies
 from .sources.source import Source
+from .subsets import count_by_class, members
 
 
 def deal(labels: np.ndarray, groups: np.ndarray | None, shares: Sequence[float], seed: int) -> np.ndarray:
@@ -65,8 +67,22 @@ def hold_out_groups(labels: np.ndarray, groups: np.ndarray, fraction: float, see
     return held[number]
 
 
-def folds_of(source: Source, rows: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """The fold of each labeled image among `rows`.
+def parts_of(copies: np.ndarray, labels: np.ndarray, share: float) -> np.ndarray:
+    """[N] near-copies as groups of which a part can hold `share` of every class, or of all images that have several
+    labels each: a larger one is cut into runs of consecutive images, since distant frames of a video differ."""
+    number = labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
+    most = np.ceil(share * np.bincount(number)).astype(np.int64)
+    groups = copies.copy()
+    for rows in members(copies).values():
+        counts = np.bincount(number[rows], minlength=len(most))
+        if (counts > most).any():
+            groups[rows] = groups.max() + 1 + np.arange(len(rows)) // int(most[counts > 0].min())
+    return groups
+
+
+def folds_of(source: Source, rows: np.ndarray, folds: int, seed: int, copies: np.ndarray | None = None) -> np.ndarray:
+    """The fold of each labeled image among `rows`; near-copies, `copies` [N] as in `subsets.holdout`, lie in one fold
+    as far as every fold can hold its share of every class.
 
     Raises: UserError for data without labels, and for a class with fewer images or groups than folds.
     """
@@ -74,7 +90,7 @@ def folds_of(source: Source, rows: np.ndarray, folds: int, seed: int) -> np.ndar
         raise UserError(f"folds hold out images of every class, and {source.name} has no labels; leave data.folds out")
     labels, groups = source.labels[rows], None if source.groups is None else source.groups[rows]
     number = _numbered(groups, len(rows))
-    shown = (labels == c if labels.ndim == 1 else labels[:, c] > 0 for c in range(len(source.classes)))
+    shown = [labels == c if labels.ndim == 1 else labels[:, c] > 0 for c in range(len(source.classes))]
     held = {name: len(np.unique(number[there])) for name, there in zip(source.classes, shown, strict=True)}
     if short := [f"{name} has {count}" for name, count in held.items() if 0 < count < folds]:
         what = "image" if groups is None else "group"
@@ -82,6 +98,11 @@ def folds_of(source: Source, rows: np.ndarray, folds: int, seed: int) -> np.ndar
             f"{folds} folds need {counted(folds, what)} of every class: {some(short, 5)}; take at most "
             f"{max(min(count for count in held.values() if count), 2)} folds, or leave such classes out"
         )
+    if groups is None and copies is not None:
+        groups = parts_of(copies, labels, 1 / folds)
+        for there in shown:
+            if len(np.unique(_numbered(groups, len(rows))[there])) < folds:
+                groups[there] = -1
     return deal(labels, groups, [1 / folds] * folds, seed)
 
 
@@ -91,6 +112,26 @@ def straddling(source: Source, splits: dict[str, np.ndarray]) -> int:
         return 0
     known = [np.unique(groups[groups >= 0]) for groups in (source.groups[rows] for rows in splits.values())]
     return int((np.unique(np.concatenate(known), return_counts=True)[1] > 1).sum())
+
+
+def leave_out(source: Source, splits: dict[str, np.ndarray], copies: NearCopies) -> list[str]:
+    """Take the training images out of `splits` that are near-copies of held-out ones; a note where there are any.
+
+    Raises: UserError where a class would lose all of its training images.
+    """
+    train = splits["train"]
+    held = np.concatenate([train[:0], *(rows for kind, rows in splits.items() if kind != "train")])
+    leave = copies.among(train, held)
+    splits["train"] = train[~leave]
+    counted_by = [count_by_class(source.labels[rows], len(source.classes)) for rows in (train, train[~leave])]
+    counts = zip(source.classes, *counted_by, strict=True)
+    if lost := [name for name, before, after in counts if before and not after]:
+        raise UserError(
+            f"data.near_copies leave_out would leave no training image of {some(lost, 5)}: all are near-copies of "
+            "held-out images; see `viticulture data DATA --out pairs.csv`, or take together"
+        )
+    left = counted(int(leave.sum()), "training image")
+    return [f"left out {left} for being near-copies of held-out images"] if leave.any() else []
 
 
 def _counts(labels: np.ndarray, number: np.ndarray) -> np.ndarray:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a data set holds, before anything is trained on it: every image is read once, nothing is stored."""
+"""What a data set holds, before anything is trained on it; of the images only their near-copies are remembered."""
 
 import dataclasses
 from collections import Counter
@@ -16,13 +16,13 @@ from .balance import is_uneven, mends
 from .channels import AS_THEY_ARE, levels_left
 from .decode import Unreadable
 from .deep import is_of_16_bits
-from .near_duplicates import Thumbnail, near_duplicates, thumbnail
+from .near_duplicates import NearCopies
 from .open import open_source
 from .remarks import firsts
 from .sources.several import is_joined, separated, several_words
 from .sources.source import Source
 from .splits import Selection, Splits, check_classes, select
-from .store import pixel_digest
+from .store import find_near_copies, pixel_digest
 from .subsets import count_by_class, labeled
 
 
@@ -35,14 +35,25 @@ class SizeRange:
     greatest: int
 
 
+class CopyPair(NamedTuple):
+    """Two images that are near-copies: their names, splits and classes; "" where an image is in no split or has no
+    label."""
+
+    first: str
+    second: str
+    first_split: str
+    second_split: str
+    first_class: str
+    second_class: str
+
+
 class _Seen(NamedTuple):
-    """What is found in an image; its digest, and its thumbnail where it is not too small."""
+    """What is found in an image, and its digest."""
 
     height: int
     width: int
     mode: str
     digest: bytes
-    thumbnail: Thumbnail | None
     span: tuple[float, float] | None
     first: bool
     channels: int
@@ -71,7 +82,9 @@ class Inspection:
         refused: why `train` would refuse the data as they are; empty where it would not.
         smallest: name of the image with the fewest pixels; empty where all have as many.
         largest: name of the one with the most.
-        near: pairs of images in different ones of those splits that look the same, though not pixel by pixel.
+        near: pairs of images in different ones of those splits that are near-copies, though not equal pixel by pixel.
+        pairs: all pairs of near-copies, equal ones included.
+        crowded: images with more near-copies than are looked for.
         uneven: what makes up for classes that are uneven among the training images; empty where they are even.
         several: how many labels images have, where they have several each; else empty.
         values: what becomes of channels and values that three levels of eight bits do not hold; else empty.
@@ -96,6 +109,8 @@ class Inspection:
     smallest: str
     largest: str
     near: tuple[tuple[str, ...], ...]
+    pairs: tuple[CopyPair, ...]
+    crowded: int
     uneven: str
     several: str
     values: str
@@ -122,9 +137,8 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
             picture = source.picture(i)
         except Unreadable as error:
             return error.reason
-        marks = pixel_digest(picture.pixels), thumbnail(picture.image)
-        channels = picture.pixels.shape[2]
-        return _Seen(picture.height, picture.width, picture.mode, *marks, picture.span, picture.first, channels)
+        mark, channels = pixel_digest(picture.pixels), picture.pixels.shape[2]
+        return _Seen(picture.height, picture.width, picture.mode, mark, picture.span, picture.first, channels)
 
     seen = list(in_parallel(look, range(len(source)), progress))
     read = {i: image for i, image in enumerate(seen) if not isinstance(image, str)}
@@ -133,10 +147,15 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         same.setdefault(image.digest, []).append(i)
     groups = [group for group in same.values() if len(group) > 1]
     split = {int(i): kind for kind, rows in source.splits.items() for i in rows}
-    planned, remarks, refused = _planned(source)
+    copies = find_near_copies(source, progress)
+    planned, remarks, refused = _planned(source, copies)
     kind_of = {int(i): kind for kind, rows in planned.items() for i in rows}
-    thumbnails = {i: image.thumbnail for i, image in read.items() if image.thumbnail is not None}
-    near = [pair for pair in near_duplicates(thumbnails, kind_of) if read[pair[0]].digest != read[pair[1]].digest]
+    mark = {i: image.digest for i, image in read.items()}
+    near = [
+        [a, b]
+        for a, b in ([] if copies is None else copies.listed())
+        if len({kind_of.get(a), kind_of.get(b), None}) == 3 and mark.get(a) != mark.get(b)
+    ]
     by_pixels = sorted(read, key=lambda i: read[i][0] * read[i][1])
     if len({image[:2] for image in read.values()}) == 1:
         by_pixels = []
@@ -160,7 +179,9 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         refused=refused,
         smallest=source.names[by_pixels[0]] if by_pixels else "",
         largest=source.names[by_pixels[-1]] if by_pixels else "",
-        near=_named(source, [list(pair) for pair in near]),
+        near=_named(source, near),
+        pairs=copy_pairs(source, planned or source.splits, copies),
+        crowded=0 if copies is None else copies.crowded,
         uneven=mends(source.labels) if is_uneven(learnt) else "",
         several=several_words(source.labels[labeled(source.labels)]) if source.labels.ndim == 2 else "",
         values=_values(list(read.values())),
@@ -184,12 +205,25 @@ def _values(seen: Sequence[_Seen]) -> str:
     return "; ".join(words)
 
 
-def _planned(source: Source) -> tuple[Splits, list[str], str]:
+def copy_pairs(source: Source, splits: Splits, copies: NearCopies | None) -> tuple[CopyPair, ...]:
+    """All pairs of near-copies, in the order of the images."""
+    split_of = {int(i): split for split, rows in splits.items() for i in rows}
+    several = source.labels.ndim == 2
+
+    def pair(*images: int) -> CopyPair:
+        labels = [np.flatnonzero(source.labels[i] > 0) if several else source.labels[i : i + 1] for i in images]
+        classes = ["|".join(source.classes[c] for c in shown if c >= 0) for shown in labels]
+        return CopyPair(*(source.names[i] for i in images), *(split_of.get(i, "") for i in images), *classes)
+
+    return () if copies is None else tuple(pair(a, b) for a, b in copies.listed())
+
+
+def _planned(source: Source, copies: NearCopies | None) -> tuple[Splits, list[str], str]:
     """The splits that `train` would make by its defaults, its remarks, and why it would refuse them; images without any
     label are for a recipe that needs none."""
     splits, remarks = dict[str, np.ndarray](), list[str]()
     try:
-        splits, remarks = select(source, Selection(), 0, labeled=bool(source.classes))
+        splits, remarks = select(source, Selection(), 0, bool(source.classes), copies)
         if source.classes:
             check_classes(source, splits["train"])
     except UserError as error:

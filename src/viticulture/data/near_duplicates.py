@@ -1,71 +1,169 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures that are nearly the same, shrunk, recompressed or slightly changed, found by small gray thumbnails."""
+"""Near-copies: images that are the same picture shrunk, saved again or slightly changed, such as frames of a video.
 
-from collections.abc import Mapping, Sequence
+Found by thumbnails of SIDE x SIDE colors. With a and b the thumbnails, and l the mean of a color's three levels, two
+images are near-copies where
+
+    mean |l(a) - l(b)| <= MAX_LIGHT      mean |a - b| <= MAX_COLOR      rms(a - b) <= MAX_RATIO std(l)
+    l(|a - b|) <= MAX_LOCAL at every pixel
+
+with the smaller std of the two. The light alone would take shirts of two colors for copies, the means alone a scene for
+itself with another small object in it; the ratio rules out haze. Candidates come from a k-d tree over the light of
+4 x 4 blocks, which differs by no more than that of the thumbnails, so that no pair is missed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+
+from ..parallel import cores
 
 SIDE = 16
 """Of a thumbnail, pixels."""
-LEAST_SIDE = 32
-"""Of an image: of smaller ones a thumbnail tells too little."""
-MOST_BITS = 6
-"""Of 64, in which two copies may differ."""
-MOST_LEVELS = 4.0
-"""Gray levels by which thumbnails of two copies may differ, mean over their pixels."""
-LEAST_SPREAD = 8.0
-"""Gray levels, standard deviation of a thumbnail: a flatter image resembles every other flat one."""
-CROWD = 200
-"""Images that share a part of their hash: it tells nothing of them."""
+MIN_SIDE = 32
+"""Of an image, pixels; a smaller one has copies only where all pixels are equal."""
+MAX_LIGHT, MAX_COLOR, MAX_LOCAL, MAX_RATIO = 4.0, 6.0, 24.0, 0.25
+"""Gray levels, but for the ratio: see above."""
+MIN_SPREAD = 8.0
+"""Gray levels, standard deviation of a thumbnail; a flatter image resembles every other flat one."""
+NEIGHBORS = 32
+"""Near-copies of an image that are looked for, the nearest ones: bounds the work where thousands are alike."""
+MAX_IMAGES = 200_000
+"""Of a data set; in a larger one near-copies are not looked for."""
+SAMPLE, CROWD, FOLLOWING = 2048, 8, 8
+"""Of more than 16 SAMPLE images, one near to CROWD of SAMPLE is compared with the FOLLOWING ones alone."""
+_CHUNK = 4096
 
 Thumbnail = NDArray[np.uint8]
-"""[SIDE, SIDE] gray levels."""
+"""[SIDE, SIDE, 3]."""
+Candidates = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Images, and as many others that they may be near-copies of."""
 
 
 def thumbnail(image: Image.Image) -> Thumbnail | None:
-    """What two copies of a picture share; None for images that are too small."""
-    if min(image.size) < LEAST_SIDE:
+    """Shrink an RGB image; return None for one that is too small or too flat to be told from others."""
+    if min(image.size) < MIN_SIDE:
         return None
-    return np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX))
+    pixels = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX))
+    return pixels if pixels.mean(2).std() >= MIN_SPREAD else None
 
 
-def near_duplicates(thumbnails: Mapping[int, Thumbnail], kind_of: Mapping[int, str]) -> list[tuple[int, int]]:
-    """Pairs of images of different kinds that look the same, the lower number first.
-
-    A hash has 64 bits: whether a pixel of the halved thumbnail is lighter than the next one in its row. Images are
-    compared that share 16 of them at their place.
+@dataclass(frozen=True, eq=False)
+class NearCopies:
+    """The near-copies among N images.
 
     Args:
-        thumbnails: number of an image -> its thumbnail.
-        kind_of: number -> its kind, such as its split; images without are left out.
+        same: [N] int64, from 0 on; equal where images have the same pixels, or the same thumbnail.
+        pairs: [P, 2] int64, different numbers of `same` whose images are near-copies.
+        crowded: images that have more near-copies than are looked for.
     """
-    numbers = [i for i, pixels in thumbnails.items() if i in kind_of and pixels.std() >= LEAST_SPREAD]
-    if not numbers:
-        return []
-    pixels = np.stack([thumbnails[i] for i in numbers]).astype(np.float32)
-    bits = _bits(pixels)
-    pairs: set[tuple[int, int]] = set()
-    for part in np.split(np.packbits(bits, axis=1).view(np.uint16), 4, axis=1):
-        order = np.argsort(part[:, 0], kind="stable")
-        edges = np.flatnonzero(np.diff(part[order, 0])) + 1
-        for group in np.split(order, edges):
-            if 1 < len(group) <= CROWD:
-                pairs |= _same(group.tolist(), bits, pixels)
-    alike = sorted(tuple(sorted((numbers[a], numbers[b]))) for a, b in pairs)
-    return [(a, b) for a, b in alike if kind_of[a] != kind_of[b]]
+
+    same: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+    crowded: int = 0
+
+    @property
+    def groups(self) -> NDArray[np.int64]:
+        """[N] a number for each set of images linked by near-copies; -1 for an image without any."""
+        count = int(self.same.max(initial=-1)) + 1
+        links = coo_array((np.ones(len(self.pairs), bool), (self.pairs[:, 0], self.pairs[:, 1])), (count, count))
+        group = connected_components(links, directed=False)[1][self.same].astype(np.int64)
+        return np.where(np.bincount(group, minlength=1)[group] > 1, group, -1)
+
+    def among(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] whether each of some images has a near-copy among others; the two sets are disjoint."""
+        there = np.zeros(int(self.same.max(initial=-1)) + 1, bool)
+        there[self.same[others]] = True
+        near, (first, second) = there.copy(), self.pairs.T
+        near[first[there[second]]] = True
+        near[second[there[first]]] = True
+        return near[self.same[rows]]
+
+    def listed(self) -> Iterator[tuple[int, int]]:
+        """Pairs of images, the lower number first; of more than NEIGHBORS equal ones each is paired with the next."""
+        order = np.argsort(self.same, kind="stable")
+        members = np.split(order, np.flatnonzero(np.diff(self.same[order])) + 1) if len(order) else []
+        found = set[tuple[int, int]]()
+        for group in members:
+            if len(group) > NEIGHBORS:
+                found.update(zip(group[:-1].tolist(), group[1:].tolist(), strict=True))
+            else:
+                found.update((int(a), int(b)) for i, a in enumerate(group) for b in group[i + 1 :])
+        for first, second in self.pairs.tolist():
+            pairs = ((int(a), int(b)) for a in members[first][:NEIGHBORS] for b in members[second][:NEIGHBORS])
+            found.update((min(pair), max(pair)) for pair in pairs)
+        yield from sorted(found)
 
 
-def _bits(pixels: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """[N, SIDE, SIDE] -> [N, 64]: rows halved, of nine columns the differences of neighbors."""
-    rows = pixels.reshape(len(pixels), 8, 2, SIDE).mean(2)  # [N, 8, SIDE]
-    nine = rows[:, :, np.linspace(0, SIDE - 1, 9).round().astype(int)]
-    return (nine[:, :, 1:] > nine[:, :, :-1]).reshape(len(pixels), 64)
+def near_copies(marks: NDArray[np.uint8], thumbnails: NDArray[np.uint8], usable: NDArray[np.bool_]) -> NearCopies:
+    """Find the near-copies among N images.
+
+    Args:
+        marks: [N, 16], equal where images are the same.
+        thumbnails: [N, SIDE, SIDE, 3]; equal marks have equal ones.
+        usable: [N] whether an image has a thumbnail.
+    """
+    _, firsts, same = np.unique(marks.view("V16").ravel(), return_index=True, return_inverse=True)
+    numbers = np.sort(firsts[usable[firsts]])  # in the order of the images, one for each mark
+    small = thumbnails[numbers]
+    blocks = small.mean(3).reshape(-1, 4, SIDE // 4, 4, SIDE // 4).mean((2, 4)).reshape(-1, 16)
+    crowd = _crowd(blocks)
+    pairs, full = [np.zeros((0, 2), np.int64)], int(crowd.sum())
+    for a, b in chain(_nearest(blocks, np.flatnonzero(~crowd)), _following(crowd)):
+        pairs.append(np.stack([a, b], 1)[_alike(small[a], small[b])])
+    linked = np.concatenate(pairs)
+    full += int((np.bincount(linked[:, 0], minlength=len(small)) >= NEIGHBORS)[~crowd].sum())
+    same = same.reshape(-1).astype(np.int64)
+    return NearCopies(same, np.unique(np.sort(same[numbers[linked]], axis=1), axis=0), full)
 
 
-def _same(group: Sequence[int], bits: NDArray[np.bool_], pixels: NDArray[np.float32]) -> set[tuple[int, int]]:
-    apart = (bits[group][:, None] ^ bits[group][None]).sum(2)
-    close = np.argwhere(np.triu(apart <= MOST_BITS, 1)).tolist()
-    pairs = [(group[a], group[b]) for a, b in close]
-    return {(min(a, b), max(a, b)) for a, b in pairs if np.abs(pixels[a] - pixels[b]).mean() <= MOST_LEVELS}
+def _query(tree: cKDTree, blocks: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """[n, most] the nearest points of a tree that may be near-copies; its size where there are no more."""
+    bound = blocks.shape[1] * MAX_LIGHT + 1e-6
+    found = tree.query(blocks, range(1, most + 1), p=1, distance_upper_bound=bound, workers=cores())[1]
+    return np.asarray(found, np.int64)
+
+
+def _crowd(blocks: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """[n] whether a thumbnail has hundreds of candidates, as in a film of a fixed camera: the tree is slow there."""
+    n = len(blocks)
+    if n <= 16 * SAMPLE:
+        return np.zeros(n, bool)
+    tree = cKDTree(blocks[:: n // SAMPLE])
+    return _query(tree, blocks, CROWD)[:, -1] < tree.n
+
+
+def _nearest(blocks: NDArray[np.float64], rows: NDArray[np.int64]) -> Iterator[Candidates]:
+    """Each of some thumbnails with the nearest ones."""
+    tree = cKDTree(blocks[rows])
+    for start in range(0, len(rows), _CHUNK):
+        found = _query(tree, blocks[rows[start : start + _CHUNK]], NEIGHBORS + 1)
+        first, second = np.nonzero(found < tree.n)
+        first, second = first + start, found[first, second]
+        yield rows[first[first != second]], rows[second[first != second]]
+
+
+def _following(crowd: NDArray[np.bool_]) -> Iterator[Candidates]:
+    """Each thumbnail of a crowd with its neighbors in order: frames of a film resemble these."""
+    for step in range(1, FOLLOWING + 1):
+        rows = np.flatnonzero(crowd[:-step] | crowd[step:])
+        for start in range(0, len(rows), _CHUNK):
+            yield rows[start : start + _CHUNK], rows[start : start + _CHUNK] + step
+
+
+def _alike(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """[n] whether thumbnails [n, SIDE, SIDE, 3] are of near-copies."""
+    difference, a, b = np.abs(a.astype(np.float32) - b), a.mean(3, dtype=np.float32), b.mean(3, dtype=np.float32)
+    return (
+        (np.abs(a - b).mean((1, 2)) <= MAX_LIGHT)
+        & (difference.mean((1, 2, 3)) <= MAX_COLOR)
+        & (difference.mean(3).max((1, 2)) <= MAX_LOCAL)
+        & (np.sqrt(np.square(difference).mean((1, 2, 3))) <= MAX_RATIO * np.minimum(a.std((1, 2)), b.std((1, 2))))
+    )

@@ -12,6 +12,7 @@ from .balance import is_uneven, mends
 from .channels import levels_left
 from .decode import DecodedImage
 from .deep import is_of_16_bits
+from .near_duplicates import MAX_IMAGES
 from .sources.source import Source
 from .splits import Selection, Splits
 
@@ -28,6 +29,7 @@ def remarks(
     selection: Selection,
     skipped: Mapping[str, str],
     labeled: bool,
+    near: Mapping[str, Sequence[str]],
 ) -> list[str]:
     """What a person should know, a sentence each.
 
@@ -38,6 +40,7 @@ def remarks(
         selection: which images are used, and how.
         skipped: names of images that cannot be read, and why.
         labeled: whether labels are learnt from.
+        near: val, test -> names of images that have near-copies among the training images.
     """
     sentences = []
     if skipped:
@@ -46,8 +49,22 @@ def remarks(
         sentences.append(f"ignored what is no image: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
     if held is not None:
         sentences += _looked_at(source, splits["train"])
-        for kind in ("test", "val"):
-            sentences += _repeated(source, held, splits["train"], splits.get(kind), kind)
+    for kind in ("test", "val"):
+        same = [] if held is None else _repeated(held, splits["train"], splits.get(kind))
+        if same:
+            first, second = (source.names[i] for i in same[0])
+            images = counted(len(same), f"{kind} image")
+            sentences.append(f"{images}, pixel by pixel the same as training images: such as {second} and {first}")
+        if len(names := near.get(kind, ())) > len(same):
+            sentences.append(
+                f"{len(names):,} of {counted(len(splits[kind]), f'{kind} image')} have near-copies among the training "
+                f"images, such as {names[0]}; --data.near_copies leave_out trains without these"
+            )
+    if selection.near_copies != "ignore" and len(splits) > 1 and len(source) > MAX_IMAGES:
+        sentences.append(
+            f"near-copies are not looked for among more than {MAX_IMAGES:,} images, and there are {len(source):,}: "
+            "held-out images may have some among the training images"
+        )
     counts = subsets.count_by_class(source.labels[splits["train"]], len(source.classes))
     if is_uneven(counts):
         most, least = (f"{source.classes[i]} has {counts[i]}" for i in (counts.argmax(), counts.argmin()))
@@ -89,16 +106,11 @@ def _dark(pictures: Sequence[DecodedImage]) -> list[str]:
     ]
 
 
-def _repeated(source: Source, held: store.Store, train: np.ndarray, other: np.ndarray | None, kind: str) -> list[str]:
-    """Images outside the training set that are inside it as well, pixel by pixel."""
+def _repeated(held: store.Store, train: np.ndarray, other: np.ndarray | None) -> list[tuple[int, int]]:
+    """Training images, and images outside the training set that are the same, pixel by pixel."""
     if other is None:
         return []
     marks = held.digests.view("V16").ravel()
     seen = {marks[place].tobytes(): i for place, i in zip(np.searchsorted(held.rows, train), train, strict=True)}
     places = zip(np.searchsorted(held.rows, other), other, strict=True)
-    same = [(seen[mark], i) for place, i in places if (mark := marks[place].tobytes()) in seen]
-    if not same:
-        return []
-    first, second = (source.names[i] for i in same[0])
-    images = counted(len(same), f"{kind} image")
-    return [f"{images}, pixel by pixel the same as training images: such as {second} and {first}"]
+    return [(seen[mark], i) for place, i in places if (mark := marks[place].tobytes()) in seen]

@@ -10,7 +10,8 @@ import numpy as np
 from ..errors import UserError, counted, some
 from ..keywords import check_fields
 from . import subsets
-from .folds import folds_of, hold_out_groups, straddling
+from .folds import folds_of, hold_out_groups, leave_out, parts_of, straddling
+from .near_duplicates import NearCopies
 from .sources.labels import doubtful
 from .sources.source import Source
 
@@ -31,6 +32,10 @@ class Selection:
         per_class: training images of every class to learn from; null for all.
         rule: how a fraction is drawn. balanced: by a seed; bootstrapping: the one fixed subset of the paper, drawn from
             all training images, so that val_fraction must be 0 where the data has no validation split.
+        near_copies: what becomes of near-copies, images that are the same picture saved again, shrunk or slightly
+            changed, such as frames of a video. together: splits that are drawn keep them on one side, and of splits
+            that the data has it is reported how many held-out images have some among the training images; leave_out:
+            these training images are left out as well, and the held-out images stay; ignore: they are not looked for.
         skip_unreadable: go on without images that cannot be read, instead of stopping.
         split_seed: draws what is held out; apart from the run's seed, so that runs share their test images.
         subset_seed: draws what is learnt from, in place of the run's seed, so that runs of other seeds, such as a
@@ -52,6 +57,7 @@ class Selection:
     fraction: float | None = None
     per_class: int | None = None
     rule: Literal["balanced", "bootstrapping"] = "balanced"
+    near_copies: Literal["together", "leave_out", "ignore"] = "together"
     skip_unreadable: bool = False
     split_seed: int = 0
     subset_seed: int | None = None
@@ -79,6 +85,11 @@ class Selection:
             raise UserError(f"folds must be at least 2, got {self.folds}; five or ten are usual")
         if not 0 <= self.fold < (self.folds or 1):
             raise UserError(f"fold must lie in 0..{(self.folds or 1) - 1}, got {self.fold}; folds is {self.folds}")
+        if self.near_copies == "leave_out" and self.rule == "bootstrapping":
+            raise UserError(
+                "the rule bootstrapping is one fixed subset of all training images, and data.near_copies leave_out "
+                "takes some of them away; choose one"
+            )
         if self.folds is not None and self.rule == "bootstrapping":
             raise UserError("the rule bootstrapping is one fixed subset of all training images; leave the folds out")
         if self.train_on == "train+val" and self.test_on == "val":
@@ -96,7 +107,9 @@ class Selection:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
-def select(source: Source, selection: Selection, seed: int, labeled: bool = True) -> tuple[Splits, list[str]]:
+def select(
+    source: Source, selection: Selection, seed: int, labeled: bool = True, copies: NearCopies | None = None
+) -> tuple[Splits, list[str]]:
     """Choose the images of each split: hold out first (by `split_seed`), then thin the training images (by
     `subset_seed`, or else by `seed`).
 
@@ -105,12 +118,14 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
         selection: what to hold out and what to learn from.
         seed: the run's.
         labeled: leave out images without a label; else they join the training images.
+        copies: the near-copies among the source's images; None where they are not known.
 
     Returns: the splits, and what a person should know about them.
     Raises: UserError if nothing is left to train on, or if validation images would be taken from those that the
         paper's rule draws from.
     """
     splits, notes = _with_labels(source) if labeled else (dict(source.splits), list[str]())
+    groups = groups_of(copies, selection)
     notes += doubtful(source.classes) if labeled else []
     if selection.test_on == "none":
         splits.pop("test", None)
@@ -120,7 +135,7 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
             f"{source.name} holds no training images, only {' and '.join(splits) or 'images without labels'}"
         )
     if selection.folds is not None:
-        notes += _hold_out_fold(source, splits, selection)
+        notes += _hold_out_fold(source, splits, selection, groups)
     notes += _unshown(source, splits) if labeled else []
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
         wanted = fraction > 0 and not (kind == "test" and selection.test_on == "none")
@@ -130,15 +145,24 @@ def select(source: Source, selection: Selection, seed: int, labeled: bool = True
                     f"the rule bootstrapping draws from all training images, and data.val_fraction {fraction:g} would "
                     "hold out some of them first; set it to 0, or take the rule balanced"
                 )
-            splits["train"], held = _hold_out(source, splits["train"], fraction, selection.split_seed)
+            splits["train"], held = _hold_out(source, splits["train"], fraction, selection.split_seed, groups)
             notes += _without_held(source, splits["train"], held, kind)
             if len(held):
                 splits[kind] = held
                 notes += _leave_with_group(source, splits, kind)
     if torn := straddling(source, splits):
         notes.append(f"{counted(torn, 'group')} of images stand in several of the data's own splits")
+    if selection.near_copies == "leave_out" and copies is not None:
+        notes += leave_out(source, splits, copies)
     splits["train"], few = _thinned(source, splits["train"], selection, seed)
     return splits, [*notes, *few]
+
+
+def groups_of(copies: NearCopies | None, selection: Selection) -> np.ndarray | None:
+    """[N] as `NearCopies.groups`; None where no image has a near-copy, or where they are ignored."""
+    if copies is None or selection.near_copies == "ignore":
+        return None
+    return groups if ((groups := copies.groups) >= 0).any() else None
 
 
 def _thinned(source: Source, train: np.ndarray, selection: Selection, seed: int) -> tuple[np.ndarray, list[str]]:
@@ -248,14 +272,21 @@ def _with_labels(source: Source) -> tuple[Splits, list[str]]:
     return splits, notes
 
 
-def _hold_out(source: Source, rows: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Only labeled images are held out; of groups, all labeled images or none."""
+def _hold_out(
+    source: Source, rows: np.ndarray, fraction: float, seed: int, copies: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Only labeled images are held out; of the data's own groups, all labeled images or none; else near-copies together
+    (`copies` as in `groups_of`)."""
     has_label = subsets.labeled(source.labels[rows])
     known = rows[has_label]
-    if source.groups is None:
-        stay, held = subsets.holdout(source.labels[known], fraction, seed)
+    labels, near = source.labels[known], None if copies is None else copies[known]
+    groups = None if source.groups is None else source.groups[known]
+    if groups is None and near is not None and labels.ndim == 2:
+        groups = parts_of(near, labels, fraction)
+    if groups is None:
+        stay, held = subsets.holdout(labels, fraction, seed, near)
     else:
-        chosen = hold_out_groups(source.labels[known], source.groups[known], fraction, seed)
+        chosen = hold_out_groups(labels, groups, fraction, seed)
         stay, held = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     return np.sort(np.concatenate([known[stay], rows[~has_label]])), known[held]
 
@@ -297,7 +328,7 @@ def _without_held(source: Source, train: np.ndarray, held: np.ndarray, kind: str
     )
 
 
-def _hold_out_fold(source: Source, splits: Splits, selection: Selection) -> list[str]:
+def _hold_out_fold(source: Source, splits: Splits, selection: Selection, copies: np.ndarray | None) -> list[str]:
     """Move one fold from the training images to the test, or to the validation of data with its own test; a remark.
 
     Raises: UserError where the data has its own validation and test images.
@@ -311,7 +342,8 @@ def _hold_out_fold(source: Source, splits: Splits, selection: Selection) -> list
         )
     rows = splits["train"]
     known = rows[subsets.labeled(source.labels[rows])]
-    held = known[folds_of(source, known, selection.folds, selection.split_seed) == selection.fold]
+    near = None if copies is None else copies[known]
+    held = known[folds_of(source, known, selection.folds, selection.split_seed, near) == selection.fold]
     splits["train"], splits[kind] = np.setdiff1d(rows, held), held
     notes = _leave_with_group(source, splits, kind)
     own = "the test images are the data's own in every fold; a fold's own validate"

@@ -30,7 +30,9 @@ def count_by_class(labels: np.ndarray, classes: int) -> np.ndarray:
     return labels[labeled(labels)].sum(0).astype(np.int64)
 
 
-def holdout(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def holdout(
+    labels: np.ndarray, fraction: float, seed: int, copies: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Divide into the images that stay and those held out, in the same proportion in every class.
 
     A class of n images gives `floor(fraction * n)`, but keeps at least one. What is missing to `round(fraction * N)`
@@ -41,6 +43,8 @@ def holdout(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray,
         labels: [N] int64, -1 (no label) counts as a class of its own; or [N, C].
         fraction: share to hold out, in [0, 1).
         seed: of the choice.
+        copies: [N] int64, images of equal numbers are near-copies and stay together (`_with_copies`), where an image
+            has one label; -1 for an image without. None where no image has any.
 
     Returns: positions that stay, positions held out.
     """
@@ -55,10 +59,60 @@ def holdout(labels: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray,
     ties = np.random.default_rng([seed, len(groups)]).random(len(groups))
     order = able[np.lexsort((ties[able], (give - wanted)[able]))]
     give[order[: max(_round(fraction * len(labels)) - int(give.sum()), 0)]] += 1
-    held = np.zeros(len(labels), dtype=bool)
-    for rows, count in zip(groups, give, strict=True):
-        held[rows[:count]] = True
+    held = _with_copies(groups, give, np.full(len(labels), -1) if copies is None else copies)
     return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _with_copies(classes: list[np.ndarray], give: np.ndarray, copies: np.ndarray) -> np.ndarray:
+    """[N] whether an image is held out: the first ones of every class, where near-copies stay together.
+
+    An image whose near-copies, those of other classes included, are more than their classes still give is passed over,
+    and they stay. A class that gives less than half of its share by this gives its smallest set of near-copies whole,
+    where no class loses more than half of its images; else as many consecutive ones of it as are missing (a class may
+    be one video, whose distant frames differ).
+
+    Args:
+        classes: the positions of each class, in the order in which they are held out.
+        give: [C] images that each class gives.
+        copies: as in `holdout`.
+    """
+    number = np.empty(len(copies), dtype=np.int64)
+    for c, rows in enumerate(classes):
+        number[rows] = c
+    together, held, left = members(copies), np.zeros(len(copies), dtype=bool), give.copy()
+    counts = {group: np.bincount(number[rows], minlength=len(give)) for group, rows in together.items()}
+
+    def take(group: int) -> None:
+        held[together[group]] = True
+        left[:] -= counts[group]
+
+    for c, rows in enumerate(classes):
+        for row, group in zip(rows.tolist(), copies[rows].tolist(), strict=True):
+            if left[c] <= 0:
+                break
+            if group < 0:
+                held[row] = True
+                left[c] -= 1
+            elif not held[row] and (counts[group] <= left).all():
+                take(group)
+    sizes = np.array([len(rows) for rows in classes])
+    for c, rows in enumerate(classes):
+        if 2 * left[c] > give[c]:
+            stay = rows[~held[rows]]  # all of them have near-copies
+            groups = sorted(set(copies[stay].tolist()), key=lambda group: (len(together[group]), group))
+            small = next((group for group in groups if (2 * counts[group] <= sizes).all()), None)
+            if small is not None:
+                take(small)
+            else:
+                run = np.sort(first := stay[copies[stay] == groups[-1]])
+                start = min(int(np.searchsorted(run, first[0])), max(len(run) - int(left[c]), 0))
+                held[run[start : start + left[c]]] = True
+    return held
+
+
+def members(groups: np.ndarray) -> dict[int, np.ndarray]:
+    """The positions of each group but -1, ascending."""
+    return {number: rows for number, rows in _by_class(groups) if number >= 0}
 
 
 def fraction_of_each(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often a student is right, how sure it is, and what it takes for what."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -63,6 +63,21 @@ class ReliabilityBin:
     images: int
 
 
+@dataclass(frozen=True)
+class WithoutCopies:
+    """Accuracy on the images that have no near-copies among the training images.
+
+    Args:
+        copies: how many images have some, and are left out here.
+        top1: None where no image is left.
+        top1_interval: as in `Evaluation`.
+    """
+
+    copies: int
+    top1: float | None
+    top1_interval: tuple[float, float] | None
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Every number that `evaluate_predictions` finds; shares lie in [0, 1].
@@ -82,6 +97,8 @@ class Evaluation:
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
         rule: what made the predictions: which heads of a student with several, "class token" or "mean of 3 heads"; by
             how many views of an image, where it was more than one.
+        without_copies: accuracy without the images that have near-copies among the training images; None where none
+            have, or none are known.
     """
 
     images: int
@@ -97,6 +114,7 @@ class Evaluation:
     per_class: tuple[ClassScore, ...]
     confusion: NDArray[np.int64]
     rule: str = ONE_HEAD
+    without_copies: WithoutCopies | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; the confusion matrix as [true, predicted, images] where images > 0."""
@@ -203,6 +221,17 @@ def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: in
         per_class=per_class,
         confusion=confusion,
     )
+
+
+def without_copies(predictions: Predictions, copies: Collection[str]) -> WithoutCopies | None:
+    """The accuracy without the images of these names; None where none of them is among the images."""
+    names = set(copies)
+    rest = torch.tensor([name not in names for name in predictions.names])
+    if rest.all():
+        return None
+    right, images = int((predictions.probabilities.argmax(-1) == predictions.labels)[rest].sum()), int(rest.sum())
+    share = (right / images, wilson(right, images)) if images else (None, None)
+    return WithoutCopies(len(rest) - images, *share)
 
 
 def most_confident_mistakes(predictions: Predictions, n: int) -> list[Mistake]:

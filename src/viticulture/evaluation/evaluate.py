@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure every set of weights that a run keeps, on every split that did not teach it."""
 
-from collections.abc import Sized
+from collections.abc import Collection, Sized
 from dataclasses import replace
 
 import torch
@@ -14,7 +14,7 @@ from ..text import shell_word
 from ..training.recipe import Recipe
 from ..training.run_inputs import recipe_of
 from ..training.rundir import RunDir
-from .accuracy import Evaluation, Predictions, collect, evaluate_predictions
+from .accuracy import Evaluation, Predictions, collect, evaluate_predictions, without_copies
 from .agreement.evaluate import evaluate_agreement
 from .heads import heads_of
 from .kept import Results, keep_results
@@ -48,7 +48,7 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
     results = dict[str, Result[Evaluation]]()
     if dataset.classes:
         for split, images in dataset.held_out.items():
-            results |= results_of(run, recipe, split, images)
+            results |= results_of(run, recipe, split, images, run.near_copies.get(split, ()))
     counts = f"{run.which()[0]}/{next(iter(dataset.held_out))}" if results else ""
     keep_times_asked(run)
     evaluated = EvaluatedRun(counts, results)
@@ -93,15 +93,20 @@ def right(predictions: Predictions) -> float:
     return float((predictions.probabilities.argmax(-1) == predictions.labels).double().mean())
 
 
-def results_of(run: RunDir, recipe: Recipe, name: str, images: Images) -> dict[str, Result[Evaluation]]:
-    """Every kept set of weights on some images, by WEIGHTS/NAME."""
-    results = of_each(run, lambda weights: _result(run, recipe, weights, images))
+def results_of(
+    run: RunDir, recipe: Recipe, name: str, images: Images, copies: Collection[str] = ()
+) -> dict[str, Result[Evaluation]]:
+    """Every kept set of weights on some images, by WEIGHTS/NAME; `copies` names those of them that have near-copies
+    among the training images."""
+    results = of_each(run, lambda weights: _result(run, recipe, weights, images, copies))
     return {f"{weights}/{name}": result for weights, result in results.items()}
 
 
-def _result(run: RunDir, recipe: Recipe, weights: str, images: Images) -> Result[Evaluation]:
+def _result(run: RunDir, recipe: Recipe, weights: str, images: Images, copies: Collection[str]) -> Result[Evaluation]:
     subject = of_run(run, weights)
     predictions = collect(subject.answers, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))
     rule = heads_of(subject.network, few["image"], recipe).told(subject.eval_views)
-    return Result(replace(evaluate_predictions(predictions, subject.task.classes), rule=rule), predictions, images)
+    evaluation = evaluate_predictions(predictions, subject.task.classes)
+    rest = without_copies(predictions, copies)
+    return Result(replace(evaluation, rule=rule, without_copies=rest), predictions, images)

@@ -38,7 +38,7 @@ from .pages.study_page import study_notes
 from .tables.dense import dense_inspected, dense_predictions, dense_summary
 from .tables.inspection import inspected
 from .tables.multilabel import labels_predictions, labels_summary, per_label
-from .tables.results import LONGEST_LIST, Evaluated, per_class, percent, summary
+from .tables.results import LONGEST_LIST, Evaluated, copies_sentence, per_class, percent, summary
 from .tables.sheet import Cell, Column, Sheet, print_table, unread
 from .tables.stages import plan_sheet
 from .tables.study import failures, results_sheet
@@ -136,6 +136,9 @@ def say(result: Any) -> None:
     elif hasattr(result, "evaluations"):
         if result.evaluations:
             print_table(results(result.evaluations))
+            counting = result.evaluations.counting
+            if near := copies_sentence(counting, named(result.evaluations.counts)[1]):
+                print(f"note: {near}")
         if note := behind(result.folder):
             print(note)
         print(clean(f"report: {result.path / 'report.html'}"))

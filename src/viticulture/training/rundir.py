@@ -4,7 +4,7 @@
 recipe.yaml        every setting, as resolved
 budget.json        of a run within a budget: its stages, from before the first one on; stages/ holds their runs
 run.json           versions, seed, command, commit, data, student, status, hardware, settings as in recipe.yaml
-split.json         which image is in which split
+split.json         which image is in which split, and which held-out ones have near-copies among the training images
 metrics.csv        step, epoch, name, value; a line a measurement
 tensorboard/       the same for TensorBoard
 checkpoints/       last.ckpt, from which the run resumes exactly
@@ -281,6 +281,12 @@ class RunDir:
         if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
             raise UserError(f"{self.path / 'split.json'} is damaged: it must hold names of images by split")
         return cast("dict[str, list[str]]", names)
+
+    @property
+    def near_copies(self) -> dict[str, list[str]]:
+        """Split -> those of its images that have near-copies among the training images; empty where none are known."""
+        known = self.read("split.json").get("near_copies", {}) if (self.path / "split.json").exists() else {}
+        return known if isinstance(known, dict) else {}
 
     def _kept(self, name: str) -> Path:
         if not (self.path / name).exists():

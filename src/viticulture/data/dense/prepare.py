@@ -27,7 +27,8 @@ from ..image_settings import ImageSettings
 from ..images import Images
 from ..sources.files import file_fingerprint
 from ..sources.labels import alike
-from ..splits import Selection, use_validation
+from ..splits import Selection, groups_of, use_validation
+from ..store import find_near_copies
 from .loader import side_of
 from .mask_folders import read_mask
 from .outlines import check_outlines, fault
@@ -72,7 +73,9 @@ def prepare_dense(
     if masks:
         check_outlines()
     source = _kept(source, pictures)
-    images = source.images if remembered else dataclasses.replace(source.images, splits=_splits(source, selection))
+    images = (
+        source.images if remembered else dataclasses.replace(source.images, splits=_splits(source, selection, progress))
+    )
     held_out = dataclasses.replace(selection, train_on="train", test_on="test")  # that is done
     dataset = prepare(images, held_out, pictures, seed, progress, remembered, labeled=False)
     numbers = {name: i for i, name in enumerate(images.names)}
@@ -170,8 +173,10 @@ def _renumbered(source: DenseSource, numbers: list[int], classes: tuple[str, ...
     return dataclasses.replace(source, classes=classes, values=values)
 
 
-def _splits(source: DenseSource, selection: Selection) -> dict[str, np.ndarray]:
+def _splits(source: DenseSource, selection: Selection, progress: Progress | None) -> dict[str, np.ndarray]:
     """The source's own splits, used as is asked for, and what is held out where it declares none."""
+    copies = None if selection.near_copies == "ignore" else find_near_copies(source.images, progress)
+    groups = groups_of(copies, selection)
     splits = dict(source.images.splits)
     if selection.test_on == "none":
         splits.pop("test", None)
@@ -182,7 +187,8 @@ def _splits(source: DenseSource, selection: Selection) -> dict[str, np.ndarray]:
     for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
         if kind not in splits and fraction > 0 and not (kind == "test" and selection.test_on == "none"):
             rows = splits["train"]
-            stay, out = subsets.holdout(np.zeros(len(rows), dtype=np.int64), fraction, selection.split_seed)
+            near = None if groups is None else groups[rows]
+            stay, out = subsets.holdout(np.zeros(len(rows), dtype=np.int64), fraction, selection.split_seed, near)
             splits["train"] = rows[stay]
             splits |= {kind: rows[out]} if len(out) else {}
     return splits

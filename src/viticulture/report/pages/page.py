@@ -13,7 +13,7 @@ from ..charts.heat_map import heat_map
 from ..charts.pictures import galleries
 from ..document import Head, Section, Tile, beside, document, facts, table
 from ..html import Markup, fill
-from ..tables.results import Evaluated, confused, interval, per_class, percent, summary
+from ..tables.results import Evaluated, confused, copies_sentence, interval, per_class, percent, summary
 from ..written import duration, number, scaled
 
 MOST_CLASSES_DRAWN = 250
@@ -132,7 +132,9 @@ def _answer(page: RunPage) -> str:
         f"{page.evaluations[0].split} images right"
     )
     beside = [f"{name} {percent(share)}" for name, share in sorted(page.references.items(), key=lambda item: -item[1])]
-    return f"{words}; {', '.join(beside)}." if beside else f"{words}."
+    words = f"{words}; {', '.join(beside)}." if beside else f"{words}."
+    near = copies_sentence(first, page.evaluations[0].split)
+    return f"{words} {near}." if near else words
 
 
 def _tiles(page: RunPage) -> list[Tile]:

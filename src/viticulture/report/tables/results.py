@@ -57,8 +57,31 @@ def summary(evaluated: Sequence[Evaluated]) -> Sheet:
         del rows[3]
     if any(each.rule != ONE_HEAD for each in evaluations):
         rows.insert(1, ["answered by", *(each.rule for each in evaluations)])
+    rest = [each.without_copies for each in evaluations]
+    if any(rest):
+        at = next(i for i, row in enumerate(rows) if row[0] == "  95 % interval") + 1
+        rows[at:at] = [
+            [
+                "  without near-copies",
+                *("" if each is None or each.top1 is None else percent(each.top1) for each in rest),
+            ],
+            ["  near-copies", *("0" if each is None else f"{each.copies:,}" for each in rest)],
+        ]
     columns = [Column(""), *(Column(f"{each.split}, {each.weights} weights", "decimal") for each in evaluated)]
     return Sheet("Evaluation", columns, rows)
+
+
+def copies_sentence(evaluation: Evaluation, split: str) -> str:
+    """How many images have near-copies among the training images, and the accuracy without them; "" where none have."""
+    rest = evaluation.without_copies
+    if rest is None:
+        return ""
+    have = "has" if rest.copies == 1 else "have"
+    words = f"{rest.copies:,} of {evaluation.images:,} {split} images {have} near-copies among the training images"
+    if rest.top1 is None or rest.top1_interval is None:
+        return f"{words}; no others are left to measure"
+    low, high = rest.top1_interval
+    return f"{words}; without them {percent(rest.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f})"
 
 
 def per_class(evaluation: Evaluation, learnt_from: Sequence[int] = ()) -> Sheet:
