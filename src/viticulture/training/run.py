@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
-from ..errors import UserError
+from ..errors import HELPER_LOST, UserError, is_lost_helper
 from ..methods.method import Course
 from ..models.views import VIEWS
 from ..models.weights.files import save
@@ -211,11 +211,8 @@ def _told(run: Path, error: BaseException) -> UserError | None:
     """What a person hears of an error that is no mistake of the program; None of any other."""
     if isinstance(error, OSError) and _concerns(run, error):
         return unwritable(Path(os.fsdecode(error.filename or run)), error)
-    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # raised wherever the step is then
-        return UserError(
-            "a process that reads images was killed, most likely for want of memory; free some and go on: "
-            f"viticulture resume {shell_word(run)}"
-        )
+    if is_lost_helper(error):
+        return UserError(f"{HELPER_LOST} and go on: viticulture resume {shell_word(run)}")
     if lost_another(error):
         return UserError(
             "another process of this training has ended; where it gave no reason it was killed, most likely for want "
