@@ -22,6 +22,11 @@ def is_lost_helper(error: BaseException) -> bool:
     return isinstance(error, HelperLost) or (isinstance(error, RuntimeError) and "DataLoader worker" in str(error))
 
 
+def is_single_value(error: BaseException) -> bool:
+    """Whether an error is what torch raises where a norm would take the mean of one value."""
+    return isinstance(error, ValueError) and "Expected more than 1" in str(error)
+
+
 def counted(count: int, noun: str) -> str:
     """A number and what it counts: 1 file, 2 files, 1,000 classes."""
     many = f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"

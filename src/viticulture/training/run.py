@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
-from ..errors import HELPER_LOST, UserError, is_lost_helper
+from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
 from ..methods.method import Course
 from ..models.views import VIEWS
 from ..models.weights.files import save
@@ -213,6 +213,11 @@ def _told(run: Path, error: BaseException) -> UserError | None:
         return unwritable(Path(os.fsdecode(error.filename or run)), error)
     if is_lost_helper(error):
         return UserError(f"{HELPER_LOST} and go on: viticulture resume {shell_word(run)}")
+    if is_single_value(error):
+        return UserError(
+            f"a norm has a single value of a channel, whose mean is the value itself: {error}; take a larger "
+            "train.batch_size, or train.accumulate 1"
+        )
     if lost_another(error):
         return UserError(
             "another process of this training has ended; where it gave no reason it was killed, most likely for want "
