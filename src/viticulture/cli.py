@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TextIO
 
 from . import api, completion
 from .command import HELP, LONGEST, OF_A_TABLE, VERBS, Parser, parser_of
-from .errors import UserError, shortened
+from .errors import HELPER_LOST, UserError, is_lost_helper, shortened
 from .text import clean, tell
 from .version import VERSION
 from .waiting import STDERR, waiting
@@ -59,6 +59,10 @@ def main(words: list[str] | None = None) -> int:
         if error.errno != errno.ENAMETOOLONG:
             raise
         return _refused(f"no file can have so long a name: {shortened(str(error.filename))}")
+    except RuntimeError as error:
+        if not is_lost_helper(error):
+            raise
+        return _refused(f"{HELPER_LOST} and try again")
     except KeyboardInterrupt as stop:
         on = f"; `{clean(str(stop))}` goes on from the last checkpoint" if str(stop) else ""
         print(f"stopped{on}", file=STDERR, flush=True)

@@ -9,6 +9,24 @@ class UserError(ValueError):
     """A mistake in a command, a recipe or the data; the command line prints it without a traceback and exits 2."""
 
 
+HELPER_LOST = "a process that reads images was killed, most likely for want of memory; free some"
+"""What happened to a worker, and what to do."""
+
+
+class HelperLost(UserError):
+    """A worker process that was killed: nothing that it was to compute will come."""
+
+
+def is_lost_helper(error: BaseException) -> bool:
+    """Whether an error is what torch raises, wherever the program is then, once a worker was killed."""
+    return isinstance(error, HelperLost) or (isinstance(error, RuntimeError) and "DataLoader worker" in str(error))
+
+
+def is_single_value(error: BaseException) -> bool:
+    """Whether an error is what torch raises where a norm would take the mean of one value."""
+    return isinstance(error, ValueError) and "Expected more than 1" in str(error)
+
+
 def counted(count: int, noun: str) -> str:
     """A number and what it counts: 1 file, 2 files, 1,000 classes."""
     many = f"{noun}es" if noun.endswith(("s", "x")) else f"{noun}s"

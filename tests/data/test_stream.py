@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stream decodes when asked and hands out what a store would."""
 
+import errno
+import os
 import pickle
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from viticulture.data import stream as stream_module
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import PaddedCrop, ResizedCrop
 from viticulture.data.augment.erase import Erase
@@ -129,6 +134,58 @@ def test_an_error_in_a_worker_reaches_the_user() -> None:
     """No silent fallback: what breaks in a worker breaks the run."""
     with pytest.raises(ZeroDivisionError):
         list(ahead(reciprocal, [1, 0], workers=1))
+
+
+def rows(number: int) -> list[Tensor]:
+    return [torch.full((3, 2), number), torch.arange(number)]
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+
+
+def no_locks(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("place", "lacks", "words"),
+    [
+        ("torch.Tensor.share_memory_", no_room, "come through pipes"),
+        ("multiprocessing.connection.Listener", no_locks, "come through pipes"),
+        ("viticulture.data.stream.Queue", no_locks, "no processes to read images ahead (No space left on device)"),
+    ],
+    ids=["no shared memory", "no socket", "no locks"],
+)
+def test_a_machine_without_room_for_workers_computes_the_same_in_more_time(
+    place: str,
+    lacks: Callable[..., None],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A container has 64 MB of /dev/shm. Catches: an error in a thread of a worker, for whose value the training waits
+    without end; tracebacks; a slow training that does not say why, or says so at every step."""
+    stream_module._tell_once.cache_clear()
+    monkeypatch.setattr(place, lacks)
+    for number, (constant, count) in enumerate(ahead(rows, range(5), workers=2)):
+        assert torch.equal(constant, torch.full((3, 2), number))
+        assert torch.equal(count, torch.arange(number))
+    said = capfd.readouterr().err
+    assert said.count("note ") == 1
+    assert said.count("\n") == 1
+    assert words in said
+
+
+def test_a_worker_that_is_killed_ends_what_waits_for_it() -> None:
+    """As the kernel does for want of memory. Catches: a wait without end, and torch's traceback."""
+    with pytest.raises(UserError, match=r"process that reads images was killed.*want of memory"):
+        list(ahead(killed, [0, 1], workers=1))
+
+
+def killed(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return number
 
 
 def reciprocal(number: int) -> float:

@@ -55,6 +55,7 @@ FILES: dict[str, bytes] = {
 }
 FILES["billions.yaml"] = FILES["billions.yaml"].replace(b"*b0", b"*a")
 
+ONE_PIXEL = "train digits --recipe default/digits --student resnet10t --student.patch_size null --per-class 4"
 NULL = "needs a value, got null"
 FINITE = "must be a finite number"
 MISTAKES: list[tuple[str, str]] = [
@@ -141,6 +142,11 @@ MISTAKES: list[tuple[str, str]] = [
     ("train --table rows.yaml --row x", "malformed"),
     ("train --table row.yaml --row x", "overrides"),
     ("compare --table deep.yaml", "levels"),
+    # means over one image
+    (f"{ONE_PIXEL} --batch-size 1", "must be at least 2, got 1"),
+    (f"{ONE_PIXEL} --batch-size 4 --train.accumulate 4", "must be at least 8, got 4; add --batch-size 8"),
+    (f"{ONE_PIXEL} --batch-size 2 --devices 2 --device cpu", "must be at least 4, got 2"),
+    (f"{ONE_PIXEL} --train.accumulate 20", "must be at least 40, got 20"),
     # the command itself
     ("compare digits --recipes ,", "--recipes: takes values with commas between them, got ','"),
     ("compare digits --per-class ,", "--per-class: takes values with commas between them, got ','"),

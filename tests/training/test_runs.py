@@ -40,6 +40,7 @@ from viticulture.study.conclude.verdict import subject
 from viticulture.study.declare.table import read_table
 from viticulture.text import shell_word
 from viticulture.training import length
+from viticulture.training.assemble import assemble
 from viticulture.training.data import default_recipe, load_dataset
 from viticulture.training.length import change_length, set_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
@@ -206,6 +207,20 @@ def test_weights_that_an_epochs_last_step_spoils_are_not_kept(tmp_path: Path) ->
     kept = [load_checkpoint(run.checkpoint)["state_dict"], load_file(run.weights("best") / "model.safetensors")]
     assert all(value.isfinite().all() for weights in kept for value in weights.values())
     assert viticulture.resume(out, callbacks=[Spared()], progress=False).facts["status"] == "finished"
+
+
+def test_a_training_by_single_images_begins_as_if_none_had_been_tried(tmp_path: Path) -> None:
+    """BatchNorm over one image is fine where its maps have several pixels. Catches: running means, weights or dropout
+    that the trial has moved."""
+    keys = {"student.name": "dhvt_nano", "train.batch_size": 1, "data.per_class": 2, "train.epochs": 1}
+    session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, keys, "test")
+    numbers = torch.rand(3)
+    fresh, _ = assemble(session.recipe, session.dataset, 0)
+    assert torch.equal(torch.rand(3), numbers)
+    states = session.method.state_dict(), fresh.state_dict()
+    assert any("running_mean" in name for name in states[0])
+    assert all(torch.equal(states[0][name], value) for name, value in states[1].items())
+    session.run.unlock()
 
 
 def test_terms_of_a_loss_may_come_and_go() -> None:

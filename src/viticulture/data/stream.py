@@ -5,16 +5,24 @@ Batches are those of a store, bit for bit on a CPU; where a store's crops are ma
 `normalize: dataset` differs, whose statistics a stream takes from a sample.
 """
 
+import pickle
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import Event, Queue
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from ..errors import UserError
+from ..errors import HELPER_LOST, HelperLost, UserError, is_lost_helper
 from ..parallel import cores
+from ..text import tell
 from .augment.augment import Augment
 from .channels import as_picture
 from .decode import Unreadable
@@ -23,6 +31,7 @@ from .resample import squeeze
 from .sources.source import Source
 
 T = TypeVar("T")
+SHARED = "/dev/shm"
 
 
 class StreamImages(Images):
@@ -79,24 +88,91 @@ def helpers(wanted: int | None, needed: bool) -> int:
     return min(cores(), 8) if needed else 0
 
 
-class _Steps(Dataset[T | UserError]):
-    """What a worker computes for a key, or why a person must help: torch would rebuild that error without its kind."""
+@dataclass(frozen=True)
+class _Pickled:
+    """A value as bytes, which a pipe takes where shared memory has no room for it."""
+
+    content: bytes
+
+
+class _Steps(Dataset[T | UserError | _Pickled]):
+    """What a worker computes for a key, or why a person must help: torch would rebuild that error without its kind.
+
+    Tensors are put into shared memory here. Left to the DataLoader, that would fail in a thread of the worker, of which
+    the process that waits for it never hears.
+    """
 
     def __init__(self, produce: Callable[[Any], T]) -> None:
         self.produce = produce
+        self.shares: bool | None = None  # whether this process can; unknown before its first value
 
-    def __getitem__(self, key: Any) -> T | UserError:
+    def __getitem__(self, key: Any) -> T | UserError | _Pickled:
         try:
-            return self.produce(key)
+            value = self.produce(key)
         except UserError as error:
             return error
+        if get_worker_info() is None or self._shared(value):
+            return value
+        return _Pickled(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+    def _shared(self, value: Any) -> bool:
+        """Put the tensors of a value into shared memory. Returns: whether there was room, and a way to hand them on."""
+        try:
+            if self.shares is None:
+                self.shares = False
+                ForkingPickler.dumps(torch.zeros(1))  # needs a socket in the temporary folder, once
+                self.shares = True
+            if self.shares:
+                for part in value if isinstance(value, list) else [value]:
+                    if isinstance(part, Tensor):
+                        part.share_memory_()  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError):  # torch's is "unable to allocate shared memory"
+            return False
+        return self.shares
 
 
 def ahead(produce: Callable[[Any], T], keys: Iterable[Any], workers: int) -> Iterator[T]:
-    """`produce(key)` for each key in order, computed ahead by worker processes of one thread each; 0 compute here."""
-    # A generator of its own: a DataLoader draws a seed for its workers, which must not move the global stream.
-    generator = torch.Generator()
-    for result in DataLoader(_Steps(produce), None, sampler=keys, num_workers=workers, generator=generator):
-        if isinstance(result, UserError):
-            raise result
-        yield result
+    """`produce(key)` for each key in order, computed ahead by worker processes of one thread each; 0 compute here.
+
+    Where shared memory has no room for values, they come through pipes, and where no process can be started they are
+    computed here. Both take longer, which is said, and change nothing else.
+
+    Raises: UserError if a worker was killed.
+    """
+
+    def results(workers: int) -> Iterator[T | UserError | _Pickled]:
+        # A generator of its own: a DataLoader draws a seed for its workers, which must not move the global stream.
+        generator = torch.Generator()
+        return iter(DataLoader(_Steps(produce), None, sampler=keys, num_workers=workers, generator=generator))
+
+    slow = ""
+    try:
+        if workers:
+            _ = [Queue() for _ in range(workers + 1)], Event()  # as a DataLoader will, which is untidy where it fails
+        values = results(workers)
+    except OSError as error:  # no room for the locks of processes, or for the processes
+        values = results(0)
+        slow = f"no processes to read images ahead ({error.strerror or error}), so this one does"
+    try:
+        for value in values:
+            if isinstance(value, UserError):
+                raise value
+            if isinstance(value, _Pickled):
+                value = cast("T", pickle.loads(value.content))
+                slow = slow or f"images that are read ahead come through pipes, as {SHARED} has no room for them"
+            if slow:
+                _tell_once(slow)
+            yield value
+    except RuntimeError as error:
+        if is_lost_helper(error):
+            raise HelperLost(f"{HELPER_LOST} and try again") from error
+        raise
+
+
+@cache
+def _tell_once(slow: str) -> None:
+    """Say what makes a training slow, and what would help."""
+    room = ""
+    with suppress(OSError):
+        room = f" ({SHARED}: {shutil.disk_usage(SHARED).total / 2**20:.3g} MB)"
+    tell(f"note     {slow}{room}; it takes longer; docker run --shm-size 2g, or a larger {SHARED}, makes it fast again")

@@ -31,6 +31,10 @@ BATCHES, MUON_BATCHES = 40, 80
 batches learn more: of 3,000 images 32 at once are worth two points over 64."""
 
 
+IMAGE_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
+"""Layers whose means over images, or over a map, may be of a single value."""
+
+
 def task_of(dataset: Dataset) -> Task:
     """What a student of this data set must agree with."""
     several = bool(dataset.classes) and dataset.train.records.labels.ndim == 2
@@ -140,6 +144,15 @@ def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Au
         )
         for view, (section, image_size) in enumerate(sections)
     )
+
+
+def has_single_image_norms(method: Method, recipe: Recipe, size: int) -> bool:
+    """Whether norms that take means over images see a single one at once, in batches of so many over all processes."""
+    engine: Engine = recipe.section("engine")
+    processes = engine.devices * engine.nodes
+    single = size == recipe.section("train").accumulate * processes
+    shared = engine.sync_batchnorm and processes > 1
+    return single and not shared and any(isinstance(layer, IMAGE_NORMS) for layer in method.modules())
 
 
 def batch_size(recipe: Recipe, images: int) -> int:

@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
-from ..errors import UserError
+from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
 from ..methods.method import Course
 from ..models.views import VIEWS
 from ..models.weights.files import save
@@ -211,10 +211,12 @@ def _told(run: Path, error: BaseException) -> UserError | None:
     """What a person hears of an error that is no mistake of the program; None of any other."""
     if isinstance(error, OSError) and _concerns(run, error):
         return unwritable(Path(os.fsdecode(error.filename or run)), error)
-    if isinstance(error, RuntimeError) and "DataLoader worker" in str(error):  # raised wherever the step is then
+    if is_lost_helper(error):
+        return UserError(f"{HELPER_LOST} and go on: viticulture resume {shell_word(run)}")
+    if is_single_value(error):
         return UserError(
-            "a process that reads images was killed, most likely for want of memory; free some and go on: "
-            f"viticulture resume {shell_word(run)}"
+            f"a norm has a single value of a channel, whose mean is the value itself: {error}; take a larger "
+            "train.batch_size, or train.accumulate 1"
         )
     if lost_another(error):
         return UserError(

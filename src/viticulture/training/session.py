@@ -10,11 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ..data.batches.loader import Shard
 from ..data.dataset import Dataset
 from ..data.dense.source import DenseSource
 from ..data.open import start_of
 from ..data.sources.source import Source
-from ..errors import UserError, counted
+from ..errors import UserError, counted, is_single_value
 from ..keywords import BITS
 from ..methods.method import Method
 from ..models.students import count
@@ -22,7 +25,7 @@ from ..models.teachers.frozen import Frozen
 from ..models.weights.files import weights_digest
 from ..text import comment
 from ..version import VERSION, same_release
-from .assemble import assemble, batch_size
+from .assemble import assemble, batch_size, has_single_image_norms
 from .combinations import check_parts, check_rates
 from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled
 from .leakage import check_leakage
@@ -128,6 +131,9 @@ def begin(
     checked = replace(checked, values=from_anywhere(checked.values))
     size = batch_size(checked, len(dataset.train))
     few = method.remarks(size // checked.section("train").accumulate)
+    if has_single_image_norms(method, checked, size):
+        _try_single_image(Session(RunDir(path), checked, dataset, method, seed, []))
+        method, _ = assemble(checked, dataset, seed)  # as it was before it saw an image
     remarks = [*checked.remarks, *dataset.warnings, *known, *remarks, *few]
     if dataset.val is None:
         nothing = "without validation images nothing can choose"
@@ -145,6 +151,29 @@ def begin(
     if leads:
         _record(session, command, about)
     return session
+
+
+def _try_single_image(session: Session) -> None:
+    """Pass the first image through the losses. Raises: UserError where a norm then has one value of a channel, whose
+    mean is the value itself."""
+    from .feed import MicroBatches, training_loader  # which needs a session
+
+    engine, accumulate = session.recipe.section("engine"), session.recipe.section("train").accumulate
+    processes = engine.devices * engine.nodes
+    loader = training_loader(session, Shard(0, processes, workers=0))
+    session.method.train()
+    session.method.start_epoch()
+    try:
+        with torch.no_grad():
+            session.method.losses(next(iter(MicroBatches(loader, accumulate))))
+    except ValueError as error:
+        if not is_single_value(error):
+            raise
+        least, many = 2 * accumulate * processes, f"train.accumulate is {accumulate}, there are {processes} process(es)"
+        raise UserError(
+            f"BatchNorm meets maps of one pixel at this size, and the mean over one image is the image: {many}, so "
+            f"train.batch_size must be at least {least}, got {least // 2}; add --batch-size {least}, or larger images"
+        ) from error
 
 
 def _record(session: Session, command: str, about: dict[str, Any]) -> None:
