@@ -6,6 +6,7 @@
 """
 
 from importlib.util import find_spec
+from io import SEEK_END
 from math import prod
 from typing import Any, BinaryIO
 
@@ -34,22 +35,41 @@ def is_tiff(start: bytes) -> bool:
     return start.startswith(_TIFF)
 
 
-def npy_shape(file: BinaryIO) -> tuple[int, ...]:
-    """What a .npy holds, by its header. Raises: Unfit for objects, no image, or too large a one; ValueError if it is
-    damaged."""
+def npy_header(file: BinaryIO, length: int | None = None) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of the numbers that an open .npy holds.
+
+    Args:
+        file: at its start.
+        length: bytes of the file, of which the numbers need as many as the header says; None leaves that unchecked.
+
+    Raises: Unfit for objects and words, ValueError for a damaged header.
+    """
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
     if dtype.hasobject or dtype.kind not in "buif":
         raise Unfit(f"holds {dtype}, not numbers")
+    need = prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or (length is not None and need > length - file.tell()):
+        raise ValueError(f"its header promises {' x '.join(map(str, shape))} numbers, which do not follow")
+    return shape, dtype
+
+
+def npy_shape(file: BinaryIO) -> tuple[int, ...]:
+    """What a .npy holds, by its header. Raises: Unfit for objects, no image, or too large a one; ValueError if it is
+    damaged."""
+    shape, _ = npy_header(file)
     _check(shape)
     return shape
 
 
 def npy_values(file: BinaryIO) -> NDArray[Any]:
     """[H, W] or [H, W, C]; errors as those of `npy_shape`."""
+    length = file.seek(0, SEEK_END)
     file.seek(0)
     npy_shape(file)
+    file.seek(0)
+    npy_header(file, length)
     file.seek(0)
     values: NDArray[Any] = np.load(file, allow_pickle=False)
     return values

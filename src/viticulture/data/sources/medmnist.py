@@ -9,21 +9,25 @@ Source: Yang et al., "MedMNIST v2", Scientific Data 2023, arXiv:2110.14795.
 """
 
 import importlib
-import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, BinaryIO, cast
+from zipfile import ZipFile
 
 import numpy as np
 
 from ...cache import data_folder, locked
 from ...errors import UserError
+from ..bands import npy_header
 from .arrays import from_arrays
 from .source import Source
 
 SPLITS = ("train", "val", "test")
 PREFIX = "medmnist:"
+MOST_CLASSES = 1000
+"""Without images of their own, that a label's number may imply: a greater one is damage."""
+MOST_INFLATED = 1100
+"""Times by which deflate makes anything smaller, at most."""
 
 
 def open_named(name: str) -> Source:
@@ -38,20 +42,35 @@ def open_npz(path: Path) -> Source:
     """A file of the six arrays. Raises: UserError for other arrays, volumes, or several labels an image."""
     keys = [f"{split}_{part}" for split in SPLITS for part in ("images", "labels")]
     try:
+        _check_headers(path, keys)
         with np.load(path, allow_pickle=False) as file:
-            if missing := [key for key in keys if key not in file]:
-                raise UserError(f"{path} lacks {missing[0]}; of .npz files, MedMNIST's are read: {', '.join(keys)}")
             arrays = {key: file[key] for key in keys}
-    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except Exception as error:  # of damage the library makes whatever comes of it
         raise UserError(f"{path} is no file of arrays that can be read: {error}") from error
     parts = {split: _part(path, split, arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in SPLITS}
     parts = {split: part for split, part in parts.items() if len(part[1])}
     if not parts:
         raise UserError(f"no images in {path}: its arrays are empty")
+    if len(shapes := {images.shape[1:] for images, _ in parts.values()}) > 1:
+        raise UserError(f"images of {path} must agree in shape, got {' and '.join(map(str, sorted(shapes)))}")
     number = 1 + max(int(labels.max()) for _, labels in parts.values())
     return from_arrays(path.stem, _names(path.stem, number), parts)
+
+
+def _check_headers(path: Path, keys: list[str]) -> None:
+    """Raises: UserError for a file without one of these arrays; whatever is wrong with a header that promises more than
+    its part of the file can hold, before it is unpacked."""
+    with ZipFile(path) as file:
+        members = {member.filename: member for member in file.infolist()}
+        if missing := [key for key in keys if f"{key}.npy" not in members]:
+            raise UserError(f"{path} lacks {missing[0]}; of .npz files, MedMNIST's are read: {', '.join(keys)}")
+        for member in (members[f"{key}.npy"] for key in keys):
+            if member.file_size > MOST_INFLATED * (1 + member.compress_size):
+                raise ValueError(f"{member.filename} cannot unpack to {member.file_size:,} bytes")
+            with file.open(member) as opened:
+                npy_header(cast(BinaryIO, opened), member.file_size)
 
 
 def _part(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -63,6 +82,11 @@ def _part(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> tup
         raise UserError(
             f"{split}_labels of {path} must hold one class an image, got {list(labels.shape)} {labels.dtype} for "
             f"{len(images)} images"
+        )
+    highest = int(labels.max(initial=0))
+    if highest >= MOST_CLASSES + len(labels):
+        raise UserError(
+            f"{split}_labels of {path} hold {highest} for one of {len(labels)} images; they must number classes from 0"
         )
     return images, labels.reshape(-1).astype(np.int64).clip(min=-1)  # below 0 is no label, as elsewhere
 
