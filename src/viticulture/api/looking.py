@@ -28,11 +28,14 @@ def inspect(data: Any) -> "Inspection | DenseInspection":
     from ..data.dense.inspect import inspect_dense
     from ..data.dense.open import open_dense, recognized
     from ..data.inspect import inspect as inspect_source
+    from ..training.data import ANNOTATED
     from ..training.progress import showing
+    from ..training.recipe import read
 
     data = as_source(data)
     if isinstance(data, str) and (kind := recognized(data)):
-        return replace(inspect_dense(open_dense(data, kind)), data=data)
+        image_size = read(f"{ANNOTATED[kind][1]}/photos")["images"]["image_size"]
+        return replace(inspect_dense(open_dense(data, kind), image_size), data=data)
     with showing("reading images") as progress:
         return inspect_source(data, progress=progress)
 
