@@ -288,6 +288,7 @@ ALL = 64 * 80  # pixels of an image
         ([[1, 2, 3]], "lacks corners"),
         ([[1, 2, 3, 4, 5, float("nan")]], "lacks corners"),
         ([["1", "2", "3", "4", "5", "6"]], "corners are no numbers"),
+        ([[1, 2, 1e12, 2, 1e12, 1e12]], "corners lie far outside the image"),
         ("outline", "neither a list of polygons nor run lengths"),
         ({"size": [64, 80]}, "neither a list of polygons nor run lengths"),
         ({"size": [5, 5], "counts": [0, 25]}, "of the size"),
