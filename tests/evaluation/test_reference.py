@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Yardsticks on a run's page: what chance and plain classifiers reach on the very images that count."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,15 @@ def test_plain_classifiers_tell_dark_from_light(side: int) -> None:
     lines = reference_lines(train, test)
     assert set(lines) == {"logistic regression on pixels", "nearest neighbor on pixels"}
     assert list(lines.values()) == [pytest.approx(2 / 3)] * 2
+
+
+def test_many_classes_of_one_image_are_no_cause_for_warnings() -> None:
+    """Fails if a library's guess that labels are numbers to regress on stands among a training's lines."""
+    grays = list(range(0, 250, 5))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lines = reference_lines(images(grays, list(range(50))), images(grays, list(range(50))))
+    assert lines["nearest neighbor on pixels"] == 1
 
 
 def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +324,43 @@ def test_pretrained_weights_start_a_student_through_timm(tmp_path: Path, monkeyp
     remarks = initialize(ours, "resnet10t.c3_in1k")
     assert "the head starts anew: fc.weight, fc.bias" in remarks
     assert torch.equal(ours.state_dict()["layer2.0.conv1.weight"], theirs.state_dict()["layer2.0.conv1.weight"])
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"student": "vit_nano", "model_args": {"embed_dim": 32_768, "depth": 4, "num_heads": 2, "patch_size": 4}},
+        {"student": "resnet18", "model_args": {"layers": [10**9, 2, 2, 2]}},
+        {"student": "vit_nano", "model_args": {"embed_dim": 16, "depth": 2, "mlp_ratio": 10**6, "patch_size": 4}},
+    ],
+)
+def test_a_description_builds_no_network_that_its_weights_do_not_fit(tmp_path: Path, described: dict[str, Any]) -> None:
+    """A config.json of a few words beside 20 KB of weights. Fails if gigabytes or hours are taken before shapes are
+    compared, or if memory that the process may not have ends in a traceback."""
+    save(student(), tmp_path, task())
+    spoil(tmp_path / "config.json", lambda config: config.update(described))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=r"config\.json"):
+        load(tmp_path)
+    with suppress(UserError):  # it takes what fits
+        initialize(student(), str(tmp_path))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda: torch.sparse_coo_tensor([[0], [1]], [1.0], (10**6, 10**6)),
+        lambda: torch.zeros(1).expand(10**6, 10**6),
+        lambda: torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8),
+        lambda: torch.empty(10**6, 10**6, device="meta"),
+    ],
+    ids=["sparse", "expanded", "quantized", "meta"],
+)
+@pytest.mark.filterwarnings("ignore:Sparse invariant", "ignore:torch.quantize_per_tensor", "ignore:TypedStorage")
+def test_weights_are_dense(tmp_path: Path, odd: Callable[[], Tensor]) -> None:
+    """A few bytes that stand for terabytes. Fails if they reach a network, which unfolds them."""
+    torch.save({"blocks.0.norm1.weight": odd()}, tmp_path / "odd.pth")
+    for use in (read_weights, lambda path: initialize(student(), str(path))):
+        with pytest.raises(UserError, match=r"blocks.0.norm1.weight; save them dense|as weights alone"):
+            use(tmp_path / "odd.pth")

@@ -6,17 +6,16 @@ An .npz of arrays 0, 1, 2, ... and `index`, a JSON text: what was shown (`about`
 
 import io
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..data.bands import check_npz
 from ..disk import replacing
 from ..errors import UserError
 
@@ -80,6 +79,7 @@ def read_galleries(path: Path, about: Any = None) -> Galleries | None:
     if not path.exists():
         return None
     try:
+        check_npz(path)
         with np.load(path, allow_pickle=False) as file:
             index = json.loads(file["index"].item())
             if index["about"] != about:
@@ -95,7 +95,7 @@ def read_galleries(path: Path, about: Any = None) -> Galleries | None:
                 ]
                 for part, each in index["parts"].items()
             }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
+    except Exception as error:  # of damage the library makes whatever comes of it
         raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it and measure anew") from error
 
 

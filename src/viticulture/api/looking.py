@@ -35,7 +35,9 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     from ..data.store import find_near_copies
     from ..disk import write_whole
     from ..outputs import check_out, csv_text
+    from ..training.data import ANNOTATED
     from ..training.progress import showing
+    from ..training.recipe import read
 
     if out:
         check_out(out, ".csv")
@@ -44,7 +46,8 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     inspection: Inspection | DenseInspection
     with showing("reading images") as progress:
         if isinstance(source, DenseSource):
-            images, inspection = source.images, replace(inspect_dense(source), data=str(word))
+            image_size = read(f"{ANNOTATED[source.kind][1]}/photos")["images"]["image_size"]
+            images, inspection = source.images, replace(inspect_dense(source, image_size), data=str(word))
             pairs = copy_pairs(images, images.splits, find_near_copies(images, progress)) if out else ()
         else:
             inspection = inspect_source(source, progress=progress)

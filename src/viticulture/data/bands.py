@@ -5,9 +5,13 @@
 .tif    samples of a pixel or pages of one size, as tifffile reads them; where zero is white, turned round
 """
 
+from collections.abc import Collection
 from importlib.util import find_spec
+from io import SEEK_END
 from math import prod
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +20,8 @@ from .channels import Unfit, spread
 
 MOST_VALUES = 3 * 178_956_970
 """Of one file: as many as the largest picture has (`decode.MAX_PIXELS`)."""
+MOST_INFLATED = 1100
+"""Times by which deflate makes anything smaller, at most."""
 START = 8
 """Bytes that tell what a file is."""
 WHITE_IS_ZERO = 0
@@ -34,12 +40,44 @@ def is_tiff(start: bytes) -> bool:
     return start.startswith(_TIFF)
 
 
-def npy_shape(file: BinaryIO) -> tuple[int, ...]:
-    """What a .npy holds, by its header. Raises: Unfit for objects, no image, or too large a one; ValueError if it is
-    damaged."""
+def npy_header(file: BinaryIO, length: int | None = None) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of the numbers that an open .npy holds.
+
+    Args:
+        file: at its start.
+        length: bytes of the file, of which the numbers need as many as the header says; None leaves that unchecked.
+
+    Raises: ValueError for a damaged header, and one of more numbers than follow.
+    """
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
+    need = prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or (length is not None and need > length - file.tell()):
+        raise ValueError(f"its header promises {' x '.join(map(str, shape))} numbers, which do not follow")
+    return shape, dtype
+
+
+def check_npz(path: Path, names: Collection[str] = ()) -> list[str]:
+    """Names of the arrays in a .npz whose headers promise no more than follows; these alone are checked, or all.
+
+    Raises: whatever is wrong with the file.
+    """
+    with ZipFile(path) as file:
+        members = {member.filename.removesuffix(".npy"): member for member in file.infolist()}
+        for name, member in members.items():
+            if not names or name in names:
+                if member.file_size > MOST_INFLATED * (1 + member.compress_size):
+                    raise ValueError(f"{member.filename} cannot unpack to {member.file_size:,} bytes")
+                with file.open(member) as opened:
+                    npy_header(cast(BinaryIO, opened), member.file_size)
+    return list(members)
+
+
+def npy_shape(file: BinaryIO) -> tuple[int, ...]:
+    """What a .npy holds, by its header. Raises: Unfit for objects, no image, or too large a one; ValueError if it is
+    damaged."""
+    shape, dtype = npy_header(file)
     if dtype.hasobject or dtype.kind not in "buif":
         raise Unfit(f"holds {dtype}, not numbers")
     _check(shape)
@@ -48,8 +86,11 @@ def npy_shape(file: BinaryIO) -> tuple[int, ...]:
 
 def npy_values(file: BinaryIO) -> NDArray[Any]:
     """[H, W] or [H, W, C]; errors as those of `npy_shape`."""
+    length = file.seek(0, SEEK_END)
     file.seek(0)
     npy_shape(file)
+    file.seek(0)
+    npy_header(file, length)
     file.seek(0)
     values: NDArray[Any] = np.load(file, allow_pickle=False)
     return values

@@ -31,6 +31,9 @@ from .sources.source import Source
 _PATTERN = re.compile(r"[{*?\[]")
 """Where what stands for several shards begins in a path."""
 
+_PACKED = {".gz", ".tgz", ".bz2", ".tbz", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar"}
+"""Endings of archives, such as .tar.gz, that must be unpacked."""
+
 
 def open_source(data: Any) -> Source:
     """Find out what is meant by `data`, a word, a path or an object, and open it; no file is decoded yet.
@@ -89,6 +92,8 @@ def open_source(data: Any) -> Source:
         }
         if path.suffix.lower() in openers:
             return openers[path.suffix.lower()](path)
+        if path.suffix.lower() in _PACKED:
+            raise UserError(f"{path} is a packed archive, in which images cannot be read in place; unpack it")
         raise UserError(f"{path} is no data: expected a folder, {', '.join(openers)}, or the name of a data set")
     if "/" in text or "\\" in text or path.suffix or text.startswith(("~", ".")) or isinstance(data, Path):
         hint = f"; Hugging Face sets are named hf:{text}" if re.fullmatch(r"[\w-]+/[\w.-]+", text) else ""

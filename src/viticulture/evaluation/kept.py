@@ -16,6 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.bands import check_npz
 from ..data.sources.source import Source
 from ..disk import replacing
 from ..errors import UserError
@@ -160,10 +161,17 @@ def kept_arrays(run: RunDir, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
     Raises: UserError for a file that is missing or damaged, or lacks what is asked for.
     """
     path = run.path / name
+
+    def damaged(error: Exception) -> UserError:
+        anew = f"make it anew: viticulture evaluate {shell_word(run.path)}"
+        return UserError(f"{path} is missing or damaged: {error}; {anew}")
+
+    try:
+        check_npz(path)
+    except Exception as error:  # of damage the library makes whatever comes of it
+        raise damaged(error) from error
     try:
         with np.load(path, allow_pickle=False) as file:
             yield file
     except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
-        raise UserError(
-            f"{path} is missing or damaged: {error}; make it anew: viticulture evaluate {shell_word(run.path)}"
-        ) from error
+        raise damaged(error) from error

@@ -6,8 +6,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from ..data.annotations import Boxed
+from ..data.augment.scale_jitter import ScaleJitter
 from ..data.dataset import Dataset, prepare
 from ..data.decode import Unreadable
+from ..data.dense.contents import check_wide_enough, needed_of_split
 from ..data.dense.open import open_any, open_dense, recognized
 from ..data.dense.prepare import prepare_dense
 from ..data.dense.source import DenseSource
@@ -18,7 +21,7 @@ from ..data.subsets import count_by_class
 from ..errors import UserError
 from ..parallel import Progress
 from .progress import showing
-from .recipe import Recipe, method_class
+from .recipe import Recipe, method_class, transform_class
 
 SEVERAL = "multilabel/photos"
 CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
@@ -104,9 +107,19 @@ def load_dataset(
         if isinstance(source, DenseSource):
             masks = recipe.values["method"].get("masks", False)
             dataset = prepare_dense(source, *sections, seed, progress, remembered, masks)
+            if isinstance(train := dataset.annotations.get("train"), Boxed) and spec.labels:
+                needed = needed_of_split(train.objects, [dataset.train.extent(i) for i in range(len(dataset.train))])
+                check_wide_enough(needed, min(dataset.image_settings.shape), _enlarged(recipe))
         else:
             dataset = prepare(source, *sections, seed, progress, remembered, spec.labels)
     return dataset if spec.labels else replace(dataset, classes=(), annotations={})
+
+
+def _enlarged(recipe: Recipe) -> float:
+    """Times by which a recipe shows an image larger than whole, at most."""
+    entries: dict[str, dict[str, Any]] = recipe.values["augment"]
+    scales = [entry["scale"][1] for name, entry in entries.items() if transform_class(name, entry) is ScaleJitter]
+    return float(max(scales, default=1))
 
 
 def default_recipe(source: Source) -> str:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
 from strewn import every_left_behind, strew
 from viticulture.data.annotations import Boxed, Masked
 from viticulture.data.dataset import Dataset
+from viticulture.data.dense.contents import needed_of_mask
+from viticulture.data.dense.inspect import inspect_dense
+from viticulture.data.dense.loader import dense_batches
 from viticulture.data.dense.mask_folders import read_mask
 from viticulture.data.dense.open import open_dense, recognized
 from viticulture.data.dense.prepare import prepare_dense, prepare_dense_test
@@ -26,6 +30,9 @@ from viticulture.data.dense.source import DenseSource
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
+from viticulture.models.task import Task
+from viticulture.training.data import load_dataset, open_for
+from viticulture.training.recipe import read, resolve
 
 PICTURES = ImageSettings(image_size=48, store_size=64)
 COUNTS = {"train": 4, "val": 2, "test": 2}
@@ -304,6 +311,7 @@ ALL = 64 * 80  # pixels of an image
         ([[1, 2, 3]], "lacks corners"),
         ([[1, 2, 3, 4, 5, float("nan")]], "lacks corners"),
         ([["1", "2", "3", "4", "5", "6"]], "corners are no numbers"),
+        ([[1, 2, 1e12, 2, 1e12, 1e12]], "corners lie far outside the image"),
         ("outline", "neither a list of polygons nor run lengths"),
         ({"size": [64, 80]}, "neither a list of polygons nor run lengths"),
         ({"size": [5, 5], "counts": [0, 25]}, "of the size"),
@@ -648,6 +656,119 @@ def test_a_class_that_no_image_shows_is_told_once(tmp_path: Path) -> None:
     for split in COUNTS:
         change(root, split, lambda content: content["categories"].append({"id": 9, "name": "nothing"}))
     assert [note for note in prepared(root).warnings if "nothing" in note] == ["no training image has nothing"]
+
+
+def narrowed(content: dict[str, Any]) -> None:
+    """Make every second box a pixel wide, which at 48 of 80 pixels is none."""
+    for annotation in content["annotations"][::2]:
+        annotation["bbox"][2] = 1
+
+
+def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_them_is_named(tmp_path: Path) -> None:
+    """By class, in each split that has some, as in `data`; none at the size that is named. Fails if objects are left
+    out of training without a word, or the size is too small."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, "train", narrowed)
+    source = open_dense(root, "objects")
+    assert source.objects is not None
+    trained = [source.objects[row] for row in source.images.splits["train"]]
+    labels = torch.cat([each.labels for each in trained])
+    lost = torch.cat([each.boxes[:, 2] - each.boxes[:, 0] == 1 for each in trained])
+    by_class = ", ".join(
+        f"{name}: {int((lost & (labels == label)).sum())} of {int((labels == label).sum())}"
+        for label, name in enumerate(source.classes)
+        if (lost & (labels == label)).any()
+    )
+    notes = [note for note in prepared(root).warnings if "pixel" in note]
+    assert notes == [
+        f"{int(lost.sum())} of {len(labels)} objects in train images are less than a pixel wide at image size 48, "
+        f"which training leaves out ({by_class}); --image-size 96 keeps all"
+    ]
+    assert [note for note in inspect_dense(source, 48).notes if "pixel" in note] == notes
+    dataset = prepare_dense(source, Selection(), ImageSettings(image_size=96))
+    assert not [note for note in dataset.warnings if "pixel" in note]
+    assert not [note for note in inspect_dense(source, 96).notes if "pixel" in note]
+    seen = Task(dataset.classes, (96, 96), (0.5,) * 3, (0.5,) * 3)
+    (batch,) = dense_batches(dataset.train, dataset.annotations["train"], seen, 4, torch.device("cpu"))
+    assert int((batch["labels"] >= 0).sum()) == len(labels)
+
+
+def test_a_training_of_which_no_object_is_left_is_refused(tmp_path: Path) -> None:
+    """At the largest scale of the recipe's jitter: what is a pixel wide there is trained on. Fails if a network is
+    trained on nothing, or if small objects that crops enlarge are refused."""
+    root = coco_folder(tmp_path / "set", {"train": 4, "val": 2})
+    change(root, "train", lambda content: [each.update(bbox=[9, 9, 1, 9]) for each in content["annotations"]])
+    raw, words = (
+        read("detection/photos"),
+        r"all \d+ objects of the training images are .* 32, .*; --image-size 96 keeps all",
+    )
+    for largest in (1.0, 2.0, 3.0):
+        overrides = {"images.image_size": 32, "augment.scale_jitter.scale": [0.5, largest]}
+        recipe = resolve("detection/photos", raw, overrides)
+        refused = pytest.raises(UserError, match=words) if largest < 2.5 else nullcontext()
+        with refused:
+            load_dataset(open_for(recipe, str(root)), recipe, 0)
+
+
+def with_pole(root: Path, count: int) -> None:
+    """A class of a pixel's width in so many masks, at a column that 80 pixels squeezed to 64 lose."""
+    (root / "classes.json").write_text(
+        json.dumps({"0": "ground", "1": "disk", "2": "square", "3": "pole", "9": "void"})
+    )
+    for path in sorted((root / "train" / "masks").glob("*"))[:count]:
+        pixels = np.asarray(Image.open(path)).copy()
+        pixels[:, 2] = 3
+        Image.fromarray(pixels).save(path)
+
+
+def test_a_class_that_is_thinner_than_a_pixel_is_not_said_to_be_absent(tmp_path: Path) -> None:
+    """A pole in three of four masks: how many images have it and the size that keeps it; in `data`, too. Fails if the
+    class is said to be in no training image, or passed over."""
+    root = mask_folder(tmp_path / "set", {"train": 4, "val": 2})
+    with_pole(root, 3)
+    source = open_dense(root, "pixels")
+    notes = prepare_dense(source, Selection(test_fraction=0), PICTURES).warnings
+    assert not [note for note in notes if "no training image has" in note]
+    assert "at image size 48 no pixel is left in train masks of pole (3 images); --image-size 96 keeps all" in notes
+    (thin,) = [note for note in inspect_dense(source, 48).notes if "pixel" in note]
+    assert "less than a pixel wide, of which little is left: pole in 3 of 3 images; --image-size 96 keeps all" in thin
+    kept = prepare_dense(source, Selection(test_fraction=0), ImageSettings(image_size=96))
+    assert not [note for note in kept.warnings if "pole" in note and "train" in note]
+    held = kept.annotations["train"]
+    assert isinstance(held, Masked)
+    assert int((held.pixels == 3).any(2).any(1).sum()) == 3
+    (root / "train").rename(root / "test")
+    _, _, notes = prepare_dense_test(open_dense(root, "pixels"), (*source.classes, "sky"), PICTURES)
+    assert [note for note in notes if "no pixel is left in set masks of pole (3 images)" in note]
+    assert [note for note in notes if "none of its 4 images shows" in note and "shows sky" in note]
+
+
+def test_masks_of_which_one_class_is_left_are_refused_with_the_size_that_keeps_others(tmp_path: Path) -> None:
+    """Fails if they are said to be of one class, which they are not."""
+    root = mask_folder(tmp_path / "set", {"train": 3, "val": 2})
+    for path in (root / "train" / "masks").glob("*"):
+        Image.new("L", (80, 64)).save(path)
+    with_pole(root, 3)
+    words = (
+        r"ground is all that is left to train on: at image size 48 no pixel is left .* pole \(3 images\); .* 96 keeps"
+    )
+    with pytest.raises(UserError, match=words):
+        prepared(root, "pixels", test_fraction=0)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "needed"),
+    [
+        (np.zeros((6, 9), np.uint8), {0: 9 / 6}),
+        (np.eye(7, dtype=np.uint8), {0: 7 / 6, 1: 7}),
+        (np.repeat(np.eye(4, dtype=np.uint8), 3, axis=0), {0: 12 / 3, 1: 12}),
+        (np.array([[1, 1, 2, 2], [2, 2, 1, 1]], np.uint8), {1: 4, 2: 4}),
+    ],
+)
+def test_a_class_is_as_wide_as_its_longest_runs(pixels: np.ndarray, needed: dict[int, float]) -> None:
+    """Fails if a run goes on in the next row, or rows and columns are confused."""
+    found = needed_of_mask(pixels)
+    assert {value: float(found[value]) for value in np.flatnonzero(found).tolist()} == pytest.approx(needed)
 
 
 def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data sets as they are published, with the lists that belong to them."""
 
+import io
 import json
 import sys
+import tracemalloc
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -14,12 +17,16 @@ import pytest
 from PIL import Image
 
 from untrained import photo
+from viticulture.analysis.galleries import read_galleries
+from viticulture.data.decode import Unreadable
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.sources.imagenet100 import WNIDS, hundred_classes
 from viticulture.data.sources.source import Source
 from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError
+from viticulture.evaluation.kept import kept_arrays
+from viticulture.training.rundir import RunDir
 
 
 def pictures(root: Path, *paths: str) -> None:
@@ -341,3 +348,89 @@ def test_imagenet100_is_a_hundred_classes_of_imagenet_in_its_splits(tmp_path: Pa
     (tmp_path / "test" / wnids[-1] / "1.jpg").unlink()
     with pytest.raises(UserError, match="lacks 1 of"):
         hundred_classes(open_source(tmp_path))
+
+
+def npz(path: Path, headers: dict[str, bytes] | None = None, **changed: np.ndarray) -> Path:
+    """A file of the six arrays, some of them as these bytes instead."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, values in arrays(**changed).items():
+            buffer = io.BytesIO()
+            np.save(buffer, values)
+            file.writestr(f"{name}.npy", (headers or {}).get(name, buffer.getvalue()))
+    return path
+
+
+def header(shape: str, kind: str = "|u1") -> bytes:
+    """A .npy of that shape, by its header, and a few numbers."""
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(9)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        header("(1000000000000, 5, 6, 3)"),
+        header("(4, 5, 6, 30000000000)"),
+        header("(-1, 5, 6, 3)"),
+        header("(9223372036854775807, 9223372036854775807)"),
+        header("(3,)", "|O"),
+        header("(3,)", "<U99999999"),
+        header("(" * 5000),
+        b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
+        b"\x93NUMPY\x07\x00",
+        b"",
+    ],
+)
+@pytest.mark.parametrize("part", ["train_images", "test_labels"])
+def test_arrays_whose_headers_lie_are_refused(tmp_path: Path, part: str, damaged: bytes) -> None:
+    """Fails if the memory that a header names is taken, or a traceback ends it."""
+    with pytest.raises(UserError, match=r"x.npz is no file of arrays that can be read: "):
+        open_source(npz(tmp_path / "x.npz", {part: damaged}))
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    (tmp_path / "data" / "a" / "1.npy").write_bytes(damaged)
+    source = open_source(tmp_path / "data")
+    for read in (source.read, source.size_of):
+        with pytest.raises(Unreadable, match=r"a/1.npy: "):
+            read(0)
+
+
+def test_numbers_of_an_array_that_are_not_there_are_not_made_room_for(tmp_path: Path) -> None:
+    """A .npy of a plausible shape without its numbers, and a member of a zip whose size lies. Fails if gigabytes are
+    allocated before the end of the file is seen."""
+    (tmp_path / "1.npy").write_bytes(header("(13000, 13000, 3)", "<f8"))
+    tracemalloc.start()
+    with pytest.raises(Unreadable, match=r"its header promises 13000 x 13000 x 3 numbers, which do not follow"):
+        open_source(tmp_path).read(0)
+    assert tracemalloc.get_traced_memory()[1] < 10**7
+    tracemalloc.stop()
+    kept = RunDir(tmp_path)
+    for name in ("train_images", "index"):
+        npz(tmp_path / "pictures.npz", {name: header("()", "<U99999999")}, index=np.array("{}"))
+        with pytest.raises(UserError, match=r"pictures.npz is damaged .*promises .* numbers, which do not follow"):
+            read_galleries(tmp_path / "pictures.npz")
+        with pytest.raises(UserError, match=r"pictures.npz is missing or damaged: .*promises"):
+            kept_arrays(kept, "pictures.npz").__enter__()
+    path = npz(tmp_path / "x.npz", {"train_images": header(f"({2**31}, 5, 6, 3)")})
+    raw = bytearray(path.read_bytes())
+    place = raw.index(b"PK\1\2")
+    raw[place + 24 : place + 28] = b"\xf0\xff\xff\xff"  # 4 GB, says the list of members
+    path.write_bytes(bytes(raw))
+    with pytest.raises(UserError, match=r"train_images.npy cannot unpack to 4,294,967,280 bytes"):
+        open_source(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"train_labels": np.array([0, 1, 2**40, 1])}, "hold 1099511627776 for one of 4 images"),
+        ({"test_labels": np.array([0, 1, 2**64 - 1], np.uint64)}, "hold 18446744073709551615 for one of 3 images"),
+        ({"val_images": np.zeros((2, 9, 9, 3), np.uint8)}, r"must agree in shape, got \(5, 6, 3\) and \(9, 9, 3\)"),
+        ({"val_images": np.zeros((2, 5, 6), np.uint8)}, r"must agree in shape, got \(5, 6\) and \(5, 6, 3\)"),
+    ],
+)
+def test_arrays_that_do_not_belong_together_are_refused(
+    tmp_path: Path, changed: dict[str, np.ndarray], words: str
+) -> None:
+    """Fails if a label of damage makes a trillion classes, a great one becomes none, or shapes end in a traceback."""
+    with pytest.raises(UserError, match=words):
+        open_source(npz(tmp_path / "x.npz", **changed))

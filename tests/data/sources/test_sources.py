@@ -742,6 +742,14 @@ def test_a_tar_of_class_folders_is_read_as_the_folder_is(tmp_path: Path) -> None
         open_source(shards)
 
 
+@pytest.mark.parametrize("name", ["x.tar.gz", "x.TGZ", "x.7z"])
+def test_a_packed_archive_is_to_be_unpacked(name: str, tmp_path: Path) -> None:
+    """Fails if its user is told of folders and endings alone."""
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(UserError, match=r"is a packed archive, .*; unpack it"):
+        open_source(tmp_path / name)
+
+
 @pytest.mark.parametrize("size", [-1, -512, 10**6, 2**60, 2**63])
 def test_a_tar_whose_header_lies_about_a_size_is_refused(size: int, tmp_path: Path) -> None:
     """Fails if it is walked for ever, takes the memory that it names, or ends in a traceback."""

@@ -9,10 +9,13 @@ import numpy as np
 import torch
 
 from ...errors import UserError, some
+from ..annotations import Objects
 from ..decode import Unreadable
+from ..image_settings import MAX_SIDE
 from ..sources.labels import alike
-from .mask_folders import MEANINGLESS, read_mask
-from .prepare import OUTSIDE, one_class, orientation
+from .contents import narrow_boxes, needed_of_mask, needed_of_split, one_class, thin_classes
+from .mask_folders import read_mask
+from .prepare import OUTSIDE, orientation
 from .source import DenseSource
 from .turn import turned
 
@@ -54,17 +57,26 @@ class DenseInspection:
     data: str = "DATA"
 
 
-def inspect_dense(source: DenseSource) -> DenseInspection:
-    """Look at every image's header, and at every mask."""
+def inspect_dense(source: DenseSource, image_size: int = MAX_SIDE) -> DenseInspection:
+    """Read every image's header, and every mask.
+
+    Args:
+        source: the set.
+        image_size: that it would be trained at, pixels; by default the largest that there is.
+    """
     splits, classes = source.images.splits, len(source.classes)
     counts = {split: np.zeros(classes, np.int64) for split in splits}
     sizes, totals, unreadable = Counter[str](), Counter[str](), dict[str, str]()
+    narrow = list[str]()
     for split, rows in splits.items():
+        seen, extents, needed = list[Objects](), list[tuple[int, int]](), list[np.ndarray]()
         for row in rows.tolist():
             try:
                 size = source.images.size_of(row)
                 if source.objects is None:
-                    counts[split] += _shown(source, row, size)
+                    shown, wanted = _shown(source, row, size)
+                    counts[split] += shown
+                    needed.append(wanted)
                     continue
                 objects = source.objects[row]
                 if len(objects) and objects.size is not None and objects.size != size:
@@ -84,13 +96,19 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
             sides = torch.tensor([width, height, width, height], dtype=torch.float32)
             within = ((corners >= -OUTSIDE) & (corners <= sides + OUTSIDE)).all(1)  # no NaN is
             solid = (corners[:, 2:] > corners[:, :2]).all(1)
+            seen.append(objects.part(within & solid))
+            extents.append(size)
             totals["outside"] += int((~(within & solid)).sum())
             areas = (corners[:, 2:] - corners[:, :2]).prod(1) if objects.areas is None else objects.areas
             for area in areas[learnt].tolist():
                 sizes["small" if area <= SMALL else "medium" if area <= LARGE else "large"] += 1
+        if seen:
+            narrow += narrow_boxes(source.classes, split, seen, needed_of_split(seen, extents), image_size)
+        if needed and split == "train":
+            narrow += thin_classes(source.classes, np.stack(needed), image_size)
     return DenseInspection(
         name=source.images.name,
-        kind="pixels" if source.objects is None else "objects",
+        kind=source.kind,
         classes=source.classes,
         images={split: len(rows) for split, rows in splits.items()},
         counts={split: tuple(each.tolist()) for split, each in counts.items()},
@@ -100,7 +118,7 @@ def inspect_dense(source: DenseSource) -> DenseInspection:
         outside=totals["outside"],
         masks=0 < totals["drawn"] == totals["all"],
         unreadable=unreadable,
-        notes=(*source.notes, *alike(source.classes), *_untaught(source, counts)),
+        notes=(*source.notes, *alike(source.classes), *_untaught(source, counts), *narrow),
     )
 
 
@@ -119,11 +137,9 @@ def _untaught(source: DenseSource, counts: dict[str, np.ndarray]) -> list[str]:
     ]
 
 
-def _shown(source: DenseSource, row: int, size: tuple[int, int]) -> np.ndarray:
-    """Which classes a mask shows, [C] 0 or 1."""
+def _shown(source: DenseSource, row: int, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Which classes a mask shows, [C] 0 or 1, and the image size that each value needs, [256]."""
     assert source.masks is not None
     assert source.values is not None
-    seen = np.unique(read_mask(source.masks[row], source.values, size, orientation(source, row)))
-    shown = np.zeros(len(source.classes), np.int64)
-    shown[seen[seen < min(len(source.classes), MEANINGLESS)]] = 1
-    return shown
+    needed = needed_of_mask(read_mask(source.masks[row], source.values, size, orientation(source, row)))
+    return (needed[: len(source.classes)] > 0).astype(np.int64), needed

@@ -16,6 +16,9 @@ from ..annotations import Shape
 
 FINE = 5.0  # steps within a pixel to which COCO's code rounds corners
 
+FAR = 10
+"""Times the longer side of its image that a corner may lie away."""
+
 
 @cache
 def _coco() -> Any:
@@ -54,7 +57,10 @@ def fault(shape: Any, height: int, width: int) -> str:
         if any(part.dtype.kind not in "iuf" for part in parts):
             return "its corners are no numbers"
         whole = all(part.ndim == 1 and len(part) >= 6 and len(part) % 2 == 0 for part in parts)
-        return "" if parts and whole and all(np.isfinite(part).all() for part in parts) else "it lacks corners"
+        if not (parts and whole and all(np.isfinite(part).all() for part in parts)):
+            return "it lacks corners"
+        far = any(np.abs(part).max() > FAR * max(height, width) for part in parts)  # COCO's code walks along every edge
+        return "its corners lie far outside the image" if far else ""
     if not isinstance(shape, dict) or not {"size", "counts"} <= shape.keys():
         return "it is neither a list of polygons nor run lengths"
     if shape["size"] != [height, width]:

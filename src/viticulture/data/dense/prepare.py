@@ -14,21 +14,20 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 
 from ...cache import cache_folder, digest, publish
 from ...errors import UserError, counted, some
 from ...parallel import Progress, in_parallel
 from .. import subsets
-from ..annotations import NOTHING, UNLABELED, Annotations, Boxed, Masked, Objects
+from ..annotations import NOTHING, Annotations, Boxed, Masked, Objects
 from ..dataset import Dataset, prepare, read_rows
 from ..decode import DECODED, orientation_of
 from ..image_settings import ImageSettings
 from ..images import Images
 from ..sources.files import file_fingerprint
-from ..sources.labels import alike
 from ..splits import Selection, groups_of, use_validation
 from ..store import find_near_copies
+from .contents import counts, gone, narrow_boxes, needed_of_mask, needed_of_split, remarks, unshown
 from .loader import side_of
 from .mask_folders import read_mask
 from .outlines import check_outlines, fault
@@ -81,6 +80,7 @@ def prepare_dense(
     numbers = {name: i for i, name in enumerate(images.names)}
     notes = list(source.notes)
     held: dict[str, Annotations] = {}
+    needed: dict[str, np.ndarray] = {}
     for split, seen in (("train", dataset.train), ("val", dataset.val), ("test", dataset.test)):
         if seen is not None:
             rows = [numbers[name] for name in dataset.split_names[split]]
@@ -88,8 +88,14 @@ def prepare_dense(
                 held[split], cut = _boxed(source, rows, seen, selection.skip_unreadable, masks)
                 notes += [f"left out {cut} of the {split} images"] if cut else []
             else:
-                held[split] = _masked(source, rows, seen, dataset.image_settings.store_size or 0, progress)
-    notes += _remarks(source.classes, held)
+                side = dataset.image_settings.store_size or 0
+                held[split], needed[split] = _masked(source, rows, seen, side, progress)
+    image_size = min(dataset.image_settings.shape)
+    notes += remarks(source.classes, held, needed, image_size)
+    for split, seen in (("train", dataset.train), ("val", dataset.val), ("test", dataset.test)):
+        if seen is not None and isinstance(boxed := held[split], Boxed):
+            sizes = needed_of_split(boxed.objects, [seen.extent(i) for i in range(len(seen))])
+            notes += narrow_boxes(source.classes, split, boxed.objects, sizes, image_size)
     drawn = {split: _fingerprint(each) for split, each in sorted(held.items())}
     marks = [*source.classes, *(f"{split}={mark}" for split, mark in drawn.items())]
     return dataclasses.replace(
@@ -138,20 +144,25 @@ def prepare_dense_test(
     notes = [f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}"]
     notes = [*source.notes, *(notes if skipped else [])]
     held: Annotations
+    needed = np.zeros((0, 256), np.float32)
     if source.objects is not None:
         drawn = all(source.objects[row].shapes is not None for row in kept if len(source.objects[row]))
         held, cut = _boxed(source, kept, images, skip, masks and drawn)
         notes += [f"left out {cut} of {name}"] if cut else []
         notes += [] if drawn or not masks else [f"not every object of {name} has a mask, so boxes alone are judged"]
+        sizes = needed_of_split(held.objects, [images.extent(i) for i in range(len(images))])
+        notes += narrow_boxes(classes, name, held.objects, sizes, min(pictures.shape))
     else:
-        held = _masked(source, kept, images, side_of(images), progress)
+        held, needed = _masked(source, kept, images, side_of(images), progress)
+        notes += gone(classes, name, needed, counts(classes, held).tolist(), min(pictures.shape))
     shown = counts(classes, held)
+    there = shown.numpy() + (needed > 0).sum(0)[: len(classes)]
     if not shown.sum():
         what = "object" if isinstance(held, Boxed) else "labeled pixel"
         raise UserError(f"{name} has no {what} in any of its {counted(len(kept), 'image')} to be judged by")
-    if absent := [each for each, count in zip(classes, shown.tolist(), strict=True) if not count]:
-        unshown = f"none of its {counted(len(kept), 'image')} shows {some(absent, 5)}, which this network learnt"
-        notes.append(f"{unshown}: {_unshown(held)}")
+    if absent := [each for each, count in zip(classes, there.tolist(), strict=True) if not count]:
+        missing = f"none of its {counted(len(kept), 'image')} shows {some(absent, 5)}, which this network learnt"
+        notes.append(f"{missing}: {unshown(held)}")
     return images, held, notes
 
 
@@ -254,32 +265,39 @@ def orientation(source: DenseSource, row: int) -> int:
         return orientation_of(file, source.images.names[row], source.images.pixel_format)
 
 
-def _masked(source: DenseSource, rows: list[int], images: Images, side: int, progress: Progress | None) -> Masked:
-    """Masks of a split, read and checked once, squeezed to the store's square by the nearest pixel, and kept."""
+def _masked(
+    source: DenseSource, rows: list[int], images: Images, side: int, progress: Progress | None
+) -> tuple[Masked, np.ndarray]:
+    """Masks of a split, read and checked once, squeezed to the store's square by the nearest pixel, and kept; and of
+    every image and class the image size that it needs (`needed_of_mask`), [N, 256]."""
     assert source.masks is not None
     assert source.values is not None
     paths = [source.masks[row] for row in rows]
     original = partial(_original, source, rows, images)
     marks = [file_fingerprint(path.stat) for path in paths]
-    parts = ["masks 2", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.fingerprints]
+    parts = ["masks 3", str(side), *map(str, paths), *marks, source.values.tobytes().hex(), *source.images.fingerprints]
     numbers = source.images.pixel_format.fingerprint  # their masks lie otherwise than pictures'
     parts += [numbers] if numbers else []
     key = digest(parts)
 
     def make(folder: Path) -> None:
-        def squeezed(i: int) -> np.ndarray:
-            image = Image.fromarray(original(i))
-            return np.asarray(image.resize((side, side), Image.Resampling.NEAREST))
+        def squeezed(i: int) -> tuple[np.ndarray, np.ndarray]:
+            pixels = original(i)
+            image = Image.fromarray(pixels)
+            return np.asarray(image.resize((side, side), Image.Resampling.NEAREST)), needed_of_mask(pixels)
 
-        shape = (len(rows), side, side)
+        shape, needed = (len(rows), side, side), list[np.ndarray]()
         with (folder / "pixels.npy").open("wb") as file:
             np.lib.format.write_array_header_2_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-            for pixels in in_parallel(squeezed, range(len(rows)), progress):
+            for pixels, sizes in in_parallel(squeezed, range(len(rows)), progress):
                 file.write(pixels.tobytes())
+                needed.append(sizes)
+        np.save(folder / "needed.npy", np.stack(needed))
 
     folder = publish(cache_folder() / "stores" / key, make)
     kept = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
-    return Masked(torch.from_numpy(kept), torch.arange(len(rows)), original)
+    needed = np.load(folder / "needed.npy", allow_pickle=False)
+    return Masked(torch.from_numpy(kept), torch.arange(len(rows)), original), needed
 
 
 def _original(source: DenseSource, rows: list[int], images: Images, i: int) -> np.ndarray:
@@ -287,61 +305,6 @@ def _original(source: DenseSource, rows: list[int], images: Images, i: int) -> n
     assert source.masks is not None
     assert source.values is not None
     return read_mask(source.masks[rows[i]], source.values, images.extent(i), orientation(source, rows[i]))
-
-
-def counts(classes: Sequence[str], held: Annotations) -> Tensor:
-    """Objects of every class, crowds left out, or pixels of every class in the store, [C] int64."""
-    if isinstance(held, Boxed):
-        labels = torch.cat(
-            [objects.labels[~objects.crowd] for objects in held.objects] or [torch.zeros(0, dtype=torch.int64)]
-        )
-        return torch.bincount(labels, minlength=len(classes))
-    total = torch.zeros(256, dtype=torch.int64)
-    for part in torch.split(held.rows, 64):
-        total += torch.bincount(held.pixels[part].flatten().long(), minlength=256)
-    return total[: len(classes)]
-
-
-def _remarks(classes: Sequence[str], held: Mapping[str, Annotations]) -> list[str]:
-    """What a person should know of the splits. Raises: UserError where there is nothing to learn."""
-    shown = {split: counts(classes, each).tolist() for split, each in held.items()}
-    train = held["train"]
-    what = "object" if isinstance(train, Boxed) else "labeled pixel"
-    if not any(shown["train"]):
-        crowds = isinstance(train, Boxed) and any(len(objects) for objects in train.objects)
-        beside = " but crowds and difficult ones" if crowds else ""
-        raise UserError(f"there is no {what} in any training image{beside}; nothing could be learnt")
-    if isinstance(train, Masked) and (why := one_class(classes, shown["train"])):
-        raise UserError(why)
-    notes = alike(classes)
-    absent = {
-        split: [name for name, count in zip(classes, each, strict=True) if not count] for split, each in shown.items()
-    }
-    notes += [f"no training image has {some(absent['train'], 5)}"] if absent["train"] else []
-    for split in ("val", "test"):  # what is not learnt either is told above
-        if names := [name for name in absent.get(split, ()) if name not in absent["train"]]:
-            notes.append(f"no {split} image shows {some(names, 5)}: {_unshown(train)}")
-    if isinstance(train, Boxed) and (bare := sum(not len(objects) for objects in train.objects)):
-        notes.append(f"{counted(bare, 'training image')} of {len(train.objects)} without objects")
-    return notes
-
-
-def _unshown(held: Annotations) -> str:
-    """What a class comes to that no image shows: AP leaves it out, mIoU only where no pixel is said to be it."""
-    if isinstance(held, Boxed):
-        return "nothing is measured of what no image shows"
-    return "where a pixel is said to be such a class its IoU is 0, else it counts for nothing"
-
-
-def one_class(classes: Sequence[str], shown: Sequence[int]) -> str:
-    """Why nothing is learnt of masks that show one class alone, pixels or images of each in `shown`; "" of others."""
-    only = [name for name, count in zip(classes, shown, strict=True) if count]
-    if len(only) != 1:
-        return ""
-    return (
-        f"all labeled pixels of the training images are {only[0]}, and it takes two classes to tell them apart; in a "
-        f"mask the value {UNLABELED} means no class: give what it marks the number of its class"
-    )
 
 
 def _fingerprint(held: Annotations) -> str:

@@ -41,6 +41,11 @@ class DenseSource:
     notes: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> str:
+        """What is annotated, "objects" or "pixels"."""
+        return "pixels" if self.objects is None else "objects"
+
 
 def images_of(root: Path, paths: Sequence[str], splits: Sequence[str], what: Path, outside: bool = False) -> Source:
     """Image files below a folder, as a source without labels.

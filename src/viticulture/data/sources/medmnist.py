@@ -9,21 +9,22 @@ Source: Yang et al., "MedMNIST v2", Scientific Data 2023, arXiv:2110.14795.
 """
 
 import importlib
-import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from ...cache import data_folder, locked
 from ...errors import UserError
+from ..bands import check_npz
 from .arrays import from_arrays
 from .source import Source
 
 SPLITS = ("train", "val", "test")
 PREFIX = "medmnist:"
+MOST_CLASSES = 1000
+"""Without images of their own, that a label's number may imply: a greater one is damage."""
 
 
 def open_named(name: str) -> Source:
@@ -38,18 +39,21 @@ def open_npz(path: Path) -> Source:
     """A file of the six arrays. Raises: UserError for other arrays, volumes, or several labels an image."""
     keys = [f"{split}_{part}" for split in SPLITS for part in ("images", "labels")]
     try:
+        held = check_npz(path, keys)
+        if missing := [key for key in keys if key not in held]:
+            raise UserError(f"{path} lacks {missing[0]}; of .npz files, MedMNIST's are read: {', '.join(keys)}")
         with np.load(path, allow_pickle=False) as file:
-            if missing := [key for key in keys if key not in file]:
-                raise UserError(f"{path} lacks {missing[0]}; of .npz files, MedMNIST's are read: {', '.join(keys)}")
             arrays = {key: file[key] for key in keys}
-    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except Exception as error:  # of damage the library makes whatever comes of it
         raise UserError(f"{path} is no file of arrays that can be read: {error}") from error
     parts = {split: _part(path, split, arrays[f"{split}_images"], arrays[f"{split}_labels"]) for split in SPLITS}
     parts = {split: part for split, part in parts.items() if len(part[1])}
     if not parts:
         raise UserError(f"no images in {path}: its arrays are empty")
+    if len(shapes := {images.shape[1:] for images, _ in parts.values()}) > 1:
+        raise UserError(f"images of {path} must agree in shape, got {' and '.join(map(str, sorted(shapes)))}")
     number = 1 + max(int(labels.max()) for _, labels in parts.values())
     return from_arrays(path.stem, _names(path.stem, number), parts)
 
@@ -63,6 +67,11 @@ def _part(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> tup
         raise UserError(
             f"{split}_labels of {path} must hold one class an image, got {list(labels.shape)} {labels.dtype} for "
             f"{len(images)} images"
+        )
+    highest = int(labels.max(initial=0))
+    if highest >= MOST_CLASSES + len(labels):
+        raise UserError(
+            f"{split}_labels of {path} hold {highest} for one of {len(labels)} images; they must number classes from 0"
         )
     return images, labels.reshape(-1).astype(np.int64).clip(min=-1)  # below 0 is no label, as elsewhere
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ...data.annotations import Annotations, Boxed
 from ...data.dataset import Dataset
+from ...data.dense.contents import counts as counts_of
 from ...data.dense.loader import sizes_of
 from ...data.dense.open import open_dense
-from ...data.dense.prepare import counts as counts_of
 from ...data.dense.prepare import prepare_dense_test
 from ...data.images import Images
 from ...errors import UserError

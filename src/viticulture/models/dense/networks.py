@@ -16,6 +16,7 @@ from ...errors import UserError, unknown
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
 from ..weights.files import FILES, parsed_config, read_config, read_weights
+from ..weights.fill import filled
 from .backbone import MapBackbone
 from .detector import Detector, Heads
 from .segmenter import Segmenter
@@ -86,10 +87,13 @@ def load_dense(folder: Path) -> tuple[Detector | Segmenter, Task]:
     if not isinstance(described, dict):
         raise UserError(f"{folder} holds a classifier, which finds no objects and tells no pixels apart")
     options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
-    try:
+
+    def make() -> tuple[Detector | Segmenter, Task]:
         student = create_student(name, replace(task, classes=()), arguments.get("patch_size"), options)
-        network = built(student, task, described)
-        network.load_state_dict(read_weights(folder / FILES[0]))
+        return built(student, task, described), task
+
+    try:
+        network, _ = filled(make, read_weights(folder / FILES[0]))
     except (KeyError, TypeError, RuntimeError) as error:
         raise UserError(f"{folder} is damaged: its files do not fit together ({str(error).splitlines()[0]})") from error
     return network.eval(), task

@@ -24,14 +24,15 @@ import safetensors.torch
 import timm
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 
 from ...disk import read_json, replacing, write_whole
-from ...errors import UserError, unknown
+from ...errors import UserError, some, unknown
 from ...waiting import quiet_hub, waiting
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
 from .checkpoint_keys import own_names, strip_prefixes, wrappers
+from .fill import at_most, filled
 from .load_matching import State, classifiers, for_classes, grid_of, load_matching
 
 FILES = ("model.safetensors", "config.json")
@@ -137,9 +138,8 @@ def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
             "export take it, and others start from it: --init"
         )
     weights = read_weights(folder / FILES[0])
-    student, task = _built(config, folder / FILES[1], len(weights))
     try:
-        student.load_state_dict(weights)
+        student, task = filled(lambda: _built(config, folder / FILES[1], len(weights)), weights)
     except RuntimeError as error:
         raise UserError(f"{folder / FILES[0]} does not fit {FILES[1]} beside it: {_brief(error)}") from error
     return student.eval(), task, config
@@ -240,7 +240,17 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
         ) from error
     if not state:
         raise UserError(f"{path} holds no weights by name")
+    if odd := [name for name, value in state.items() if not _is_plain(value)]:
+        raise UserError(f"{path} stores tensors otherwise than number by number: {some(odd, 3)}; save them dense")
     return state, remarks
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether a tensor has a number of its own in memory for every place: sparse, quantized and expanded ones have not,
+    and a few bytes of them may stand for any size."""
+    if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
+        return False
+    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def _brief(error: BaseException) -> str:
@@ -331,7 +341,7 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
         theirs, config = read_weights(folder / FILES[0]), read_config(folder)
         if config.get("dense"):  # of a detector or a segmenter its student; what is around it stays under its name
             theirs = {name.removeprefix(AROUND_STUDENT): value for name, value in theirs.items()}
-        with torch.device("meta"):
+        with at_most(len(theirs)), torch.device("meta"):
             grid = grid_of(_built(config, folder / FILES[1], len(theirs))[0])
         known = config["pretrained_cfg"].get("label_names")
     elif file_and_key(source)[0].suffix in SUFFIXES:

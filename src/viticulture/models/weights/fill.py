@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network that a file describes, built only where it fits the weights beside it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from ...errors import UserError
+from ..task import Task
+from .load_matching import State
+
+TIMES = 10
+"""Networks that are built, in parts, until one is found that works."""
+MOST_BUFFERED = 2**32
+"""Bytes of tables that a network computes for itself; Swin's at 1024 pixels take a twentieth."""
+
+_Net = TypeVar("_Net", bound=nn.Module)
+
+
+@contextmanager
+def at_most(tensors: int) -> Iterator[None]:
+    """Stop a network's construction where it gets far more parameters than so many tensors can fill.
+
+    Raises: UserError.
+    """
+    count, thread = 0, get_ident()
+
+    def registered(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal count
+        if parameter is not None and get_ident() == thread:
+            count += 1
+            if count > TIMES * (tensors + 100):
+                raise UserError(f"its config.json describes a network of far more than the {tensors} tensors beside it")
+
+    hook = register_module_parameter_registration_hook(registered)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def filled(make: Callable[[], tuple[_Net, Task]], weights: State) -> tuple[_Net, Task]:
+    """A network with weights that were read for it, and its task.
+
+    It is built on torch's meta device first, where its tensors take no memory, until every name and shape agrees: a few
+    words of a config.json may describe a network of any size.
+
+    Raises: RuntimeError where they do not agree, UserError where it has far more tensors, or takes far more memory.
+    """
+    with at_most(len(weights)), torch.device("meta"):
+        trial, _ = make()
+    trial.load_state_dict(weights, assign=True)
+    if (size := sum(buffer.nbytes for buffer in trial.buffers())) > MOST_BUFFERED:
+        raise UserError(f"its config.json describes a network that computes {size:,} bytes of tables; it is damaged")
+    network, task = make()
+    network.load_state_dict(weights)
+    return network, task
