@@ -24,7 +24,7 @@ from ...errors import UserError, counted
 from ...keywords import BITS
 from ...text import readable
 from ..annotations import NOTHING, Objects
-from ..sources.folders import by_name, holds_image, scan
+from ..sources.folders import by_name, holds_image, scan, without_links
 from ..sources.json_lists import unlisted
 from ..sources.labels import split_of
 from ..sources.several import YES
@@ -200,7 +200,7 @@ def _found(file: Path, root: Path, name: str, split: str, below: Mapping[str, li
         best = [path for path in fits if path in (beside, ending)] or [p for p in fits if split in p.lower()] or fits
     if not best:
         raise UserError(f"{file} lists the image {name!r}, and there is none of that name below {root}")
-    if len(best) > 1:
+    if len(best := without_links(root, best)) > 1:
         raise UserError(f"{file} lists the image {name!r}, and there are several: {', '.join(best[:3])}")
     return best[0]
 

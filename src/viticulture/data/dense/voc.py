@@ -18,7 +18,7 @@ from ...disk import matching, read_text
 from ...errors import UserError, counted, some
 from ..annotations import NOTHING, Objects
 from ..sources.files import is_image
-from ..sources.folders import by_name, holds_image, images_among, scan
+from ..sources.folders import by_name, holds_image, images_among, scan, without_links
 from ..sources.labels import natural
 from ..sources.several import YES
 from .source import DenseSource, check_names, folders_of, images_of, objects_of
@@ -47,7 +47,7 @@ def open_voc(root: Path) -> DenseSource:
     for file, name, size, entries in read:
         named = below.get(name) or stems.get(file.stem, [])
         named = [path for path in named if "JPEGImages" in folders_of(path)] or named  # masks are beside it
-        if len(named) != 1:
+        if len(named := without_links(root, sorted(named))) != 1:
             which = f"there are several: {some(named, 3)}" if named else f"there is none of that name below {root}"
             raise UserError(f"{file} is about the image {name!r}, and {which}")
         paths += named

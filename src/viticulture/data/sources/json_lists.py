@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from ...errors import UserError, counted, shortened, some
 from .files import is_image
-from .folders import by_name, scan
+from .folders import by_name, scan, without_links
 from .inaturalist import open_inaturalist
 from .listed import Listed, from_list
 from .several import JOINT
@@ -92,7 +92,7 @@ def _place(named: str, root: Path, below: dict[str, list[str]]) -> str | None:
     name = inside.rpartition("/")[2]
     uploaded = UPLOADED.fullmatch(name)
     for called in (name, *([uploaded[1]] if uploaded else [])):
-        if len(places := below.get(called, [])) > 1:
+        if len(places := without_links(root, below.get(called, []))) > 1:
             raise UserError(f"{shortened(named)} may be {some(places, 3)}; name it by its path")
         if places:
             return places[0]

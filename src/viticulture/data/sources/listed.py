@@ -12,6 +12,7 @@ from ...errors import UserError, counted, shortened, some
 from ...text import readable
 from .files import MISSING, FileReader, file_fingerprint
 from .labels import alike, classify, rows_of, without_label
+from .links import with_links
 from .source import Source
 
 
@@ -79,7 +80,7 @@ def from_list(
     if named:
         note = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
         notes = (*notes, note, *alike(named, "groups"))
-    return Source(
+    source = Source(
         name=readable(Path(what).name if name is None else name),
         classes=classes,
         labels=labels,
@@ -92,6 +93,7 @@ def from_list(
         groups=groups if named else None,
         unlabeled=without_label([image.label for image in images]),
     )
+    return with_links(source)
 
 
 def _check(what: str, root: Path, images: Sequence[Listed]) -> None:
