@@ -28,6 +28,9 @@ from .parallel import cores
 SEAL = "checksums.json"
 """In every folder: name of each other file -> CRC-32 of each of its blocks."""
 
+PLACES = "VITICULTURE_CACHE (decoded images) or VITICULTURE_DATA (downloads)"
+"""Variables of the environment that name the folders."""
+
 _BLOCK = 2**24  # bytes
 
 
@@ -55,7 +58,7 @@ def locked(path: Path) -> Iterator[None]:
     """Hold a `disk.file_lock`; wait for it."""
     with refusals(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        held = file_lock(path).acquire()
+        held = file_lock(path, cure=f"point {PLACES} at a folder on a local disk").acquire()
     with held:
         yield
 
@@ -63,7 +66,7 @@ def locked(path: Path) -> Iterator[None]:
 @contextmanager
 def refusals(folder: Path) -> Iterator[None]:
     """Turn a full disk and a forbidden folder into errors that say what to do."""
-    advice = "point VITICULTURE_CACHE (decoded images) or VITICULTURE_DATA (downloads) at another folder, or make room"
+    advice = f"point {PLACES} at another folder, or make room"
     try:
         yield
     except OSError as error:
@@ -143,9 +146,10 @@ def _lock(folder: Path) -> Path:
 
 
 def _abandoned(folder: Path) -> bool:
-    """Whether no process is making this folder."""
+    """Whether no process is making this folder. Raises: UserError on a file system without locks."""
+    cure = f"see that nothing trains, and remove {folder} by hand"
     try:
-        with file_lock(_lock(folder), wait=False):
+        with file_lock(_lock(folder), wait=False, cure=cure):
             return True
     except OSError:
         return False

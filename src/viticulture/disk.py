@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+"""What file systems without locks answer: NFS, Lustre, FUSE and others, by how they are mounted."""
 ABANDONED = 3600.0
 """Seconds after which a half-written file has no writer: one that is whole is renamed at once."""
 MOST_TEXT = 2**28
@@ -109,19 +111,33 @@ def write_whole(path: Path, content: str | dict[str, Any]) -> Path:
     return path
 
 
-def file_lock(path: Path, wait: bool = True) -> "BaseFileLock":
+def file_lock(path: Path, wait: bool = True, cure: str = "keep it on a local disk (another --out)") -> "BaseFileLock":
     """A lock that one process holds at a time, on this machine or on any that share a file system which has locks.
 
     It is the kernel's (flock), so that it falls with its process, after kill -9 too; children that a process forks do
-    not keep it. A file system without locks raises OSError: a file that stands for a lock would outlive a kill.
+    not keep it. On a file system without locks taking it raises UserError: a file that stands for a lock would outlive
+    a kill.
 
     Args:
         path: of a file in a folder that is there; the file stays.
         wait: for as long as it takes; else taking it raises `filelock.Timeout`, an OSError, if another process has it.
+        cure: what helps on a file system without locks.
     """
     from filelock import FileLock  # here: only who locks waits for its import
 
-    return FileLock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
+    class Lock(FileLock):
+        def acquire(self, *args: Any, **keywords: Any) -> Any:
+            try:
+                return super().acquire(*args, **keywords)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                raise UserError(
+                    f"{path.parent} lies on a file system without locks ({error.strerror}), where two processes would "
+                    f"write over each other; {cure}"
+                ) from error
+
+    return Lock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
