@@ -80,6 +80,58 @@ def test_a_file_may_have_the_longest_name_that_the_disk_takes(tmp_path: Path, na
     assert {path.name for path in tmp_path.iterdir()} == {name, other.name}
 
 
+WRITER = """
+import sys
+from pathlib import Path
+from viticulture.disk import replacing, unfinished
+path = Path(sys.argv[1])
+unfinished(path).mkdir()
+with replacing(path) as part:
+    part.write_text("half")
+    print("writes", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_file_of_its_folder(tmp_path: Path) -> None:
+    """A report, an evaluation or an export that is killed, in a folder that no training writes to again. Catches: files
+    that stay for ever, one that is removed while its process writes."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "report.html")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "writes\n"
+        disk.write_whole(tmp_path / "run.json", "one")
+        disk.sweep(tmp_path)
+        assert len(list(tmp_path.glob(".report.html.*.part"))) == 2
+        writer.kill()
+        writer.wait()
+    disk.write_whole(tmp_path / "run.json", "two")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_no_two_machines_write_one_unfinished_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of two containers are both number 1. Catches: one name for both, a file of a running process elsewhere
+    that is removed because no process of its number runs here."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    path = tmp_path / "a.json"
+    assert len({disk.unfinished(path) for _ in range(100)}) == 100
+    monkeypatch.setattr(disk, "_machine", lambda: "0123abcd")
+    monkeypatch.setattr(os, "getpid", lambda: 999999999)  # more than there are
+    there = disk.unfinished(path)
+    there.write_text("half")
+    monkeypatch.undo()
+    disk.write_whole(path, "whole")
+    disk.sweep(tmp_path)
+    assert there.exists()
+    os.utime(there, (0, 0))
+    disk.sweep(tmp_path)
+    assert not there.exists()
+
+
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
 def test_a_file_system_without_locks_is_named_with_a_cure_that_works(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
