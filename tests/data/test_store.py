@@ -493,6 +493,27 @@ def test_an_interrupted_build_leaves_nothing() -> None:
     assert stores() == []
 
 
+@pytest.mark.parametrize("what", ["", "stores", "stores/*.partial", "stores/*.partial/pixels.npy"])
+def test_a_cache_that_is_removed_while_it_is_made_is_made_again(what: str) -> None:
+    """By a cleaner of ~/.cache, in the middle or of one file alone. Fails if it ends in a traceback, or in a store that
+    lacks a file and counts as whole ever after."""
+
+    def clean(done: int, total: int) -> None:
+        for path in cache.cache_folder().parent.glob(f"cache/{what}"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    with pytest.raises(UserError, match="was removed while it was in use; run the command again"):
+        store.build(in_memory(noise(100, 4, 4)), 4, progress=clean)
+    np.testing.assert_array_equal(
+        store.build(in_memory(noise(100, 4, 4)), 4).pixels.permute(0, 2, 3, 1).numpy(), noise(100, 4, 4)
+    )
+    (made,) = stores()
+    (cache.cache_folder() / "stores" / made / ".nfs0001").write_bytes(b"")  # left by the system, and no damage
+    called: list[int] = []
+    store.build(in_memory(noise(100, 4, 4)), 4, progress=lambda done, total: called.append(done))
+    assert not called
+
+
 @pytest.mark.parametrize("name", ["pixels.npy", "sizes.npy", "digests.npy", "store.json", cache.SEAL])
 def test_one_flipped_bit_has_a_store_made_again(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In the middle of any file, or its end cut off, or the file gone. Fails if other pixels, sizes or reasons are used

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...cache import cache_folder, digest, publish
+from ...cache import cache_folder, digest, publish, refusals
 from ...errors import UserError, counted, some
 from ...parallel import Progress, in_parallel
 from .. import subsets
@@ -271,8 +271,10 @@ def _masked(source: DenseSource, rows: list[int], images: Images, side: int, pro
             for pixels in in_parallel(squeezed, range(len(rows)), progress):
                 file.write(pixels.tobytes())
 
-    folder = publish(cache_folder() / "stores" / key, make)
-    kept = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
+    folder = cache_folder() / "stores" / key
+    with refusals(folder):
+        publish(folder, make, holds=["pixels.npy"])
+        kept = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
     return Masked(torch.from_numpy(kept), torch.arange(len(rows)), original)
 
 

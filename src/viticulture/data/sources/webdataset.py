@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...cache import cache_folder, digest, publish
+from ...cache import cache_folder, digest, publish, refusals
 from ...disk import is_left_behind, matching
 from ...errors import UserError, counted, shortened, some
 from ...text import readable
@@ -49,8 +49,10 @@ def open_shards(data: str | Path) -> Source:
     def make(folder: Path) -> None:
         (folder / "index.json").write_text(json.dumps([_index(path) for path in paths]), "utf-8")
 
-    folder = publish(cache_folder() / "indexes" / digest([_VERSION, *states]), make)
-    index = json.loads((folder / "index.json").read_text("utf-8"))
+    folder = cache_folder() / "indexes" / digest([_VERSION, *states])
+    with refusals(folder):
+        publish(folder, make, holds=["index.json"])
+        index = json.loads((folder / "index.json").read_text("utf-8"))
     samples = [(number, *sample) for number, (samples_of, _) in enumerate(index) for sample in samples_of]
     name = readable(root.name if len(paths) > 1 else paths[0].name)
     unread = [readable(f"{shown[number]}/{image}") for number, (_, others) in enumerate(index) for image in others]
