@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text that a person names is read whole, or refused in a line before it fills the memory; a lock is one process's."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -9,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from photographs import pictures
 from viticulture import disk
+from viticulture.cache import clear_cache
+from viticulture.data.dataset import prepare
 from viticulture.errors import UserError
+from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.declare.terms import Subsets
+from viticulture.study.folder import StudyDir
+from viticulture.training.rundir import RunDir
 
 
 def test_text_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
@@ -69,6 +78,94 @@ def test_a_file_may_have_the_longest_name_that_the_disk_takes(tmp_path: Path, na
     assert ((tmp_path / name).read_text(), other.read_text()) == ("one", "two")
     disk.sweep(tmp_path, idle=0)
     assert {path.name for path in tmp_path.iterdir()} == {name, other.name}
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from viticulture.disk import replacing, unfinished
+path = Path(sys.argv[1])
+unfinished(path).mkdir()
+with replacing(path) as part:
+    part.write_text("half")
+    print("writes", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_file_of_its_folder(tmp_path: Path) -> None:
+    """A report, an evaluation or an export that is killed, in a folder that no training writes to again. Catches: files
+    that stay for ever, one that is removed while its process writes."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "report.html")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "writes\n"
+        disk.write_whole(tmp_path / "run.json", "one")
+        disk.sweep(tmp_path)
+        assert len(list(tmp_path.glob(".report.html.*.part"))) == 2
+        writer.kill()
+        writer.wait()
+    disk.write_whole(tmp_path / "run.json", "two")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_no_two_machines_write_one_unfinished_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of two containers are both number 1. Catches: one name for both, a file of a running process elsewhere
+    that is removed because no process of its number runs here."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    path = tmp_path / "a.json"
+    assert len({disk.unfinished(path) for _ in range(100)}) == 100
+    monkeypatch.setattr(disk, "_machine", lambda: "0123abcd")
+    monkeypatch.setattr(os, "getpid", lambda: 999999999)  # more than there are
+    there = disk.unfinished(path)
+    there.write_text("half")
+    monkeypatch.undo()
+    disk.write_whole(path, "whole")
+    disk.sweep(tmp_path)
+    assert there.exists()
+    os.utime(there, (0, 0))
+    disk.sweep(tmp_path)
+    assert not there.exists()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+def test_a_file_system_without_locks_is_named_with_a_cure_that_works(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below the cache, the run and the study. Catches: a traceback, a lock that is taken for granted, advice that does
+    not help, a word about locks where one is held by another process."""
+    without, locking, data = tmp_path / "nfs", fcntl.flock, tmp_path / "data"
+    without.mkdir()
+
+    def flock(handle: int, how: int) -> None:
+        if os.fstat(handle).st_ino in {path.stat().st_ino for path in without.rglob("*")}:
+            raise OSError(code, os.strerror(code))
+        locking(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    pictures(data, {"a": 12, "b": 12})
+    monkeypatch.setenv("VITICULTURE_CACHE", str(without / "cache"))
+    with pytest.raises(UserError, match=r"without locks .*VITICULTURE_CACHE .* at a folder on a local disk"):
+        prepare(data)
+    (without / "cache" / "stores" / "x.partial").mkdir()
+    with pytest.raises(UserError, match=r"without locks .* remove .*x.partial by hand"):
+        clear_cache()
+    monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
+    prepare(data)
+    with pytest.raises(UserError, match=r"without locks .*local disk \(another --out\)"):
+        RunDir.create(without / "run")
+    assert RunDir(without / "run").in_use
+    RunDir.create(tmp_path / "run").unlock()
+    grid = Grid("digits", (Candidate("a", "default/digits", {}),), Subsets(), (0,))
+    study = StudyDir.create(without / "study", grid, "viticulture compare digits")
+    with pytest.raises(UserError, match="without locks"), study.locked("plan"):
+        pass
+    with pytest.raises(UserError, match="without locks"), study.claim(grid.cells()[0]):
+        pass
 
 
 HOLDER = """

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
+from PIL import Image
 from torch.utils.data import TensorDataset
 
 import viticulture
@@ -212,6 +213,31 @@ def test_a_stopped_training_goes_on_with_the_same_object_alone(tmp_path: Path) -
     assert watch.epochs == 3
     for name, value in weights("whole").items():
         assert torch.equal(value, weights("stopped")[name]), name
+
+
+def test_a_table_of_files_names_the_same_ones_while_their_pixels_are_the_same(tmp_path: Path) -> None:
+    """Of a data frame. Catches: a run that a change of the files' rights bars, images of equal size and time that took
+    the place of those that it learnt from."""
+    pandas, paths = pytest.importorskip("pandas"), [tmp_path / f"{i}.bmp" for i in range(60)]
+    for i, path in enumerate(paths):
+        Image.fromarray(np.full((8, 8, 3), 4 * i, np.uint8)).save(path)
+        os.utime(path, (10**9, 10**9))
+    frame = pandas.DataFrame({"path": map(str, paths), "label": ["a", "b"] * 30})
+    run = viticulture.train(
+        frame,
+        "default/digits",
+        out=str(tmp_path / "run"),
+        overrides={**FEW, "data.per_class": 20, "train.batch_size": 20},
+        epochs=1,
+        progress=False,
+    )
+    for path in paths:
+        path.chmod(0o600)
+    viticulture.evaluate(run, frame)
+    for old, new in ((paths[0], tmp_path / "x"), (paths[1], paths[0]), (tmp_path / "x", paths[1])):
+        old.rename(new)
+    with pytest.raises(viticulture.UserError, match=r"are not those that .* began with"):
+        viticulture.evaluate(run, frame)
 
 
 class Interrupted(Callback):

@@ -16,17 +16,20 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from .disk import FULL, file_lock
+from .disk import FULL, file_lock, matching
 from .errors import UserError
 from .parallel import cores
 
 SEAL = "checksums.json"
 """In every folder: name of each other file -> CRC-32 of each of its blocks."""
+
+PLACES = "VITICULTURE_CACHE (decoded images) or VITICULTURE_DATA (downloads)"
+"""Variables of the environment that name the folders."""
 
 _BLOCK = 2**24  # bytes
 
@@ -55,15 +58,15 @@ def locked(path: Path) -> Iterator[None]:
     """Hold a `disk.file_lock`; wait for it."""
     with refusals(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        held = file_lock(path).acquire()
+        held = file_lock(path, cure=f"point {PLACES} at a folder on a local disk").acquire()
     with held:
         yield
 
 
 @contextmanager
 def refusals(folder: Path) -> Iterator[None]:
-    """Turn a full disk and a forbidden folder into errors that say what to do."""
-    advice = "point VITICULTURE_CACHE (decoded images) or VITICULTURE_DATA (downloads) at another folder, or make room"
+    """Turn a full disk, a forbidden folder and one that is removed meanwhile into errors that say what to do."""
+    advice = f"point {PLACES} at another folder, or make room"
     try:
         yield
     except OSError as error:
@@ -73,24 +76,32 @@ def refusals(folder: Path) -> Iterator[None]:
             raise UserError(f"cannot write to {folder}: {error.strerror}; {advice}") from error
         if error.errno == errno.ENOENT and error.filename and folder.is_relative_to(error.filename):  # HOME in /proc
             raise UserError(f"cannot make {folder}: {error.strerror}; {advice}") from error
+        if error.errno == errno.ENOENT and error.filename and Path(error.filename).is_relative_to(folder.parent):
+            raise UserError(f"{error.filename} was removed while it was in use; run the command again") from error
         raise
 
 
-def publish(folder: Path, make: Callable[[Path], None], outdated: Callable[[Path], bool] = lambda _: False) -> Path:
+def publish(
+    folder: Path,
+    make: Callable[[Path], None],
+    outdated: Callable[[Path], bool] = lambda _: False,
+    holds: Sequence[str] = (),
+) -> Path:
     """Return a folder, having it made where it is missing, and made again where it is damaged (the log says so).
 
     Args:
         folder: its final path; its parent holds nothing but such folders.
         make: fills an empty folder; what it raises leaves no trace.
         outdated: whether a folder that is whole is to be made again all the same.
+        holds: files that a whole one has; one may vanish while others are made, where the cache is removed.
 
-    Raises: UserError where the disk is full or may not be written.
+    Raises: UserError where the disk is full or may not be written, or the folder is removed while it is made.
     """
-    if folder.is_dir() and not (_damage(folder) or outdated(folder)):
+    if folder.is_dir() and not (_damage(folder, holds) or outdated(folder)):
         return folder
     with locked(_lock(folder)):
         if folder.is_dir():  # damaged or outdated, or made by another process meanwhile
-            if damage := _damage(folder):
+            if damage := _damage(folder, holds):
                 logging.getLogger(__name__).warning("%s is damaged (%s); it is made again", folder, damage)
             elif not outdated(folder):
                 return folder
@@ -102,7 +113,10 @@ def publish(folder: Path, make: Callable[[Path], None], outdated: Callable[[Path
             with refusals(folder):
                 partial.mkdir()
                 make(partial)
-                (partial / SEAL).write_text(json.dumps(_checksums(partial)), "utf-8")
+                checksums = _checksums(partial)
+                if lost := [name for name in holds if name not in checksums]:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(partial / lost[0]))
+                (partial / SEAL).write_text(json.dumps(checksums), "utf-8")
                 partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -143,15 +157,16 @@ def _lock(folder: Path) -> Path:
 
 
 def _abandoned(folder: Path) -> bool:
-    """Whether no process is making this folder."""
+    """Whether no process is making this folder. Raises: UserError on a file system without locks."""
+    cure = f"see that nothing trains, and remove {folder} by hand"
     try:
-        with file_lock(_lock(folder), wait=False):
+        with file_lock(_lock(folder), wait=False, cure=cure):
             return True
     except OSError:
         return False
 
 
-def _damage(folder: Path) -> str:
+def _damage(folder: Path, holds: Sequence[str]) -> str:
     """What is wrong with a folder; empty where it is as it was made."""
     try:
         made = json.loads((folder / SEAL).read_text("utf-8"))
@@ -165,12 +180,14 @@ def _damage(folder: Path) -> str:
         return f"it cannot be read: {error.strerror}"
     if not isinstance(made, dict) or made.keys() != checksums.keys():
         return "it holds other files than were made"
+    if lost := [name for name in holds if name not in checksums]:
+        return f"it lacks {lost[0]}"
     return ", ".join(f"{name} has another checksum" for name in checksums if checksums[name] != made[name])
 
 
 def _checksums(folder: Path) -> dict[str, list[int]]:
     with ThreadPoolExecutor(cores()) as pool:
-        return {file.name: _blocks(file, pool) for file in sorted(folder.iterdir()) if file.name != SEAL}
+        return {file.name: _blocks(file, pool) for file in matching(folder, "*") if file.name != SEAL}
 
 
 def _blocks(file: Path, pool: ThreadPoolExecutor) -> list[int]:

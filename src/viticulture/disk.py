@@ -6,10 +6,15 @@ import errno
 import hashlib
 import json
 import os
+import re
+import secrets
+import shutil
+import socket
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +24,8 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+"""What file systems without locks answer: NFS, Lustre, FUSE and others, by how they are mounted."""
 ABANDONED = 3600.0
 """Seconds after which a half-written file has no writer: one that is whole is renamed at once."""
 MOST_TEXT = 2**28
@@ -33,8 +40,9 @@ _MARKS = {
 }
 """What Excel's and Windows' editors put before a text -> its encoding; else it is UTF-8."""
 
-LONG_NAME = 128
-"""Bytes of a file's name beyond which some file system takes no more than a few others."""
+LONG_NAME = 96
+"""Bytes of a file's name beyond which some file system (143) takes no more than `unfinished` adds."""
+_UNFINISHED = re.compile(r"[.].+[.](?P<machine>[0-9a-f]{8})[.](?P<process>\d{1,9})[.][0-9a-f]{8}[.]part", re.DOTALL)
 
 _SYSTEMS = frozenset(
     {"__macosx", "icon\r", "network trash folder", "temporary items"}  # macOS; its ._NAME and .DS_Store are hidden
@@ -71,13 +79,17 @@ def matching(folder: Path, *patterns: str) -> list[Path]:
 def replacing(path: Path) -> Iterator[Path]:
     """A path to write to, that takes the place of `path` once the block ends well.
 
-    The data is flushed to the disk before the rename, so a kill or a full disk leaves the old file as it was.
+    The data is flushed to the disk before the rename, so a kill or a full disk leaves the old file as it was. What
+    killed processes of this machine left unfinished in the folder is removed.
 
     Raises: UserError if the disk is full or may not be written.
     """
-    part = _part(path)
+    part = unfinished(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(".*.part"):
+            if _is_dead(left):
+                _remove(left)
         yield part
         with part.open("rb") as file:
             os.fsync(file.fileno())
@@ -89,25 +101,55 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def _part(path: Path) -> Path:
-    """Where a file is written before it has its name, as `sweep` knows it; a long name, which may be the longest that
-    the disk takes, is told by a digest."""
+def unfinished(path: Path) -> Path:
+    """Return where a file, or a folder of what it is made of, is written before it has its name: a name that no other
+    writer on any machine uses, and that `sweep` knows. A long name, which may be the longest that the disk takes, is
+    replaced by a digest."""
     own = os.fsencode(path.name)
     word = path.name if len(own) <= LONG_NAME else hashlib.sha256(own).hexdigest()[:16]
-    return path.with_name(f".{word}.{os.getpid()}.part")
+    return path.with_name(f".{word}.{_machine()}.{os.getpid()}.{secrets.token_hex(4)}.part")
+
+
+@cache
+def _machine() -> str:
+    """8 hexadecimal digits of where the numbers of processes count: a machine since its start, or a container."""
+    facts = [socket.gethostname()]
+    with suppress(OSError):  # Linux alone has them
+        facts += [Path("/proc/sys/kernel/random/boot_id").read_text("utf-8"), str(Path("/proc/self/ns/pid").readlink())]
+    return hashlib.sha256(" ".join(facts).encode()).hexdigest()[:8]
+
+
+def _is_dead(part: Path) -> bool:
+    """Whether a process of this machine that is no more left a file unfinished; of other machines it is not known."""
+    match = _UNFINISHED.fullmatch(part.name)
+    if match is None or match["machine"] != _machine():
+        return False
+    try:
+        os.kill(int(match["process"]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # of another user; no number of a process
+        pass
+    return False
+
+
+def _remove(part: Path) -> None:
+    with suppress(OSError):  # another process sweeps, too
+        shutil.rmtree(part) if part.is_dir() and not part.is_symlink() else part.unlink()
 
 
 def sweep(folder: Path, idle: float = ABANDONED) -> None:
-    """Remove what killed processes left half-written, however deep.
+    """Remove what killed processes left half-written, however deep: those of this machine at once.
 
     Args:
         folder: that holds it.
-        idle: seconds since it was last written to; 0 where nobody else may write.
+        idle: seconds since it was last written to, on another machine; 0 where nobody else may write.
     """
     for part in folder.rglob(".*.part"):
         with suppress(OSError):  # another process sweeps, too
-            if max(0, time.time() - part.stat().st_mtime) >= idle:  # clocks of other machines may be ahead
-                part.unlink()
+            age = time.time() - part.stat().st_mtime
+            if _is_dead(part) or (max(0, age) >= idle and not part.is_dir()):  # clocks of other machines may be ahead
+                _remove(part)
 
 
 def write_whole(path: Path, content: str | dict[str, Any]) -> Path:
@@ -119,19 +161,33 @@ def write_whole(path: Path, content: str | dict[str, Any]) -> Path:
     return path
 
 
-def file_lock(path: Path, wait: bool = True) -> "BaseFileLock":
+def file_lock(path: Path, wait: bool = True, cure: str = "keep it on a local disk (another --out)") -> "BaseFileLock":
     """A lock that one process holds at a time, on this machine or on any that share a file system which has locks.
 
     It is the kernel's (flock), so that it falls with its process, after kill -9 too; children that a process forks do
-    not keep it. A file system without locks raises OSError: a file that stands for a lock would outlive a kill.
+    not keep it. On a file system without locks taking it raises UserError: a file that stands for a lock would outlive
+    a kill.
 
     Args:
         path: of a file in a folder that is there; the file stays.
         wait: for as long as it takes; else taking it raises `filelock.Timeout`, an OSError, if another process has it.
+        cure: what helps on a file system without locks.
     """
     from filelock import FileLock  # here: only who locks waits for its import
 
-    return FileLock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
+    class Lock(FileLock):
+        def acquire(self, *args: Any, **keywords: Any) -> Any:
+            try:
+                return super().acquire(*args, **keywords)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                raise UserError(
+                    f"{path.parent} lies on a file system without locks ({error.strerror}), where two processes would "
+                    f"write over each other; {cure}"
+                ) from error
+
+    return Lock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
 
 
 def unwritable(path: Path, error: OSError) -> UserError:

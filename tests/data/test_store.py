@@ -5,10 +5,13 @@ import contextlib
 import errno
 import fcntl
 import importlib
+import io
 import json
 import os
 import resource
 import shutil
+import tarfile
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -147,6 +150,100 @@ def test_equal_names_sizes_and_times_in_another_folder_are_another_store(tmp_pat
             os.utime(path, ns=(0, 10**18))
         held = store.build(open_source(data), 5)
         np.testing.assert_array_equal(held.pixels.permute(0, 2, 3, 1).numpy(), noise(2, 5, 5, seed))
+
+
+def exchange_files(data: Path) -> None:
+    """Every file of one class with one of the other."""
+    for path in sorted((data / "class 0").iterdir()):
+        other = data / "class 1" / f"{int(path.stem) + 1:04d}{path.suffix}"
+        path.rename(data / "x")
+        other.rename(path)
+        (data / "x").rename(other)
+
+
+def exchange_folders(data: Path) -> None:
+    """The folders of two classes, with the names of their files."""
+    for old, new in (("0", "x"), ("1", "0"), ("x", "1")):
+        (data / f"class {old}").rename(data / f"class {new}")
+    for path in sorted(data.rglob("*.bmp")):
+        path.rename(path.with_name(f"{int(path.stem) ^ 1:04d}{path.suffix}"))
+
+
+def rewrite(data: Path) -> None:
+    """Every file where it lies, by the bytes of one of the other class."""
+    files = sorted(data.rglob("*.bmp"), key=lambda path: path.stem)
+    held = [path.read_bytes() for path in files]
+    for i, path in enumerate(files):
+        path.write_bytes(held[i ^ 1])
+
+
+@pytest.mark.parametrize("change", [exchange_files, exchange_folders, rewrite])
+@pytest.mark.parametrize("kind", ["folder", "list", "link"])
+def test_no_file_is_known_by_its_name_size_and_time_alone(change: Any, kind: str, tmp_path: Path) -> None:
+    """The files of two classes are exchanged, all of one size and time, as those of an archive are. Fails if the store
+    of the old pixels is served for the new ones."""
+    data, when = folder(tmp_path / "data", noise(6, 5, 5), suffix=".bmp"), 315532800 * 10**9
+    for path in data.rglob("*.bmp"):
+        os.utime(path, ns=(when, when))
+    (tmp_path / "link").mkdir()
+    for name in ("class 0", "class 1"):
+        (tmp_path / "link" / name).symlink_to(data / name)
+    rows = [f"data/class {i % 2}/{i:04d}.bmp,{i % 2}\n" for i in range(6)]
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(rows))
+    opened = {"folder": data, "list": tmp_path / "list.csv", "link": tmp_path / "link"}[kind]
+
+    def pixels() -> dict[str, np.ndarray]:
+        source = open_source(opened)
+        held = store.build(source, 5)
+        return {Path(source.names[i]).stem: held.pixels[i].permute(1, 2, 0).numpy() for i in range(6)}
+
+    before = pixels()
+    change(data)
+    for path in data.rglob("*.bmp"):
+        os.utime(path, ns=(when, when))
+    after = pixels()
+    for i in range(6):
+        np.testing.assert_array_equal(after[f"{i:04d}"], before[f"{i ^ 1:04d}"])
+
+
+@pytest.mark.parametrize("ending", [".tar", ".parquet", ".zip"])
+def test_no_archive_is_known_by_its_size_and_time_alone(ending: str, tmp_path: Path) -> None:
+    """It is written anew where it lies, of equal size, and dated back. Fails if the index, the library's own tables or
+    the store of the old one are served."""
+    pytest.importorskip("datasets")
+    path, held = tmp_path / f"train{ending}", list[tuple[int, np.ndarray]]()
+    for seed in (0, 1):
+        write_archive(path, noise(4, 5, 5, seed))
+        os.utime(path, ns=(10**18, 10**18))
+        held.append((path.stat().st_size, store.build(open_source(path), 5).pixels.permute(0, 2, 3, 1).numpy()))
+    assert held[0][0] == held[1][0]
+    for seed, (_, pixels) in enumerate(held):
+        np.testing.assert_array_equal(pixels, noise(4, 5, 5, seed))
+
+
+def write_archive(path: Path, images: np.ndarray) -> None:
+    """BMPs of two classes in what the ending says."""
+    files = []
+    for image in images:
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "BMP")
+        files.append(file.getvalue())
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as packed:
+            for i, raw in enumerate(files):
+                packed.writestr(f"{i // 2}/{i}.bmp", raw)
+    elif path.suffix == ".tar":
+        with tarfile.open(path, "w") as shard:
+            for i, raw in enumerate(files):
+                for name, content in ((f"{i}.bmp", raw), (f"{i}.cls", b"%d" % (i % 2))):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    shard.addfile(member, io.BytesIO(content))
+    else:
+        from pyarrow import parquet, table
+
+        columns = {"image": [{"bytes": raw, "path": None} for raw in files], "label": ["a", "b"] * (len(files) // 2)}
+        parquet.write_table(table(columns), path, compression="none", use_dictionary=False)
 
 
 def test_stores_of_what_is_decoded_otherwise_by_now_are_made_anew(
@@ -394,6 +491,27 @@ def test_an_interrupted_build_leaves_nothing() -> None:
     with pytest.raises(KeyboardInterrupt):
         store.build(source, 4, progress=interrupt)
     assert stores() == []
+
+
+@pytest.mark.parametrize("what", ["", "stores", "stores/*.partial", "stores/*.partial/pixels.npy"])
+def test_a_cache_that_is_removed_while_it_is_made_is_made_again(what: str) -> None:
+    """By a cleaner of ~/.cache, in the middle or of one file alone. Fails if it ends in a traceback, or in a store that
+    lacks a file and counts as whole ever after."""
+
+    def clean(done: int, total: int) -> None:
+        for path in cache.cache_folder().parent.glob(f"cache/{what}"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    with pytest.raises(UserError, match="was removed while it was in use; run the command again"):
+        store.build(in_memory(noise(100, 4, 4)), 4, progress=clean)
+    np.testing.assert_array_equal(
+        store.build(in_memory(noise(100, 4, 4)), 4).pixels.permute(0, 2, 3, 1).numpy(), noise(100, 4, 4)
+    )
+    (made,) = stores()
+    (cache.cache_folder() / "stores" / made / ".nfs0001").write_bytes(b"")  # left by the system, and no damage
+    called: list[int] = []
+    store.build(in_memory(noise(100, 4, 4)), 4, progress=lambda done, total: called.append(done))
+    assert not called
 
 
 @pytest.mark.parametrize("name", ["pixels.npy", "sizes.npy", "digests.npy", "store.json", cache.SEAL])

@@ -508,6 +508,24 @@ def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_
     assert ("cp -a" in str(refused.value)) is stream
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_copy_of_the_images_is_the_run_s_own(stream: bool, tmp_path: Path) -> None:
+    """On another disk, as `cp -a` and rsync bring them, with other rights. Fails if an inode or the time when rights
+    were changed decides which images a run began with."""
+    photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
+    overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": stream}
+    begun = begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, overrides, "t")
+    begun.run.unlock()
+    shutil.copytree(photos, tmp_path / "copy")
+    for path in [*photos.rglob("*.png"), *(tmp_path / "copy").rglob("*.png")]:
+        path.chmod(0o400)
+    for data in ("", str(tmp_path / "copy")):
+        again = reopen(str(tmp_path / "run"), data)
+        again.run.unlock()
+        assert again.fingerprint == begun.fingerprint
+        assert again.dataset.contents == begun.dataset.contents
+
+
 @pytest.mark.parametrize("data", ["photos/*", "digits", "shards/all-*.tar"])
 def test_a_run_finds_its_images_from_any_folder(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a pattern is looked for where the person is now, or a set where a folder is called as it is."""

@@ -137,7 +137,7 @@ def _workshop(out: Path) -> Iterator[str]:
     place = beside if os.access(beside, os.W_OK | os.X_OK) else out
     for around in {place, *out.absolute().parents[:2]}:  # before the first run, its folder's own was not there
         for lock in around.glob(f"{WORKSHOP}*.part/lock"):
-            with suppress(OSError), file_lock(lock, wait=False):
+            with suppress(OSError, UserError), file_lock(lock, wait=False):
                 shutil.rmtree(lock.parent)
     try:
         folder = TemporaryDirectory(prefix=WORKSHOP, suffix=".part", dir=place)

@@ -20,7 +20,7 @@ from .images import Images, Records, StoredImages
 from .near_duplicates import NearCopies
 from .open import open_source
 from .remarks import remarks
-from .sources.source import Source
+from .sources.source import Source, portable
 from .splits import Selection, Splits, check_classes, recall, select
 from .statistics import sample_sizes, stored_statistics, streamed_statistics
 from .stream import StreamImages
@@ -46,8 +46,8 @@ class Dataset:
         skipped: name of an image that could not be read -> what is wrong with it.
         warnings: what a person should know, one sentence each.
         fingerprint: 32 hexadecimal digits that change with the classes, the splits, a label or a pixel, and not with
-            names or where the data lies. (Where images are streamed, files' paths, sizes and times stand for pixels.)
-        portable: the fingerprint; where images are streamed, one that does not change with the folder that holds them.
+            names or where the data lies. (Where images are streamed, files' paths and fingerprints stand for pixels.)
+        portable: the fingerprint; where images are streamed, one that faithful copies in another folder have as well.
         annotations: split -> objects of its images, or classes of their pixels (dense/prepare.py); empty otherwise.
         contents: split -> digest of what its images hold and are labeled, which changes as the portable fingerprint
             does, but with this split alone.
@@ -127,8 +127,8 @@ def prepare(
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
     near = _near(source, read.splits, copies)
     warnings = (*source.notes, *notes, *remarks(source, read.splits, read.held, selection, skipped, labeled, near))
-    marks = _marks(source, read, "")
-    portable = _fingerprint(source, marks)
+    marks = _marks(source, read, anywhere=True)
+    fingerprint = _fingerprint(source, marks)
     return Dataset(
         name=source.name,
         classes=source.classes,
@@ -142,8 +142,8 @@ def prepare(
         split_names=names,
         skipped=skipped,
         warnings=warnings,
-        fingerprint=_fingerprint(source, _marks(source, read, source.root)) if read.held is None else portable,
-        portable=portable,
+        fingerprint=_fingerprint(source, _marks(source, read, anywhere=False)) if read.held is None else fingerprint,
+        portable=fingerprint,
         contents={kind: digest(mark) for kind, mark in marks.items()},
         near_copies=near,
     )
@@ -328,12 +328,16 @@ def _fingerprint(source: Source, marks: Mapping[str, Sequence[str]]) -> str:
     return digest([*source.classes, *(part for kind in sorted(marks) for part in (kind, *marks[kind]))])
 
 
-def _marks(source: Source, read: _Read, root: str) -> dict[str, list[str]]:
-    """Split -> digests of its labels and of its pixels; `root` is where streamed images are taken to lie."""
+def _marks(source: Source, read: _Read, anywhere: bool) -> dict[str, list[str]]:
+    """Split -> digests of its labels and of its pixels; of streamed images `anywhere` takes what faithful copies share
+    with them."""
     parts: dict[str, list[str]] = {}
     for kind, rows in read.splits.items():
-        marks = [f"{root}\0{source.names[i]}\0{source.fingerprints[i]}" for i in rows.tolist()]
-        if read.held is not None:
+        if read.held is None:
+            files = ((source.names[i], source.fingerprints[i]) for i in rows.tolist())
+            root = "" if anywhere else source.root
+            marks = [f"{root}\0{name}\0{portable(mark) if anywhere else mark}" for name, mark in files]
+        else:
             marks = [mark.tobytes().hex() for mark in read.held.digests[np.searchsorted(read.held.rows, rows)]]
         parts[kind] = [digest(map(str, source.labels[rows].tolist())), digest(marks)]
     return parts

@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..cache import cache_folder, digest, publish
+from ..cache import cache_folder, digest, publish, refusals
 from ..errors import UserError, counted, some
 from ..parallel import Progress, in_parallel
 from .channels import AS_THEY_ARE
@@ -114,7 +114,9 @@ def build(
             )
         _fill(folder, source, size, wanted, progress)
 
-    store = _load(publish(stores / key, make, partial(_cured, source)), wanted)
+    holds = [f"{name}.npy" for name in ("pixels", "sizes", "digests")]
+    with refusals(stores / key):
+        store = _load(publish(stores / key, make, partial(_cured, source), [*holds, "store.json"]), wanted)
     if not skip_unreadable:
         refuse(source, store.unreadable, len(wanted))
     return store
@@ -135,8 +137,9 @@ def survey(source: Source, rows: np.ndarray, progress: Progress | None = None) -
         _describe(folder, {i: why for i, (_, why) in zip(wanted.tolist(), readings, strict=True) if why})
 
     index = cache_folder() / "indexes" / _key(source, wanted, "survey")
-    folder = publish(index, make, partial(_cured, source))
-    return Survey(wanted, np.load(folder / "sizes.npy", allow_pickle=False), _unreadable(folder))
+    with refusals(index):
+        folder = publish(index, make, partial(_cured, source), ["sizes.npy", "store.json"])
+        return Survey(wanted, np.load(folder / "sizes.npy", allow_pickle=False), _unreadable(folder))
 
 
 def find_near_copies(source: Source, progress: Progress | None = None) -> NearCopies | None:

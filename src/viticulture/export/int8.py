@@ -10,6 +10,7 @@ sixteen bits, which whole int8 overflows without a word.
 """
 
 import logging
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ..data.images import Images
+from ..disk import unfinished
 from ..errors import UserError
 from ..evaluation.subject import Subject
 from ..outputs import check_out
@@ -117,12 +119,14 @@ def to_int8(
 def _beside(path: Path) -> Iterator[Path]:
     """A folder for what is written for a moment, by onnxruntime too, on the disk where there must be room anyway."""
     usual = tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as folder:
-        tempfile.tempdir = folder
-        try:
-            yield Path(folder)
-        finally:
-            tempfile.tempdir = usual
+    folder = unfinished(path)
+    folder.mkdir()
+    tempfile.tempdir = str(folder)
+    try:
+        yield folder
+    finally:
+        tempfile.tempdir = usual
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _quantize(path: Path, images: Iterable[Tensor]) -> None:

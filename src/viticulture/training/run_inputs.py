@@ -7,6 +7,7 @@ from typing import Any
 
 from ..data.dataset import Dataset
 from ..data.dense.open import recognized
+from ..data.dense.source import DenseSource
 from ..data.open import is_there, open_source
 from ..data.sources.several import separated
 from ..data.sources.source import Source
@@ -47,11 +48,13 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
     """
     facts, names = run.read("run.json"), run.image_names
     data = "" if data is None else data
+    source: Source | DenseSource
     if facts["data"].get("given") is not None:
-        return load_dataset(for_method(recipe, given_again(run, data)), recipe, facts["seed"], names)
-    if isinstance(data, str) and not data:
-        data = last_place(run.path, facts["data"]["folder"]) or facts["data"]["source"]
-    source = open_for(recipe, data)
+        source = for_method(recipe, given_again(run, data))
+    else:
+        if isinstance(data, str) and not data:
+            data = last_place(run.path, facts["data"]["folder"]) or facts["data"]["source"]
+        source = open_for(recipe, data)
     dataset = load_dataset(source, recipe, facts["seed"], names)
     named = [*facts["data"].get("classes", dataset.classes)] == [*dataset.classes]
     if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamImages))):

@@ -248,7 +248,7 @@ class RunDir:
         try:
             with file_lock(self.path / "run.lock", wait=False):
                 return False
-        except OSError:
+        except (OSError, UserError):
             return True
 
     def unlock(self) -> None:

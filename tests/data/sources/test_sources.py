@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import sys
 import tarfile
@@ -345,6 +346,93 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
     assert source.names == ["a/1.png", "a/gone.png", "b/2.png"]
     with pytest.raises(Unreadable, match="no such file"):
         source.read(1)
+
+
+def linked(root: Path, *links: str) -> Path:
+    """Links below a folder: NAME->TARGET, which is relative to that folder."""
+    for link in links:
+        name, _, target = link.partition("->")
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(os.path.relpath(root / target, (root / name).parent))
+    return root
+
+
+SPLIT = tuple(f"data/train/{c}/{i}.png" for c in "ab" for i in (0, 1))
+POOL = ("pool/a/2.png", "pool/b/3.png", "pool/b/4.png")
+
+
+@pytest.mark.parametrize(
+    ("files", "links", "note"),
+    [
+        ((*SPLIT, *POOL), ("val->../pool", "test->../pool"), "3 of 3 test images are val images, .*test/a/2.png and "),
+        ((*SPLIT, *POOL), ("test->../pool", "val->test"), "3 of 3 test images are val images, .*test/a/2.png and val/"),
+        ((*SPLIT, *POOL, "data/test/c/5.png"), ("test/a->train/a",), "2 of 3 test images are train images, by links"),
+        ((*SPLIT, *POOL, "data/val/b/5.png"), ("val/b/6.png->train/b/1.png",), "1 of 2 val images are train images"),
+        (SPLIT, ("train/b/0-again.png->train/a/0.png",), "1 images are images of another class, .*a/0.png and train/b"),
+        ((*SPLIT, *POOL), ("train/a/x->../pool/a", "train/a/y->../pool/a"), "1 images are others of their own class"),
+    ],
+)
+def test_every_name_of_a_linked_folder_counts(
+    files: tuple[str, ...], links: tuple[str, ...], note: str, tmp_path: Path
+) -> None:
+    """Catches: a split or a class that vanishes for another of the same folder, by the order in which the disk lists
+    them; a leak that is not reported."""
+    write(tmp_path, *files)
+    source = open_source(linked(tmp_path / "data", *links))
+    assert re.search(note, "\n".join(source.notes)), source.notes
+    copied = open_source(shutil.copytree(tmp_path / "data", tmp_path / "copy"))
+    assert (source.names, source.classes, source.splits.keys()) == (copied.names, copied.classes, copied.splits.keys())
+    assert not any("link" in text for text in copied.notes)
+
+
+@pytest.mark.parametrize(
+    ("files", "links", "words"),
+    [
+        (SPLIT, ("test->train",), "every test image of data is a training image, by links .*test/a/0.png and train/a"),
+        (SPLIT, ("val->train", "test->train"), "every test image of data is a training image"),
+        (POOL, ("../data/train->../pool", "test->../pool"), "every test image of data is a training image"),
+        ((*SPLIT, *POOL), ("test->../pool", "val/a->train/a", "val/b->train/b"), "every val image of data is a train"),
+        (
+            (*SPLIT, "data/other/x"),
+            ("train/c->train/a",),
+            "folder of data is that of two classes.*train/a/0.png and tr",
+        ),
+        (("data/b/1.png", *POOL), ("c->../pool/b", "a->../pool/b"), "two classes, .* a/3.png and c/3.png are the same"),
+    ],
+)
+def test_links_that_would_test_on_training_images_are_refused(
+    files: tuple[str, ...], links: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    """Fails if a test measures what was learned, or one of two classes that are one folder is dropped."""
+    write(tmp_path, *files)
+    with pytest.raises(UserError, match=words):
+        open_source(linked(tmp_path / "data", *links))
+
+
+def test_hard_links_and_lists_leak_as_other_links_do(tmp_path: Path) -> None:
+    """Fails if a file that stands in two splits by a hard link, or in a list by two names, is not reported."""
+    root = write(tmp_path, "train/a/0.png", "train/b/1.png", "test/a/2.png")
+    (root / "test" / "b").mkdir()
+    os.link(root / "train" / "b" / "1.png", root / "test" / "b" / "1.png")
+    assert any("1 of 2 test images are train images, by links" in note for note in open_source(root).notes)
+    linked(root, "again->train")
+    (root / "list.csv").write_text(
+        "path,label,split\ntrain/a/0.png,a,train\nagain/b/1.png,b,train\ntrain/b/1.png,b,test"
+    )
+    with pytest.raises(UserError, match=r"every test image of list.csv is a training image"):
+        open_source(root / "list.csv")
+
+
+@pytest.mark.parametrize("count", [8, 40])
+def test_links_that_multiply_come_to_an_end(count: int, tmp_path: Path) -> None:
+    """Two links to the next folder in each: 2^count ways. Fails if all are walked, or a few are refused."""
+    write(tmp_path, f"{count}/x.png", *(f"{i}/" for i in range(count)))
+    linked(tmp_path, *(f"{i}/{side}->{i + 1}" for i in range(count) for side in "lr"))
+    if count < 10:
+        assert len(folders.scan(tmp_path / "0")[0]) == 2**count
+        return
+    with pytest.raises(UserError, match=r"links lead to .* in more than 10,000 ways; remove some"):
+        folders.scan(tmp_path / "0")
 
 
 def test_two_thousand_classes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ...cache import cache_folder, digest, publish
+from ...cache import cache_folder, digest, publish, refusals
 from ...errors import UserError, counted, some
 from ...parallel import Progress, in_parallel
 from .. import subsets
@@ -294,9 +294,11 @@ def _masked(
                 needed.append(sizes)
         np.save(folder / "needed.npy", np.stack(needed))
 
-    folder = publish(cache_folder() / "stores" / key, make)
-    kept = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
-    needed = np.load(folder / "needed.npy", allow_pickle=False)
+    folder = cache_folder() / "stores" / key
+    with refusals(folder):
+        publish(folder, make, holds=["pixels.npy", "needed.npy"])
+        kept = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
+        needed = np.load(folder / "needed.npy", allow_pickle=False)
     return Masked(torch.from_numpy(kept), torch.arange(len(rows)), original), needed
 
 

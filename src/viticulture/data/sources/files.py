@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from .source import Reader
+from .source import HERE, Reader
 
 SUFFIXES = frozenset(
     f".{ending}"
@@ -48,9 +48,11 @@ def open_file(path: str | Path) -> BinaryIO:
 
 
 def file_fingerprint(status: Callable[[], os.stat_result]) -> str:
-    """What changes when a file may have changed: its size in bytes, the time of its last change in nanoseconds."""
+    """Return what changes when a file may have changed: its size in bytes and the time of its last change, which a copy
+    may keep; then its inode and the time when that changed last, which nothing can set, so that files which exchange
+    their names, or are written anew and dated back, differ as well. Times in nanoseconds."""
     try:
         facts = status()
     except OSError:  # a dangling link; reading it will say so
         return MISSING
-    return f"{facts.st_size} {facts.st_mtime_ns}"
+    return f"{facts.st_size} {facts.st_mtime_ns}{HERE}{facts.st_ino} {facts.st_ctime_ns}"

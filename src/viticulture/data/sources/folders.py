@@ -14,6 +14,7 @@ from within the folder, are not read.
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -29,6 +30,7 @@ from . import hugging_face as hub
 from . import webdataset as shards
 from .files import FileReader, file_fingerprint, is_image
 from .labels import classify, rows_of, split_of
+from .links import with_links
 from .source import Reader, Source
 
 ARRAYS = ".npy"
@@ -39,6 +41,8 @@ LIST = re.compile(r"(.*[_-])?(train|val|valid|validation|test)([_-].*)?[.](csv|t
 
 OURS = (frozenset({"run.lock"}), frozenset({"run.json", "recipe.yaml"}), frozenset({"study.json", "study.yaml"}))
 """Files that together tell a folder of a run or of a study."""
+MOST_WAYS = 10_000
+"""By which a linked folder may be reached; links among folders multiply, two in each of 40 come to 10^12."""
 Place = tuple[str, ...]
 """A folder, by the names on its way."""
 
@@ -123,23 +127,27 @@ def images_among(files: Sequence[File]) -> list[File]:
 
 
 def by_name(files: Iterable[File]) -> dict[str, list[str]]:
-    """Paths of files by their names without folders."""
+    """Paths of files by their names without folders, sorted."""
     paths: dict[str, list[str]] = {}
-    for file in files:
-        paths.setdefault(file.path.rpartition("/")[2], []).append(file.path)
+    for path in sorted(file.path for file in files):
+        paths.setdefault(path.rpartition("/")[2], []).append(path)
     return paths
 
 
 def scan(root: Path) -> tuple[list[File], list[str], list[str]]:
-    """Every file and every folder below a folder, hidden ones left out; links are followed, once each. Apart from them
-    the folders that are runs or studies; nothing of these is listed, nor a folder that holds no images besides."""
+    """Every file and every folder below a folder, hidden ones left out; links are followed, but for those to a folder
+    that they lie in. Apart from them the folders that are runs or studies; nothing of these is listed, nor a folder
+    that holds no images besides.
+
+    Raises: UserError for a folder that cannot be read, or links whose ways multiply without end.
+    """
     files: list[File] = []
     folders: list[str] = []
     ours: list[str] = []
-    seen = {_place(root.stat())}
-    waiting = [("", str(root.resolve()))]
+    ways = Counter[tuple[int, int]]()  # to a folder, by links in folders that are linked themselves
+    waiting = [("", str(root.resolve()), frozenset({_place(root.stat())}), False)]
     while waiting:
-        relative, path = waiting.pop()
+        relative, path, around, linked = waiting.pop()
         entries = list(_entries(path))
         if relative and _is_ours(entries):
             ours.append(relative.rstrip("/"))
@@ -148,17 +156,19 @@ def scan(root: Path) -> tuple[list[File], list[str], list[str]]:
         for entry in entries:
             below = f"{relative}{entry.name}"
             if _is_folder(entry):
-                if entry.is_symlink():
-                    if (place := _place(entry.stat())) in seen:
-                        continue
-                    seen.add(place)
-                waiting.append((f"{below}/", entry.path))
+                place, link = _place(entry.stat()), entry.is_symlink()
+                if place in around:
+                    continue
+                ways[place] += link and linked
+                if ways[place] > MOST_WAYS:
+                    raise UserError(f"links lead to {entry.path} in more than {MOST_WAYS:,} ways; remove some")
+                waiting.append((f"{below}/", entry.path, around | {place}, link or linked))
             else:
                 files.append(File(below, file_fingerprint(entry.stat) if holds_image(below) else ""))
-    around = {str(parent) for folder in ours for parent in PurePosixPath(folder).parents}
-    if around:
-        others = [file.path for file in files if file.fingerprint] + [name for name in folders if name not in around]
-        emptied = {name for name in around if not any(other.startswith(f"{name}/") for other in others)}
+    holders = {str(parent) for folder in ours for parent in PurePosixPath(folder).parents}
+    if holders:
+        others = [file.path for file in files if file.fingerprint] + [name for name in folders if name not in holders]
+        emptied = {name for name in holders if not any(other.startswith(f"{name}/") for other in others)}
         folders = [name for name in folders if name not in emptied]
     return files, folders, ours
 
@@ -311,7 +321,7 @@ def _source(
         )
     lists = sorted(readable(other) for other in others if LIST.fullmatch(other.rpartition("/")[2]))
     beside = f"lists of splits lie beside the images ({some(lists, 3)}); to go by them, name one instead of the folder"
-    return Source(
+    source = Source(
         name=readable(path.name or str(path.resolve().name)),
         classes=layout.classes,
         labels=layout.labels,
@@ -323,6 +333,7 @@ def _source(
         notes=(*layout.notes, *([beside] if lists and not set(layout.splits) - {"train"} else [])),
         root=root,
     )
+    return with_links(source)
 
 
 def holds_image(path: str) -> bool:

@@ -18,12 +18,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from ...cache import digest
 from ...disk import is_left_behind, matching
 from ...errors import UserError, shortened, some
 from ...text import readable
-from .files import open_file
+from .files import file_fingerprint, open_file
 from .labels import classify, rows_of, split_of, without_label
-from .source import Reader, Source
+from .source import HERE, Reader, Source
 from .table import cell_word, cell_words
 
 _NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.,-]+)?")
@@ -127,20 +128,24 @@ def _answers(address: str) -> bool:
 def open_local(path: Path) -> Source:
     """Open Parquet or Arrow files on this machine as Hugging Face's library reads them."""
     datasets = _library(str(path))
+    files = [path] if path.is_file() else [file for file in matching(path, "**/*") if file.is_file()]
+    mark = digest(f"{file}{HERE}{file_fingerprint(file.stat)}" for file in files)
+    # The library knows its own tables of a file by the file's path and time alone, so those of each state lie apart.
+    cache = str(Path(datasets.config.HF_DATASETS_CACHE, mark))
     try:
         if path.is_file():
-            loaded = datasets.load_dataset("parquet", data_files=str(path))
+            loaded = datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)
         elif (path / "state.json").exists() or (path / "dataset_dict.json").exists():
             loaded = datasets.load_from_disk(str(path))
         else:
             _check_left_behind(path)
-            loaded = datasets.load_dataset(str(path))
+            loaded = datasets.load_dataset(str(path), cache_dir=cache)
             _check_names(matching(path, "**/*.parquet"))
     except UserError:
         raise
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise UserError(f"{path} cannot be read as a Hugging Face data set: {error}") from error
-    return _source(path.name, loaded)
+    return _source(path.name, loaded, mark)
 
 
 def _check_left_behind(path: Path) -> None:
@@ -179,7 +184,8 @@ def _library(name: str) -> Any:
     return datasets
 
 
-def _source(name: str, loaded: Any) -> Source:
+def _source(name: str, loaded: Any, mark: str = "") -> Source:
+    """A source of what the library loaded; `mark` changes with the files on this machine that it came from."""
     datasets = _library(name)
     tables = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
     parts = {key: split_of(key) for key in tables}
@@ -199,7 +205,7 @@ def _source(name: str, loaded: Any) -> Source:
     ]
     rows = [(kind, i) for kind, table in used.items() for i in range(len(table))]
     names = [f"{kind}/{i}" for kind, i in rows]
-    fingerprints = [f"{used[kind]._fingerprint}/{i}" for kind, i in rows]
+    fingerprints = [f"{used[kind]._fingerprint}/{i}{HERE}{mark}" for kind, i in rows]
     splits = rows_of([kind for kind, _ in rows])
     unused = [key for key, kind in parts.items() if kind is None]
     if unused:

@@ -12,6 +12,7 @@ from ...errors import UserError, counted, shortened, some
 from ...text import on_disk, readable
 from .files import MISSING, FileReader, file_fingerprint
 from .labels import alike, classify, rows_of, without_label
+from .links import with_links
 from .places import Places, is_inside
 from .source import Source
 
@@ -76,7 +77,7 @@ def from_list(
     if named:
         note = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
         notes += [note, *alike(named, "groups")]
-    return Source(
+    source = Source(
         name=readable(Path(what).name if name is None else name),
         classes=classes,
         labels=labels,
@@ -89,6 +90,7 @@ def from_list(
         groups=groups if named else None,
         unlabeled=without_label([image.label for image in images]),
     )
+    return with_links(source)
 
 
 def _checked(what: str, image: Listed) -> Listed:

@@ -31,6 +31,12 @@ def is_inside(path: str) -> bool:
     return not path.startswith("/") and os.path.normpath(path).partition("/")[0] != ".."
 
 
+def _without_links(root: Path, paths: list[str]) -> list[str]:
+    """Return the first of several paths below a folder where links make them one file, else all of them."""
+    one = len(paths) > 1 and all((root / paths[0]).samefile(root / path) for path in paths[1:])
+    return paths[:1] if one else paths
+
+
 class Places:
     """The images below a folder, by what a list calls them.
 
@@ -131,7 +137,7 @@ class Places:
             or [path for path in fits if f"/{path}".endswith(f"/{end}")]
             or fits
         )
-        if len(best) > 1:
+        if len(best := _without_links(self.root, best)) > 1:
             raise UserError(f"{self._says(named)} there are several: {some(best, 3)}; name it by its path")
         if moved and self._moved.setdefault(best[0], named) != named:
             raise UserError(f"{self._says(named)} {self._moved[best[0]]!r}, and of both there is {best[0]} alone")

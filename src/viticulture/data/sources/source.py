@@ -17,6 +17,14 @@ from .. import decode
 from ..channels import RGB, PixelFormat
 from ..fit import Fit
 
+HERE = "\0"
+"""Separates what a copy of a file keeps of its fingerprint from what it does not."""
+
+
+def portable(fingerprint: str) -> str:
+    """Return the part of a fingerprint that a faithful copy of the file has as well."""
+    return fingerprint.partition(HERE)[0]
+
 
 class Reader(ABC):
     """Where a source's images are. Picklable, and safe to use from several threads at once."""
@@ -38,8 +46,9 @@ class Source:
         names: N different names that a person recognizes and that can be printed: paths relative to the data.
         splits: "train", "val", "test" -> int64 positions, disjoint: what the data itself declares. Data without splits
             has all its images under "train".
-        fingerprints: N marks that change when the image of that name may have changed: size and time of a file,
-            checksum of a zip's member, digest of pixels in memory.
+        fingerprints: N marks that change when the image of that name may have changed: what `file_fingerprint` returns
+            for a file, checksum of a zip's member, digest of pixels in memory. What is behind `HERE` in one holds on
+            this machine alone.
         reader: reads image i.
         ignored: files among the images that are none.
         notes: what a person should know about how the data was read.
@@ -108,9 +117,11 @@ class Source:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that change with anything of the source: files, labels, classes, splits."""
+        """32 hexadecimal digits that change with anything of the source: files, labels, classes, splits. Faithful
+        copies of the files leave them as they are."""
+        marks = map(portable, self.fingerprints)
         splits = [f"{key}={digest(map(str, rows.tolist()))}" for key, rows in sorted(self.splits.items())]
-        parts = (self.classes, map(str, self.labels.tolist()), (self.root,), self.names, self.fingerprints, splits)
+        parts = (self.classes, map(str, self.labels.tolist()), (self.root,), self.names, marks, splits)
         groups = [] if self.groups is None else [map(str, self.groups.tolist())]
         return digest(digest(part) for part in (*parts, *groups))
 

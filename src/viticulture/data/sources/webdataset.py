@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from ...cache import cache_folder, digest, publish
+from ...cache import cache_folder, digest, publish, refusals
 from ...disk import is_left_behind, matching
 from ...errors import UserError, counted, shortened, some
 from ...text import readable
@@ -85,8 +85,10 @@ def open_shards(data: str | Path, arrange: Arrange) -> Source:
     def make(folder: Path) -> None:
         (folder / "index.json").write_text(json.dumps([_index(path) for path in paths]), "utf-8")
 
-    folder = publish(cache_folder() / "indexes" / digest([_VERSION, *states]), make)
-    index = json.loads((folder / "index.json").read_text("utf-8"))
+    folder = cache_folder() / "indexes" / digest([_VERSION, *states])
+    with refusals(folder):
+        publish(folder, make, holds=["index.json"])
+        index = json.loads((folder / "index.json").read_text("utf-8"))
     name = readable(root.name if len(paths) > 1 else paths[0].name)
     tars = _Tars(name, root, paths, shown, kinds, marks, index)
     return _of_folders(tars, arrange) or _of_samples(tars)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...cache import cache_folder, digest, publish
+from ...cache import cache_folder, digest, publish, refusals
 from ...parallel import in_parallel
 from .corrupt import corrupt
 from .strengths import CORRUPTIONS, SEVERITIES
@@ -67,8 +67,10 @@ def corrupted(views: Views, corruption: str, severity: int, budget: int) -> Batc
         return _made(views, corruption, severity)
 
     key = digest([_VERSION, str(SEED), views.content, corruption, str(severity)])
-    folder = publish(stores / key, lambda folder: _fill(folder / "pixels.npy", views, corruption, severity))
-    kept: Tensor = torch.from_numpy(np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False))
+    folder = stores / key
+    with refusals(folder):
+        publish(folder, lambda made: _fill(made / "pixels.npy", views, corruption, severity), holds=["pixels.npy"])
+        kept: Tensor = torch.from_numpy(np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False))
     return zip(torch.split(kept, BATCH), torch.split(views.labels, BATCH), strict=True)
 
 
