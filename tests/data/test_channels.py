@@ -408,7 +408,7 @@ def test_a_store_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path
 
     Fails if channels are mixed up between memory layouts, or the store of another number of channels is taken.
     """
-    images = {f"{name}/{i}.npy": noise(12, 10, channels, seed=i) for i in range(6) for name in "ab"}
+    images = {f"{name}/{i}.npy": noise(12, 10, channels, seed=i + 6 * (name == "b")) for i in range(6) for name in "ab"}
     root = folder_of(tmp_path / "data", images)
     settings = ImageSettings(image_size=8, store_size=12, normalize="dataset", channels=channels, fit="pad")
     stored = prepare(str(root), image_settings=settings)

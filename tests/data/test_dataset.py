@@ -556,3 +556,92 @@ def test_a_store_is_shared_by_fractions_and_seeds() -> None:
         prepare(given, Selection(fraction=0.2, split_seed=seed), seed=seed, progress=lambda *at: told.append(at))
     assert told == []
     assert store.build(given, 8).pixels.shape == (120, 3, 8, 8)
+
+
+def scene_of(seed: int) -> np.ndarray:
+    """[48, 48, 3] smooth shapes."""
+    noise = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(noise).resize((48, 48), Image.Resampling.BICUBIC))
+
+
+def with_bursts(root: Path, split: str = "") -> Path:
+    """Two classes of 20 scenes, each photographed twice; where a split is named, in it and in train in turn."""
+    for c in range(2):
+        for i in range(40):
+            place = root / (("train", split)[i % 2] if split else "") / f"class {c}" / f"{i:02}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(scene_of(100 * c + i // 2) // 2 + 60 + i % 2).save(place)
+    return root
+
+
+def scenes(names: list[str]) -> set[tuple[str, int]]:
+    return {(Path(name).parent.name, int(Path(name).stem) // 2) for name in names}
+
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_drawn_splits_keep_near_copies_on_one_side(tmp_path: Path, size: int) -> None:
+    """Catches: a scene in train and in test; other images held out for other sizes of the network's input, so that a
+    student is tested on what its teacher learned; splits that a resumed run draws anew."""
+    root, settings = with_bursts(tmp_path / "set"), ImageSettings(image_size=size, store_size=size)
+    data = prepare(root, image_settings=settings)
+    train, val, test = (scenes(data.split_names[split]) for split in ("train", "val", "test"))
+    assert not train & val | train & test | val & test
+    assert [len(data.split_names[split]) for split in ("train", "val", "test")] == [60, 4, 16]
+    assert data.near_copies == {}
+    assert data.split_names == prepare(root, image_settings=ImageSettings(image_size=24, store_size=24)).split_names
+    apart = prepare(root, Selection(near_copies="ignore"), settings)
+    assert scenes(apart.split_names["train"]) & scenes(apart.split_names["test"])
+    again = prepare(root, image_settings=settings, remembered=apart.split_names)
+    assert again.split_names == apart.split_names
+    folds = [prepare(root, Selection(folds=4, fold=fold), settings).split_names for fold in range(4)]
+    assert not any(scenes(each["train"]) & scenes(each["test"]) for each in folds)
+
+
+def test_without_near_copies_splits_are_what_they_were(tmp_path: Path) -> None:
+    """Catches: another split for the same seed of data in which nothing resembles anything."""
+    for i in range(60):
+        place = tmp_path / "set" / "ab"[i % 2] / f"{i}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(scene_of(i)).save(place)
+    for selection in (Selection(), Selection(split_seed=3, test_fraction=0.4), Selection(folds=3)):
+        ignored = dataclasses.replace(selection, near_copies="ignore")
+        assert prepare(tmp_path / "set", selection).split_names == prepare(tmp_path / "set", ignored).split_names
+
+
+def test_near_copies_in_the_datas_own_splits_are_reported_and_can_be_left_out(tmp_path: Path) -> None:
+    """Catches: silence; a held-out image taken away, so that results are of other images than before; a class that
+    loses all its images in silence; a copy reported whose twin is not among the images that are trained on."""
+    root = with_bursts(tmp_path / "set", "test")
+    for name in ("class 0/37.png", "class 0/39.png", "class 1/35.png"):
+        (root / "test" / name).unlink()
+    data = prepare(root, Selection(val_fraction=0))
+    assert data.near_copies == {"test": data.split_names["test"]}
+    assert any("37 of 37 test images have near-copies among the training images" in note for note in data.warnings)
+    left = prepare(root, Selection(val_fraction=0, near_copies="leave_out"))
+    assert left.split_names["test"] == data.split_names["test"]
+    assert left.split_names["train"] == [f"train/class {c}/{i}.png" for c, i in ((0, 36), (0, 38), (1, 34))]
+    assert left.near_copies == {}
+    assert any("left out 37 training images" in note for note in left.warnings)
+    few = prepare(root, Selection(val_fraction=0, per_class=5))
+    assert len(few.near_copies["test"]) in range(7, 11)
+    (root / "train" / "class 1" / "34.png").unlink()
+    with pytest.raises(UserError, match="would leave no training image of class 1"):
+        prepare(root, Selection(val_fraction=0, near_copies="leave_out"))
+
+
+def test_where_near_copies_are_not_looked_for_this_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streamed images and too many of them; small ones have copies where all pixels are equal. Catches: silence."""
+    root, small = with_bursts(tmp_path / "set", "test"), tmp_path / "small" / "a"
+    streamed = prepare(root, image_settings=ImageSettings(image_size=16, store_size=16, stream=True))
+    assert any("near-copies are not looked for among streamed images" in note for note in streamed.warnings)
+    monkeypatch.setattr(store, "MAX_IMAGES", 10)
+    assert prepare(root).near_copies == {}
+    monkeypatch.undo()
+    for place in (small, small.with_name("b")):
+        place.mkdir(parents=True)
+        for i in range(20):
+            pixels = noise(1, 8, 8, i // 2)[0] if place == small else noise(1, 8, 8, 100 + i)[0]
+            Image.fromarray(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels).save(place / f"{i:02}.png")
+    names = prepare(small.parent, Selection(val_fraction=0)).split_names
+    twins = [{int(Path(name).stem) // 2 for name in names[split] if name.startswith("a")} for split in names]
+    assert not twins[0] & twins[1]

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from sklearn.model_selection import StratifiedGroupKFold
 
-from viticulture.data.folds import deal
+from viticulture.data.folds import deal, folds_of
 from viticulture.data.open import open_source
 from viticulture.data.sources.several import separated
 from viticulture.data.sources.source import Source
@@ -194,3 +194,19 @@ def test_folds_and_groups_divide_images_of_several_labels(tmp_path: Path) -> Non
     assert sorted(np.concatenate([one["test"] for one in chosen(bare, 5)]).tolist()) == list(range(160))
     with pytest.raises(UserError, match="21 folds need 21 groups of every class: rare has 10"):
         chosen(source, 21)
+
+
+def test_near_copies_lie_in_one_fold_and_never_refuse_one(tmp_path: Path) -> None:
+    """Bursts of four, and a class that is one video. Catches: a burst in two folds, a fold without a class, a refusal
+    for too few groups, frames of a video dealt one by one."""
+    lines = ["ab"[i // 60] for i in range(120)]
+    source = listed(tmp_path / "set", "path,label", lines)
+    rows, copies = np.arange(120), np.concatenate([np.arange(60) // 4, np.full(60, 99)])
+    fold = folds_of(source, rows, 5, 0, copies)
+    assert all(len(set(fold[start : start + 4])) == 1 for start in range(0, 60, 4))
+    assert [np.bincount(fold[source.labels == c]).tolist() for c in (0, 1)] == [[12] * 5] * 2
+    assert (np.diff(fold[60:]) != 0).sum() == 4, "five runs"
+    few = folds_of(source, np.array([0, 1, 2, 3, 4, 60, 61, 62, 63, 64]), 5, 0, np.array([0] * 5 + [-1] * 5))
+    assert sorted(few[:5].tolist()) == [0, 1, 2, 3, 4]
+    none = np.full(120, -1)
+    assert folds_of(source, rows, 5, 0, none).tolist() == folds_of(source, rows, 5, 0).tolist()

@@ -123,6 +123,10 @@ def test_data_says_what_train_will_do_and_what_to_look_at(root: Path, capsys: py
     assert "classes are uneven: a has 26 images, b 2" in said
     assert "--data.sampling balanced" in said
     assert "look the same" in said
+    assert main(["data", str(root), "--out", str(root.parent / "pairs.csv")]) == 0
+    header, *pairs = (root.parent / "pairs.csv").read_text("utf-8").splitlines()
+    assert header == "first,second,first_split,second_split,first_class,second_class"
+    assert pairs == ["test/a/copy.png,train/a/3.png,test,train,a,a"]
 
 
 def test_lists_beside_the_images_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,3 +103,49 @@ def test_nothing_from_nothing() -> None:
     none = np.empty(0, dtype=np.int64)
     assert [len(part) for part in holdout(none, 0.2, 0)] == [0, 0]
     assert len(fraction_of_each(none, 0.2, 0)) == len(count_of_each(none, 2, 0)) == len(bootstrapping(none, 0.2)) == 0
+
+
+def bursts(classes: int, count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and near-copies of so many bursts of each class."""
+    labels = np.repeat(np.arange(classes), count * length)
+    return labels, np.repeat(np.arange(classes * count), length)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_near_copies_are_held_out_together_and_every_class_gives_as_many_images(seed: int) -> None:
+    """Pairs, triples and single images of four classes, some pairs across two of them. Catches: a pair on two sides, a
+    class that gives more or fewer images for it, other images held out where there are no near-copies."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(0, 4, 200)
+    copies = np.full(200, -1)
+    chosen = draw.permutation(200)[:75].reshape(25, 3)
+    for number, rows in enumerate(chosen):
+        copies[rows[: 2 + number % 2]] = number
+    plain, held = holdout(labels, 0.2, seed)[1], holdout(labels, 0.2, seed, copies)[1]
+    assert np.bincount(labels[held], minlength=4).tolist() == np.bincount(labels[plain], minlength=4).tolist()
+    stay = np.setdiff1d(np.arange(200), held)
+    assert not set(copies[held]) & set(copies[stay]) - {-1}
+    assert (copies[held] >= 0).any()
+    assert holdout(labels, 0.2, seed, np.full(200, -1))[1].tolist() == plain.tolist()
+    alone = np.isin(held, plain) & (copies[held] < 0)
+    assert alone.sum() >= len(held) // 2  # most of the choice is what it was
+
+
+def test_classes_of_long_bursts_hold_one_out_whole() -> None:
+    """Three bursts of ten images a class, of which a fifth is six. Catches: no test at all, a burst on two sides."""
+    labels, copies = bursts(classes=3, count=3, length=10)
+    held = holdout(labels, 0.2, 0, copies)[1]
+    assert np.bincount(labels[held]).tolist() == [10, 10, 10]
+    assert len(set(copies[held])) == 3
+
+
+def test_a_class_that_is_one_video_holds_out_one_run_of_it() -> None:
+    """Catches: a class without a test image, frames held out here and there, each between two that teach; a class that
+    loses all its images to another's video."""
+    labels, copies = bursts(classes=4, count=1, length=72)
+    for copy in (copies, np.zeros_like(copies)):
+        for seed in range(5):
+            held = holdout(labels, 0.2, seed, copy)[1]
+            assert set(np.bincount(labels[held]).tolist()) <= {14, 15}
+            assert sum(np.diff(held) > 1) == 3, "a run of each class"
+    assert len({tuple(holdout(labels, 0.2, seed, copies)[1].tolist()) for seed in range(5)}) > 1

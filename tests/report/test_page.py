@@ -3,9 +3,11 @@
 
 import base64
 import hashlib
+import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import torch
 
 from untrained import untrained
 from viticulture.analysis.galleries import Gallery
-from viticulture.evaluation.accuracy import Evaluation, Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import Evaluation, Predictions, WithoutCopies, evaluate_predictions
 from viticulture.models.weights.files import load, save
 from viticulture.report.charts.chart import Series, row_chart
 from viticulture.report.document import Section, table
@@ -275,6 +277,23 @@ def test_the_page_begins_with_what_was_found_beside_what_takes_no_training() -> 
     ]
     assert 'class="middle">best</text>' in chart
     assert "refresh" not in page
+
+
+def test_the_page_begins_with_what_is_left_without_near_copies() -> None:
+    """Catches: a page that is silent, one that measures on no image."""
+    found = evaluation(["a", "b"], 40)
+    for rest, words in (
+        (
+            WithoutCopies(1, 0.75, (0.5, 0.875)),
+            "1 of 40 test images has near-copies among the training images; without",
+        ),
+        (WithoutCopies(40, None, None), "40 of 40 test images have near-copies among the training images; no others"),
+    ):
+        answered = replace(found, without_copies=rest)
+        page = render(RunPage("t", "s", evaluations=[Evaluated("best", "test", answered)]))
+        assert words in page[: page.index("Parameters")]
+        assert "without near-copies" in page
+        assert Evaluation.from_dict(json.loads(json.dumps(answered.to_dict()))).without_copies == rest
 
 
 def test_means_over_epochs_are_drawn_in_place_of_single_batches() -> None:

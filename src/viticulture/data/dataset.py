@@ -108,7 +108,7 @@ def prepare(
         store.refuse(source, source.damaged, len(source))
     if labeled:
         check_classes(source, np.arange(len(source)))
-    copies = None if remembered else find_copies(source, selection, progress)
+    copies = None if remembered else _copies(source, selection, image_settings, progress)
     splits, notes = (recall(source, remembered), []) if remembered else select(source, selection, seed, labeled, copies)
     if labeled:
         check_classes(source, splits["train"])
@@ -125,7 +125,7 @@ def prepare(
     notes += [f"no {kind} image can be read, so the run has no {kind}" for kind in lost]
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
-    near = _near(source, read.splits, copies)
+    near = _near(source, read.splits, copies) if copies is not None else {} if remembered else None
     warnings = (*source.notes, *notes, *remarks(source, read.splits, read.held, selection, skipped, labeled, near))
     marks = _marks(source, read, anywhere=True)
     fingerprint = _fingerprint(source, marks)
@@ -145,22 +145,23 @@ def prepare(
         fingerprint=_fingerprint(source, _marks(source, read, anywhere=False)) if read.held is None else fingerprint,
         portable=fingerprint,
         contents={kind: digest(mark) for kind, mark in marks.items()},
-        near_copies=near,
+        near_copies=near or {},
     )
 
 
-def find_copies(source: Source, selection: Selection, progress: Progress | None) -> NearCopies | None:
-    """The near-copies among a source's images, where images are held out and near-copies are not ignored."""
-    drawn = selection.val_fraction or selection.test_fraction or selection.folds
-    if selection.near_copies == "ignore" or not (source.splits.keys() - {"train"} or (drawn and source.classes)):
+def _copies(
+    source: Source, selection: Selection, image_settings: ImageSettings, progress: Progress | None
+) -> NearCopies | None:
+    """The near-copies among a source's images, where some are held out; None where they are not looked for: of images
+    that are to be streamed none is opened beforehand."""
+    drawn = bool(source.classes) and (selection.val_fraction or selection.test_fraction or selection.folds)
+    if selection.near_copies == "ignore" or image_settings.stream or not (drawn or source.splits.keys() - {"train"}):
         return None
     return store.find_near_copies(source, progress)
 
 
-def _near(source: Source, splits: Splits, copies: NearCopies | None) -> dict[str, list[str]]:
+def _near(source: Source, splits: Splits, copies: NearCopies) -> dict[str, list[str]]:
     """As `Dataset.near_copies`."""
-    if copies is None:
-        return {}
     held = {kind: rows[copies.among(rows, splits["train"])] for kind, rows in splits.items() if kind != "train"}
     return {kind: [source.names[i] for i in rows] for kind, rows in held.items() if len(rows)}
 

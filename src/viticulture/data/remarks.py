@@ -29,7 +29,7 @@ def remarks(
     selection: Selection,
     skipped: Mapping[str, str],
     labeled: bool,
-    near: Mapping[str, Sequence[str]],
+    near: Mapping[str, Sequence[str]] | None,
 ) -> list[str]:
     """What a person should know, a sentence each.
 
@@ -40,7 +40,8 @@ def remarks(
         selection: which images are used, and how.
         skipped: names of images that cannot be read, and why.
         labeled: whether labels are learnt from.
-        near: val, test -> names of images that have near-copies among the training images.
+        near: val, test -> names of images that have near-copies among the training images;
+            None where they were not looked for.
     """
     sentences = []
     if skipped:
@@ -55,15 +56,15 @@ def remarks(
             first, second = (source.names[i] for i in same[0])
             images = counted(len(same), f"{kind} image")
             sentences.append(f"{images}, pixel by pixel the same as training images: such as {second} and {first}")
-        if len(names := near.get(kind, ())) > len(same):
+        if len(names := (near or {}).get(kind, ())) > len(same):
             sentences.append(
                 f"{len(names):,} of {counted(len(splits[kind]), f'{kind} image')} have near-copies among the training "
                 f"images, such as {names[0]}; --data.near_copies leave_out trains without these"
             )
-    if selection.near_copies != "ignore" and len(splits) > 1 and len(source) > MAX_IMAGES:
+    if near is None and selection.near_copies != "ignore" and len(splits) > 1:
+        why = "streamed images" if len(source) <= MAX_IMAGES else f"more than {MAX_IMAGES:,} images"
         sentences.append(
-            f"near-copies are not looked for among more than {MAX_IMAGES:,} images, and there are {len(source):,}: "
-            "held-out images may have some among the training images"
+            f"near-copies are not looked for among {why}: held-out images may have some among the training images"
         )
     counts = subsets.count_by_class(source.labels[splits["train"]], len(source.classes))
     if is_uneven(counts):

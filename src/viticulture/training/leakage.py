@@ -26,15 +26,17 @@ def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) ->
     """
     remarks = []
     for key, run in _runs(recipe.values, set()):
-        names = run.read("split.json").get("names")
-        if not isinstance(names, Mapping) or _origin(run.read("run.json")["data"]) != _origin(about):
+        names, facts = run.read("split.json").get("names"), run.read("run.json")
+        if not isinstance(names, Mapping) or _origin(facts["data"]) != _origin(about):
             continue
         learned = set(names.get("train", ()))
         shared = {split: len(learned.intersection(names)) for split, names in dataset.split_names.items()}
         if shared.get("test"):
+            knows = "near_copies" in facts.get("settings", {}).get("data", {})  # earlier versions divided near-copies
+            how = "its data.* keys" if knows else "its data.* keys and data.near_copies ignore"
             raise UserError(
                 f"{key}: {run.path} learned from {shared['test']:,} of the {len(dataset.split_names['test']):,} images "
-                "that this training would be tested on; divide the images as that run did (its data.* keys; where "
+                f"that this training would be tested on; divide the images as that run did ({how}; where "
                 "images came to them since, by test/CLASS or a column `split`), or take weights that do not know them"
             )
         if shared.get("val"):

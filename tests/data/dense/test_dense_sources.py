@@ -1011,3 +1011,31 @@ def test_a_fingerprint_changes_with_a_box_and_a_pixel(tmp_path: Path) -> None:
     before = prepared(masks, "pixels").fingerprint
     Image.new("L", (80, 64), 1).save(masks / "val" / "masks" / "003.png")
     assert prepared(masks, "pixels").fingerprint != before
+
+
+def test_near_copies_of_scenes_are_held_out_together_and_reported(tmp_path: Path) -> None:
+    """Masks in a train folder, each scene twice; then given splits that share a scene. Catches: frames of one scene in
+    train and in test, and silence about those of given splits."""
+    root = mask_folder(tmp_path / "set", {"train": 12}, size=(64, 80))
+    scenes = {seed: coarse(seed) for seed in range(12)}
+    for seed, pixels in scenes.items():
+        for name, change in ((f"{seed:03}.png", 0), (f"{seed:03}b.png", 2)):
+            Image.fromarray(pixels + np.uint8(change)).save(root / "train" / "images" / name)
+            if change:
+                mask = root / "train" / "masks" / name
+                shutil.copy(mask.with_name(f"{seed:03}.png"), mask)
+    names = prepared(root, "pixels").split_names
+    parts = [{Path(name).stem[:3] for name in names[split]} for split in ("train", "val", "test")]
+    assert all(parts)
+    assert sum(map(len, parts)) == 12
+    given = mask_folder(tmp_path / "given", {"train": 4, "test": 2}, size=(64, 80))
+    for place in ("train/images/001.png", "test/images/004.png"):
+        Image.fromarray(scenes[0]).save(given / place)
+    dataset = prepared(given, "pixels")
+    assert [Path(name).name for name in dataset.near_copies["test"]] == ["004.png"]
+
+
+def coarse(seed: int) -> np.ndarray:
+    """[64, 80, 3] smooth shapes of levels 60 to 187."""
+    few = Image.fromarray(np.random.default_rng(seed).integers(0, 128, (5, 6, 3), dtype=np.uint8))
+    return np.asarray(few.resize((80, 64), Image.Resampling.BICUBIC)).clip(0, 127) + np.uint8(60)

@@ -72,9 +72,8 @@ def prepare_dense(
     if masks:
         check_outlines()
     source = _kept(source, pictures)
-    images = (
-        source.images if remembered else dataclasses.replace(source.images, splits=_splits(source, selection, progress))
-    )
+    splits = source.images.splits if remembered else _splits(source, selection, pictures, progress)
+    images = dataclasses.replace(source.images, splits=splits)
     held_out = dataclasses.replace(selection, train_on="train", test_on="test")  # that is done
     dataset = prepare(images, held_out, pictures, seed, progress, remembered, labeled=False)
     numbers = {name: i for i, name in enumerate(images.names)}
@@ -184,9 +183,12 @@ def _renumbered(source: DenseSource, numbers: list[int], classes: tuple[str, ...
     return dataclasses.replace(source, classes=classes, values=values)
 
 
-def _splits(source: DenseSource, selection: Selection, progress: Progress | None) -> dict[str, np.ndarray]:
+def _splits(
+    source: DenseSource, selection: Selection, pictures: ImageSettings, progress: Progress | None
+) -> dict[str, np.ndarray]:
     """The source's own splits, used as is asked for, and what is held out where it declares none."""
-    copies = None if selection.near_copies == "ignore" else find_near_copies(source.images, progress)
+    ignored = selection.near_copies == "ignore" or pictures.stream
+    copies = None if ignored else find_near_copies(source.images, progress)
     groups = groups_of(copies, selection)
     splits = dict(source.images.splits)
     if selection.test_on == "none":
