@@ -156,7 +156,7 @@ def _chosen(wish: Wish, base: Recipe, tried: Measurements, left: Callable[[], fl
     ladder = recipes.ladder(base, wish.overrides, wish.named, tried.side)
 
     def pace(rung: Rung) -> Pace:
-        return recipes.watched(wish.overrides, *tried.fastest(of_rung(rung), tried.guessed))[1]
+        return recipes.watched(wish.overrides, *tried.fastest(of_rung(rung)))[1]
 
     return of_rung(climb(ladder, left, pace, lambda rung: tried.macs(of_rung(rung))))
 
@@ -168,10 +168,7 @@ def _stages(
     known: dict[tuple[Kind, bool], Pace] = {}
     made: dict[Kind, Recipe] = {}
 
-    def on_images(recipe: Recipe) -> Pace:
-        return tried.pace(recipe, dataset)
-
-    student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, on_images))
+    student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, dataset))
     student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
@@ -181,10 +178,10 @@ def _stages(
             if kind == "mae":
                 mae = recipes.of_mae(recipe)
                 images = load_dataset(tried.source, mae, wish.seed)
-                made[kind], known[kind, taught] = tried.fastest(mae, lambda recipe: tried.pace(recipe, images))
+                made[kind], known[kind, taught] = tried.fastest(mae, images)
             elif kind == "teacher":
                 cnn = recipes.of_teacher(recipe, default, teacher(steps))
-                made[kind], known[kind, taught] = recipes.watched(wish.overrides, *tried.fastest(cnn, on_images))
+                made[kind], known[kind, taught] = recipes.watched(wish.overrides, *tried.fastest(cnn, dataset))
             else:
                 double = tried.double(made["teacher"], dataset)
                 known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)
