@@ -205,6 +205,14 @@ def test_every_stage_takes_the_precision_that_is_faster_there(
         assert [stage.epochs for stage in stages[1]] == [stage.epochs for stage in stages[0]]
 
 
+def test_a_budget_of_a_named_cnn_leaves_out_the_default_patch_size(tmp_path: Path) -> None:
+    """Catches: a budget refused for a key that nobody gave, or spent without a word of it."""
+    overrides = {"student.name": "resnet10t", "student.options": {}}
+    (stage,) = planned(tmp_path / "run", overrides=overrides, search=False).stages
+    assert stage.values["student"]["patch_size"] is None
+    assert any("patch_size 2 of default/digits is left out" in remark for remark in stage.remarks)
+
+
 @pytest.mark.parametrize(
     ("found", "words"),
     [

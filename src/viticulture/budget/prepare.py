@@ -27,7 +27,7 @@ from ..disk import file_lock, unwritable
 from ..errors import UserError
 from ..parallel import Progress
 from ..study.plan.pace import Pace
-from ..training.data import default_recipe, for_method, load_dataset, open_for, open_labeled
+from ..training.data import default_recipe, for_method, load_dataset, open_for, open_labeled, resolve_default
 from ..training.leakage import check_leakage
 from ..training.recipe import Recipe, read, resolve
 from ..training.references import check_outlast, from_anywhere
@@ -98,7 +98,7 @@ def make_plan(
     else:
         labeled = open_labeled(wish.data)
         default = default_recipe(labeled)
-        base = base or resolve(default, read(default), wish.overrides)
+        base = base or resolve_default(default, wish.overrides)
         base = recipes.asked_once(base, wish.overrides)
         learnt = for_method(base, labeled)
     recipes.check(base, wish.overrides)
