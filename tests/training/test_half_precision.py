@@ -289,7 +289,7 @@ def test_a_training_on_wrong_gradients_is_refused(monkeypatch: pytest.MonkeyPatc
     """Where a precision is named, too; coarse ones are said. Catches: a training on noise without a word."""
     if not filled():
         pytest.skip("memory is filled by glibc alone")
-    words = {"train.epochs": 1, "schedule.warmup_epochs": 0, "data.per_class": 4}
+    words: dict[str, Any] = {"train.epochs": 1, "schedule.warmup_epochs": 0, "data.per_class": 4}
     words |= {"engine.precision": "bf16-mixed", "engine.device": "cpu"}
     faulty(monkeypatch, Unwritten)
     with pytest.raises(UserError, match=r"must compute the same gradients twice.*--engine.precision 32"):

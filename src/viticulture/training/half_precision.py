@@ -13,7 +13,7 @@ training's own step twice, in memory that is filled differently, and once in flo
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch.plugins import MixedPrecision, Precision
@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..data.dataset import Dataset
 from ..errors import UserError
+from ..guides.guide import Guide
 from ..methods.method import Course
 from ..models.students import count
 from ..text import tell
@@ -80,19 +81,17 @@ def reads_padding_alone(
     if padding == "valid":
         return False
     kernel = weight.shape[2:]
-    steps, gaps = _each(stride, len(kernel)), _each(dilation, len(kernel))
+    pixels, steps, gaps = input.shape[-len(kernel) :], _each(stride, kernel), _each(dilation, kernel)
     spans = [gap * (taps - 1) for gap, taps in zip(gaps, kernel, strict=True)]
-    if isinstance(padding, str):  # "same"
-        before, around = [span // 2 for span in spans], spans
+    if padding == "same":
+        before, both = [span // 2 for span in spans], spans
     else:
-        before = _each(padding, len(kernel))
-        around = [2 * zeros for zeros in before]
-    for pixels, taps, step, gap, span, first, zeros in zip(
-        input.shape[-len(kernel) :], kernel, steps, gaps, spans, before, around, strict=True
-    ):
-        outputs = range(0, pixels + zeros - span, step)  # where each begins
-        for tap in range(taps):
-            if first and not any(0 <= output + tap * gap - first < pixels for output in outputs):
+        before = _each(padding, kernel)
+        both = [2 * zeros for zeros in before]
+    for size, taps, step, gap, first, more in zip(pixels, kernel, steps, gaps, before, both, strict=True):
+        outputs = range(0, size + more - gap * (taps - 1), step)  # where each begins
+        for tap in range(taps if first else 0):
+            if not any(0 <= output + tap * gap - first < size for output in outputs):
                 return True
     return False
 
@@ -109,8 +108,8 @@ def pads_or_skips(
     """Whether a transposed convolution may have a tap that writes into what padding cuts off, or an output that no tap
     writes, at which bfloat16 leaves out the bias; arguments as `torch.conv_transpose2d`'s."""
     kernel = weight.shape[2:]
-    skips = any(taps < step for taps, step in zip(kernel, _each(stride, len(kernel)), strict=True))
-    return skips or any(_each(padding, len(kernel)))
+    skips = any(taps < step for taps, step in zip(kernel, _each(stride, kernel), strict=True))
+    return skips or any(_each(padding, kernel))
 
 
 CONVOLUTIONS: dict[Any, Callable[..., bool]] = {
@@ -188,10 +187,10 @@ def _gradients(recipe: Recipe, dataset: Dataset, seed: int, precision: Precision
         method.start_epoch()
         with precision.forward_context():
             loss = torch.stack(list(method.losses(batch).values())).sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         method.after_backward()
         for guide in method.guides.values():
-            guide.after_backward()  # of weights that an agent shares
+            cast(Guide, guide).after_backward()  # of weights that an agent shares
         return {name: weight.grad for name, weight in method.named_parameters() if weight.grad is not None}
 
 
@@ -205,7 +204,7 @@ def _float32(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) else value
 
 
-def _each(value: int | Sequence[int], dimensions: int) -> Sequence[int]:
-    """A number for each dimension; one alone is for all."""
-    numbers = [value] if isinstance(value, int) else list(value)
-    return numbers * dimensions if len(numbers) == 1 else numbers
+def _each(value: int | str | Sequence[int], kernel: Sequence[int]) -> list[int]:
+    """A number for each dimension of a kernel; one alone is for all."""
+    numbers = [value] if isinstance(value, int) else [int(number) for number in value]
+    return numbers * len(kernel) if len(numbers) == 1 else numbers
