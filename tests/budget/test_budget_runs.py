@@ -51,6 +51,7 @@ from viticulture.text import shell_word
 from viticulture.training import loggers, progress
 from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset, open_for
+from viticulture.training.half_precision import Comparison
 from viticulture.training.length import may_change, set_length
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
@@ -202,6 +203,43 @@ def test_every_stage_takes_the_precision_that_is_faster_there(
     else:
         assert set(precisions.values()) == {student or "auto"}
         assert [stage.epochs for stage in stages[1]] == [stage.epochs for stage in stages[0]]
+
+
+def test_a_budget_of_a_named_cnn_leaves_out_the_default_patch_size(tmp_path: Path) -> None:
+    """Catches: a budget refused for a key that nobody gave, or spent without a word of it."""
+    overrides = {"student.name": "resnet10t", "student.options": {}}
+    (stage,) = planned(tmp_path / "run", overrides=overrides, search=False).stages
+    assert stage.values["student"]["patch_size"] is None
+    assert any("patch_size 2 of default/digits is left out" in remark for remark in stage.remarks)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Comparison(("layer4.0.conv1.weight",), float("nan")), "the gradient of layer4.0.conv1.weight is not finite"),
+        (Comparison((), 0.8), "gradients are 80% away from those in float32"),
+    ],
+)
+def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
+    found: Comparison, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The student's here, not the masked images'; a remark says so, and epochs are planned at float32's pace. Catches:
+    a fault that is not looked for in every stage, or chosen over without a word."""
+    eager(monkeypatch)
+    compared = []
+
+    def compare(recipe: Recipe, dataset: Dataset, seed: int) -> Comparison:
+        compared.append(recipe.values["method"]["name"])
+        return found if compared[-1] == "supervised" else Comparison((), 0.1)
+
+    monkeypatch.setattr("viticulture.budget.measure.compare_gradients", compare)
+    request = Wish("digits", "default", 0, tmp_path / "run", TINY, Budget("60s"))
+    slow, plan = (make_plan(request, "test", SetClock(), 0.0, clock) for clock in (Told, TwoPrecisions))
+    precisions = {stage.kind: stage.values["engine"]["precision"] for stage in plan.stages}
+    assert precisions == {"mae": "bf16-mixed", "teacher": "auto", "student": "auto"}
+    assert plan.stages[-1].epochs == slow.stages[-1].epochs
+    assert [words in " ".join(stage.remarks) for stage in plan.stages] == [False, False, True]
+    assert set(compared) == {"mae", "supervised"}
 
 
 @pytest.mark.parametrize(

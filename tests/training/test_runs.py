@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 import viticulture
 from photographs import pictures
 from resumed import check_same_weights, whole_and_resumed
+from viticulture.api.lists import resolved
 from viticulture.cache import locked
 from viticulture.data.open import open_source
 from viticulture.disk import replacing, unwritable
@@ -41,7 +42,7 @@ from viticulture.study.declare.table import read_table
 from viticulture.text import shell_word
 from viticulture.training import length
 from viticulture.training.assemble import assemble
-from viticulture.training.data import default_recipe, load_dataset
+from viticulture.training.data import default_recipe, load_dataset, resolve_default
 from viticulture.training.length import change_length, set_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
@@ -880,6 +881,39 @@ def test_the_default_recipe_goes_by_the_size_of_the_images(pixels: int, recipe: 
     assert name == f"default/{recipe}"
     assert resolve(name, read(name)).section("student").name
     assert len(read_table(name).rows) >= 3
+
+
+@pytest.mark.parametrize(
+    ("student", "more", "patch"),
+    [
+        ("resnet10t", {}, None),
+        ("convnext_atto", {}, None),
+        ("vit_tiny", {}, 2),
+        ("deit_tiny_patch16_224", {}, 2),
+        ("resnet10t", {"student.patch_size": 4}, 4),
+    ],
+)
+def test_a_patch_size_of_the_default_recipe_gives_way_to_a_named_student(
+    student: str, more: dict[str, Any], patch: int | None
+) -> None:
+    """A remark says so; a user's own patch size stays. Catches: `train digits --student resnet10t` refused for a key
+    that nobody gave, or a patch size taken from a student that it fits."""
+    for key in ("student", "student.name"):
+        recipe = resolve_default("default/digits", {key: student, **more})
+        assert recipe.section("student").patch_size == patch
+        said = "student.patch_size 2 of default/digits is left out, as it does not fit" in " ".join(recipe.remarks)
+        assert said == (patch is None)
+    assert resolve_default("default/digits", {}) == resolve("default/digits", read("default/digits"))
+
+
+def test_a_cnn_trains_by_the_default_recipe(tmp_path: Path) -> None:
+    """Catches: the rule in one command alone, or a run that does not say what was left out."""
+    words: dict[str, Any] = {"student": "resnet10t", "data.per_class": 2, "data.test_on": "none"}
+    session = begin("digits", "default", 0, str(tmp_path / "run"), False, words, "test")
+    session.run.unlock()
+    assert any("patch_size" in remark for remark in session.remarks)
+    assert session.recipe.section("student").patch_size is None
+    assert "patch_size: null" in resolved("digits", overrides=words)
 
 
 def test_a_page_that_cannot_be_drawn_costs_a_line_and_no_training(

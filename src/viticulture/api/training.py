@@ -219,12 +219,14 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
     has ended, and return the same run without a word.
     """
     from ..report.terminal import bar, introduce
+    from ..training.half_precision import check_precision
     from ..training.processes import the_first_works
     from ..training.run import fit
 
     if session.leads:
         introduce(session)
     try:
+        check_precision(session)
         if trial is not None:
             fit(session, bar(session), more=[trial.stopwatch], until=trial.epochs)
             session = trial.settle(session)

@@ -24,6 +24,7 @@ from ..models.weights.files import save
 from ..study.plan.pace import MOST_SECONDS, MOST_STEPS, Pace, measure_pace
 from ..training.assemble import batch_size, student_of, task_of
 from ..training.data import load_dataset
+from ..training.half_precision import compare_gradients
 from ..training.recipe import Recipe, method_class
 from .choices import MOST_EPOCHS
 from .recipes import in_bfloat16
@@ -89,18 +90,26 @@ class Measurements:
             seconds[kind] = median(tries[1:])  # the first one loads the kernel
         return seconds[torch.bfloat16] < seconds[torch.float32]
 
-    def fastest(self, recipe: Recipe, pace: Callable[[Recipe], Pace]) -> tuple[Recipe, Pace]:
+    def fastest(self, recipe: Recipe, dataset: Dataset | None = None) -> tuple[Recipe, Pace]:
         """The recipe in the precision that trains faster here, where it leaves that open, and its pace.
+
+        Where mixed precision computes wrong gradients it is float32, which a remark says.
 
         Args:
             recipe: of any stage.
-            pace: measures a recipe.
+            dataset: its images; None for noise like them, on which gradients are not compared.
         """
+        pace = self.guessed if dataset is None else partial(self.pace, dataset=dataset)
         plain, mixed = pace(recipe), in_bfloat16(recipe)
         if mixed is None or not self.bfloat16_is_fast:
             return recipe, plain
         faster = pace(mixed)
-        return (mixed, faster) if faster.epoch < WORTH * plain.epoch else (recipe, plain)
+        if faster.epoch >= WORTH * plain.epoch:
+            return recipe, plain
+        if dataset is not None and (fault := compare_gradients(mixed, dataset, self.seed).fault):
+            remark = f"{recipe.section('student').name} trains in float32: in bfloat16 {fault}"
+            return replace(recipe, remarks=(*recipe.remarks, remark)), plain
+        return mixed, faster
 
     def _timed(self, work: Callable[[], object]) -> float:
         began = self.now()

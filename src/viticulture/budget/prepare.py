@@ -27,7 +27,7 @@ from ..disk import file_lock, unwritable
 from ..errors import UserError
 from ..parallel import Progress
 from ..study.plan.pace import Pace
-from ..training.data import default_recipe, for_method, load_dataset, open_for, open_labeled
+from ..training.data import default_recipe, for_method, load_dataset, open_for, open_labeled, resolve_default
 from ..training.leakage import check_leakage
 from ..training.recipe import Recipe, read, resolve
 from ..training.references import check_outlast, from_anywhere
@@ -98,7 +98,7 @@ def make_plan(
     else:
         labeled = open_labeled(wish.data)
         default = default_recipe(labeled)
-        base = base or resolve(default, read(default), wish.overrides)
+        base = base or resolve_default(default, wish.overrides)
         base = recipes.asked_once(base, wish.overrides)
         learnt = for_method(base, labeled)
     recipes.check(base, wish.overrides)
@@ -156,7 +156,7 @@ def _chosen(wish: Wish, base: Recipe, tried: Measurements, left: Callable[[], fl
     ladder = recipes.ladder(base, wish.overrides, wish.named, tried.side)
 
     def pace(rung: Rung) -> Pace:
-        return recipes.watched(wish.overrides, *tried.fastest(of_rung(rung), tried.guessed))[1]
+        return recipes.watched(wish.overrides, *tried.fastest(of_rung(rung)))[1]
 
     return of_rung(climb(ladder, left, pace, lambda rung: tried.macs(of_rung(rung))))
 
@@ -168,10 +168,7 @@ def _stages(
     known: dict[tuple[Kind, bool], Pace] = {}
     made: dict[Kind, Recipe] = {}
 
-    def on_images(recipe: Recipe) -> Pace:
-        return tried.pace(recipe, dataset)
-
-    student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, on_images))
+    student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, dataset))
     student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
@@ -181,10 +178,10 @@ def _stages(
             if kind == "mae":
                 mae = recipes.of_mae(recipe)
                 images = load_dataset(tried.source, mae, wish.seed)
-                made[kind], known[kind, taught] = tried.fastest(mae, lambda recipe: tried.pace(recipe, images))
+                made[kind], known[kind, taught] = tried.fastest(mae, images)
             elif kind == "teacher":
                 cnn = recipes.of_teacher(recipe, default, teacher(steps))
-                made[kind], known[kind, taught] = recipes.watched(wish.overrides, *tried.fastest(cnn, on_images))
+                made[kind], known[kind, taught] = recipes.watched(wish.overrides, *tried.fastest(cnn, dataset))
             else:
                 double = tried.double(made["teacher"], dataset)
                 known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from ..data.dataset import Dataset
 from ..errors import UserError
 from ..models.students import HYBRIDS
@@ -105,8 +103,7 @@ def watched(overrides: Mapping[str, Any], recipe: Recipe, pace: Pace) -> tuple[R
 def in_bfloat16(recipe: Recipe) -> Recipe | None:
     """The recipe in mixed precision; None where it names a precision itself, or does not train on a CPU."""
     engine = recipe.section("engine")
-    on_cpu = engine.device == "cpu" or (engine.device == "auto" and not torch.accelerator.is_available())
-    if engine.precision != "auto" or not on_cpu:
+    if engine.precision != "auto" or not engine.on_cpu:
         return None
     return recipe.with_keys({"engine.precision": "bf16-mixed"})
 

@@ -258,7 +258,7 @@ class Method(LightningModule, ABC):
         """Sum the terms; Lightning calls backward and steps."""
         parts = self.trainer.accumulate_grad_batches
         first, last = batch_idx % parts == 0, (batch_idx + 1) % parts == 0
-        self._lay_out(batch)
+        self.lay_out(batch)
         self.moment = Moment(self.current_epoch, batch_idx, first, last, ref(batch["image"]))
         terms = self.losses(batch)
         total = torch.stack(list(terms.values())).sum()
@@ -288,7 +288,7 @@ class Method(LightningModule, ABC):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the measures of one held-out batch, weighted by the images that were judged; of a split without any, NaN.
         A process logs even what weighs nothing, as the others wait for it."""
-        self._lay_out(batch)
+        self.lay_out(batch)
         values = {f"{self.course.watched}/{name}": value for name, value in self.measured(batch).items()}
         self.log_dict(values, batch_size=self.judged(batch), on_epoch=True, sync_dist=True)
 
@@ -317,7 +317,7 @@ class Method(LightningModule, ABC):
         schedule = self.schedule.attach(optimizer, self.course.steps_per_epoch, self.course.epochs, self.optim.lr)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def _lay_out(self, batch: Batch) -> None:
+    def lay_out(self, batch: Batch) -> None:
         """Images for a CNN get their channels last in memory on a CPU, where its step takes less time then (LOG.md)."""
         images = batch["image"]
         if self.convolves and isinstance(images, Tensor) and images.is_cpu and images.ndim == 4:

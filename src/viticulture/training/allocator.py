@@ -8,9 +8,12 @@ changes.
 """
 
 import ctypes
+import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
+TRIM_THRESHOLD, MMAP_THRESHOLD, PERTURB = -1, -3, -6  # names of glibc's malloc.h
 NEVER = -1
 LARGEST = 1 << 30
 """Bytes from which memory still comes from the system and goes back to it, such as a store of images."""
@@ -20,11 +23,28 @@ LARGEST_OF_OLD = 32 << 20
 
 def keep_freed_memory() -> bool:
     """Keep freed memory in this process, up to pieces of `LARGEST` bytes. False where the C library is not glibc."""
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = _mallopt()
     if mallopt is None:
         return False
     return bool(mallopt(MMAP_THRESHOLD, LARGEST) or mallopt(MMAP_THRESHOLD, LARGEST_OF_OLD)) and bool(
         mallopt(TRIM_THRESHOLD, NEVER)
     )
+
+
+@contextmanager
+def filled_memory(byte: int) -> Iterator[None]:
+    """Fill all memory that is allocated in the block with a byte; as it is where the C library is not glibc."""
+    mallopt = _mallopt()
+    if mallopt is None:
+        yield
+        return
+    mallopt(PERTURB, byte ^ 0x1FF)  # glibc fills with the complement of the last eight bits, and with nothing for 0
+    try:
+        yield
+    finally:
+        mallopt(PERTURB, int(os.environ.get("MALLOC_PERTURB_", 0)))
+
+
+def _mallopt() -> Callable[[int, int], int] | None:
+    """glibc's function that tunes its allocator; None where the C library is another."""
+    return getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None

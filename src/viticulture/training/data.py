@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data as a recipe's method learns from them: opened or refused, split and decoded; and which recipe suits them."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
@@ -14,14 +15,17 @@ from ..data.dense.contents import check_wide_enough, needed_of_split
 from ..data.dense.open import open_any, open_dense, recognized
 from ..data.dense.prepare import prepare_dense
 from ..data.dense.source import DenseSource
+from ..data.image_settings import normalization
 from ..data.open import open_source
 from ..data.sources.several import is_joined, separated
 from ..data.sources.source import Source
 from ..data.subsets import count_by_class
 from ..errors import UserError
+from ..models.task import Task
 from ..parallel import Progress
+from .assemble import student_of
 from .progress import showing
-from .recipe import Recipe, method_class, transform_class
+from .recipe import Recipe, method_class, read, resolve, transform_class
 
 SEVERAL = "multilabel/photos"
 CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
@@ -136,3 +140,20 @@ def default_recipe(source: Source) -> str:
     if not sides or median(sides) > 64:
         return "default/photos"
     return "default/small-images" if median(sides) >= 32 else "default/tiny-images"
+
+
+def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Recipe:
+    """Return a default recipe with a user's keys. Its own student's patch size gives way, which a remark says, where
+    they name a student that cannot be built with it."""
+    recipe = resolve(name, read(name), overrides)
+    given, student, images = overrides or {}, recipe.section("student"), recipe.section("images")
+    own = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None
+    if not own or not given.keys() & {"student", "student.name"}:
+        return recipe
+    try:
+        student_of(recipe, Task(("one", "other"), images.shape, *normalization("half", images.channels)))
+    except UserError:
+        remark = f"student.patch_size {student.patch_size} of {name} is left out, as it does not fit {student.name}"
+        fitted = recipe.with_keys({"student.patch_size": None})
+        return replace(fitted, remarks=(*fitted.remarks, remark))
+    return recipe

@@ -24,6 +24,7 @@ from ..text import shell_word, tell
 from .allocator import keep_freed_memory
 from .assemble import batch_size
 from .feed import Feed, training_loader, validation_split
+from .half_precision import CpuMixedPrecision
 from .loggers import close, loggers, told_once
 from .metrics import EpochMeans, cut
 from .processes import environment, lost_another, named
@@ -143,7 +144,7 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
         devices=engine.devices,
         num_nodes=engine.nodes,
         strategy="auto" if engine.devices * engine.nodes == 1 else together,
-        precision=precision(engine, on_gpu),
+        precision=None if engine.mixed_on_cpu else precision(engine, on_gpu),
         sync_batchnorm=engine.sync_batchnorm,
         max_epochs=train.epochs,
         accumulate_grad_batches=train.accumulate,
@@ -151,7 +152,7 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
         log_every_n_steps=min(LOG_EVERY_STEPS, session.method.course.steps_per_epoch),
         logger=loggers(session.run, session.recipe),
         callbacks=callbacks,
-        plugins=[checkpoints, cluster],
+        plugins=[checkpoints, cluster, *([CpuMixedPrecision("bf16-mixed", "cpu")] if engine.mixed_on_cpu else [])],
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0 if validation_split(session) is None else None,

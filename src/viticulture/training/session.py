@@ -27,7 +27,7 @@ from ..text import comment
 from ..version import VERSION, same_release
 from .assemble import assemble, batch_size, has_single_image_norms
 from .combinations import check_parts, check_rates
-from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled
+from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled, resolve_default
 from .leakage import check_leakage
 from .loggers import check_logger
 from .processes import NAMED, check_devices, is_leader, launched
@@ -105,7 +105,7 @@ def begin(
     if checked is None:
         assert isinstance(source, Source)
         recipe = default_recipe(source)
-        checked = resolve(recipe, read(recipe), overrides)
+        checked = resolve_default(recipe, overrides)
         learnt = for_method(checked, source)
         if recipe == SEVERAL:
             learnt = replace(learnt, notes=(*learnt.notes, CHOSEN))

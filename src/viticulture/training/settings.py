@@ -4,6 +4,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
+
 from ..errors import UserError
 from ..keywords import check_fields
 
@@ -134,3 +136,13 @@ class Engine:
             raise UserError(f"engine.replay_gb must be positive, got {self.replay_gb}; null keeps nothing")
         if self.checkpoint_minutes <= 0:
             raise UserError(f"engine.checkpoint_minutes must be positive, got {self.checkpoint_minutes}")
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether a training runs on the CPU."""
+        return self.device == "cpu" or (self.device == "auto" and not torch.accelerator.is_available())
+
+    @property
+    def mixed_on_cpu(self) -> bool:
+        """Whether it runs there in mixed precision."""
+        return self.on_cpu and self.precision.endswith("-mixed")

@@ -18,6 +18,7 @@ from ...models.dense.detector import Detector
 from ...models.dense.segmenter import Segmenter
 from ...models.taps import layout
 from ...text import command_line, read_yaml, yaml_word
+from ...training.half_precision import check_precision
 from ...training.references import replaced
 from ...training.run import fit
 from ...training.rundir import RunDir
@@ -42,6 +43,7 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan) -> None:
     session = _session(study, cell, plan)
     try:
         _check_images(study, cell, plan, session)
+        check_precision(session)
         fit(session)
         _judge(session)
         session.run.update(status="finished")  # last: a kill before this is made good by the next start

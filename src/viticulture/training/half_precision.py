@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixed precision on a CPU without the convolutions that oneDNN computes wrongly in half precision.
+
+For output o, tap j of a kernel reads pixel o * stride + j * dilation - padding. On a small map some taps read padding
+alone. The gradient of such a tap is 0, but in bfloat16 it is a sum over memory that was never written. Of a transposed
+convolution it is one over outputs that padding cuts off, and where the stride exceeds the kernel the bias is left out
+of outputs that no tap writes. All these run in float32, which takes no longer on a map of that size.
+
+So much for the faults that are known. `compare_gradients` finds others before a training begins: it computes the
+training's own step twice, in memory that is filled differently, and once in float32.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from lightning.pytorch.plugins import MixedPrecision, Precision
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+from torch.overrides import TorchFunctionMode
+
+from ..data.dataset import Dataset
+from ..errors import UserError
+from ..guides.guide import Guide
+from ..methods.method import Course
+from ..models.students import count
+from ..text import tell
+from .allocator import filled_memory
+from .assemble import assemble
+from .feed import training_loader
+from .recipe import Recipe
+from .rundir import RunDir
+from .session import Session
+from .settings import Engine, Train
+
+HALF = (torch.bfloat16, torch.float16)
+CHECKED_MACS, FEWEST = 4e9, 4
+"""Multiply-accumulates of the images in the step that is checked, which take a second or two, and its fewest images."""
+FILLS = (0xFF, 0x3F)
+"""Bytes of the memory in which a step is computed: NaN, which a factor of 0 does not hide, and 0.7."""
+FAR = 0.5
+"""Distance of all gradients from float32's, as a share of the norm of those, beyond which a budget trains in float32.
+Students and teachers of budgets lie below 0.2, deep CNNs with random weights reach 0.9."""
+
+
+class CpuMixedPrecision(MixedPrecision):
+    """Lightning's mixed precision on a CPU with `ExactConvolutions`."""
+
+    @contextmanager
+    def forward_context(self) -> Iterator[None]:
+        with super().forward_context(), ExactConvolutions():
+            yield
+
+
+class ExactConvolutions(TorchFunctionMode):
+    """Runs a convolution in float32 where half precision is wrong; its output is in half precision."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in CONVOLUTIONS and CONVOLUTIONS[func](*args, **kwargs) and (half := _half_of(*args, **kwargs)):
+            with torch.autocast("cpu", enabled=False):
+                return func(*map(_float32, args), **{key: _float32(value) for key, value in kwargs.items()}).to(half)
+        return func(*args, **kwargs)
+
+
+def reads_padding_alone(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> bool:
+    """Whether a tap of a convolution's kernel never reads a pixel, in any dimension; arguments as `torch.conv2d`'s."""
+    if padding == "valid":
+        return False
+    kernel = weight.shape[2:]
+    pixels, steps, gaps = input.shape[-len(kernel) :], _each(stride, kernel), _each(dilation, kernel)
+    spans = [gap * (taps - 1) for gap, taps in zip(gaps, kernel, strict=True)]
+    if padding == "same":
+        before, both = [span // 2 for span in spans], spans
+    else:
+        before = _each(padding, kernel)
+        both = [2 * zeros for zeros in before]
+    for size, taps, step, gap, first, more in zip(pixels, kernel, steps, gaps, before, both, strict=True):
+        outputs = range(0, size + more - gap * (taps - 1), step)  # where each begins
+        for tap in range(taps if first else 0):
+            if not any(0 <= output + tap * gap - first < size for output in outputs):
+                return True
+    return False
+
+
+def pads_or_skips(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    *rest: Any,
+    **others: Any,
+) -> bool:
+    """Whether a transposed convolution may have a tap that writes into what padding cuts off, or an output that no tap
+    writes, at which bfloat16 leaves out the bias; arguments as `torch.conv_transpose2d`'s."""
+    kernel = weight.shape[2:]
+    skips = any(taps < step for taps, step in zip(kernel, _each(stride, kernel), strict=True))
+    return skips or any(_each(padding, kernel))
+
+
+CONVOLUTIONS: dict[Any, Callable[..., bool]] = {
+    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), reads_padding_alone),
+    **dict.fromkeys((torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d), pads_or_skips),
+}
+"""Functions that convolve -> whether half precision computes them wrongly."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Gradients in bfloat16 compared with each other and with those in float32.
+
+    Args:
+        unstable: weights whose gradients depend on what was in memory, or are no numbers.
+        distance: of all gradients from float32's, as a share of the norm of those.
+    """
+
+    unstable: tuple[str, ...]
+    distance: float
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with them; "" for nothing."""
+        if self.unstable:
+            return f"the gradient of {self.unstable[0]} is not finite, or depends on what was in memory"
+        return f"gradients are {self.distance:.0%} away from those in float32" if self.distance > FAR else ""
+
+
+def compare_gradients(recipe: Recipe, dataset: Dataset, seed: int) -> Comparison:
+    """Compute a training's first step in bfloat16 twice and in float32 once, on as many of its images as take a second
+    or two."""
+    half = CpuMixedPrecision("bf16-mixed", "cpu")
+    once, again = (_gradients(recipe, dataset, seed, half, fill) for fill in FILLS)
+    exact = _gradients(recipe, dataset, seed, Precision(), FILLS[0])
+    unstable = tuple(name for name in once if not torch.equal(once[name], again[name]))
+    vector, true = (parameters_to_vector(gradients.values()) for gradients in (once, exact))
+    return Comparison(unstable, ((vector - true).norm() / true.norm()).item())
+
+
+def check_precision(session: Session) -> None:
+    """Compare the gradients of a training in mixed precision on a CPU before it begins, and print what is to be known.
+
+    Raises: UserError where they depend on what was in memory.
+    """
+    engine: Engine = session.recipe.section("engine")
+    if not engine.mixed_on_cpu:
+        return
+    found = compare_gradients(session.recipe, session.dataset, session.seed)
+    if found.unstable:
+        student = session.recipe.section("student").name
+        raise UserError(
+            f"{engine.precision} must compute the same gradients twice, but for {student} on this processor "
+            f"{found.fault}; train in float32: --engine.precision 32"
+        )
+    if session.leads and found.fault:
+        tell(f"note     in {engine.precision} {found.fault}; --engine.precision 32 may train better")
+    if session.leads and engine.precision == "16-mixed":
+        tell("note     engine.precision 16-mixed needs a GPU; on the CPU this training runs in bf16-mixed")
+
+
+def _gradients(recipe: Recipe, dataset: Dataset, seed: int, precision: Precision, fill: int) -> dict[str, Tensor]:
+    """Gradients of a training's first step, by a method that is then thrown away."""
+    with torch.random.fork_rng(devices=[]), filled_memory(fill):
+        method, _ = assemble(recipe, dataset, seed)
+        loader = training_loader(Session(RunDir(""), recipe, dataset, method, seed, []))
+        train: Train = recipe.section("train")
+        method.course = Course(len(loader), train.epochs)
+        batch = loader.batch(0, 0)
+        _, macs = count(method.counted_network, method.task.image_size, method.task.channels)
+        most = max(FEWEST, int(CHECKED_MACS / max(macs, 1)))
+        parts = max(train.accumulate, -(-len(batch["image"]) // most))
+        batch = {name: value.chunk(parts)[0] for name, value in batch.items()}
+        method.train().lay_out(batch)
+        method.start_epoch()
+        with precision.forward_context():
+            loss = torch.stack(list(method.losses(batch).values())).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        method.after_backward()
+        for guide in method.guides.values():
+            cast(Guide, guide).after_backward()  # of weights that an agent shares
+        return {name: weight.grad for name, weight in method.named_parameters() if weight.grad is not None}
+
+
+def _half_of(input: Tensor, *args: Any, **kwargs: Any) -> torch.dtype | None:
+    """The type of half precision in which an operation on a tensor would compute on a CPU; None for any other."""
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
+    return dtype if input.is_cpu and dtype in HALF else None
+
+
+def _float32(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) else value
+
+
+def _each(value: int | str | Sequence[int], kernel: Sequence[int]) -> list[int]:
+    """A number for each dimension of a kernel; one alone is for all."""
+    numbers = [value] if isinstance(value, int) else [int(number) for number in value]
+    return numbers * len(kernel) if len(numbers) == 1 else numbers
