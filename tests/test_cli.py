@@ -196,9 +196,12 @@ def test_what_takes_long_says_so_in_a_pipe(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == ""
 
 
-def test_localise_is_localize() -> None:
+def test_a_verb_has_one_name_in_python_and_takes_the_others_in_a_shell() -> None:
+    """`data` is the same in both. Fails for two names of one verb that Tab shows, or a command refused for an s."""
     assert read_command(["localise", "r", "--boxes", "b"]) == read_command(["localize", "r", "--boxes", "b"])
-    assert viticulture.localise is viticulture.localize
+    assert read_command(["inspect", "x"]) == read_command(["data", "x"])
+    assert "localise" not in dir(viticulture)
+    assert inspect.signature(viticulture.data) == inspect.signature(viticulture.inspect)
 
 
 def test_the_package_offers_every_verb_and_imports_none() -> None:
@@ -210,8 +213,9 @@ def test_the_package_offers_every_verb_and_imports_none() -> None:
         (viticulture.compare_table, "table"),
         (viticulture.localize, "boxes"),
     )
-    names = {"inspect" if name == "data" else name for name in VERBS}
-    assert names | {"train_row", "compare_table", "compare_resume", "Run", "UserError"} <= set(dir(viticulture))
+    assert {*VERBS} | {"inspect", "train_row", "compare_table", "compare_resume", "Run", "UserError"} <= set(
+        dir(viticulture)
+    )
     assert set(viticulture.__all__) <= set(dir(viticulture))
     for name in viticulture.__all__:
         assert name == "__version__" or callable(getattr(viticulture, name)), name
@@ -239,8 +243,9 @@ def rooms_are_verbs() -> None:
     assert models is first is viticulture.models
     assert isinstance(models, ModuleType)
     assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*").rows[0][0]] == ["vit_nano"]
+    assert viticulture.data("digits").name == viticulture.inspect("digits").name == "digits"
     assert str(viticulture.cache()).endswith(str(viticulture.cache.cache_folder()))
-    for name in ("cache", "export", "models", "report"):
+    for name in ("cache", "data", "export", "models", "report"):
         assert inspect.signature(getattr(viticulture, name)) == inspect.signature(getattr(api, name))
 
 
@@ -250,7 +255,7 @@ def test_a_room_that_shares_its_name_with_a_verb_can_be_called() -> None:
     verb, if the verb hides the module, or if a new room of a verb's name is forgotten."""
     ends_well(rooms_are_verbs)
     rooms = {name for _, name, _ in pkgutil.iter_modules(viticulture.__path__)}
-    assert rooms & set(viticulture.__all__) == {"cache", "export", "models", "report"}
+    assert rooms & set(viticulture.__all__) == {"cache", "data", "export", "models", "report"}
 
 
 def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:

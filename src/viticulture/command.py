@@ -45,7 +45,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "models": api.models,
     "demo": api.demo,
 }
-ALIASES = {"localise": "localize"}
+ALIASES = {"inspect": "data", "localise": "localize"}  # Python's name, and British spelling
 OF_A_TABLE: dict[str, Callable[..., Any]] = {"train": api.train_row, "compare": api.compare_table}  # with --table
 PRINTABLE = (api.train, api.train_row)  # verbs with --print-config
 SHORT = {  # option -> the recipe key that it is short for, what it says

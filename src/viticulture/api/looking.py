@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @checked
 def inspect(data: Any) -> "Inspection | DenseInspection":
-    """Look at a data set as training would read it, without training.
+    """Look at a data set as training would read it, without training; `viticulture.data` is the same.
 
     Args:
         data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
@@ -96,6 +96,8 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
     Args:
         folder: is searched.
         out: an .html file to write, with a link to each run's page.
+
+    Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
     """
     from ..disk import write_whole
     from ..outputs import check_out

@@ -3,7 +3,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,9 +38,9 @@ class Prediction:
     name: str
     label: str
     probability: float
-    probabilities: dict[str, float]
+    probabilities: dict[str, float] = field(repr=False)
     error: str = ""
-    top: tuple[tuple[str, float], ...] = ()
+    top: tuple[tuple[str, float], ...] = field(default=(), repr=False)
 
 
 def classify(run: RunDir, weights: str, images: Sequence[ImageInput], top: int = 1) -> list[Prediction]:

@@ -3,7 +3,7 @@
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import fmean, stdev
@@ -16,6 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from ...errors import counted
 from ...outputs import csv_text
 from ...text import clean
 
@@ -64,7 +65,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Rows under columns; None is shown as n/a. Printing one with rich draws a terminal table.
+    """Rows under columns; None is shown as n/a. Printing one with rich draws a terminal table, and iterating over it
+    gives a dictionary a row.
 
     Args:
         title: a few words; may be empty.
@@ -77,6 +79,15 @@ class Sheet:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
+
+    def __iter__(self) -> Iterator[dict[str, str | int | float | None]]:
+        """Rows as column -> value, as `csv` has them: pandas.DataFrame(sheet) is a table of them."""
+        names, rows = self._plain()
+        return (dict(zip(names, row, strict=True)) for row in rows)
+
+    def __repr__(self) -> str:
+        names = ", ".join(column.name for column in self.columns)
+        return f"<Sheet {self.title or 'without a title'}: {counted(len(self.rows), 'row')} of {names}>"
 
     def texts(self) -> list[list[str]]:
         """Every cell as a person reads it."""
@@ -146,10 +157,14 @@ class Sheet:
 
     def csv(self) -> str:
         """Unrounded values, shares as shares, n/a as nothing; a spread takes three columns: mean, sd, seeds."""
-        ends = {
-            column.name: (" mean", " sd", " seeds") if column.form == "spread" else ("",) for column in self.columns
-        }
-        rows: list[list[str | int | float | None]] = [[name + end for name, each in ends.items() for end in each]]
+        names, rows = self._plain()
+        return csv_text([names, *rows])
+
+    def _plain(self) -> tuple[list[str], list[list[str | int | float | None]]]:
+        """Names of the columns, and rows, as `csv` writes them."""
+        ends = [(" mean", " sd", " seeds") if column.form == "spread" else ("",) for column in self.columns]
+        names = [column.name + end for column, each in zip(self.columns, ends, strict=True) for end in each]
+        rows: list[list[str | int | float | None]] = []
         for row in self.rows:
             cells: list[str | int | float | None] = []
             for cell, column in zip(row, self.columns, strict=True):
@@ -158,7 +173,7 @@ class Sheet:
                 else:
                     cells += [cell, None, None] if column.form == "spread" else [cell]
             rows.append(cells)
-        return csv_text(rows)
+        return names, rows
 
 
 def show(cell: Cell, form: Form) -> str:
