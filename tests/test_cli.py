@@ -8,6 +8,7 @@ import pkgutil
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from rich.console import Console
 import viticulture
 from children import ends_well
 from photographs import pictures
+from untrained import untrained
 from viticulture import cli
 from viticulture.cli import main
 from viticulture.command import VERBS, parser_of
@@ -50,6 +52,33 @@ def test_help_answers_without_importing_what_takes_time() -> None:
     imported = imported_by(helps)
     assert "viticulture" in imported
     assert not imported & SLOW
+
+
+def test_what_needs_no_torch_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    """Keys, budgets, folders and files, and a port in use: seconds of imports before each are in vain. Catches: a check
+    that comes after them, or one of a study's folder that does not name the way on."""
+    run, study = tmp_path / "run", tmp_path / "study"
+    untrained(run, ("a", "b"))
+    study.mkdir()
+    (study / "study.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        commands = {
+            "no such file or folder": ["train", str(tmp_path / "absent")],
+            "did you mean cifar100": ["compare", "cifar1000"],
+            "a budget is a time": ["train", "digits", "--budget", "3x"],
+            "did you mean train.epochs": ["compare", "digits", "--train.epoch", "3"],
+            "did you mean optim?": ["train", "digits", "--optm.lr", "3"],
+            "does not exist": ["evaluate", str(tmp_path / "absent")],
+            f"go on with it: viticulture compare resume {study}": ["resume", str(study)],
+            "no file or folder": ["predict", str(run), str(tmp_path / "absent.png")],
+            "cannot listen": ["serve", str(run), "--port", port],
+        }
+        program = "import contextlib, io\nfrom viticulture.cli import main\n"
+        for said, words in commands.items():
+            program += f"with contextlib.redirect_stderr(io.StringIO()) as err: assert main({words!r}) == 2\n"
+            program += f"assert {said!r} in err.getvalue(), err.getvalue()\n"
+        assert not imported_by(program) & {"torch", "torchvision", "timm", "lightning"}
 
 
 def test_help_is_short_unless_everything_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
