@@ -729,7 +729,7 @@ def test_a_command_takes_the_next_name_where_another_was_quicker(
         assert not (tmp_path / "runs" / "digits-3").exists(), "a kill while it measures would leave it empty"
         raise UserError("a mistake in the data")
 
-    monkeypatch.setattr("viticulture.budget.prepare.open_labeled", opened)
+    monkeypatch.setattr("viticulture.budget.prepare.open_by_default", opened)
     with pytest.raises(UserError, match="a mistake in the data"):
         viticulture.train("digits", budget="60s")
     with pytest.raises(UserError, match="unknown recipe"):

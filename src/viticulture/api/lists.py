@@ -83,9 +83,9 @@ def resolved(
         recipe, size = winner(like, recipe)
         overrides = {**size, **(overrides or {})}
     if recipe == "default":
-        from ..training.data import default_recipe, open_labeled
+        from ..training.data import open_by_default
 
-        recipe = default_recipe(open_labeled(data))
+        _, recipe, _ = open_by_default(data)
     return resolve(recipe, read(recipe), overrides).to_yaml()
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..data.dense.source import DenseSource
 from ..data.open import start_of
 from ..data.sources.source import Source
 from ..errors import UserError, counted
@@ -24,7 +23,7 @@ from ..text import comment
 from ..version import VERSION, same_release
 from .assemble import assemble, batch_size
 from .combinations import check_parts, check_rates
-from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled
+from .data import for_method, load_dataset, open_by_default, open_for
 from .leakage import check_leakage
 from .loggers import check_logger
 from .processes import check_devices, is_leader
@@ -92,16 +91,14 @@ def begin(
     path = out.path if isinstance(out, RunDir) else run_path(out, data)
     if is_leader() and not isinstance(out, RunDir):
         RunDir.check_free(path, overwrite)
-    source = open_labeled(data) if checked is None else open_for(checked, data)
-    learnt: Source | DenseSource = source
     given = not isinstance(data, str)
     if checked is None:
-        assert isinstance(source, Source)
-        recipe = default_recipe(source)
-        checked = resolve(recipe, read(recipe), overrides)
-        learnt = for_method(checked, source)
-        if recipe == SEVERAL:
-            learnt = replace(learnt, notes=(*learnt.notes, CHOSEN))
+        source, default, chosen = open_by_default(data)
+        checked = resolve(default, read(default), overrides)
+        checked = replace(checked, remarks=(*chosen, *checked.remarks))
+        learnt = for_method(checked, source) if isinstance(source, Source) else source
+    else:
+        learnt = source = open_for(checked, data)
     check_alone(checked.values)
     if overwrite:
         check_outlast(checked.values, path)
