@@ -115,7 +115,11 @@ class ProgressBar(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         late = time.monotonic() - self.shown_at >= self.every if trainer.is_global_zero else False
-        if trainer.is_global_zero and self.bar is None and (late or trainer.global_step >= self.total):
+        if (
+            trainer.is_global_zero
+            and self.bar is None
+            and (late or trainer.should_stop or trainer.global_step >= self.total)
+        ):
             self._line(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

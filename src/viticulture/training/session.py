@@ -126,6 +126,8 @@ def begin(
             remarks.append(f"images.eval_views best: {nothing}, so images are asked once")
         if (measure := checked.section("train").best_by) is not None:
             remarks.append(f"train.best_by {measure}: {nothing}, so the last weights count")
+        if checked.section("train").stop_when_perfect is not None:
+            remarks.append("train.stop_when_perfect: without validation images nothing ends the training early")
     if isinstance(out, RunDir):
         run = out
     else:
