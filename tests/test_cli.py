@@ -28,7 +28,7 @@ from viticulture.command import VERBS, parser_of
 from viticulture.command import read as read_command
 from viticulture.study.declare.table import read_table
 from viticulture.text import shell_word
-from viticulture.training.recipe import METHODS, read, resolve
+from viticulture.training.recipe import METHODS, read, resolve, shipped
 from viticulture.waiting import waiting
 
 KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.budget_gb", "method.smoothing")
@@ -210,6 +210,14 @@ def test_recipes_begin_with_the_defaults_and_are_named_whole(capsys: pytest.Capt
     assert all(f"{name} " in shown for name in names)
 
 
+def test_a_list_in_a_pipe_is_as_wide_as_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails for lines of hundreds of columns, or for a recipe's name that is cut or wrapped."""
+    assert main(["recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 200
+    assert all(any(line.startswith(f"{name} ") for line in lines) for name in shipped())
+
+
 def test_what_takes_long_says_so_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     """Catches: half a minute without a sign of life, and a line for what is over at once."""
     from threading import Event
@@ -379,6 +387,9 @@ def test_a_person_can_train_look_and_use(tmp_path: Path, capsys: pytest.CaptureF
     out = tmp_path / "predictions.json"
     files = [str(photos / "zwei Wörter"), str(tmp_path / "torn.png")]
     assert main(["predict", str(run), *files, "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert f"written  {out}" in said.err
+    assert said.out.split()[:4] == ["name", "label", "probability", "error"], "as the file's columns"
     answers = json.loads(out.read_text())
     assert len(answers) == 13
     assert set(answers[0]["probabilities"]) == set(names)

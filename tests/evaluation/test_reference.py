@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Yardsticks on a run's page: what chance and plain classifiers reach on the very images that count."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,13 @@ def test_plain_classifiers_tell_dark_from_light(side: int) -> None:
     lines = reference_lines(train, test)
     assert set(lines) == {"logistic regression on pixels", "nearest neighbor on pixels"}
     assert list(lines.values()) == [pytest.approx(2 / 3)] * 2
+
+
+def test_many_classes_of_few_images_are_classified_without_a_warning() -> None:
+    """Fails if scikit-learn's doubts about numbers of classes, or its convergence, reach a terminal."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reference_lines(images(list(range(200)), list(range(200))), images([3], [3]))
 
 
 def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..disk import write_whole
 from ..errors import UserError
-from ..outputs import check_out, csv_text
+from ..outputs import check_out, csv_text, write_out
 from ..training.rundir import RunDir
 from .accuracy import check_finite, collect
 from .evaluate import check_classes
@@ -95,7 +94,7 @@ def write(predictions: Sequence[Said], out: Path, as_csv: Callable[[Sequence[Sai
     """Predictions as .csv, by a function that makes its text, or as .json. Raises: UserError for another ending."""
     path = check_out(out, *ENDINGS)
     text = as_json(predictions) if path.suffix.lower() == ".json" else as_csv(predictions)
-    write_whole(path, text)
+    write_out(path, text)
 
 
 def as_json(predictions: Sequence[Any]) -> str:
