@@ -147,14 +147,15 @@ def _check(command: Command) -> None:
         check_key(key)
     if isinstance(given.get("budget"), str) and given["budget"]:
         Budget(given["budget"])
-    if given.get("data"):
+    file = bool(given.get("out")) and command.verb not in (api.train, api.train_row)  # the verb looks at that first
+    if given.get("data") and not file:
         from .data.open import check_there
 
         check_there(given["data"])
     run = given.get("run", "")
     if command.verb in OF_A_RUN and not run.startswith("hf-hub:") and not (Path(run) / PLAN).is_file():
         RunDir.open(run)
-    for image in given.get("images", ()) if command.verb is api.predict else ():
+    for image in given["images"] if command.verb is api.predict and not file else ():
         if image and not Path(image).exists():
             raise UserError(f"there is no file or folder {image}")
 
