@@ -50,7 +50,7 @@ def render_api() -> str:
         thing = (
             getattr(api, name) if hasattr(api, name) else getattr(viticulture, name)
         )  # a room and its verb share a name
-        if name == "__version__" or (name == "localise" and thing is api.localize):
+        if name == "__version__" or (name == "data" and thing is api.inspect):
             continue
         if isinstance(thing, type):
             parts += _class(name, thing)

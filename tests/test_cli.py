@@ -8,6 +8,7 @@ import pkgutil
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,13 +21,14 @@ from rich.console import Console
 import viticulture
 from children import ends_well
 from photographs import pictures
+from untrained import untrained
 from viticulture import cli
 from viticulture.cli import main
 from viticulture.command import VERBS, parser_of
 from viticulture.command import read as read_command
 from viticulture.study.declare.table import read_table
 from viticulture.text import shell_word
-from viticulture.training.recipe import METHODS, read, resolve
+from viticulture.training.recipe import METHODS, read, resolve, shipped
 from viticulture.waiting import waiting
 
 KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.budget_gb", "method.smoothing")
@@ -50,6 +52,33 @@ def test_help_answers_without_importing_what_takes_time() -> None:
     imported = imported_by(helps)
     assert "viticulture" in imported
     assert not imported & SLOW
+
+
+def test_what_needs_no_torch_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    """Keys, budgets, folders and files, and a port in use: seconds of imports before each are in vain. Catches: a check
+    that comes after them, or one of a study's folder that does not name the way on."""
+    run, study = tmp_path / "run", tmp_path / "study"
+    untrained(run, ("a", "b"))
+    study.mkdir()
+    (study / "study.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        commands = {
+            "no such file or folder": ["train", str(tmp_path / "absent")],
+            "did you mean cifar100": ["compare", "cifar1000"],
+            "a budget is a time": ["train", "digits", "--budget", "3x"],
+            "did you mean train.epochs": ["compare", "digits", "--train.epoch", "3"],
+            "did you mean optim?": ["train", "digits", "--optm.lr", "3"],
+            "does not exist": ["evaluate", str(tmp_path / "absent")],
+            f"go on with it: viticulture compare resume {study}": ["resume", str(study)],
+            "no file or folder": ["predict", str(run), str(tmp_path / "absent.png")],
+            "cannot listen": ["serve", str(run), "--port", port],
+        }
+        program = "import contextlib, io\nfrom viticulture.cli import main\n"
+        for said, words in commands.items():
+            program += f"with contextlib.redirect_stderr(io.StringIO()) as err: assert main({words!r}) == 2\n"
+            program += f"assert {said!r} in err.getvalue(), err.getvalue()\n"
+        assert not imported_by(program) & {"torch", "torchvision", "timm", "lightning"}
 
 
 def test_help_is_short_unless_everything_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,6 +257,14 @@ def test_recipes_begin_with_the_defaults_and_are_named_whole(capsys: pytest.Capt
     assert all(f"{name} " in shown for name in names)
 
 
+def test_a_list_in_a_pipe_is_as_wide_as_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails for lines of hundreds of columns, or for a recipe's name that is cut or wrapped."""
+    assert main(["recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 200
+    assert all(any(line.startswith(f"{name} ") for line in lines) for name in shipped())
+
+
 def test_what_takes_long_says_so_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     """Catches: half a minute without a sign of life, and a line for what is over at once."""
     from threading import Event
@@ -243,9 +280,12 @@ def test_what_takes_long_says_so_in_a_pipe(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == ""
 
 
-def test_localise_is_localize() -> None:
+def test_a_verb_has_one_name_in_python_and_takes_the_others_in_a_shell() -> None:
+    """`data` is the same in both. Fails for two names of one verb that Tab shows, or a command refused for an s."""
     assert read_command(["localise", "r", "--boxes", "b"]) == read_command(["localize", "r", "--boxes", "b"])
-    assert viticulture.localise is viticulture.localize
+    assert read_command(["inspect", "x"]) == read_command(["data", "x"])
+    assert "localise" not in dir(viticulture)
+    assert inspect.signature(viticulture.data) == inspect.signature(viticulture.inspect)
 
 
 def test_the_package_offers_every_verb_and_imports_none() -> None:
@@ -257,8 +297,9 @@ def test_the_package_offers_every_verb_and_imports_none() -> None:
         (viticulture.compare_table, "table"),
         (viticulture.localize, "boxes"),
     )
-    names = {"inspect" if name == "data" else name for name in VERBS}
-    assert names | {"train_row", "compare_table", "compare_resume", "Run", "UserError"} <= set(dir(viticulture))
+    assert {*VERBS} | {"inspect", "train_row", "compare_table", "compare_resume", "Run", "UserError"} <= set(
+        dir(viticulture)
+    )
     assert set(viticulture.__all__) <= set(dir(viticulture))
     for name in viticulture.__all__:
         assert name == "__version__" or callable(getattr(viticulture, name)), name
@@ -286,8 +327,9 @@ def rooms_are_verbs() -> None:
     assert models is first is viticulture.models
     assert isinstance(models, ModuleType)
     assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*").rows[0][0]] == ["vit_nano"]
+    assert viticulture.data("digits").name == viticulture.inspect("digits").name == "digits"
     assert str(viticulture.cache()).endswith(str(viticulture.cache.cache_folder()))
-    for name in ("cache", "export", "models", "report"):
+    for name in ("cache", "data", "export", "models", "report"):
         assert inspect.signature(getattr(viticulture, name)) == inspect.signature(getattr(api, name))
 
 
@@ -297,7 +339,7 @@ def test_a_room_that_shares_its_name_with_a_verb_can_be_called() -> None:
     verb, if the verb hides the module, or if a new room of a verb's name is forgotten."""
     ends_well(rooms_are_verbs)
     rooms = {name for _, name, _ in pkgutil.iter_modules(viticulture.__path__)}
-    assert rooms & set(viticulture.__all__) == {"cache", "export", "models", "report"}
+    assert rooms & set(viticulture.__all__) == {"cache", "data", "export", "models", "report"}
 
 
 def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
@@ -392,6 +434,9 @@ def test_a_person_can_train_look_and_use(tmp_path: Path, capsys: pytest.CaptureF
     out = tmp_path / "predictions.json"
     files = [str(photos / "zwei Wörter"), str(tmp_path / "torn.png")]
     assert main(["predict", str(run), *files, "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert f"written  {out}" in said.err
+    assert said.out.split()[:4] == ["name", "label", "probability", "error"], "as the file's columns"
     answers = json.loads(out.read_text())
     assert len(answers) == 13
     assert set(answers[0]["probabilities"]) == set(names)

@@ -21,8 +21,11 @@ from viticulture.data.open import open_source
 from viticulture.data.pixels import as_pixels
 from viticulture.errors import UserError
 from viticulture.evaluation import opening
+from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.given import as_images
+from viticulture.evaluation.multilabel.predict import LabelsPrediction
 from viticulture.evaluation.predict import Prediction
+from viticulture.report.tables.sheet import Column, Sheet, Spread
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,33 @@ def test_a_run_or_a_path_names_itself_to_every_verb(run: viticulture.Run, tmp_pa
             viticulture.links(named)
         with pytest.raises(UserError, match="USER/NAME"):
             viticulture.push(named, "nobody")
+
+
+def test_what_a_program_prints_is_short(run: viticulture.Run, tmp_path: Path) -> None:
+    """Catches: a thousand probabilities in a notebook, an error where a folder holds no run."""
+    assert repr(run) == f"<Run {run.path}: vit_nano on digits, finished>"
+    assert repr(viticulture.Run(tmp_path)) == f"<Run {tmp_path}: no run>"
+    (prediction,) = predicted(run, np.zeros((8, 8), np.uint8))
+    expected = f"name='image 0', label={prediction.label!r}, probability={prediction.probability!r}, error=''"
+    assert repr(prediction) == f"Prediction({expected})"
+    assert repr(LabelsPrediction("a", ("x",), {"x": 1.0})) == "LabelsPrediction(name='a', labels=('x',), error='')"
+    dense = DensePrediction("a", None, None, ("x",), "broken")
+    assert repr(dense) == "DensePrediction(name='a', error='broken')"
+
+
+def test_a_list_of_runs_is_a_table(run: viticulture.Run) -> None:
+    """Catches: a sheet that pandas does not take, percent in place of shares, two columns of one name that fall
+    together."""
+    pandas = pytest.importorskip("pandas")
+    sheet = viticulture.runs(str(run.path.parent))
+    table = pandas.DataFrame(sheet)
+    assert list(table.columns[:3]) == ["run", "data", "student"]
+    assert (table.run[0], table["top-1"][0]) == (run.path.name, run.accuracy)
+    assert repr(sheet).startswith(f"<Sheet Runs in {run.path.parent}: 1 row of run, data, student")
+    columns = [Column("a"), Column("b", "spread"), Column("a")]
+    assert Sheet("", columns, [["x", Spread((1.0, 3.0)), "y"]]).csv().splitlines() == [
+        "a,b mean,b sd,b seeds,a", "x,2.0,1.4142135623730951,2,y",
+    ]  # fmt: skip
 
 
 def test_tables_hold_what_the_files_hold(run: viticulture.Run) -> None:

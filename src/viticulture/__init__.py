@@ -6,7 +6,8 @@ run = viticulture.train("./photos")
 run.accuracy, run.predict(["leaf.jpg"])
 
 Every verb of the command line is a function here; those that take seconds to import are imported when first asked for.
-A verb and a room of the package may share a name (`cache`, `export`, `models`, `report`): the room can be called.
+A verb and a room of the package may share a name (`cache`, `data`, `export`, `models`, `report`): the room can be
+called.
 """
 
 import sys
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
         compare,
         compare_resume,
         compare_table,
+        data,
         demo,
         evaluate,
         explain,
         export,
         inspect,
         links,
-        localise,
         localize,
         models,
         open,
@@ -62,13 +63,13 @@ __all__ = [
     "compare",
     "compare_resume",
     "compare_table",
+    "data",
     "demo",
     "evaluate",
     "explain",
     "export",
     "inspect",
     "links",
-    "localise",
     "localize",
     "models",
     "open",
@@ -86,7 +87,7 @@ __all__ = [
     "train_row",
 ]
 
-_ROOMS = ("cache", "export", "models", "report")
+_ROOMS = ("cache", "data", "export", "models", "report")
 """Modules that share their name with a verb."""
 
 

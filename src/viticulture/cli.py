@@ -13,18 +13,26 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from . import api, completion
-from .command import HELP, LONGEST, OF_A_TABLE, VERBS, Parser, parser_of
+from .budget.budget import Budget
+from .command import HELP, LONGEST, OF_A_TABLE, VERBS, Command, Parser, parser_of
 from .errors import HELPER_LOST, UserError, is_lost_helper, shortened
 from .text import clean, tell
+from .training.raw import check_key
+from .training.rundir import PLAN, RunDir
 from .version import VERSION
 from .waiting import STDERR, waiting
 
 LOADS: dict[Callable[..., Any], tuple[str, ...]] = {
-    **dict.fromkeys((api.cache, api.recipes, api.tables, api.models), ()),
+    **dict.fromkeys((api.cache, api.recipes, api.tables, api.models, api.serve), ()),
     **dict.fromkeys((api.report, api.runs), ("torch",)),
     api.inspect: ("torch", "lightning"),
 }
 """Verb -> what it imports that takes seconds, said while it is loaded; other verbs need all three."""
+OF_A_RUN = (
+    *(api.resume, api.evaluate, api.predict, api.export, api.serve, api.push),
+    *(api.links, api.localize, api.robustness),
+)
+"""Verbs of a run's folder, and of no other network."""
 USAGE = """viticulture grows Vision Transformers on little data.
 
 usage: viticulture VERB ...
@@ -183,10 +191,34 @@ def _run(words: list[str]) -> Any:
             raise UserError("a budget chooses the recipe by what it measures: leave --budget or --print-config out")
         wanted = inspect.signature(api.resolved).parameters
         return _Text(api.resolved(**{key: value for key, value in command.keywords.items() if key in wanted}))
+    _check(command)
     with waiting("loading PyTorch"):
         for module in LOADS.get(command.verb, ("torch", "lightning", "timm")):
             import_module(module)
     return command.verb(**command.keywords)
+
+
+def _check(command: Command) -> None:
+    """Check what can be checked before PyTorch is loaded, which takes seconds: keys, a budget, folders and files.
+
+    Raises: UserError, as the verb would.
+    """
+    given = command.keywords
+    for key in given.get("overrides", ()):
+        check_key(key)
+    if isinstance(given.get("budget"), str) and given["budget"]:
+        Budget(given["budget"])
+    file = bool(given.get("out")) and command.verb not in (api.train, api.train_row)  # the verb looks at that first
+    if given.get("data") and not file:
+        from .data.open import check_there
+
+        check_there(given["data"])
+    run = given.get("run", "")
+    if command.verb in OF_A_RUN and not run.startswith("hf-hub:") and not (Path(run) / PLAN).is_file():
+        RunDir.open(run)
+    for image in given["images"] if command.verb is api.predict and not file else ():
+        if image and not Path(image).exists():
+            raise UserError(f"there is no file or folder {image}")
 
 
 def _completion(words: list[str]) -> _Text:

@@ -45,7 +45,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "models": api.models,
     "demo": api.demo,
 }
-ALIASES = {"localise": "localize"}
+ALIASES = {"inspect": "data", "localise": "localize"}  # Python's name, and British spelling
 OF_A_TABLE: dict[str, Callable[..., Any]] = {"train": api.train_row, "compare": api.compare_table}  # with --table
 PRINTABLE = (api.train, api.train_row)  # verbs with --print-config
 SHORT = {  # option -> the recipe key that it is short for, what it says
@@ -57,6 +57,7 @@ SHORT = {  # option -> the recipe key that it is short for, what it says
     "--patch-size": ("student.patch_size", "side of its patches, pixels"),
     "--init": ("student.init", "weights to start from: a run, a timm tag, a checkpoint"),
     "--epochs": ("train.epochs", "passes over the training images"),
+    "--stop-when-perfect": ("train.stop_when_perfect", "end after so many perfect validations in a row, such as 30"),
     "--batch-size": ("train.batch_size", "images in one step"),
     "--lr": ("optim.lr", "learning rate"),
     "--device": ("engine.device", "auto, cpu, cuda or mps"),

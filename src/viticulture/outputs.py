@@ -8,8 +8,11 @@ import shutil
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from .disk import write_whole
 from .errors import UserError
+from .text import tell
 
 FORMULA = ("=", "+", "-", "@")  # how text begins that a spreadsheet would compute
 
@@ -38,6 +41,13 @@ def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:
             f"cannot write {path}: it takes {size:,} bytes and {free:,} are free; "
             "free some space or choose another place"
         )
+    return path
+
+
+def write_out(out: str | Path, content: str | dict[str, Any]) -> Path:
+    """Write a text or JSON file that `out` names, and say so. Raises: as `write_whole`."""
+    path = write_whole(Path(out), content)
+    tell(f"written  {path}")
     return path
 
 

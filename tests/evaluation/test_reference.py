@@ -34,13 +34,11 @@ def test_plain_classifiers_tell_dark_from_light(side: int) -> None:
     assert list(lines.values()) == [pytest.approx(2 / 3)] * 2
 
 
-def test_many_classes_of_one_image_are_no_cause_for_warnings() -> None:
-    """Fails if a library's guess that labels are numbers to regress on stands among a training's lines."""
-    grays = list(range(0, 250, 5))
+def test_many_classes_of_few_images_are_classified_without_a_warning() -> None:
+    """Fails if scikit-learn's doubts about numbers of classes, or its convergence, reach a terminal."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lines = reference_lines(images(grays, list(range(50))), images(grays, list(range(50))))
-    assert lines["nearest neighbor on pixels"] == 1
+        reference_lines(images(list(range(200)), list(range(200))), images([3], [3]))
 
 
 def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path) -> None:

@@ -110,6 +110,15 @@ def test_a_measured_step_does_what_a_training_step_does(
     assert pace.keep > 0
 
 
+def test_what_needs_validation_is_measured_without(tmp_path: Path) -> None:
+    """Fails if a budget or a study refuses keys that any training takes, as a measurement validates nothing."""
+    watched = {**SMALL, "train.watch": "val", "train.best_by": "balanced_accuracy", "train.stop_when_perfect": 30}
+    session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, watched, "test")
+    session.run.unlock()
+    recipe = resolve("default/digits", read("default/digits"), watched)
+    assert measure_pace(recipe, session.dataset, tmp_path / "pace").step > 0
+
+
 def test_patience_buys_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that stands never says enough, so steps alone end it. Fails if the factor is lost, or if the recipe's one
     epoch of a few steps ends the measurement before them."""

@@ -12,7 +12,7 @@ from viticulture.study.declare.grid import Candidate, Cell, Grid, of_recipes, sl
 from viticulture.study.declare.table import read_table
 from viticulture.study.declare.terms import Subset, Subsets, Terms
 from viticulture.study.plan.pace import Pace
-from viticulture.study.plan.plan import START, Plan, cost, dearest, make_plan
+from viticulture.study.plan.plan import START, Plan, check_budget, cost, dearest, make_plan
 from viticulture.study.run.halving import decide
 from viticulture.study.run.outcomes import Outcome
 
@@ -156,6 +156,22 @@ def test_a_budget_that_is_too_short_is_told_one_that_is_enough() -> None:
     enough = re.search(r"\d+ min", str(refused.value))
     assert enough
     planned(grid(enough[0], subsets=many))
+
+
+def test_a_budget_of_too_few_steps_is_refused_with_the_time_that_would_do() -> None:
+    """Catches: cells of two epochs that are trained although none of them can tell, a time that is refused again, and a
+    refusal where the recipes themselves are short, `auto` chose, or every cell has its 300 steps."""
+    made = grid("15s", equal="recipe")
+    with pytest.raises(UserError, match=r"leaves 40 steps to the shortest of 6 trainings, too few") as refused:
+        check_budget(made, planned(made))
+    times = [int(minutes) for minutes in re.findall(r"about (\d+) min", str(refused.value))]
+    assert times[0] > times[1] >= 1
+    for budget, seeds in ((f"{times[0]}m", (0, 1, 2)), (f"{times[1]}m", (0,))):
+        enough = grid(budget, equal="recipe", seeds=seeds)
+        check_budget(enough, planned(enough))
+    for more in (grid("auto"), grid(), grid("2min")):
+        check_budget(more, planned(more))
+    check_budget(made, planned(made, dict.fromkeys(("fast", "slow"), 1)))
 
 
 def test_workers_are_done_within_the_budget() -> None:

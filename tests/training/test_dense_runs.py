@@ -20,6 +20,9 @@ from dense_scenes import coco_folder, mask_folder
 from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
+from viticulture.api.lists import resolved
+from viticulture.budget.budget import Budget
+from viticulture.budget.prepare import Wish, _opened
 from viticulture.data.annotations import UNLABELED
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
@@ -327,23 +330,29 @@ def test_what_cannot_be_is_refused_before_a_folder_is_made(
 
 
 @pytest.mark.parametrize("kind", ["folder", "list", "masks"])
-def test_objects_and_masks_without_a_recipe_are_told_theirs(tmp_path: Path, kind: str) -> None:
+def test_objects_and_masks_without_a_recipe_get_theirs_and_this_is_said(tmp_path: Path, kind: str) -> None:
     """Where folders without images stand beside the images, and where a list names an image in several rows. Fails if
-    a person is told to sort classes."""
+    a command is refused whose answer is known, if a budget takes no such data, or if a named recipe is replaced."""
     data = mask_folder(tmp_path / "data", SPLITS) if kind == "masks" else coco_folder(tmp_path / "data", SPLITS)
     (data / "tools").mkdir()
     (data / "tools" / "convert.py").write_text("")
     if kind == "list":
-        image = next(path for path in data.rglob("*.png")).relative_to(data)
+        images = [path.relative_to(data) for path in data.rglob("*.png")]
         data = data / "boxes.csv"
-        data.write_text("path,label,x0,y0,x1,y1\n" + f"{image},disk,0,0,3,3\n" * 2)
+        rows = "".join(f"{image},disk,0,0,{side},3\n" for image in images for side in (3, 5))
+        data.write_text(f"path,label,x0,y0,x1,y1\n{rows}")
     recipe = "segmentation/photos" if kind == "masks" else "detection/photos"
-    for call in (
-        lambda: begin(str(data), "default", 0, str(tmp_path / "run"), False, {}, "test"),
-        lambda: viticulture.train(str(data), budget="1h", out=str(tmp_path / "run")),
-    ):
-        with pytest.raises(UserError, match=f"no classes of images; learn by --recipe {recipe}"):
-            call()
+    overrides = {"images.image_size": 32, "student.name": "vit_nano", "student.patch_size": 4, "train.batch_size": 2}
+    session = begin(str(data), "default", 0, str(tmp_path / "run"), False, overrides, "test")
+    session.run.unlock()
+    assert session.recipe.name == recipe
+    assert session.remarks[0].endswith(f"in place of classes, so {recipe} is the recipe")
+    request = Wish(str(data), "default", 0, tmp_path / "planned", overrides, Budget("1h"))
+    _, base, default = _opened(request)
+    assert (base.name, default, base.remarks[0]) == (recipe, recipe, session.remarks[0])
+    assert f"name: {recipe.partition('/')[0]}" in resolved(str(data))
+    with pytest.raises(UserError, match=f"learn by --recipe {recipe}"):
+        begin(str(data), "default/photos", 0, str(tmp_path / "other"), False, {}, "test")
 
 
 class Batches:

@@ -75,6 +75,28 @@ def test_metrics_hold_the_mean_over_each_epoch(talkative: Told) -> None:
     assert [x for x, _ in curves["train/accuracy_epoch"]] == [1, 2]
 
 
+@pytest.mark.parametrize("width", [60, 80, 110, 200])
+def test_a_terminal_gets_what_fits_into_its_width_and_always_the_loss(width: int, tmp_path: Path) -> None:
+    """Fails if the time that is left is cut off where there is room for it, or a narrow window shows half a number."""
+    small = {"train.epochs": 2, "train.batch_size": 10, "data.per_class": 3, "student.name": "vit_nano"}
+    session = begin(
+        "digits", "default/digits", 0, str(tmp_path / "run"), False, {**small, "data.val_fraction": 0.1}, "a test"
+    )
+    file = io.StringIO()
+    watcher = ProgressBar(10, Console(file=file, force_terminal=True, width=width))
+    facts: list[str] = []
+    say = watcher._facts
+    watcher._facts = lambda *given: facts.append(say(*given)) or facts[-1]  # type: ignore[method-assign,func-returns-value]
+    fit(session, watcher)
+    session.run.unlock()
+    assert facts
+    assert all(words.startswith("loss ") for words in facts)
+    assert "…" not in file.getvalue()
+    if width >= 80:
+        assert facts[-1].endswith(" left")
+    assert any("images/s" in words for words in facts) == (width >= 110)
+
+
 def test_a_pipe_gets_a_line_now_and_then(talkative: Told, tmp_path: Path) -> None:
     """Every step where there is no pause to keep; the first and the last where the pause never ends. Catches: a line an
     epoch however short, nothing within a long one, a term that is the whole loss told twice."""

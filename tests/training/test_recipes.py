@@ -5,11 +5,12 @@ import json
 import re
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -26,8 +27,8 @@ from viticulture.optim import Optim, Schedule, shortened_warmup
 from viticulture.study.declare.grid import Candidate
 from viticulture.study.declare.table import Table, read_table, tables
 from viticulture.training.assemble import build_guides, patch_size
-from viticulture.training.raw import NAMED, flat
-from viticulture.training.recipe import Recipe, about, method_class, parse, read, resolve, shipped
+from viticulture.training.raw import NAMED, fixed_keys, flat
+from viticulture.training.recipe import SECTIONS, Recipe, about, method_class, parse, read, resolve, shipped
 from viticulture.training.references import replaced
 from viticulture.training.settings import Engine, Student, Train
 
@@ -387,6 +388,9 @@ def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> No
     for overrides, words in (
         ({"optim.learning_rate": 1}, "unknown recipe key 'optim.learning_rate'"),
         ({"optim.lr": "fast"}, "optim.lr"),
+        ({"epochs": 1}, r"unknown recipe key epochs; did you mean train\.epochs\?"),
+        ({"batch-size": 1}, r"did you mean train\.batch_size\?"),
+        ({"trian.epochs": 1}, "unknown recipe section 'trian'; did you mean train"),
         ({"train.watch": "train"}, "watch"),
         ({"train": 3}, "whole section"),
         ({"augment.flip": 3}, "keywords"),
@@ -403,6 +407,22 @@ def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> No
         parse("a: [", "x")
     with pytest.raises(UserError, match="sections"):
         parse("- 1", "x")
+
+
+def test_keys_that_are_read_off_the_source_are_those_of_the_sections() -> None:
+    """Fails for a dataclass that is renamed, moved or inherits fields: its keys would be refused."""
+    of_classes = {f"{section}.{field.name}" for section, made in SECTIONS.items() for field in fields(made)}
+    assert set(fixed_keys()) == of_classes
+
+
+def test_numbers_of_other_libraries_are_plain_ones() -> None:
+    """Catches: a count of NumPy's refused as no whole number, a tensor printed in an error."""
+    given = {"train.epochs": np.int64(3), "optim.lr": torch.tensor(0.5), "data.val_fraction": np.float32(0.25)}
+    values = resolve("x", read("default/digits"), given).values
+    assert (values["train"]["epochs"], values["optim"]["lr"], values["data"]["val_fraction"]) == (3, 0.5, 0.25)
+    with pytest.raises(UserError, match="must be a whole number") as caught:
+        resolve("x", read("default/digits"), {"train.epochs": torch.zeros(2)})
+    assert "tensor" not in str(caught.value)
 
 
 @pytest.mark.parametrize("section", ["guides", "augment", "augment2"])

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -50,7 +51,7 @@ from viticulture.training.recipe import read, resolve
 from viticulture.training.references import where_they_lie
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir, claimed
-from viticulture.training.session import begin, other_machine, reopen, run_path
+from viticulture.training.session import Session, begin, other_machine, reopen, run_path
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
 from viticulture.training.watching import BestCheckpoint
 
@@ -82,6 +83,68 @@ def test_ends_of_short_epochs_are_left_out(minutes: float, kept: list[int], monk
         trainer: Any = SimpleNamespace(**stub, current_epoch=epoch, save_checkpoint=save)
         keep.on_train_epoch_end(trainer, trainer)
     assert saved == kept
+
+
+def black_and_white(root: Path) -> Path:
+    """Images of two classes that a student tells apart within a few steps."""
+    for name, level in (("black", 0), ("white", 200)):
+        (root / name).mkdir(parents=True)
+        for i in range(12):
+            Image.fromarray(np.full((8, 8, 3), level + 4 * i, np.uint8)).save(root / name / f"{i}.png")
+    return root
+
+
+PERFECT = {
+    **{"train.epochs": 24, "train.batch_size": 4, "train.watch": "val", "schedule.warmup_epochs": 0, "optim.lr": 0.003},
+    **{"data.val_fraction": 0.3, "data.per_class": None, "student.name": "vit_nano", "images.image_size": 8},
+}
+
+
+def test_a_training_ends_once_validation_was_perfect_often_enough_and_resumes_exactly(tmp_path: Path) -> None:
+    """Stopped in the middle of an epoch, and killed after its end. Catches: a count that is lost, epochs after the end,
+    weights that name another epoch, nothing said on the page."""
+    data = str(black_and_white(tmp_path / "data"))
+
+    def start(out: Path, **overrides: Any) -> Session:
+        wanted = {**PERFECT, "train.stop_when_perfect": 4, **overrides}
+        return begin(data, "default/digits", 0, str(out), False, wanted, "test")
+
+    whole, again = whole_and_resumed(start, tmp_path, steps=10)
+    check_same_weights(whole, again, ("last", "best"))
+    accuracies = [row["val/accuracy"] for row in read_history(whole.run.metrics)]
+    assert len(accuracies) < 24
+    assert accuracies[-4:] == [1.0] * 4
+    assert accuracies[-5:-4] != [1.0]
+    assert read_history(again.run.metrics)[-1]["epoch"] == len(accuracies)
+    for session in (whole, again):
+        assert json.loads((session.run.weights("last") / "config.json").read_text())["epoch"] == len(accuracies)
+        said = session.run.read("run.json")["ended"]
+        assert said.startswith(
+            f"ended after epoch {len(accuracies)} of 24: validation, on 6 images, was perfect 4 times"
+        )
+    again.run.unlock()
+    fit(reopen(str(again.run.path)))
+    check_same_weights(whole, again, ("last", "best"))
+    assert read_history(again.run.metrics)[-1]["epoch"] == len(accuracies)
+
+
+def test_epochs_that_validation_cannot_compare_are_told_and_none_is_left_out_unasked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Catches: a training that ends early by itself, or goes on for its better part without a word."""
+    data = str(black_and_white(tmp_path / "data"))
+    session = begin(data, "default/digits", 0, str(tmp_path / "run"), False, PERFECT, "test")
+    fit(session)
+    history = read_history(session.run.metrics)
+    assert history[-1]["epoch"] == 24
+    right = [row["val/accuracy"] == 1 for row in history]
+    first = next(epoch for epoch in range(1, 25) if all(right[epoch - 1 :]))
+    said = f"was perfect from epoch {first} to the last, 24, so it cannot compare these; --stop-when-perfect"
+    assert said in session.run.read("run.json")["ended"]
+    assert said in capsys.readouterr().err
+    for wrong in ({"train.stop_when_perfect": 0}, {"train.stop_when_perfect": 3, "train.watch": "test"}):
+        with pytest.raises(UserError, match="counts measurements of validation images, at least 1"):
+            begin(data, "default/digits", 0, str(tmp_path / "other"), False, {**PERFECT, **wrong}, "test")
 
 
 def test_a_loss_that_is_no_number_stops_the_run_with_step_and_terms(tmp_path: Path) -> None:
@@ -763,7 +826,7 @@ def test_a_command_takes_the_next_name_where_another_was_quicker(
         assert not (tmp_path / "runs" / "digits-3").exists(), "a kill while it measures would leave it empty"
         raise UserError("a mistake in the data")
 
-    monkeypatch.setattr("viticulture.budget.prepare.open_labeled", opened)
+    monkeypatch.setattr("viticulture.budget.prepare.open_by_default", opened)
     with pytest.raises(UserError, match="a mistake in the data"):
         viticulture.train("digits", budget="60s")
     with pytest.raises(UserError, match="unknown recipe"):

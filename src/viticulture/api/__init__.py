@@ -14,8 +14,8 @@ from .sharing import push, serve
 from .studies import compare, compare_resume, compare_table
 from .training import resume, train, train_row
 
-localise = localize
-"""The same in British spelling."""
+data = inspect
+"""The same by the command's name."""
 
 __all__ = [
     "Run",
@@ -26,13 +26,13 @@ __all__ = [
     "compare",
     "compare_resume",
     "compare_table",
+    "data",
     "demo",
     "evaluate",
     "explain",
     "export",
     "inspect",
     "links",
-    "localise",
     "localize",
     "models",
     "open",

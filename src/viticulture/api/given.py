@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_origin
 
 from ..errors import UserError, received
@@ -74,8 +74,9 @@ def _meant(known: Signature, keywords: Iterable[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    return int(value) if whole else as_word(value)
+    if isinstance(value, bool | int | float):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value) if isinstance(value, Real) else as_word(value)
 
 
 def as_source(data: Any) -> "str | Source":

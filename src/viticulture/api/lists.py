@@ -83,9 +83,9 @@ def resolved(
         recipe, size = winner(like, recipe)
         overrides = {**size, **(overrides or {})}
     if recipe == "default":
-        from ..training.data import default_recipe, open_labeled, resolve_default
+        from ..training.data import open_by_default, resolve_default
 
-        return resolve_default(default_recipe(open_labeled(data)), overrides).to_yaml()
+        return resolve_default(open_by_default(data)[1], overrides).to_yaml()
     return resolve(recipe, read(recipe), overrides).to_yaml()
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @checked
 def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
-    """Look at a data set as training would read it, without training.
+    """Look at a data set as training would read it, without training; `viticulture.data` is the same.
 
     Args:
         data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
@@ -116,9 +116,10 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
     Args:
         folder: is searched.
         out: an .html file to write, with a link to each run's page.
+
+    Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
     """
-    from ..disk import write_whole
-    from ..outputs import check_out
+    from ..outputs import check_out, write_out
     from ..report.pages.index_page import render_index
     from ..report.tables.runs import find_runs
 
@@ -126,7 +127,7 @@ def runs(folder: str = "runs", out: str = "") -> "Sheet":
         check_out(out, ".html")
     index = find_runs(Path(folder))
     if out:
-        write_whole(Path(out), render_index(index, Path(out)))
+        write_out(out, render_index(index, Path(out)))
     return index.sheet
 
 
@@ -194,9 +195,8 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     Returns: the strength of every link, and which are kept.
     """
     from ..analysis import link_extraction as extraction
-    from ..disk import write_whole
     from ..models.links import write_link_set
-    from ..outputs import check_out
+    from ..outputs import check_out, write_out
     from ..report.sections.links import link_table
     from ..training.rundir import RunDir
 
@@ -211,7 +211,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     linked = extraction.select(strengths, threshold)
     note = f"Links of {run} stronger than {threshold:g} (rule {rule})."
     if out:
-        write_whole(Path(out), f"# {note}\n{write_link_set(linked)}")
+        write_out(out, f"# {note}\n{write_link_set(linked)}")
         note += f" Train with them: --guides.{guide or extraction.linked_guides(folder)[0]}.links {out}"
     return link_table(list(trained.channels), strengths, linked, note)
 
@@ -263,12 +263,11 @@ def localize(
     Returns: the share of images whose box is found (MaxBoxAcc), at several overlaps. The run's report.html and
         localization.json hold it too.
     """
-    from ..disk import write_whole
     from ..evaluation.localization import evaluate as localization
     from ..evaluation.localization.boxes import read_boxes
     from ..evaluation.localization.metrics import PROTOCOLS
     from ..evaluation.localization.results import keep
-    from ..outputs import check_out
+    from ..outputs import check_out, write_out
     from ..report.sections.localization import localization_page, localization_table
     from ..training.run_inputs import dataset_of, recipe_of
     from ..training.rundir import RunDir
@@ -287,7 +286,7 @@ def localize(
     keep(folder, dataset.name if dataset else data, result)
     report(run)
     if out:
-        write_whole(Path(out), localization_page(result, folder, dataset.name if dataset else data))
+        write_out(out, localization_page(result, folder, dataset.name if dataset else data))
     return localization_table(result)
 
 

@@ -27,8 +27,7 @@ def judge_other(
 
     Returns: results by weights and name of the images.
     """
-    from ..disk import write_whole
-    from ..outputs import check_out
+    from ..outputs import check_out, write_out
 
     path = check_out(out, ".html", ".json") if out else None
     page = path is not None and path.suffix.lower() == ".html"
@@ -65,5 +64,5 @@ def judge_other(
     for warning in warnings:
         tell(f"note     {warning}")
     if path is not None:
-        write_whole(path, content)
+        write_out(path, content)
     return evaluations

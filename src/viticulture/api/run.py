@@ -210,16 +210,23 @@ class Run:
             raise UserError(f"{self.path} learnt without labels, so it has no accuracy")
         return counting
 
+    def __repr__(self) -> str:
+        """Folder, student, data and state; of a folder without a run, that there is none."""
+        try:
+            return f"<Run {self.path}: {self._summary()}>"
+        except (UserError, LookupError, TypeError):
+            return f"<Run {self.path}: no run>"
+
+    def _summary(self) -> str:
+        facts = self.facts
+        return f"{facts['student']['name']} on {facts['data']['source']}, {facts['status']}"
+
     def _repr_html_(self) -> str:
         """The head of the page, for notebooks: what was trained on what, and how well it does."""
         from ..evaluation.headline import read_headline
 
         try:
-            facts = self.facts
-            student, data = facts["student"]["name"], facts["data"]["source"]
-            lines = [
-                f"<b>{escape(str(self.path))}</b>: {escape(str(student))} on {escape(str(data))}, {facts['status']}"
-            ]
+            lines = [f"<b>{escape(str(self.path))}</b>: {escape(self._summary())}"]
             if (headline := read_headline(self.folder)) is not None:
                 low, high = (f"{100 * end:.1f}" for end in headline.interval)
                 number = f"{headline.name} {100 * headline.value:.1f} %"

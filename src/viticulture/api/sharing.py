@@ -2,11 +2,14 @@
 """Verbs that show a run to others: on an address of this machine, on the Hub."""
 
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..waiting import STDERR
+from ..waiting import STDERR, waiting
 from .given import checked, run_word, usable
+
+if TYPE_CHECKING:
+    from ..server.answerer import Answerer
 
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 """Module -> package of the extra `serve`."""
@@ -24,16 +27,16 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     """
     if missing := [package for module, package in NEEDS.items() if find_spec(module) is None]:
         raise UserError(f"serving needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[serve]'")
-    from ..server.answerer import Answerer
-    from ..server.answers import answerer
     from ..server.app import application, listening
     from ..server.app import run as answer_until_stopped
-    from ..server.dense_answers import dense_answerer
-    from ..server.page import page
-    from .kinds import is_dense
 
-    folder = usable(run_word(run))
     with listening(host, port) as taken:
+        with waiting("loading PyTorch"):
+            from ..server.answers import answerer
+            from ..server.dense_answers import dense_answerer
+            from ..server.page import page
+            from .kinds import is_dense
+        folder = usable(run_word(run))
         student: Answerer = dense_answerer(folder, weights) if is_dense(folder) else answerer(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
         shown = page(folder, student, weights)
@@ -62,7 +65,6 @@ def push(run: Any, repository: str, weights: str = "", private: bool = False) ->
     """
     from ..hub.push import push as send
     from ..training.rundir import RunDir
-    from ..waiting import waiting
 
     folder = RunDir.open(run_word(run))
     with waiting("sending to the Hub"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..budget.budget import Budget
 from ..errors import UserError, unknown
+from ..study.declare.terms import in_words
 from ..text import command_line, shell_word, tell
 from ..waiting import silence
 from .given import as_word, check_callbacks, checked, run_word, with_short
@@ -35,7 +36,7 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     overwrite: bool = False,
     overrides: dict[str, Any] | None = None,
     like: str = "",
-    budget: str = "",
+    budget: str | float = "",
     method_search: Any = "on",
     *,
     epochs: int | None = None,
@@ -57,8 +58,8 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
         overwrite: replace the run that is in that folder.
         overrides: recipe keys to change, such as {"train.epochs": 10}.
         like: a study's folder (`viticulture compare`): take the recipe that is first there, at its full length.
-        budget: time for all of it: 90s, 30m (or 30), 2h, 1night, or 15core-m of processors; epochs fit, and a
-            classifier's student, image size and stages.
+        budget: time for all of it: 90s, 30m (or 30, a number too), 2h, 1night, or 15core-m of processors; epochs fit,
+            and a classifier's student, image size and stages.
         method_search: off or False: one stage, no mixing.
         epochs: passes over the training images; short for an override.
         student: the network; short for an override.
@@ -78,13 +79,13 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     searches = {True: True, False: False, "on": True, "off": False}
     if not isinstance(method_search, str | bool) or method_search not in searches:
         raise unknown("method search", method_search, ("on", "off"))
-    if not (searches[method_search] or budget):
+    if budget == "" and not searches[method_search]:
         raise UserError("--method-search off is of a budget; without one there is one stage, unmixed: leave it out")
-    if budget:
+    if budget != "":
+        afforded = Budget(in_words(budget), searches[method_search])
         if callbacks or not isinstance(data, str):
             what = "callbacks watch" if callbacks else "an object of this program teaches"
             raise UserError(f"{what} one training, and a budget may have several of their own processes; leave one out")
-        afforded = Budget(budget, searches[method_search])
         with _alone(progress):
             return _follow(_planned(data, recipe, seed, out, overwrite, overrides, afforded))
     from ..training.session import begin

@@ -27,7 +27,15 @@ from ..disk import file_lock, unwritable
 from ..errors import UserError
 from ..parallel import Progress
 from ..study.plan.pace import Pace
-from ..training.data import default_recipe, for_method, load_dataset, open_for, open_labeled, resolve_default
+from ..training.data import (
+    default_recipe,
+    for_method,
+    load_dataset,
+    open_by_default,
+    open_for,
+    open_labeled,
+    resolve_default,
+)
 from ..training.leakage import check_leakage
 from ..training.recipe import Recipe, read, resolve
 from ..training.references import check_outlast, from_anywhere
@@ -91,16 +99,7 @@ def make_plan(
     """
     check_seed(wish.seed)
     RunDir.check_free(wish.out, wish.overwrite)
-    base = resolve(wish.recipe, read(wish.recipe), wish.overrides) if wish.named else None
-    learnt: Source | DenseSource
-    if base is not None and not recipes.learns_classes(base):
-        learnt, default = open_for(base, wish.data), base.name
-    else:
-        labeled = open_labeled(wish.data)
-        default = default_recipe(labeled)
-        base = base or resolve_default(default, wish.overrides)
-        base = recipes.asked_once(base, wish.overrides)
-        learnt = for_method(base, labeled)
+    learnt, base, default = _opened(wish)
     recipes.check(base, wish.overrides)
     base = replace(base, values=from_anywhere(base.values))
     if wish.overwrite:
@@ -127,6 +126,24 @@ def make_plan(
             stages=_stages(wish, recipe, default, dataset, tried, left),
             prepared=now() - began,
         )
+
+
+def _opened(wish: Wish) -> tuple[Source | DenseSource, Recipe, str]:
+    """The data as the student's recipe learns from them, that recipe, and the default one for such images."""
+    if not wish.named:
+        opened, default, chosen = open_by_default(wish.data)
+        base = resolve_default(default, wish.overrides)
+        base = replace(base, remarks=(*chosen, *base.remarks))
+        if not isinstance(opened, Source):
+            return opened, base, default
+    else:
+        base = resolve(wish.recipe, read(wish.recipe), wish.overrides)
+        if not recipes.learns_classes(base):
+            return open_for(base, wish.data), base, base.name
+        opened = open_labeled(wish.data)
+        default = default_recipe(opened)
+    base = recipes.asked_once(base, wish.overrides)
+    return for_method(base, opened), base, default
 
 
 @contextmanager

@@ -22,6 +22,7 @@ A name of a set wins over a folder of that name; write ./digits for the folder.
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,17 @@ def open_source(data: Any) -> Source:
         hint = f"; Hugging Face sets are named hf:{text}" if re.fullmatch(r"[\w-]+/[\w.-]+", text) else ""
         raise UserError(f"no such file or folder: {shortened(text)!r} (looked in {Path.cwd()}){hint}")
     raise UserError(f"{unknown('data set', text, named.NAMES)} (and no file or folder of that name in {Path.cwd()})")
+
+
+def check_there(data: str) -> None:
+    """Raises: UserError, as `open_source`, where a word is no set's name, and nothing of that name is here."""
+    with suppress(OSError, ValueError, RuntimeError):  # `open_source` says what of a name is wrong
+        if ":" in data or is_there(str(Path(data).expanduser())):
+            return
+    from .sources.torchvision_sets import NAMES
+
+    if data.lower() not in NAMES:
+        open_source(data)
 
 
 def start_of(data: str) -> Path:

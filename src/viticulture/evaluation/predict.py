@@ -3,13 +3,12 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..disk import write_whole
 from ..errors import UserError
-from ..outputs import check_out, csv_text
+from ..outputs import check_out, csv_text, write_out
 from ..training.rundir import RunDir
 from .accuracy import check_finite, collect
 from .evaluate import check_classes
@@ -38,9 +37,9 @@ class Prediction:
     name: str
     label: str
     probability: float
-    probabilities: dict[str, float]
+    probabilities: dict[str, float] = field(repr=False)
     error: str = ""
-    top: tuple[tuple[str, float], ...] = ()
+    top: tuple[tuple[str, float], ...] = field(default=(), repr=False)
 
 
 def classify(run: RunDir, weights: str, images: Sequence[ImageInput], top: int = 1) -> list[Prediction]:
@@ -95,7 +94,7 @@ def write(predictions: Sequence[Said], out: Path, as_csv: Callable[[Sequence[Sai
     """Predictions as .csv, by a function that makes its text, or as .json. Raises: UserError for another ending."""
     path = check_out(out, *ENDINGS)
     text = as_json(predictions) if path.suffix.lower() == ".json" else as_csv(predictions)
-    write_whole(path, text)
+    write_out(path, text)
 
 
 def as_json(predictions: Sequence[Any]) -> str:

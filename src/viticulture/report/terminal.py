@@ -182,7 +182,7 @@ def results(evaluations: Mapping[str, Evaluation]) -> Sheet:
 def recipe_list(headers: dict[str, dict[str, str]]) -> Sheet:
     """Shipped recipes, the defaults first: what they train, what the paper and we got."""
     columns = [Column("recipe", "name")]
-    columns += [Column(name, "prose") for name in ("what it trains", "published", "our result")]
+    columns += [Column(name, "sentence") for name in ("what it trains", "published", "our result")]
     names = sorted(headers, key=lambda name: (not name.startswith("default/"), name))
     heads = [(name, headers[name]) for name in names]
     rows = [(name, head["What"], head.get("Published", ""), head.get("Result", "")) for name, head in heads]
@@ -219,8 +219,8 @@ def table_list(tables: dict[str, Any]) -> Sheet:
 
 def _predictions(predictions: list[Prediction]) -> Sheet:
     places = range(1, max((len(prediction.top) for prediction in predictions), default=1))
-    columns = [Column("image"), Column("class"), Column("probability", "percent")]
-    columns += [*(Column(f"choice {k + 1}") for k in places), Column("problem", "prose")]
+    columns = [Column("name"), Column("label"), Column("probability", "percent")]
+    columns += [*(Column(f"label {k + 1}") for k in places), Column("error", "prose")]
     rows = []
     for prediction in predictions:
         more = [f"{name} {percent(share)}" for name, share in prediction.top[1:]] or [""] * len(places)

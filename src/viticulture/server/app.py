@@ -20,6 +20,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import uvicorn
 from anyio import CapacityLimiter
@@ -34,14 +35,16 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ..errors import UserError
-from .answerer import Answerer
 from .limits import MAX_CONNECTIONS, MAX_FILES, Guard, TooLarge, refusal, too_large
-from .page import Page
+
+if TYPE_CHECKING:  # an address is taken before what takes seconds to import
+    from .answerer import Answerer
+    from .page import Page
 
 MAX_NAME = 200  # letters of an image's name that are given back
 
 
-def application(answerer: Answerer, page: Page, hosts: Sequence[str]) -> Starlette:
+def application(answerer: "Answerer", page: "Page", hosts: Sequence[str]) -> Starlette:
     """The server's two routes.
 
     Args:

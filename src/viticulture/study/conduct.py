@@ -22,7 +22,7 @@ from .declare.grid import Candidate
 from .declare.terms import Where
 from .folder import StudyDir
 from .plan.pace import Pace, measure_pace
-from .plan.plan import IMAGE_SIZE, VIEWS, Key, Plan, dearest, make_plan, survivors
+from .plan.plan import IMAGE_SIZE, VIEWS, Key, Plan, check_budget, dearest, make_plan, survivors
 from .plan.stand_ins import stand_ins
 from .run.cell import data_of
 from .run.halving import write_table
@@ -78,6 +78,8 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None]) -> Plan
         return replace(make_plan(grid, own, warmups, paces, workers, known), shown=keys, named=named)
 
     plan = dearest([known.shown] if known else _shown(study, recipes), planned)
+    if known is None:
+        check_budget(grid, plan, workers)
     study.update(plan=plan.to_dict())
     return plan
 

@@ -92,7 +92,10 @@ class StudyDir:
         if not (path / "study.json").is_file() or not (path / "study.yaml").is_file():
             if (path / "run.json").is_file():
                 own = shell_word(path / "recipe.yaml")
-                raise UserError(f"{path} is a run, no study; a training by its recipe asks for --recipe {own}")
+                raise UserError(
+                    f"{path} is a run, no study; to go on with it: viticulture resume {shell_word(path)}; to train "
+                    f"anew by its recipe: --recipe {own}"
+                )
             what = "is no study folder (it holds no study.json)" if path.exists() else "does not exist"
             raise UserError(f"{path} {what}; studies are made by `viticulture compare`")
         text = read_text(path / "study.yaml", "study")

@@ -75,19 +75,39 @@ IMAGE_FOLDERS = {"images", "masks", "jpegimages", "segmentationclass", "segmenta
 
 def open_labeled(data: Any) -> Source:
     """Images with classes. Raises: UserError, naming the recipe, for images that come with objects or masks instead."""
-    annotated = ANNOTATED.get(recognized(data)) if isinstance(data, str) else None
+    source = _opened(data)
+    if isinstance(source, Source):
+        return source
+    annotated, task = ANNOTATED[source]
+    raise UserError(f"{data} holds {annotated} and no classes of images; learn by --recipe {task}/photos")
+
+
+def open_by_default(data: Any) -> tuple[Source | DenseSource, str, tuple[str, ...]]:
+    """Data for which no recipe is named.
+
+    Returns: it, the shipped recipe for such data, and a remark where that does not learn one class an image.
+    """
+    source = _opened(data)
+    if isinstance(source, Source):
+        recipe = default_recipe(source)
+        return source, recipe, (CHOSEN,) if recipe == SEVERAL else ()
+    annotated, task = ANNOTATED[source]
+    remark = f"images come with {annotated} in place of classes, so {task}/photos is the recipe"
+    return open_dense(data, source), f"{task}/photos", (remark,)
+
+
+def _opened(data: Any) -> Source | str:
+    """Images with classes, or what images come with instead: "objects" or "pixels"."""
+    kind = recognized(data) if isinstance(data, str) else ""
     try:
         source = open_source(data)
     except UserError:
-        if annotated is None:
+        if not kind:
             raise
-        names = set[str]()  # a list that is no list of classes
-    else:
-        counts = count_by_class(source.labels, len(source.classes))
-        names = {name.lower() for name, count in zip(source.classes, counts, strict=True) if count}
-    if annotated is None or not names <= IMAGE_FOLDERS:
-        return source
-    raise UserError(f"{data} holds {annotated[0]} and no classes of images; learn by --recipe {annotated[1]}/photos")
+        return kind  # a list that is no list of classes
+    counts = count_by_class(source.labels, len(source.classes))
+    names = {name.lower() for name, count in zip(source.classes, counts, strict=True) if count}
+    return kind if kind and names <= IMAGE_FOLDERS else source
 
 
 def load_dataset(

@@ -21,6 +21,9 @@ from .metrics import EpochMeans
 QUIET = 30.0
 """Seconds between two lines where nobody is watching a terminal."""
 
+BAR = 20
+"""Columns of a terminal that a training's bar takes."""
+
 FORECAST_STEPS, FORECAST_SECONDS = 20, 3.0
 """Whichever comes first, of a training's beginning, tells how long the rest will take."""
 
@@ -78,7 +81,7 @@ class ProgressBar(Callback):
         if self.console.is_terminal:
             columns = (
                 TextColumn("{task.description}"),
-                BarColumn(),
+                BarColumn(BAR),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[facts]}"),
             )
@@ -98,7 +101,9 @@ class ProgressBar(Callback):
         if self.bar is not None:
             self.shown_at = time.monotonic()
             epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
-            self.bar.update(self.task, completed=trainer.global_step, description=epoch, facts=self._facts(trainer))
+            taken = len(epoch) + BAR + 2 * len(f"{self.total}") + 4  # and the spaces between columns
+            facts = self._facts(trainer, max(self.console.width - taken, 0))
+            self.bar.update(self.task, completed=trainer.global_step, description=epoch, facts=facts)
         elif batch_idx + 1 < trainer.num_training_batches:  # an epoch's end has measured more
             self._line(trainer, f", step {trainer.global_step:,} of {self.total:,}")
 
@@ -115,7 +120,11 @@ class ProgressBar(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         late = time.monotonic() - self.shown_at >= self.every if trainer.is_global_zero else False
-        if trainer.is_global_zero and self.bar is None and (late or trainer.global_step >= self.total):
+        if (
+            trainer.is_global_zero
+            and self.bar is None
+            and (late or trainer.should_stop or trainer.global_step >= self.total)
+        ):
             self._line(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -135,21 +144,29 @@ class ProgressBar(Callback):
             self.bar.stop()
             self.bar = None
 
-    def _facts(self, trainer: Trainer) -> str:
+    def _facts(self, trainer: Trainer, room: int | None = None) -> str:
+        """What there is to say of a step; in so many columns, what of it fits: the loss, the time that is left,
+        accuracies on held-out images, and the rest."""
         method = trainer.lightning_module
         assert isinstance(method, Method)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         means = next((callback.means for callback in callbacks if isinstance(callback, EpochMeans)), {})
         terms = method.seen_terms if len(method.seen_terms) > 1 else ()  # one alone is the loss
-        words = [f"{name} {means[name]:.3f}" for name in ("loss", *terms) if name in means]
+        losses = [f"{name} {means[name]:.3f}" for name in ("loss", *terms) if name in means]
         held_out = {name: value for name, value in trainer.callback_metrics.items() if not name.startswith("train/")}
-        words += [f"train/{name} {value:.1%}" for name, value in means.items() if name.endswith("accuracy")]
-        words += [f"{name} {float(value):.1%}" for name, value in held_out.items() if name.endswith("accuracy")]
+        known = [f"train/{name} {value:.1%}" for name, value in means.items() if name.endswith("accuracy")]
+        measured = [f"{name} {float(value):.1%}" for name, value in held_out.items() if name.endswith("accuracy")]
+        times = list[str]()
         spent, steps = time.monotonic() - self.began_at, trainer.global_step - self.began_step
         if steps:
-            words.append(f"{steps * self.batch_size / spent:,.0f} images/s")
+            times.append(f"{steps * self.batch_size / spent:,.0f} images/s")
             left = timedelta(seconds=round((self.total - trainer.global_step) * spent / steps))
-            words.append(f"{left} left")
+            times.append(f"{left} left")
+        words = [*losses, *known, *measured, *times]
+        for least in (*reversed(losses[1:]), *times[:1], *known, *measured, *times[1:]):
+            if room is None or len("  ".join(words)) <= room:
+                break
+            words.remove(least)
         return "  ".join(words)
 
 

@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recipe as it is written: sections of nested values, and keys with dots that reach into them."""
 
+import ast
 import re
+from functools import cache
+from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from ..errors import UserError, shortened, unknown
 
 VIEWS = ("augment", "augment2", "augment_local_crops")  # sections that say how a view of an image is made
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
+DATACLASSES = {
+    "student": ("training/settings.py", "Student"),
+    "data": ("data/splits.py", "Selection"),
+    "images": ("data/image_settings.py", "ImageSettings"),
+    "optim": ("optim/optim.py", "Optim"),
+    "schedule": ("optim/optim.py", "Schedule"),
+    "train": ("training/settings.py", "Train"),
+    "engine": ("training/settings.py", "Engine"),
+}
+"""Section -> file and name of the dataclass whose fields are its keys."""
 
 
 def nested(raw: dict[str, Any]) -> dict[str, Any]:
@@ -33,11 +44,39 @@ def nested(raw: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+@cache
+def fixed_keys() -> tuple[str, ...]:
+    """Keys of the sections that are dataclasses, read off their source: to import that takes seconds."""
+    keys = list[str]()
+    for section, (file, name) in DATACLASSES.items():
+        tree = ast.parse((Path(__file__).parents[1] / file).read_text("utf-8"))
+        body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+        fields = (node.target for node in body if isinstance(node, ast.AnnAssign))
+        keys += [f"{section}.{field.id}" for field in fields if isinstance(field, ast.Name)]
+    return tuple(keys)
+
+
+def check_key(key: str) -> None:
+    """Raises: UserError for a dotted key without a section, or that its section, where that is a dataclass, lacks."""
+    section, _, rest = key.partition(".")
+    if section not in ORDER:
+        whole = [known for known in fixed_keys() if known.partition(".")[2] == key.replace("-", "_")]
+        raise (
+            UserError(f"unknown recipe key {key}; did you mean {whole[0]}?")
+            if whole
+            else unknown("recipe section", section, ORDER)
+        )
+    if section in DATACLASSES and rest and f"{section}.{rest.partition('.')[0]}" not in fixed_keys():
+        raise unknown("recipe key", key, fixed_keys())
+
+
 def check_names(values: dict[str, Any]) -> None:
     """Entries hold keywords; their own names are Python's, and not those of torch's dictionary of modules.
 
     Raises: UserError for others.
     """
+    from torch import nn  # takes seconds, and keys can be checked without
+
     for section in NAMED:
         for name, entry in values[section].items():
             if not isinstance(entry, dict):
@@ -65,8 +104,7 @@ def check_keys(values: Any, place: str = "") -> None:
 def override(values: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key; `--student vit_tiny` is short for its name, `--augment.mix null` takes an entry out."""
     parts = key.split(".")
-    if parts[0] not in values:
-        raise unknown("recipe section", parts[0], values)
+    check_key(key)
     if len(parts) == 1:
         if parts[0] not in ("student", "method"):
             raise UserError(f"--{key} is a whole section; set one of its keys, as --{key}.KEY VALUE")

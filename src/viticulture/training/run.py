@@ -33,7 +33,7 @@ from .replay import Replay
 from .session import Session
 from .settings import Engine, Train
 from .state import Ema, Ended, KeepLast, RandomState, WholeCheckpointIO
-from .watching import BestCheckpoint, WatchEvery
+from .watching import BestCheckpoint, Perfect, WatchEvery
 
 LOG_EVERY_STEPS = 50
 COMPILED_STEPS = 10_000
@@ -101,8 +101,10 @@ def fit(
     callbacks += [ema] if ema else []
     replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
     callbacks += [replay] if replay else []
-    if train.watch == "val" and session.dataset.val is not None:
-        callbacks.append(BestCheckpoint(run, facts, len(session.dataset.val), train.best_by))
+    perfect = Perfect(train.stop_when_perfect)
+    validation = len(session.dataset.val) if train.watch == "val" and session.dataset.val is not None else 0
+    if validation:
+        callbacks += [BestCheckpoint(run, facts, validation, train.best_by), perfect]
     if engine.compile or (engine.compile is None and on_gpu and method.course.steps >= COMPILED_STEPS):
         method.taps.compile()
         for network in method.auxiliary.children():
@@ -131,6 +133,9 @@ def fit(
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step)
         if replay:
             run.update(teacher_logits=replay.counts)
+        if remark := perfect.remark(validation, trainer.current_epoch, train.epochs):
+            run.update(ended=remark)
+            tell(f"note     {remark}")
 
 
 def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeCheckpointIO, on_gpu: bool) -> Trainer:

@@ -177,7 +177,10 @@ class RunDir:
                     f"{run.path} has not come to its last stage yet: viticulture resume {shell_word(run.path)}"
                 )
             if (run.path / "study.json").is_file():
-                raise UserError(f"{run.path} is a study, no run; its runs lie in {run.path / CELLS}")
+                raise UserError(
+                    f"{run.path} is a study, no run; to go on with it: viticulture compare resume "
+                    f"{shell_word(run.path)}; its runs lie in {run.path / CELLS}"
+                )
             if str(path).startswith("hf-hub:"):
                 repository = str(path).removeprefix("hf-hub:").partition("@")[0]
                 raise UserError(

@@ -14,7 +14,6 @@ import torch
 
 from ..data.batches.loader import Shard
 from ..data.dataset import Dataset
-from ..data.dense.source import DenseSource
 from ..data.open import start_of
 from ..data.sources.source import Source
 from ..errors import UserError, counted, is_single_value
@@ -27,7 +26,7 @@ from ..text import comment
 from ..version import VERSION, same_release
 from .assemble import assemble, batch_size, has_single_image_norms
 from .combinations import check_parts, check_rates
-from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled, resolve_default
+from .data import for_method, load_dataset, open_by_default, open_for, resolve_default
 from .leakage import check_leakage
 from .loggers import check_logger
 from .processes import NAMED, check_devices, is_leader, launched
@@ -99,16 +98,14 @@ def begin(
         checked = resolve(recipe, read(recipe), overrides)
     if not isinstance(out, RunDir) and (is_leader(checked.section("engine")) if checked else launched() is None):
         RunDir.check_free(run_path(out, data), overwrite)  # again once it is made: other processes may be quicker
-    source = open_labeled(data) if checked is None else open_for(checked, data)
-    learnt: Source | DenseSource = source
     given = not isinstance(data, str)
     if checked is None:
-        assert isinstance(source, Source)
-        recipe = default_recipe(source)
-        checked = resolve_default(recipe, overrides)
-        learnt = for_method(checked, source)
-        if recipe == SEVERAL:
-            learnt = replace(learnt, notes=(*learnt.notes, CHOSEN))
+        source, default, chosen = open_by_default(data)
+        checked = resolve_default(default, overrides)
+        checked = replace(checked, remarks=(*chosen, *checked.remarks))
+        learnt = for_method(checked, source) if isinstance(source, Source) else source
+    else:
+        learnt = source = open_for(checked, data)
     check_alone(checked.values)
     check_devices(checked.section("engine"))
     leads = is_leader(checked.section("engine"))
@@ -141,6 +138,8 @@ def begin(
             remarks.append(f"images.eval_views best: {nothing}, so images are asked once")
         if (measure := checked.section("train").best_by) is not None:
             remarks.append(f"train.best_by {measure}: {nothing}, so the last weights count")
+        if checked.section("train").stop_when_perfect is not None:
+            remarks.append("train.stop_when_perfect: without validation images nothing ends the training early")
     if isinstance(out, RunDir):
         run = out
     else:

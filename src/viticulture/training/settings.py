@@ -66,6 +66,9 @@ class Train:
         best_by: what chooses the best weights on validation images. null: the method's own measure, such as accuracy;
             balanced_accuracy: the mean over classes of the share of their images that is right, where classes are
             uneven and the rare ones count as much.
+        stop_when_perfect: end the training once the measure that chooses the best weights has been perfect in so many
+            measurements of the validation images in a row, such as 30; the rate has not fallen to its end by then.
+            null: train all epochs.
     """
 
     epochs: int = 100
@@ -77,6 +80,7 @@ class Train:
     watch: Literal["val", "test", "none"] = "val"
     watch_every: int = 1
     best_by: Literal["balanced_accuracy"] | None = None
+    stop_when_perfect: int | None = None
 
     def __post_init__(self) -> None:
         check_fields("train", self)
@@ -93,6 +97,11 @@ class Train:
         if self.best_by is not None and self.watch != "val":
             raise UserError(
                 f"train.best_by chooses by validation images, and train.watch is {self.watch}; add --train.watch val"
+            )
+        if self.stop_when_perfect is not None and (self.stop_when_perfect < 1 or self.watch != "val"):
+            raise UserError(
+                "train.stop_when_perfect counts measurements of validation images, at least 1, with train.watch val, "
+                f"got {self.stop_when_perfect} with train.watch {self.watch}"
             )
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UserError(f"train.clip_norm must be positive, got {self.clip_norm}; null does not clip")

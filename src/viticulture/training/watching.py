@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..methods.method import Method
 from ..models.weights.files import save
 from ..scores.intervals import error_of_recalls, indistinct
@@ -61,6 +61,56 @@ class BestCheckpoint(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
         self.error = state_dict.get("error")  # not in checkpoints of before
+
+
+TOLD_FROM = 10
+"""Perfect measurements in a row from which a remark is made, where half of the epochs came after the first of them."""
+
+
+class Perfect(Callback):
+    """Counts the measurements in a row that were perfect on validation images, and ends the training after so many.
+
+    Args:
+        stop_after: measurements; None never ends it.
+    """
+
+    def __init__(self, stop_after: int | None) -> None:
+        self.stop_after, self.count, self.since = stop_after, 0, 0
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Method)
+        value = trainer.callback_metrics.get(f"val/{pl_module.chosen_by}")
+        perfect = value is not None and float(value) >= 1
+        self.since = (self.since or trainer.current_epoch + 1) if perfect else 0
+        self.count = self.count + 1 if perfect else 0
+        if self.stop_after is not None and self.count >= self.stop_after:
+            trainer.should_stop = True
+
+    def remark(self, images: int, trained: int, planned: int) -> str:
+        """What to know of a training after its end; empty where most of it improved on validation images.
+
+        Args:
+            images: of the validation split.
+            trained: epochs.
+            planned: epochs.
+        """
+        if self.stop_after is not None and self.count >= self.stop_after and trained < planned:
+            return (
+                f"ended after epoch {trained} of {planned}: validation, on {counted(images, 'image')}, was perfect "
+                f"{self.count} times in a row (train.stop_when_perfect)"
+            )
+        if self.count < TOLD_FROM or 2 * (trained - self.since) < trained:
+            return ""
+        return (
+            f"validation, on {counted(images, 'image')}, was perfect from epoch {self.since} to the last, {trained}, "
+            f"so it cannot compare these; --stop-when-perfect {3 * TOLD_FROM} ends a training sooner"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "since": self.since}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.count, self.since = state_dict["count"], state_dict["since"]
 
 
 class WatchEvery(Callback):

@@ -16,11 +16,11 @@ from ...data.decode import DECODED, DecodedImage, Unreadable, image_size
 from ...data.dense.coco import Numbering, numbering
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
-from ...disk import replacing, write_whole
+from ...disk import replacing
 from ...errors import UserError, some
 from ...models.dense.segmenter import Segmenter
-from ...outputs import check_out
-from ...text import readable
+from ...outputs import check_out, write_out
+from ...text import readable, tell
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
 from ..given import ImageInput
@@ -68,10 +68,12 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[ImageInput], out: 
     if all(prediction.error for prediction in predictions):
         raise UserError(f"no image could be read; {predictions[0].name}: {predictions[0].error}")
     if ending == ".json":
-        write_whole(Path(out), json.dumps(coco_results(predictions, listed), indent=1) + "\n")
+        write_out(out, json.dumps(coco_results(predictions, listed), indent=1) + "\n")
     elif ending == ".csv":
         classes = predictor.subject.task.classes
-        write_whole(Path(out), pixels_csv(predictions, classes) if segments else objects_csv(predictions))
+        write_out(out, pixels_csv(predictions, classes) if segments else objects_csv(predictions))
+    elif out:
+        tell(f"written  pictures into {out}")
     return predictions
 
 

@@ -62,6 +62,11 @@ class DensePrediction:
     least: float = 0.0
     size: tuple[int, int] = (0, 0)
 
+    def __repr__(self) -> str:
+        """Name and what was found, or the error; arrays are left out."""
+        said = f"error={self.error!r}" if self.error else f"counts={self.counts()}"
+        return f"DensePrediction(name={self.name!r}, {said})"
+
     @property
     def pixels(self) -> NDArray[np.uint8] | None:
         """Classes [H, W] of a segmenter, made anew at each call; else None."""

@@ -2,7 +2,7 @@
 """Which labels images show: what can be read is judged, the rest listed with its reason."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...data.sources.several import JOINT
 from ...outputs import csv_text
@@ -27,7 +27,7 @@ class LabelsPrediction:
 
     name: str
     labels: tuple[str, ...]
-    probabilities: dict[str, float]
+    probabilities: dict[str, float] = field(repr=False)
     error: str = ""
 
 

@@ -18,9 +18,9 @@ from ...data.sources.several import is_joined
 from ...data.sources.source import Source
 from ...data.splits import Selection
 from ...data.subsets import holdout
-from ...disk import write_whole
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
+from ...outputs import write_out
 from ...training.data import open_labeled
 from ...training.progress import showing
 from ...training.run_inputs import given_again, last_place, recipe_of, stands_for_own
@@ -134,7 +134,7 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
 def keep(result: Probe, out: str = "") -> Path | None:
     """Write the numbers: into a file, or else into the run's probe.json, beside those of other weights and images."""
     if out:
-        return write_whole(Path(out), asdict(result))
+        return write_out(out, asdict(result))
     if not result.weights:
         return None
     run = RunDir.open(result.subject)

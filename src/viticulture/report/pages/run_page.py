@@ -84,7 +84,11 @@ def page_of(run: RunDir) -> RunPage:
         curves=curves,
         mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
-        warnings=[*facts["remarks"], *([LOST.format(shell_word(run.path))] if lost else [])],
+        warnings=[
+            *facts["remarks"],
+            *([facts["ended"]] if "ended" in facts else []),
+            *([LOST.format(shell_word(run.path))] if lost else []),
+        ],
         headline=judged_headline(dense) or judged_headline(labels),
         answer=labels_answer(labels) or dense_answer(dense),
         leading=[*labels_sections(labels), *dense_sections(dense, kept.get("dense", ()))],

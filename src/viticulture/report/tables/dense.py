@@ -135,7 +135,7 @@ def dense_predictions(predictions: Sequence[DensePrediction]) -> Sheet:
     least = next((each.least for each in predictions if each.objects is not None), 0.0)
     below = f"objects with a score of at least {least:.2f}; a .json or .csv holds all" if least else ""
     note = "; ".join(filter(None, [unread([each.error for each in predictions]), below]))
-    return Sheet("", [Column("image"), Column("found", "prose"), Column("problem", "prose")], rows, note)
+    return Sheet("", [Column("name"), Column("found", "prose"), Column("error", "prose")], rows, note)
 
 
 def dense_inspected(inspection: DenseInspection) -> list[Sheet]:

@@ -51,4 +51,4 @@ def labels_predictions(predictions: Sequence[LabelsPrediction]) -> Sheet:
 
     rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
     note = unread([each.error for each in predictions])
-    return Sheet("", [Column("image"), Column("labels", "prose"), Column("problem", "prose")], rows, note)
+    return Sheet("", [Column("name"), Column("label", "prose"), Column("error", "prose")], rows, note)

@@ -3,7 +3,7 @@
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import fmean, stdev
@@ -16,14 +16,19 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from ...errors import counted
 from ...outputs import csv_text
 from ...text import clean
 
 GAP = 3  # columns of a terminal between two of a table
-LEAST = {"text": 10, "prose": 24, "name": 80}
+LEAST = {"text": 10, "prose": 24, "sentence": 24, "name": 80}
 """To which columns of words shrink before others have to stand below."""
+SENTENCE = 48
+"""Columns to which sentences are wrapped in a pipe, which has no width of its own."""
+ENDLESS = 10_000
+"""Columns of a pipe."""
 
-Form = Literal["text", "prose", "name", "count", "percent", "decimal", "signed", "significant", "spread"]
+Form = Literal["text", "prose", "sentence", "name", "count", "percent", "decimal", "signed", "significant", "spread"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,8 @@ Cell = str | int | float | Spread | None
 class Column:
     """A heading and how the values below it are written.
 
-    `text` is cut where space is short, `prose` is wrapped, a `name` stays whole, to be copied; `percent` takes shares
+    `text` is cut where space is short, `prose` is wrapped, a `sentence` in a pipe as well, a `name` stays whole, to be
+    copied; `percent` takes shares
     in [0, 1]; `signed` has its sign and one decimal, `significant` three digits.
     """
 
@@ -59,12 +65,13 @@ class Column:
     @property
     def words(self) -> bool:
         """Whether it reads from the left."""
-        return self.form in ("text", "prose", "name")
+        return self.form in LEAST
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Rows under columns; None is shown as n/a. Printing one with rich draws a terminal table.
+    """Rows under columns; None is shown as n/a. Printing one with rich draws a terminal table, and iterating over it
+    gives a dictionary a row.
 
     Args:
         title: a few words; may be empty.
@@ -78,6 +85,15 @@ class Sheet:
     rows: Sequence[Sequence[Cell]]
     note: str = ""
 
+    def __iter__(self) -> Iterator[dict[str, str | int | float | None]]:
+        """Rows as column -> value, as `csv` has them: pandas.DataFrame(sheet) is a table of them."""
+        names, rows = self._plain()
+        return (dict(zip(names, row, strict=True)) for row in rows)
+
+    def __repr__(self) -> str:
+        names = ", ".join(column.name for column in self.columns)
+        return f"<Sheet {self.title or 'without a title'}: {counted(len(self.rows), 'row')} of {names}>"
+
     def texts(self) -> list[list[str]]:
         """Every cell as a person reads it."""
         return [[show(cell, c.form) for cell, c in zip(row, self.columns, strict=True)] for row in self.rows]
@@ -90,7 +106,7 @@ class Sheet:
         for number, columns in enumerate(self._blocks(texts, options.max_width)):
             if number:
                 yield Text("")
-            yield self._drawn(texts, columns)
+            yield self._drawn(texts, columns, SENTENCE if options.max_width >= ENDLESS else None)
         if self.note:
             yield Text(clean(self.note))
 
@@ -114,7 +130,7 @@ class Sheet:
             blocks[-1].append(number)
         return blocks
 
-    def _drawn(self, texts: Sequence[Sequence[str]], columns: Sequence[int]) -> Table:
+    def _drawn(self, texts: Sequence[Sequence[str]], columns: Sequence[int], sentence: int | None) -> Table:
         heads = any(column.name for column in self.columns)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=heads)
         widths = self._widths(texts)
@@ -124,9 +140,14 @@ class Sheet:
             if not column.words:  # a long heading breaks rather than widens
                 heading = fill(heading, widths[number])
             justify: Literal["left", "right"] = "left" if column.words else "right"
-            table.add_column(Text(heading), justify=justify, no_wrap=not column.words or column.form == "name")
+            table.add_column(
+                Text(heading),
+                justify=justify,
+                no_wrap=not column.words or column.form == "name",
+                max_width=sentence if column.form == "sentence" else None,
+            )
         for row in texts:
-            prose = [self.columns[number].form == "prose" for number in columns]
+            prose = [self.columns[number].form in ("prose", "sentence") for number in columns]
             cells = zip((row[number] for number in columns), prose, strict=True)
             table.add_row(
                 *(Text(text, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis") for text, wrap in cells)
@@ -146,10 +167,14 @@ class Sheet:
 
     def csv(self) -> str:
         """Unrounded values, shares as shares, n/a as nothing; a spread takes three columns: mean, sd, seeds."""
-        ends = {
-            column.name: (" mean", " sd", " seeds") if column.form == "spread" else ("",) for column in self.columns
-        }
-        rows: list[list[str | int | float | None]] = [[name + end for name, each in ends.items() for end in each]]
+        names, rows = self._plain()
+        return csv_text([names, *rows])
+
+    def _plain(self) -> tuple[list[str], list[list[str | int | float | None]]]:
+        """Names of the columns, and rows, as `csv` writes them."""
+        ends = [(" mean", " sd", " seeds") if column.form == "spread" else ("",) for column in self.columns]
+        names = [column.name + end for column, each in zip(self.columns, ends, strict=True) for end in each]
+        rows: list[list[str | int | float | None]] = []
         for row in self.rows:
             cells: list[str | int | float | None] = []
             for cell, column in zip(row, self.columns, strict=True):
@@ -158,7 +183,7 @@ class Sheet:
                 else:
                     cells += [cell, None, None] if column.form == "spread" else [cell]
             rows.append(cells)
-        return csv_text(rows)
+        return names, rows
 
 
 def show(cell: Cell, form: Form) -> str:
@@ -188,7 +213,7 @@ def print_table(*tables: RenderableType, file: TextIO | None = None) -> None:
     """Print tables: drawn to the width of a terminal, or whole and without color where nobody watches."""
     file = file or sys.stdout
     terminal = file.isatty()
-    console = Console(file=file, highlight=False, width=None if terminal else 10_000)
+    console = Console(file=file, highlight=False, width=None if terminal else ENDLESS)
     if not console.encoding.startswith("utf") and isinstance(file, io.TextIOWrapper):
         file.reconfigure(errors="replace")
     for number, table in enumerate(tables):

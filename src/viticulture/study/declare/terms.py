@@ -29,6 +29,12 @@ def duration(words: str) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
+def in_words(budget: str | float) -> str:
+    """A budget as words; of a bare number, which YAML and Python may give, those of so many minutes."""
+    number = isinstance(budget, int | float) and not isinstance(budget, bool)
+    return f"{budget:f}".rstrip("0").rstrip(".") if number else str(budget)
+
+
 @dataclass(frozen=True)
 class Subsets:
     """Which training images are learnt from; all left out, all of them.
@@ -113,8 +119,8 @@ class Terms:
     halving: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.budget, int | float) and not isinstance(self.budget, bool):  # minutes, in YAML or Python
-            object.__setattr__(self, "budget", f"{self.budget:g}")
+        if not isinstance(self.budget, bool) and isinstance(self.budget, int | float):
+            object.__setattr__(self, "budget", in_words(self.budget))
         check_fields("terms", self)
         if self.equal == "time" and not self.budget:
             raise UserError("equal time needs a budget to divide; give one, such as --budget 2h")

@@ -33,9 +33,12 @@ FEWEST_STEPS = 4
 MOST_IMAGES = 64
 EPOCH = 0.03
 """Seconds that the engine takes for an epoch's beginning and end, two CPU cores."""
-BARE = {"train.watch": "none", "engine.replay_gb": None, "engine.logger": "none"}
-"""What is no part of a step: validation, which is measured by itself, answers that may be known already, and a service
-that would keep the trial as a run."""
+BARE = {
+    **{"train.watch": "none", "train.best_by": None, "train.stop_when_perfect": None},
+    **{"engine.replay_gb": None, "engine.logger": "none"},
+}
+"""What is no part of a step: validation, which is measured by itself, and what needs it; answers that may be known
+already; and a service that would keep the trial as a run."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 from ...errors import UserError, counted
 from ...optim import shortened_warmup
 from ..declare.grid import Candidate, Cell, Grid
-from ..declare.terms import Subset, duration
+from ..declare.terms import AUTO, Subset, duration
 from .pace import Pace
 
 START = 1.0
@@ -235,6 +235,24 @@ def make_plan(
             if plan.share == 1 or plan.tells:
                 return plan
     return within(longest_budget)
+
+
+def check_budget(grid: Grid, plan: Plan, workers: int = 1) -> None:
+    """Raises: UserError, with the time that would do, for a named budget that shortens trainings to fewer steps than
+    can rank methods."""
+    steps = plan.fewest_steps
+    if steps is None or plan.tells or plan.share == 1 or grid.terms.budget in ("", AUTO):
+        return
+    factor = min(FEW_STEPS / steps, 1 / plan.share)
+    enough = replace(plan, epochs={key: ceil(factor * epochs) for key, epochs in plan.epochs.items()})
+    one = replace(grid, seeds=grid.seeds[:1])
+    times = [ceil(cost(each, enough, workers) / 60) for each in (grid, one)]
+    fewer = f", of one {grid.unit} about {times[1]} min" if len(grid.seeds) > 1 else ""
+    raise UserError(
+        f"a budget of {grid.terms.budget} leaves {counted(steps, 'step')} to the shortest of {len(grid.cells())} "
+        f"trainings, too few to tell how methods rank (from {FEW_STEPS} on): all of them take about {times[0]} min"
+        f"{fewer}; give --budget {times[0]}m, or fewer recipes, subsets or {grid.unit}s, or --epochs without a budget"
+    )
 
 
 def dearest(choices: Sequence[dict[str, Any]], planned: Callable[[dict[str, Any]], Plan]) -> Plan:
