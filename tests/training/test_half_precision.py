@@ -16,7 +16,6 @@ import viticulture
 from resumed import check_same_bits
 from trained import train_apart, trained, weights
 from viticulture.budget.choices import LADDER, TINY_LADDER, rungs, teacher
-from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.methods.supervised import Supervised
@@ -30,11 +29,21 @@ from viticulture.training.half_precision import (
     compare_gradients,
     reads_padding_alone,
 )
-from viticulture.training.recipe import Recipe, read, resolve
+from viticulture.training.recipe import read, resolve
 
 HALF = CpuMixedPrecision("bf16-mixed", "cpu")
 CONVOLVE = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
-TRANSPOSE = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
+CNN: dict[str, Any] = {
+    "student.name": "resnet10t",
+    "student.patch_size": None,
+    "images.image_size": 16,
+    "data.per_class": 4,
+    "train.epochs": 2,
+    "schedule.warmup_epochs": 0,
+    "engine.precision": "bf16-mixed",
+    "engine.device": "cpu",
+}
+"""Digits that a CNN of stride 32 sees at 16 pixels, in bfloat16."""
 
 
 def gradients(network: nn.Module, images: Tensor, precision: Precision, fill: int) -> dict[str, Tensor]:
@@ -197,27 +206,11 @@ def test_networks_that_a_budget_trains_have_sound_gradients(name: str, side: int
     check(network, images, near=0.5)
 
 
-def small(overrides: dict[str, Any]) -> tuple[Recipe, Dataset]:
-    """Digits of 16 pixels, ten a class, for a CNN in bfloat16."""
-    keys = {
-        "student.name": "resnet10t",
-        "student.patch_size": None,
-        "images.image_size": 16,
-        "engine.precision": "bf16-mixed",
-        "engine.device": "cpu",
-        "data.per_class": 10,
-    }
-    recipe = resolve("default/digits", read("default/digits"), {**keys, **overrides})
-    return recipe, load_dataset(open_source("digits"), recipe, 0)
-
-
 def test_a_training_in_bfloat16_ends_in_the_same_bits_whatever_was_in_memory(tmp_path: Path) -> None:
     """The digits' recipe with a CNN of stride 32. Catches: a Trainer without `ExactConvolutions`."""
-    keys = {"student.name": "resnet10t", "student.patch_size": None, "images.image_size": 16, "data.per_class": 4}
-    keys |= {"engine.precision": "bf16-mixed", "train.epochs": 2, "schedule.warmup_epochs": 0, "engine.device": "cpu"}
     for fill in FILLS:
         with filled_memory(fill):
-            trained(tmp_path / str(fill), keys)
+            trained(tmp_path / str(fill), CNN)
     check_same_bits(*(weights(tmp_path / str(fill)) for fill in FILLS))
 
 
@@ -227,11 +220,9 @@ def test_two_processes_of_one_seed_end_in_the_same_bits_in_bfloat16(
 ) -> None:
     """By the command, over memory that the C library fills differently. Catches: a check that leaves the generators of
     random numbers, or the filling, in another state."""
-    keys = {"student.name": "resnet10t", "student.patch_size": None, "images.image_size": 16, "data.per_class": 4}
-    keys |= {"engine.precision": "bf16-mixed", "train.epochs": 2, "schedule.warmup_epochs": 0, "engine.device": "cpu"}
     for fill in ("85", "170"):
         monkeypatch.setenv("MALLOC_PERTURB_", fill)
-        train_apart(tmp_path / fill, keys)
+        train_apart(tmp_path / fill, {**CNN, "student.patch_size": "null"})
     check_same_bits(weights(tmp_path / "85"), weights(tmp_path / "170"))
 
 
@@ -268,7 +259,9 @@ def faulty(monkeypatch: pytest.MonkeyPatch, function: type[Unwritten]) -> None:
 
 def test_gradients_are_compared_over_other_memory_and_with_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a comparison that sees no fault, or one where there is none; random numbers that it uses up."""
-    recipe, dataset = small({"student.name": "vit_nano", "images.image_size": 8})
+    overrides = {"engine.precision": "bf16-mixed", "engine.device": "cpu", "data.per_class": 10}
+    recipe = resolve("default/digits", read("default/digits"), overrides)
+    dataset = load_dataset(open_source("digits"), recipe, 0)
     state = torch.random.get_rng_state()
     sound = compare_gradients(recipe, dataset, 0)
     assert torch.equal(state, torch.random.get_rng_state())
