@@ -681,8 +681,8 @@ def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_the
     )
     notes = [note for note in prepared(root).warnings if "pixel" in note]
     assert notes == [
-        f"{int(lost.sum())} of {len(labels)} objects in train images are less than a pixel wide at image size 48, "
-        f"which training leaves out ({by_class}); --image-size 96 keeps all"
+        f"less than a pixel wide at image size 48: {int(lost.sum())} of {len(labels)} objects in train images "
+        f"({by_class}), left out of training unless enlarged; --image-size 96 keeps all"
     ]
     assert [note for note in inspect_dense(source, 48).notes if "pixel" in note] == notes
     dataset = prepare_dense(source, Selection(), ImageSettings(image_size=96))

@@ -137,10 +137,10 @@ def narrow_boxes(
     every = np.bincount(labels, minlength=len(classes))
     by_class = enumerate(np.bincount(labels[narrow], minlength=len(classes)).tolist())
     names = some([f"{classes[label]}: {count:,} of {every[label]:,}" for label, count in by_class if count], 5)
-    left_out = ", which training leaves out" if split == "train" else ""
+    left_out = ", left out of training unless enlarged" if split == "train" else ""
     return [
-        f"{narrow.sum():,} of {counted(len(needed), 'object')} in {split} images are less than a pixel wide at image "
-        f"size {image_size}{left_out} ({names}); {keep_by(float(needed.max()))}"
+        f"less than a pixel wide at image size {image_size}: {narrow.sum():,} of {counted(len(needed), 'object')} in "
+        f"{split} images ({names}){left_out}; {keep_by(float(needed.max()))}"
     ]
 
 
