@@ -80,3 +80,6 @@ def test_the_accuracy_without_near_copies_is_said_wherever_the_accuracy_is(
     assert viticulture.evaluate(str(run.path))["last/test"].without_copies.top1 == right.mean()
     other = viticulture.evaluate(str(run.path), str(new))
     assert next(iter(other.values())).without_copies is None
+    run.folder.write("split.json", {"names": run.folder.image_names, "near_copies": {"test": 5}})
+    with pytest.raises(UserError, match=r"split\.json is damaged"):
+        viticulture.evaluate(str(run.path))

@@ -51,8 +51,8 @@ class Dataset:
         annotations: split -> objects of its images, or classes of their pixels (dense/prepare.py); empty otherwise.
         contents: split -> digest of what its images hold and are labeled, which changes as the portable fingerprint
             does, but with this split alone.
-        near_copies: val, test -> names of images that have near-copies among the training images; empty where none
-            have, where they were not looked for, or where the splits were remembered.
+        near_copies: val, test -> names of images with near-copies among the training images; empty where none have any,
+            where they were not looked for, or where the splits were remembered.
     """
 
     name: str
@@ -108,13 +108,12 @@ def prepare(
         store.refuse(source, source.damaged, len(source))
     if labeled:
         check_classes(source, np.arange(len(source)))
+    source, image_settings = _as_wanted(source, image_settings)
+    assert image_settings.image_size is not None
     copies = None if remembered else _copies(source, selection, image_settings, progress)
     splits, notes = (recall(source, remembered), []) if remembered else select(source, selection, seed, labeled, copies)
     if labeled:
         check_classes(source, splits["train"])
-    source, image_settings = _as_wanted(source, image_settings)
-    assert image_settings.image_size is not None
-
     read = _read(source, splits, image_settings, selection.skip_unreadable, progress)
     skipped = {source.names[i]: reason for i, reason in sorted({**source.damaged, **read.unreadable}.items())}
     if "train" not in read.splits:
@@ -125,7 +124,7 @@ def prepare(
     notes += [f"no {kind} image can be read, so the run has no {kind}" for kind in lost]
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
-    near = _near(source, read.splits, copies) if copies is not None else {} if remembered else None
+    near = {} if remembered else _near(source, read.splits, copies)
     warnings = (*source.notes, *notes, *remarks(source, read.splits, read.held, selection, skipped, labeled, near))
     marks = _marks(source, read, anywhere=True)
     fingerprint = _fingerprint(source, marks)
@@ -160,8 +159,10 @@ def _copies(
     return store.find_near_copies(source, progress)
 
 
-def _near(source: Source, splits: Splits, copies: NearCopies) -> dict[str, list[str]]:
-    """As `Dataset.near_copies`."""
+def _near(source: Source, splits: Splits, copies: NearCopies | None) -> dict[str, list[str]] | None:
+    """As `Dataset.near_copies`; None where they were not looked for."""
+    if copies is None:
+        return None
     held = {kind: rows[copies.among(rows, splits["train"])] for kind, rows in splits.items() if kind != "train"}
     return {kind: [source.names[i] for i in rows] for kind, rows in held.items() if len(rows)}
 

@@ -16,7 +16,7 @@ from .balance import is_uneven, mends
 from .channels import AS_THEY_ARE, levels_left
 from .decode import Unreadable
 from .deep import is_of_16_bits
-from .near_duplicates import NearCopies
+from .near_duplicates import TOO_MANY, NearCopies
 from .open import open_source
 from .remarks import firsts
 from .sources.several import is_joined, separated, several_words
@@ -84,7 +84,6 @@ class Inspection:
         largest: name of the one with the most.
         near: pairs of images in different ones of those splits that are near-copies, though not equal pixel by pixel.
         pairs: all pairs of near-copies, equal ones included.
-        crowded: images with more near-copies than are looked for.
         uneven: what makes up for classes that are uneven among the training images; empty where they are even.
         several: how many labels images have, where they have several each; else empty.
         values: what becomes of channels and values that three levels of eight bits do not hold; else empty.
@@ -110,7 +109,6 @@ class Inspection:
     largest: str
     near: tuple[tuple[str, ...], ...]
     pairs: tuple[CopyPair, ...]
-    crowded: int
     uneven: str
     several: str
     values: str
@@ -148,6 +146,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
     groups = [group for group in same.values() if len(group) > 1]
     split = {int(i): kind for kind, rows in source.splits.items() for i in rows}
     copies = find_near_copies(source, progress)
+    too_many = [TOO_MANY] if copies is None else []
     planned, remarks, refused = _planned(source, copies)
     kind_of = {int(i): kind for kind, rows in planned.items() for i in rows}
     mark = {i: image.digest for i, image in read.items()}
@@ -174,14 +173,13 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         across=_named(source, [group for group in groups if len({split[i] for i in group}) > 1]),
         contradicting=_named(source, [group for group in groups if _contradict(source.labels[group])]),
         repeated=sum(len(group) - 1 for group in groups),
-        notes=(*source.notes, *remarks, *firsts([image.first for image in read.values()])),
+        notes=(*source.notes, *remarks, *firsts([image.first for image in read.values()]), *too_many),
         planned={kind: len(rows) for kind, rows in planned.items()},
         refused=refused,
         smallest=source.names[by_pixels[0]] if by_pixels else "",
         largest=source.names[by_pixels[-1]] if by_pixels else "",
         near=_named(source, near),
         pairs=copy_pairs(source, planned or source.splits, copies),
-        crowded=0 if copies is None else copies.crowded,
         uneven=mends(source.labels) if is_uneven(learnt) else "",
         several=several_words(source.labels[labeled(source.labels)]) if source.labels.ndim == 2 else "",
         values=_values(list(read.values())),

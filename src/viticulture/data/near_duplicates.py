@@ -23,6 +23,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
+from ..errors import counted
 from ..parallel import cores
 
 SIDE = 16
@@ -34,9 +35,12 @@ MAX_LIGHT, MAX_COLOR, MAX_LOCAL, MAX_RATIO = 4.0, 6.0, 24.0, 0.25
 MIN_SPREAD = 8.0
 """Gray levels, standard deviation of a thumbnail; a flatter image resembles every other flat one."""
 NEIGHBORS = 32
-"""Near-copies of an image that are looked for, the nearest ones: bounds the work where thousands are alike."""
+"""Candidates that an image is compared with, the nearest ones: bounds the work where thousands are alike."""
+LISTED = 16
+"""Equal images of which all pairs are listed."""
 MAX_IMAGES = 200_000
 """Of a data set; in a larger one near-copies are not looked for."""
+TOO_MANY = f"near-copies are not looked for among more than {MAX_IMAGES:,} images"
 SAMPLE, CROWD, FOLLOWING = 2048, 8, 8
 """Of more than 16 SAMPLE images, one near to CROWD of SAMPLE is compared with the FOLLOWING ones alone."""
 _CHUNK = 4096
@@ -62,12 +66,18 @@ class NearCopies:
     Args:
         same: [N] int64, from 0 on; equal where images have the same pixels, or the same thumbnail.
         pairs: [P, 2] int64, different numbers of `same` whose images are near-copies.
-        crowded: images that have more near-copies than are looked for.
+        crowded: images with more candidates than are compared.
     """
 
     same: NDArray[np.int64]
     pairs: NDArray[np.int64]
     crowded: int = 0
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence where images have so many candidates that some are not compared."""
+        images = f"{counted(self.crowded, 'image')} {'resembles' if self.crowded == 1 else 'resemble'}"
+        return [f"{images} so many others that only some were compared for near-copies"] if self.crowded else []
 
     @property
     def groups(self) -> NDArray[np.int64]:
@@ -87,17 +97,18 @@ class NearCopies:
         return near[self.same[rows]]
 
     def listed(self) -> Iterator[tuple[int, int]]:
-        """Pairs of images, the lower number first; of more than NEIGHBORS equal ones each is paired with the next."""
+        """Pairs of images, the lower number first. Of more than LISTED equal images each is paired with the next, and
+        the first ones with near-copies."""
         order = np.argsort(self.same, kind="stable")
         members = np.split(order, np.flatnonzero(np.diff(self.same[order])) + 1) if len(order) else []
         found = set[tuple[int, int]]()
         for group in members:
-            if len(group) > NEIGHBORS:
+            if len(group) > LISTED:
                 found.update(zip(group[:-1].tolist(), group[1:].tolist(), strict=True))
             else:
                 found.update((int(a), int(b)) for i, a in enumerate(group) for b in group[i + 1 :])
         for first, second in self.pairs.tolist():
-            pairs = ((int(a), int(b)) for a in members[first][:NEIGHBORS] for b in members[second][:NEIGHBORS])
+            pairs = ((int(a), int(b)) for a in members[first][:LISTED] for b in members[second][:LISTED])
             found.update((min(pair), max(pair)) for pair in pairs)
         yield from sorted(found)
 
@@ -115,13 +126,13 @@ def near_copies(marks: NDArray[np.uint8], thumbnails: NDArray[np.uint8], usable:
     small = thumbnails[numbers]
     blocks = small.mean(3).reshape(-1, 4, SIDE // 4, 4, SIDE // 4).mean((2, 4)).reshape(-1, 16)
     crowd = _crowd(blocks)
-    pairs, full = [np.zeros((0, 2), np.int64)], int(crowd.sum())
+    pairs, full = [np.zeros((0, 2), np.int64)], crowd.copy()
     for a, b in chain(_nearest(blocks, np.flatnonzero(~crowd)), _following(crowd)):
         pairs.append(np.stack([a, b], 1)[_alike(small[a], small[b])])
+        full |= np.bincount(a, minlength=len(full)) >= NEIGHBORS
     linked = np.concatenate(pairs)
-    full += int((np.bincount(linked[:, 0], minlength=len(small)) >= NEIGHBORS)[~crowd].sum())
     same = same.reshape(-1).astype(np.int64)
-    return NearCopies(same, np.unique(np.sort(same[numbers[linked]], axis=1), axis=0), full)
+    return NearCopies(same, np.unique(np.sort(same[numbers[linked]], axis=1), axis=0), int(full.sum()))
 
 
 def _query(tree: cKDTree, blocks: NDArray[np.float64], most: int) -> NDArray[np.int64]:

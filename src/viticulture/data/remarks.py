@@ -12,7 +12,7 @@ from .balance import is_uneven, mends
 from .channels import levels_left
 from .decode import DecodedImage
 from .deep import is_of_16_bits
-from .near_duplicates import MAX_IMAGES
+from .near_duplicates import MAX_IMAGES, TOO_MANY
 from .sources.source import Source
 from .splits import Selection, Splits
 
@@ -62,10 +62,8 @@ def remarks(
                 f"images, such as {names[0]}; --data.near_copies leave_out trains without these"
             )
     if near is None and selection.near_copies != "ignore" and len(splits) > 1:
-        why = "streamed images" if len(source) <= MAX_IMAGES else f"more than {MAX_IMAGES:,} images"
-        sentences.append(
-            f"near-copies are not looked for among {why}: held-out images may have some among the training images"
-        )
+        why = "near-copies are not looked for among streamed images" if len(source) <= MAX_IMAGES else TOO_MANY
+        sentences.append(f"{why}: held-out images may have some among the training images")
     counts = subsets.count_by_class(source.labels[splits["train"]], len(source.classes))
     if is_uneven(counts):
         most, least = (f"{source.classes[i]} has {counts[i]}" for i in (counts.argmax(), counts.argmin()))

@@ -155,7 +155,7 @@ def select(
     if selection.near_copies == "leave_out" and copies is not None:
         notes += leave_out(source, splits, copies)
     splits["train"], few = _thinned(source, splits["train"], selection, seed)
-    return splits, [*notes, *few]
+    return splits, [*notes, *few, *(copies.notes if groups is not None and copies is not None else [])]
 
 
 def groups_of(copies: NearCopies | None, selection: Selection) -> np.ndarray | None:

@@ -279,17 +279,19 @@ class RunDir:
     @property
     def image_names(self) -> dict[str, list[str]]:
         """Split -> the images in it, in their order. Raises: UserError if the file is missing or damaged."""
-        names = self.read("split.json").get("names")
-        lists = names.values() if isinstance(names, dict) else [None]
-        if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
-            raise UserError(f"{self.path / 'split.json'} is damaged: it must hold names of images by split")
-        return cast("dict[str, list[str]]", names)
+        return self._names_by_split(self.read("split.json").get("names"))
 
     @property
     def near_copies(self) -> dict[str, list[str]]:
         """Split -> those of its images that have near-copies among the training images; empty where none are known."""
         known = self.read("split.json").get("near_copies", {}) if (self.path / "split.json").exists() else {}
-        return known if isinstance(known, dict) else {}
+        return self._names_by_split(known)
+
+    def _names_by_split(self, names: Any) -> dict[str, list[str]]:
+        lists = names.values() if isinstance(names, dict) else [None]
+        if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists):
+            raise UserError(f"{self.path / 'split.json'} is damaged: it must hold names of images by split")
+        return cast("dict[str, list[str]]", names)
 
     def _kept(self, name: str) -> Path:
         if not (self.path / name).exists():

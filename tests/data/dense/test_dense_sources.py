@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
+import viticulture
 from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
 from strewn import every_left_behind, strew
 from viticulture.data.annotations import Boxed, Masked
@@ -1033,6 +1034,9 @@ def test_near_copies_of_scenes_are_held_out_together_and_reported(tmp_path: Path
         Image.fromarray(scenes[0]).save(given / place)
     dataset = prepared(given, "pixels")
     assert [Path(name).name for name in dataset.near_copies["test"]] == ["004.png"]
+    viticulture.inspect(str(given), out=str(tmp_path / "pairs.csv"))
+    pairs = (tmp_path / "pairs.csv").read_text("utf-8").splitlines()[1:]
+    assert [pair.count("train") + pair.count("test") for pair in pairs] == [4]
 
 
 def coarse(seed: int) -> np.ndarray:

@@ -101,10 +101,6 @@ def _warnings(inspection: Inspection, counts: Mapping[str, Mapping[str, int]]) -
             f"{counted(len(inspection.pairs), 'pair')} of near-copies in all{differ}; splits that are drawn keep them "
             "together; --out pairs.csv lists them"
         )
-    if inspection.crowded:
-        warnings.append(
-            f"{counted(inspection.crowded, 'image')} with so many near-copies that only some of them are listed"
-        )
     warnings += [f"unreadable: {name} ({reason})" for name, reason in list(inspection.unreadable.items())[:20]]
     if len(inspection.unreadable) > 20:
         warnings.append(f"... and {len(inspection.unreadable) - 20:,} more unreadable images")
