@@ -15,6 +15,8 @@ import viticulture
 from colored import COLORS, SMALL, colored_csv, picture
 from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
+from viticulture.data.open import open_source
+from viticulture.data.sources.several import separated
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
@@ -29,7 +31,7 @@ from viticulture.evaluation.subject import of_run
 from viticulture.models.views import Views, told
 from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say
-from viticulture.training.data import CHOSEN
+from viticulture.training.data import CHOSEN, open_by_default
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin, reopen
@@ -102,6 +104,8 @@ def test_joined_labels_choose_the_recipe_and_a_recipe_of_one_class_is_told(data:
     assert chosen.recipe.name == "multilabel/photos"
     assert CHOSEN in chosen.remarks
     assert chosen.dataset.classes == ("blue", "green", "red")
+    apart = separated(open_source(str(data)))  # as a function of a program gives them
+    assert open_by_default(apart) == (apart, "multilabel/photos", (CHOSEN,))
     one = begin(str(data), "default/photos", 0, str(tmp_path / "b"), False, SETTINGS, "test")
     (told,) = [note for note in one.remarks if "several labels" in note]
     assert "--recipe multilabel/photos" in told

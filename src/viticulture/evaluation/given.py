@@ -29,7 +29,7 @@ def as_images(given: Any) -> list[ImageInput]:
             batch of arrays or tensors; the bytes of an image file, or an open one; any iterable of these, such as a
             list or a column of a data frame; a data frame with the column path.
 
-    Raises: UserError for an empty list, an empty name, a data frame without the column, and anything else.
+    Raises: UserError for an empty list, an empty name, and a data frame without the column.
     """
     items = list(_items(given))
     if not items:
@@ -46,13 +46,15 @@ def _items(given: Any) -> Iterator[ImageInput]:
         yield from _items(list(column_of(given, "path")))
     elif isinstance(given, (bytes, bytearray, memoryview)):
         yield BytesIO(given)
+    elif isinstance(given, np.ndarray) and given.ndim == 0:
+        yield from _items(given.item())
     elif isinstance(given, (Tensor, np.ndarray)) and given.ndim == 4:
         yield from map(_pixels, given)
     elif isinstance(given, (Image.Image, Tensor)) or (isinstance(given, np.ndarray) and given.dtype.kind not in "OSU"):
         yield _pixels(given)
     elif hasattr(given, "read"):
         yield _content(given)
-    elif isinstance(given, Iterable) and not isinstance(given, (dict, set, frozenset)):
+    elif isinstance(given, Iterable) and not isinstance(given, dict):
         for item in given:
             yield from _items(item)
     else:

@@ -150,7 +150,7 @@ def default_recipe(source: Source) -> str:
     """The shipped recipe for images like these; LOG.md holds the evidence for the choice."""
     if source.name == "digits":
         return "default/digits"
-    if is_joined(source):
+    if is_joined(source) or source.labels.ndim == 2:
         return SEVERAL
     some = range(0, len(source), -(-len(source) // 32))
     sides = []
