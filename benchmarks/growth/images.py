@@ -28,6 +28,7 @@ from viticulture.data.open import open_source
 from . import Row
 
 SIZES = (10_000, 100_000, 1_300_000)
+REOPENED = 60_000
 CLASSES, LINKS = 1000, 40_000  # file systems allow some 65,000 links to a file
 SHARDS, SAMPLES, NODES = 8, 1000, 2
 STREAM = ImageSettings(image_size=224, store_size=288, stream=True)
@@ -46,6 +47,9 @@ def measure() -> Iterator[Row]:
             os.environ["VITICULTURE_CACHE"] = f"{folder}/node-{node}"
             yield from (_apart(sharded, tars, 2 * node + local) for local in range(2))
         yield _apart(checking, Path(folder), 10**9)
+        root = photographs(Path(folder) / "small", REOPENED, side=32)
+        prepare(root)
+        yield _apart(reopening, root, REOPENED)
 
 
 def listing(root: Path, size: int) -> Row:
@@ -104,13 +108,21 @@ def checking(folder: Path, size: int) -> Row:
     return Row("compare a store with its checksums, bytes", size, time.process_time() - start, 0)
 
 
-def photographs(root: Path, size: int) -> Path:
-    """CLASS/file of `size` JPEGs, of which a few are different."""
+def reopening(root: Path, size: int) -> Row:
+    """From a folder's path to splits whose images were decoded before: is every file the one that it was?"""
+    start = time.process_time()
+    prepare(root)
+    return Row("open again what is decoded, files", size, time.process_time() - start, _memory())
+
+
+def photographs(root: Path, size: int, side: int = 0) -> Path:
+    """CLASS/file of `size` JPEGs, of which a few are different; `side` x `side` pixels, 0 for 500 x 375."""
     root.mkdir()
     few = root.parent / f"few-{size}"
     few.mkdir()
     for number in range(max(8, size // LINKS + 1)):
-        _photograph(number).save(few / f"{number}.jpg", quality=85)
+        whole = _photograph(number)
+        (whole.resize((side, side)) if side else whole).save(few / f"{number}.jpg", quality=85)
     originals = [str(file) for file in few.iterdir()]
     for c in range(CLASSES):
         (root / f"n{c:08d}").mkdir()

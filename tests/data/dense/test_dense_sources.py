@@ -152,6 +152,30 @@ def test_what_systems_leave_behind_annotates_nothing(name: str, tmp_path: Path) 
         }
 
 
+def test_an_image_under_two_linked_names_is_the_one_of_its_list(tmp_path: Path) -> None:
+    """Of COCO and VOC. Catches: an image that a list names once and that counts as several, one of another split's
+    folder; a test that is held on training images because folders are links."""
+    lists = coco_folder(tmp_path / "coco", COUNTS)
+    (lists / "images").rename(tmp_path / "pool")
+    for name in ("images", "train2017", "val2017"):
+        (lists / name).symlink_to(tmp_path / "pool")
+    images = open_dense(lists, "objects").images
+    assert {split: [images.names[row] for row in rows] for split, rows in images.splits.items()} == {
+        "train": [f"train2017/{i:03}.png" for i in range(4)],
+        "val": [f"val2017/{i:03}.png" for i in (4, 5)],
+        "test": [f"images/{i:03}.png" for i in (6, 7)],
+    }
+    xml = voc(tmp_path / "voc")
+    (xml / "again").symlink_to(xml / "JPEGImages")
+    assert len(open_dense(xml, "objects").images) == 8
+    boxes = yolo(tmp_path / "yolo")
+    for folder in ("images", "labels"):
+        shutil.rmtree(boxes / folder / "test")
+        (boxes / folder / "test").symlink_to(boxes / folder / "train")
+    with pytest.raises(UserError, match=r"every test image of yolo is a training image, by links"):
+        open_dense(boxes, "objects")
+
+
 def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
     """As ground on which nothing is to be found. Fails if it is dropped, or its row belongs to another image."""
     root = coco_folder(tmp_path / "set", COUNTS)

@@ -7,6 +7,7 @@ import json
 import pickle
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -17,6 +18,7 @@ import torch
 import torchvision
 from PIL import Image
 
+from strewn import strew
 from viticulture.data.open import open_source
 from viticulture.data.sources import torchvision_sets as named
 from viticulture.data.sources.source import Source
@@ -259,6 +261,22 @@ def test_named_sets_are_those_of_torchvision(name: str, make: Maker) -> None:
     assert len(set(source.classes)) == len(source.classes) > int(source.labels.max())
     assert open_source(name).fingerprint == source.fingerprint
     assert pickle.loads(pickle.dumps(source)).read(0).tobytes() == source.read(0).tobytes()
+
+
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+@pytest.mark.parametrize("left", ["lost+found", "._NAME"])
+def test_what_systems_leave_behind_is_no_part_of_a_named_set(name: str, left: str, make: Maker) -> None:
+    """Passed over, or refused where torchvision would count it. Catches: a class of the name of a system's folder, or
+    one that torchvision knows no word for; a file of macOS that is an image by its ending."""
+    LAYOUTS[name](make)
+    before = open_source(name)
+    strew(make.root, left)
+    with suppress(UserError):
+        after = open_source(name)
+        assert (after.names, after.classes) == (before.names, before.classes)
+        return
+    with pytest.raises(UserError, match=r"(?:[.]_|lost.found).*, which a system left behind and .* would take"):
+        open_source(name)
 
 
 def test_every_layout_is_tested() -> None:

@@ -11,6 +11,7 @@ here is ever unpickled. Where a set's labeled evaluation images are called "val"
 
 import importlib
 import inspect
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,12 +22,12 @@ import numpy as np
 
 from ...cache import data_folder, locked
 from ...disk import is_left_behind
-from ...errors import UserError
+from ...errors import UserError, some
 from ...text import readable
 from . import imagenet100
 from .arrays import from_arrays
 from .digits import open_digits
-from .files import FileReader, file_fingerprint
+from .files import FileReader, file_fingerprint, is_image
 from .labels import class_words
 from .source import Source
 
@@ -111,7 +112,8 @@ def open_named(name: str) -> Source:
     root = data_folder() / named.folder
     try:
         sets = _open(named, root)
-    except (RuntimeError, OSError, ImportError) as absent:
+    except (RuntimeError, OSError, ImportError, KeyError) as absent:
+        _check_left_behind(named, root)
         try:
             sets = _download(named, root)
         except (RuntimeError, OSError, ImportError, ValueError) as error:
@@ -121,6 +123,18 @@ def open_named(name: str) -> Source:
                 f" {named.files}, or point VITICULTURE_DATA at the folder that holds them"
             ) from error
     return _from_arrays(name, sets) if hasattr(sets["train"], "data") else _from_files(name, sets, root)
+
+
+def _check_left_behind(named: Named, root: Path) -> None:
+    """Raises: UserError for what systems left behind: torchvision takes its folders for classes and its files for
+    images."""
+    below = [root / folder for folder in re.findall(r"[\w.-]+(?=/)", named.files)]
+    found = [
+        path.relative_to(root) for folder in below for path in folder.rglob("*") if path.is_dir() or is_image(path.name)
+    ]
+    if left := [path.as_posix() for path in found if is_left_behind(path.as_posix())]:
+        what = f"{some(left, 3)}, which a system left behind"
+        raise UserError(f"{root} holds {what} and {named.cls} would take for its own; remove it")
 
 
 def _open(named: Named, root: Path, **more: Any) -> dict[str, Any]:
@@ -181,7 +195,8 @@ def _items(part: Any) -> list[tuple[Any, int]]:
         return list(zip(part._images, part._labels, strict=True))
     if kind == "GTSRB":
         return list(part._samples)
-    if kind == "Caltech101":
+    if kind == "Caltech101":  # it numbers the images of a class by how many files there are
+        _check_left_behind(TORCHVISION["caltech101"], Path(part.root).parent)
         folder = Path(part.root) / "101_ObjectCategories"
         files = zip(part.index, part.y, strict=True)
         return [(folder / part.categories[label] / f"image_{number:04d}.jpg", label) for number, label in files]
