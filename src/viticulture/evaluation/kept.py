@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..data.sources.source import Source
 from ..disk import replacing
 from ..errors import UserError
+from ..keywords import rebuilt
 from ..models.weights.files import checksum
 from ..text import shell_word
 from ..training.rundir import RunDir
@@ -100,7 +101,7 @@ def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) ->
     content = run.read(name)
     try:
         return made(content)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
             f"{run.path / name} is damaged ({type(error).__name__}: {error}); remove it and measure anew"
         ) from error
@@ -129,7 +130,7 @@ def read_results(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept])
     """
 
     def of_these(content: dict[str, Any]) -> Kept | None:
-        known = content.get(CHECKSUMS, {})
+        known = rebuilt(dict[str, str], content.get(CHECKSUMS, {}), CHECKSUMS)
         return made(content) if all(still_there(run, *each) for each in known.items()) else None
 
     return read_kept(run, name, of_these)

@@ -19,13 +19,14 @@ explain.json, features.npz, robustness.json, corruptions.npz, localization.json,
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
 from ..errors import UserError, unknown
+from ..keywords import rebuilt
 from ..text import command_line, shell_word
 
 if TYPE_CHECKING:
@@ -37,25 +38,42 @@ FORMAT = 1
 CURE = "; bring back a copy, or train anew"
 """What can be done about a damaged file of a run."""
 
-FACTS: dict[str, Any] = {  # what run.json holds from the first on
+FACTS: dict[str, Any] = {  # what run.json holds from the first on, and with a question mark what it may hold
     "recipe": str,
     "seed": int,
     "status": str,
     "command": str,
     "commit": str | None,
     "started": str,
+    "versions": dict[str, str],
     "versions.viticulture": str,
-    "hardware": dict,
+    "hardware": dict[str, Any],
+    "hardware.cpu?": str | None,
+    "hardware.cores?": int | None,
+    "hardware.gpus?": list[str],
+    "hardware.threads?": int,
     "data.source": str,
     "data.folder": str | None,
     "data.name": str,
     "data.fingerprint": str,
-    "data.classes": list,
-    "data.images": dict,
+    "data.portable?": str,
+    "data.given?": str,
+    "data.classes": list[str],
+    "data.images": dict[str, int],
+    "data.skipped?": dict[str, str],
     "student.name": str,
     "student.parameters": int,
     "student.macs": int | None,
-    "remarks": list,
+    "remarks": list[str],
+    "batch_size?": int,
+    "length?": int,
+    "logged?": dict[str, Any],
+    "seconds?": float,
+    "settings?": dict[str, dict[str, Any]],
+    "start?": str | None,
+    "steps?": int,
+    "teachers?": list[str],
+    "views?": int,
 }
 
 WEIGHTS = ("best", "last", "ema")
@@ -195,13 +213,7 @@ class RunDir:
                 f"{run.path} was made by another version of viticulture (layout {layout}, this one reads {FORMAT}); "
                 "install the version named in its run.json"
             )
-        for key, kind in FACTS.items():
-            value: Any = facts
-            for part in key.split("."):
-                value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
-            if not isinstance(value, kind):
-                what = "is missing" if value is _ABSENT else f"cannot be {value!r:.40}"
-                raise UserError(f"{run.path / 'run.json'} is damaged: {key} {what}{CURE}")
+        check_facts(run.path / "run.json", facts, FACTS)
         return run
 
     def check_there(self) -> None:
@@ -270,8 +282,12 @@ class RunDir:
             raise UserError(f"{error}{CURE}") from error
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON file of the run. Raises: UserError if it is missing or damaged."""
-        return read_json(self._kept(name), CURE)
+        """A JSON file of the run. Raises: UserError if it is missing or damaged, run.json also if a fact is of another
+        type than `FACTS` say."""
+        content = read_json(self._kept(name), CURE)
+        if name == "run.json":
+            check_facts(self.path / name, content, FACTS, whole=False)
+        return content
 
     @property
     def image_names(self) -> dict[str, list[str]]:
@@ -294,6 +310,31 @@ class RunDir:
 
 
 _ABSENT = object()
+
+
+def check_facts(path: Path, content: Mapping[str, Any], kinds: Mapping[str, Any], whole: bool = True) -> None:
+    """Compare the facts in a JSON file with their types.
+
+    Args:
+        path: of the file, for the error.
+        content: of the file.
+        kinds: dotted key -> annotation; a key with a question mark may be missing.
+        whole: refuse a file that lacks other keys, too.
+
+    Raises: UserError naming the key and what it holds.
+    """
+    for key, kind in kinds.items():
+        name, value = key.rstrip("?"), content
+        for part in name.split("."):
+            value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+        if value is _ABSENT:
+            if whole and name == key:
+                raise UserError(f"{path} is damaged: {name} is missing{CURE}")
+            continue
+        try:
+            rebuilt(kind, value, name)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path} is damaged: {error}{CURE}") from error
 
 
 def _unborn(path: Path) -> bool:

@@ -27,6 +27,7 @@ from .combinations import check_parts, check_rates
 from .data import CHOSEN, SEVERAL, default_recipe, for_method, load_dataset, open_for, open_labeled
 from .leakage import check_leakage
 from .loggers import check_logger
+from .plugins import keep_known_code
 from .processes import check_devices, is_leader
 from .recipe import Recipe, read, resolve
 from .references import check_alone, check_outlast, from_anywhere
@@ -151,6 +152,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
     """
     run, recipe, dataset, method = session.run, session.recipe, session.dataset, session.method
     run.lock()
+    keep_known_code()
     os.environ["VITICULTURE_RUN"] = str(run.path.absolute())  # for the processes that Lightning starts beside this one
     run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {recipe.name}')}{recipe.to_yaml()}")
     run.write("split.json", {"names": dataset.split_names})
