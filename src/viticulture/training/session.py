@@ -176,6 +176,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
         batch_size=batch_size(recipe, len(dataset.train)),
         remarks=session.remarks,
         teachers=teachers_of(method),
+        start=method.start,
         settings=recipe.values,
     )
 
@@ -206,6 +207,12 @@ def reopen(path: str, data: Any = "") -> Session:
     if "teachers" in facts and facts["teachers"] != teachers_of(method):
         raise UserError(
             f"the teachers of {path} are not those that it began with; bring them back, or train anew: {run.anew()}"
+        )
+    if "start" in facts and facts["start"] != method.start and not run.checkpoint.exists():
+        init = recipe.section("student").init
+        raise UserError(
+            f"the weights of {init}, from which {path} starts, are not those that it began with, and it has no "
+            f"checkpoint yet; bring them back, or train anew: {run.anew()}"
         )
     size = batch_size(recipe, len(dataset.train))
     if facts.get("batch_size", size) != size:
