@@ -148,6 +148,7 @@ OTHERS: tuple[Any, ...] = (None, "many", -3, 2.5, 10**400, float("nan"), float("
 """What stands in place of a value that is damaged."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["run.json", "evaluation.json", "references.json", "split.json"])
 def test_a_value_of_another_type_is_a_line_wherever_it_stands(file: str, measured: Path, tmp_path: Path) -> None:
     """Every value of a run's files, replaced by each kind of another; what lists runs lists the others still. Catches:
@@ -179,6 +180,7 @@ def report(run: Path) -> None:
     page_of(RunDir.open(run))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "file", ["study.json", "study.yaml", "failures/CELL.json", "cells/CELL/run.json", "cells/CELL/evaluation.json"]
 )
@@ -202,6 +204,7 @@ def test_a_value_of_another_type_in_a_study_is_a_line(file: str, tmp_path: Path)
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.slow
 def test_a_value_of_another_type_in_a_plan_is_a_line(tmp_path: Path) -> None:
     """As above, of a run within a budget. Catches: a traceback; a stage's folder outside the run."""
     run, recipe = tmp_path / "runs" / "run", resolve("default/digits", read("default/digits"))
@@ -246,6 +249,7 @@ def test_no_recipe_of_a_run_leads_to_an_import(measured: Path, tmp_path: Path) -
         read_by_all(run, image)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["run.json", "evaluation.json", "references.json", "split.json", "config.json"])
 def test_no_other_file_of_a_run_leads_to_an_import(file: str, measured: Path, tmp_path: Path) -> None:
     """Catches: data of a stranger's name that is opened; a class, a layer or an architecture that is imported by its
@@ -263,6 +267,7 @@ def test_no_other_file_of_a_run_leads_to_an_import(file: str, measured: Path, tm
             assert CANARY not in sys.modules, (place, value)
 
 
+@pytest.mark.slow
 def test_no_file_of_a_study_a_budget_or_a_table_leads_to_an_import(tmp_path: Path) -> None:
     """Catches: a candidate's recipe, override or data that is imported to draw a page or to go on; a plan's."""
     made_study(tmp_path / "study", ["one", "two"], (5,), 2)

@@ -212,7 +212,7 @@ def _number(text: str) -> int | float:
         return float(text)
 
 
-def rebuilt(kind: Any, content: Any, place: str = "it") -> Any:
+def rebuilt(kind: Any, content: Any, place: str = "") -> Any:
     """What JSON made of a value of this type as it was: dataclasses from objects, tuples from lists, keys of any type.
 
     Args:
@@ -235,8 +235,9 @@ def rebuilt(kind: Any, content: Any, place: str = "it") -> Any:
     if is_dataclass(shape) and isinstance(content, Mapping):
         kinds = annotations(shape)  # type: ignore[arg-type]
         if unknown := sorted(content.keys() - kinds.keys()):
-            raise ValueError(f"{place} cannot hold {shortened(str(unknown[0]))}")
-        parts = {name: rebuilt(kinds[name], value, f"{place}.{name}") for name, value in content.items()}
+            raise ValueError(f"{place or 'it'} cannot hold {shortened(str(unknown[0]))}")
+        inside = f"{place}." if place else ""
+        parts = {name: rebuilt(kinds[name], value, f"{inside}{name}") for name, value in content.items()}
         return shape(**parts)  # type: ignore[operator]
     if shape in (tuple, list, Sequence) and isinstance(content, list | tuple):
         if not inner:
@@ -255,7 +256,7 @@ def rebuilt(kind: Any, content: Any, place: str = "it") -> Any:
     else:
         fits = not (is_dataclass(shape) or shape in (tuple, list, Sequence, dict, Mapping, NoneType))
     if not fits or (isinstance(content, float) and not math.isfinite(content)) or _is_beyond(content):
-        raise ValueError(f"{place} cannot be {shortened(repr(content))}")
+        raise ValueError(f"{place or 'it'} cannot be {shortened(repr(content))}")
     return content
 
 

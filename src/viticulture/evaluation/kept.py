@@ -102,9 +102,8 @@ def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) ->
     try:
         return made(content)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{run.path / name} is damaged ({type(error).__name__}: {error}); remove it and measure anew"
-        ) from error
+        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise UserError(f"{run.path / name} is damaged ({reason}); remove it and measure anew") from error
 
 
 def checksum_of(run: RunDir, weights: str) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of a run may be given to strangers, and what may be taken from them.
 
-Given: no image, no name of a file, no folder of this machine. Taken: no recipe that names code which the user has not named.
+Given: no image, no name of a file, no folder of this machine. Taken: no recipe that names code which the user has not.
 """
 
 import re
