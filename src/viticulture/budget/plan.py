@@ -14,10 +14,11 @@ from typing import Any
 from ..errors import UserError
 from ..keywords import rebuilt
 from ..study.plan.pace import Pace
+from ..training.facts import CURE
 from ..training.plugins import check_data, keep_known_code, of_a_file
 from ..training.recipe import Recipe, resolve
 from ..training.references import where_they_lie
-from ..training.rundir import CURE, PLAN, STAGES, RunDir
+from ..training.rundir import PLAN, STAGES, RunDir
 from ..version import VERSION, same_release
 from .budget import Budget
 from .choices import Kind

@@ -26,12 +26,13 @@ from typing import Any
 from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..text import comment, shell_word
+from ..training.facts import CURE, check_facts
 from ..training.plugins import check_data, keep_known_code, of_a_file
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, method_class, parse, read, resolve
 from ..training.references import GIVEN
 from ..training.run_inputs import folder_of
-from ..training.rundir import CELLS, CURE, RunDir, check_facts
+from ..training.rundir import CELLS, RunDir
 from ..version import VERSION, same_release
 from .declare.grid import Candidate, Cell, Grid, digest
 
