@@ -41,8 +41,18 @@ def test_a_result_comes_back_by_its_types() -> None:
         {"parts": [{"name": "a", "interval": [1.0]}], "best": None, "sweep": {}},
         {"parts": [], "best": None, "sweep": {}, "other": 1},
         {"parts": []},
+        {"parts": [{"name": 3}], "best": None, "sweep": {}},
+        {"parts": [{"name": "a", "interval": [0.0, "many"]}], "best": None, "sweep": {}},
+        {"parts": [{"name": "a", "interval": [0.0, float("nan")]}], "best": None, "sweep": {}},
+        {"parts": [], "best": None, "sweep": {0.5: [2**70]}},
+        {"parts": [], "best": None, "sweep": {0.5: [True]}},
+        {"parts": None, "best": None, "sweep": {}},
+        {"parts": [], "best": "a", "sweep": {}},
     ],
-    ids=["no object", "no list", "no number", "an end too few", "a key too many", "a key too few"],
+    ids=[
+        *("no object", "no list", "no number", "an end too few", "a key too many", "a key too few"),
+        *("a number as a word", "a word as a number", "nan", "beyond 64 bits", "true as a number", "null", "no part"),
+    ],
 )
 def test_content_of_another_form_is_refused(content: object) -> None:
     """By the errors that `evaluation.kept` takes for damage; silence would be another result."""

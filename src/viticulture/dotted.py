@@ -6,16 +6,54 @@
 
 Reading a name of code runs that code, as `import my_module` does. Python looks for it where it always does:
 in installed packages and PYTHONPATH, and the command adds the current folder, behind them. Nothing is looked for beside
-a recipe or in a run's folder, and weights never lead to an import.
+a recipe or in a run's folder, and weights never lead to an import. A name that stands in the files of a run, a study or
+a budget, which anyone may have written, is imported only where the user has named that code (`only_known`).
 """
 
 import importlib
 import inspect
+import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from .errors import UserError, shortened, unknown
+
+NAMED: set[str] = set()
+"""Dotted paths of code that this process has imported because the user named it."""
+TRUST = "VITICULTURE_TRUST"
+"""Environment variable: modules, or dotted paths, that files of others may name, with commas between them."""
+_GUARD: ContextVar[tuple[str, Collection[str]] | None] = ContextVar("_GUARD", default=None)
+
+
+@contextmanager
+def only_known(place: object, known: Collection[str]) -> Iterator[None]:
+    """Within the block, names come out of a file: import no code that the user has not named.
+
+    Args:
+        place: the file or its folder, for the error.
+        known: dotted paths of code that the user has named before.
+    """
+    token = _GUARD.set((str(place), known))
+    try:
+        yield
+    finally:
+        _GUARD.reset(token)
+
+
+def check_known(path: str) -> None:
+    """Raises: UserError for a dotted path that a file names (`only_known`) and the user has not."""
+    if (guard := _GUARD.get()) is None:
+        return
+    place, known = guard
+    trusted = {*NAMED, *known, *filter(None, os.environ.get(TRUST, "").split(","))}
+    if not any(path == each or path.startswith(f"{each}.") for each in trusted):
+        raise UserError(
+            f"{place} names code of its author's own, {shortened(path)}, which no training here has used; read that "
+            f"code, and if you trust it, name it in the environment: {TRUST}={shortened(path.partition('.')[0])}"
+        )
 
 
 def class_of(kind: str, name: Any, shipped: Mapping[str, str], base: type, given: tuple[str, ...] = ()) -> type:
@@ -31,7 +69,9 @@ def class_of(kind: str, name: Any, shipped: Mapping[str, str], base: type, given
     Raises: UserError if there is no such class, or it cannot be made by a recipe.
     """
     if isinstance(name, str) and name in shipped:
-        return imported(kind, shipped[name])
+        module, _, own = shipped[name].rpartition(".")
+        shipped_class: type = getattr(importlib.import_module(module), own)
+        return shipped_class
     if not isinstance(name, str) or "." not in name:
         raise unknown(kind, name, shipped)
     cls = imported(kind, name)
@@ -54,10 +94,14 @@ def class_of(kind: str, name: Any, shipped: Mapping[str, str], base: type, given
 
 
 def imported(kind: str, path: str) -> Any:
-    """What a dotted path names. Raises: UserError if the module is not there or broken, or lacks the name."""
+    """What a dotted path names. Raises: UserError if the module is not there or broken, or lacks the name, or as
+    `check_known`."""
     module_name, _, name = path.rpartition(".")
     if not module_name or not all(part.isidentifier() for part in path.split(".")):
         raise UserError(f"{kind} {shortened(repr(path))} is no dotted path, such as my_module.MyClass")
+    check_known(path)
+    if _GUARD.get() is None:
+        NAMED.add(path)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

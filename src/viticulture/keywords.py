@@ -2,9 +2,14 @@
 """Values against the annotations of what takes them: keywords of a constructor, and objects that JSON has kept."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from difflib import get_close_matches
 from functools import cache
+from inspect import Parameter, signature
 from itertools import repeat
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -23,6 +28,19 @@ PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
 """Annotation, but for what it holds -> how a person says it, and the types that are meant."""
 BITS = 63
 """Of the largest whole number that torch takes."""
+NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+"""A number in a text: YAML reads 1e-3, and whatever stands in quotes, as one."""
+SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+IN_A_RECIPE = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a word",
+    dict: "a group of keys",
+    list: "a list in brackets",
+    NoneType: "null",
+}
+"""Annotation, but for its members -> what an error about a recipe calls it."""
 
 
 def check_keywords(owner: str, made: Callable[..., Any], values: Mapping[str, Any]) -> None:
@@ -51,26 +69,199 @@ def made_parts(made: Callable[..., Any], values: Mapping[str, Any]) -> dict[str,
     return {name: _made(annotations(made).get(name, Any), value) for name, value in values.items()}
 
 
-def rebuilt(kind: Any, content: Any) -> Any:
+def filled(
+    place: str, made: Callable[..., Any], values: Mapping[str, Any], given: Container[str] = ()
+) -> dict[str, Any]:
+    """Return the keywords of a constructor as plain values, with its defaults where `values` has none.
+
+    A value is data. Whatever it holds, it is never taken for the name of a class, a module or a file.
+
+    Args:
+        place: the keys' prefix in a recipe, such as "train" or "guides.logits".
+        made: the class.
+        values: some of its keywords; those of its dataclasses are mappings.
+        given: names of arguments that no recipe sets.
+
+    Raises: UserError for a value that no annotation takes, or a keyword without default that is missing.
+    """
+    kinds, defaults = annotations(made), {k: v for k, v in _defaults(made).items() if k not in given}
+    needed = [name for name, value in defaults.items() if value is MISSING and values.get(name) is None]
+    if missing := [f"{place}.{name}" for name in needed if NoneType not in _choices(kinds.get(name, Any))]:
+        raise UserError(f"the following arguments are required: {', '.join(missing)}")
+    return {
+        name: _fitted(f"{place}.{name}", kinds.get(name, Any), values.get(name, default), default)
+        for name, default in defaults.items()
+    }
+
+
+def _defaults(made: Callable[..., Any]) -> dict[str, Any]:
+    """Keyword -> its default as plain values, for the caller to keep; MISSING where it has none."""
+    if is_dataclass(made):
+        every = {field.name: (field.default, field.default_factory) for field in fields(made)}
+        known = {name: value if make is MISSING else make() for name, (value, make) in every.items()}
+    else:
+        known = {name: parameter.default for name, parameter in signature(made).parameters.items()}
+    return {name: MISSING if value is Parameter.empty else _plain(value) for name, value in known.items()}
+
+
+def _plain(default: Any) -> Any:
+    if is_dataclass(default) and not isinstance(default, type):
+        return asdict(default)
+    return default if default is MISSING else deepcopy(default)
+
+
+class _Misfit(ValueError):
+    """A value, or one of its members, that its annotation does not take."""
+
+    def __init__(self, kind: Any, value: Any) -> None:
+        self.kind, self.value = kind, value
+        super().__init__()
+
+
+def _fitted(key: str, kind: Any, value: Any, default: Any) -> Any:
+    """A recipe's value as its annotation has it: an integer where a float is meant is one, so is a number in a text."""
+    parts = [choice for choice in _choices(kind) if is_dataclass(choice)]
+    if parts and isinstance(value, Mapping):
+        own = default if isinstance(default, Mapping) else {}
+        return filled(key, parts[0], {**own, **value})  # type: ignore[arg-type]
+    try:
+        return _fit(kind, value)
+    except _Misfit as misfit:
+        words = [word for choice in _choices(misfit.kind) for word in _called(choice)]
+        *others, last = dict.fromkeys(words)
+        near = get_close_matches(str(misfit.value), words, 1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        either = f"{', '.join(others)} or {last}" if others else last
+        raise UserError(f'recipe key "{key}" must be {either}, got {shortened(str(misfit.value))}{meant}') from misfit
+
+
+def _called(kind: Any) -> list[str]:
+    """What an annotation takes, in words; of a choice each word."""
+    shape, inner = get_origin(kind) or kind, get_args(kind)
+    if shape is Literal:
+        return [str(word) for word in inner]
+    if shape is tuple and Ellipsis not in inner:
+        return [f"a list of {len(inner)} elements"]
+    alike = {tuple: list, Sequence: list, Mapping: dict}
+    return [IN_A_RECIPE.get(alike.get(shape, shape), "keywords" if is_dataclass(kind) else str(kind))]
+
+
+def _fit(kind: Any, value: Any) -> Any:
+    """A value as one of an annotation's choices takes it. Null passes: `check_value` says where a value is needed."""
+    shape = get_origin(kind) or kind
+    if value is None:
+        return None
+    if shape in (Union, UnionType):
+        for choice in get_args(kind):
+            try:
+                return _fit(choice, value)
+            except _Misfit as misfit:
+                inside = misfit.value is not value and len(_choices(kind)) == 2
+                if inside and NoneType in get_args(kind):
+                    raise
+        raise _Misfit(kind, value)
+    if shape in (list, tuple, Sequence, dict, Mapping):
+        return _members_fit(kind, shape, value)
+    if shape is Literal:
+        fits = value in get_args(kind)
+    elif shape in (int, float) and isinstance(value, str) and NUMBER.fullmatch(value):
+        number = _number(value)
+        return float(number) if shape is float else _fit(kind, number)
+    elif shape is bool and isinstance(value, str):
+        value = SWITCH.get(value.lower(), value)
+        fits = isinstance(value, bool)
+    elif shape is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        value = float(value) if fits and abs(value) < 2**1000 else value
+    elif shape is Any:
+        return _numbers(value)
+    else:
+        fits = shape not in PLAIN or (isinstance(value, shape) and not (shape is int and isinstance(value, bool)))
+        fits = fits and shape is not NoneType and not is_dataclass(shape)
+    if not fits:
+        raise _Misfit(kind, value)
+    return value
+
+
+def _members_fit(kind: Any, shape: Any, value: Any) -> Any:
+    inner = get_args(kind)
+    if shape in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise _Misfit(kind, value)
+        return {name: _fit(inner[1] if inner else Any, member) for name, member in value.items()}
+    fixed = shape is tuple and inner and Ellipsis not in inner
+    if not isinstance(value, list | tuple) or (fixed and len(value) != len(inner)):
+        raise _Misfit(kind, value)
+    members = [_fit(*each) for each in zip(_of_members(kind, value) if inner else repeat(Any), value, strict=False)]
+    return tuple(members) if shape is tuple else members
+
+
+def _numbers(value: Any) -> Any:
+    """A value of any type, its texts that are numbers as these."""
+    if isinstance(value, Mapping):
+        return {name: _numbers(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_numbers(member) for member in value]
+    return _number(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def rebuilt(kind: Any, content: Any, place: str = "") -> Any:
     """What JSON made of a value of this type as it was: dataclasses from objects, tuples from lists, keys of any type.
 
     Args:
         kind: a dataclass, or an annotation of builtin types, mappings and dataclasses.
         content: as `json.loads` returns it; keys that are missing are the dataclass's defaults.
+        place: of the content, for the error.
 
-    Raises: TypeError, KeyError, ValueError or AttributeError for content of another form.
+    Raises: ValueError naming the place for content of another type, a number that is none (nan, infinity, beyond 64
+        bits) among it; TypeError for a key that is missing or that the dataclass does not have.
     """
-    origin, inner = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        kinds = annotations(kind)  # type: ignore[arg-type]
-        return kind(**{name: rebuilt(kinds[name], value) for name, value in content.items()})  # type: ignore[operator]
-    if origin in (Union, UnionType):
-        return None if content is None else rebuilt(next(part for part in inner if part is not NoneType), content)
-    if origin is tuple:
-        return tuple(rebuilt(part, value) for part, value in zip(_of_members(kind, content), content, strict=True))
-    if origin in (dict, Mapping):
-        return {inner[0](key): rebuilt(inner[1], value) for key, value in content.items()}
+    shape, inner = get_origin(kind) or kind, get_args(kind)
+    if shape in (Union, UnionType):
+        kinds_of_value = [part for part in inner if part is not NoneType]
+        if content is None and len(kinds_of_value) < len(inner):
+            return None
+        for part in kinds_of_value[:-1]:
+            with suppress(ValueError):
+                return rebuilt(part, content, place)
+        return rebuilt(kinds_of_value[-1], content, place)
+    if is_dataclass(shape) and isinstance(content, Mapping):
+        kinds = annotations(shape)  # type: ignore[arg-type]
+        if unknown := sorted(content.keys() - kinds.keys()):
+            raise ValueError(f"{place or 'it'} cannot hold {shortened(str(unknown[0]))}")
+        inside = f"{place}." if place else ""
+        parts = {name: rebuilt(kinds[name], value, f"{inside}{name}") for name, value in content.items()}
+        return shape(**parts)  # type: ignore[operator]
+    if shape in (tuple, list, Sequence) and isinstance(content, list | tuple):
+        if not inner:
+            return content
+        if shape is tuple and inner[-1] is not Ellipsis and len(content) != len(inner):
+            raise ValueError(f"{place} must have {len(inner)} members, got {len(content)}")
+        each = zip(_of_members(kind, content), content, strict=False)
+        members = [rebuilt(part, value, f"{place}[{i}]") for i, (part, value) in enumerate(each)]
+        return tuple(members) if shape is tuple else members
+    if shape in (dict, Mapping) and isinstance(content, Mapping):
+        return {inner[0](k): rebuilt(inner[1], v, f"{place}.{k}") for k, v in content.items()} if inner else content
+    if shape is Literal:
+        fits = content in inner
+    elif shape in (bool, int, float, str):
+        fits = isinstance(content, PLAIN[shape][1]) and (shape is bool or not isinstance(content, bool))
+    else:
+        fits = not (is_dataclass(shape) or shape in (tuple, list, Sequence, dict, Mapping, NoneType))
+    if not fits or (isinstance(content, float) and not math.isfinite(content)) or _is_beyond(content):
+        raise ValueError(f"{place or 'it'} cannot be {shortened(repr(content))}")
     return content
+
+
+def _is_beyond(content: Any) -> bool:
+    return isinstance(content, int) and abs(content) >= 2**BITS
 
 
 @cache
@@ -126,7 +317,7 @@ def _check_members(key: str, kind: Any, value: Sequence[Any]) -> None:
 def _of_members(kind: Any, content: Sequence[Any]) -> Iterable[Any]:
     """The annotations of what a list or tuple holds, in its places."""
     inner = get_args(kind)
-    return repeat(inner[0], len(content)) if get_origin(kind) is list or inner[-1] is Ellipsis else inner
+    return inner if get_origin(kind) is tuple and inner[-1] is not Ellipsis else repeat(inner[0], len(content))
 
 
 def _check_numbers(key: str, value: Any) -> None:
@@ -138,5 +329,5 @@ def _check_numbers(key: str, value: Any) -> None:
             _check_numbers(key, inner)
     elif isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{key} must be a finite number, got {value}")
-    elif isinstance(value, int) and abs(value) >= 2**BITS:
+    elif _is_beyond(value):
         raise UserError(f"{key} is a number beyond {BITS} bits, got {value}")

@@ -35,7 +35,8 @@ from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
-from viticulture.models.weights.files import save
+from viticulture.models.weights import files
+from viticulture.models.weights.files import load, save
 from viticulture.report.charts.curves import read_curves
 from viticulture.report.terminal import bar
 from viticulture.study.conclude.verdict import subject
@@ -1010,6 +1011,37 @@ def test_a_run_goes_on_under_its_own_teachers_alone(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "teacher-1", teacher)
     with pytest.raises(UserError, match=r"the teachers of .* are not those"):
         reopen(str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "tag"])
+def test_a_run_without_a_checkpoint_goes_on_from_its_own_start_alone(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a checkpoint, which holds all weights, it does not matter. Catches: other weights under the name of a start,
+    from which a run that was killed early would go on without a word; a run that needs its start for no reason."""
+    task = Task(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    start, student = tmp_path / "start", {"student.name": "vit_nano", "student.patch_size": 2}
+
+    def fetched(name: str) -> torch.nn.Module:
+        return load(start)[0]
+
+    def write(seed: int) -> None:
+        torch.manual_seed(seed)
+        save(create_student("vit_nano", task, 2), start, task)
+
+    monkeypatch.setattr(files, "fetch", fetched)
+    write(0)
+    word = {"folder": str(start), "file": str(start / "model.safetensors"), "tag": "vit_nano.digits"}[kind]
+    session = small(tmp_path / "run", **student, **{"student.init": word})
+    session.run.unlock()
+    reopen(str(tmp_path / "run")).run.unlock()
+    write(1)
+    with pytest.raises(UserError, match=r"the weights of .*, from which .* starts, are not those .*; bring them back"):
+        reopen(str(tmp_path / "run"))
+    session.run.checkpoint.parent.mkdir()
+    session.run.checkpoint.touch()
+    RunDir(tmp_path / "run").unlock()
+    assert reopen(str(tmp_path / "run")).method.start is not None
 
 
 def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

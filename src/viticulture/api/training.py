@@ -137,6 +137,7 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
         raise UserError(f"give --recipe or --like, not both, got {recipe} and {like}")
     study = Study(Path(like))
     leader = study.leader.candidate
+    study.folder.recipe(leader)  # which refuses code that the study's file names and the user has not
     if study.winner is None:
         tell(
             f"note     {like} names no winner; {leader.name} leads by validation, perhaps by chance: "

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..keywords import rebuilt
 from ..study.plan.pace import Pace
+from ..training.facts import CURE
+from ..training.plugins import check_data, keep_known_code, of_a_file
 from ..training.recipe import Recipe, resolve
 from ..training.references import where_they_lie
-from ..training.rundir import CURE, PLAN, STAGES, RunDir
+from ..training.rundir import PLAN, STAGES, RunDir
 from ..version import VERSION, same_release
 from .budget import Budget
 from .choices import Kind
@@ -66,8 +69,9 @@ class Stage:
     @property
     def resolved(self) -> Recipe:
         """Its recipe, with its length."""
-        recipe = replace(resolve(self.recipe, self.values), remarks=self.remarks)
-        return of_length(recipe, self.epochs, self.values["train"]["epochs"])
+        with of_a_file(PLAN):
+            recipe = replace(resolve(self.recipe, self.values), remarks=self.remarks)
+            return of_length(recipe, self.epochs, self.values["train"]["epochs"])
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ class Plan:
 
     def write(self, run: Path) -> None:
         """Into a run's folder."""
+        keep_known_code()
         RunDir(run).write(PLAN, {"format": FORMAT, **asdict(self), "seconds": Budget(self.budget).seconds})
 
 
@@ -135,9 +140,14 @@ def read_plan(run: str | Path) -> Plan:
             f"{FORMAT}); install the one that wrote it"
         )
     try:
-        plan = _plan(content)
-    except (KeyError, TypeError, AttributeError) as error:
+        with of_a_file(folder.path / PLAN):
+            plan = _plan(content)
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{folder.path / PLAN} is damaged: {error}{CURE}") from error
+    check_data(folder.path / PLAN, plan.data, plan.folder or "")
+    _ = Budget(plan.budget)
     stages = (replace(stage, values=where_they_lie(folder.path, stage.values)) for stage in plan.stages)
     return replace(plan, stages=tuple(stages))
 
@@ -151,11 +161,14 @@ def check_version(run: Path, plan: Plan) -> None:
 
 
 def _plan(content: Mapping[str, Any]) -> Plan:
-    known = {key: value for key, value in content.items() if key not in ("format", "seconds", "stages")}
-    stages = tuple(
-        Stage(**{**stage, "pace": Pace(**stage["pace"]), "remarks": tuple(stage.get("remarks", ()))})
-        for stage in content["stages"]
-    )
-    if not stages:
+    """Raises: ValueError, TypeError or UserError for anything but a plan; UserError for code as `of_a_file`."""
+    plan: Plan = rebuilt(Plan, {key: value for key, value in content.items() if key not in ("format", "seconds")})
+    if not plan.stages:
         raise TypeError("it has no stages")
-    return Plan(**known, stages=stages)
+    if outside := [stage.name for stage in plan.stages if Path(stage.name).name != stage.name]:
+        raise ValueError(f"{outside[0]!r} is no name of a folder")
+    whole = (replace(stage, values=resolve(stage.recipe, stage.values).values) for stage in plan.stages)
+    plan = replace(plan, stages=tuple(whole))
+    if not all(isinstance(stage.values["images"]["image_size"], int) for stage in plan.stages):
+        raise TypeError("a stage has no image size")
+    return plan

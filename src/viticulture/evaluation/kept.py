@@ -20,6 +20,7 @@ from ..data.bands import check_npz
 from ..data.sources.source import Source
 from ..disk import replacing
 from ..errors import UserError
+from ..keywords import rebuilt
 from ..models.weights.files import checksum
 from ..text import shell_word
 from ..training.rundir import RunDir
@@ -101,10 +102,9 @@ def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) ->
     content = run.read(name)
     try:
         return made(content)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{run.path / name} is damaged ({type(error).__name__}: {error}); remove it and measure anew"
-        ) from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise UserError(f"{run.path / name} is damaged ({reason}); remove it and measure anew") from error
 
 
 def checksum_of(run: RunDir, weights: str) -> str:
@@ -130,7 +130,7 @@ def read_results(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept])
     """
 
     def of_these(content: dict[str, Any]) -> Kept | None:
-        known = content.get(CHECKSUMS, {})
+        known = rebuilt(dict[str, str], content.get(CHECKSUMS, {}), CHECKSUMS)
         return made(content) if all(still_there(run, *each) for each in known.items()) else None
 
     return read_kept(run, name, of_these)

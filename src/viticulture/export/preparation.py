@@ -21,7 +21,7 @@ from ..evaluation.predict import ask
 from ..evaluation.subject import Subject, of_run
 from ..models.weights.files import read_config
 from ..training.data import open_for
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import own_data, recipe_of
 from ..training.rundir import RunDir
 
 MOST = 64  # images
@@ -72,7 +72,7 @@ def by_timms_transform(run: RunDir, weights: str = "") -> Moved | None:
     if data.get("given") is not None or recipe.section("images").pixel_format != RGB:
         return None
     try:
-        source = open_for(recipe, data["folder"] or data["source"])
+        source = open_for(recipe, own_data(run))
     except UserError:
         return None
     if not isinstance(source, Source):

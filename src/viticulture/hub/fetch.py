@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 from ..disk import read_json, read_text
+from ..dotted import check_known
 from ..errors import UserError, shortened
 from ..text import read_yaml
+from ..training.plugins import of_a_file
 from ..waiting import quiet_hub
 from .shared import strangers_code
 
@@ -42,11 +44,9 @@ def located(run: str) -> str:
         )
     recipe = Path(folder, "recipe.yaml")
     facts, written = read_json(Path(folder, "run.json")), read_yaml(read_text(recipe, "recipe"), str(recipe))
-    if code := sorted(set(strangers_code(facts, written))):
-        raise UserError(
-            f"{run} names code of its author's own, {shortened(', '.join(code))}, which would be imported from this "
-            f"machine; read {recipe} and run.json beside it, and if you trust them, name their folder in place of {run}"
-        )
+    with of_a_file(f"{run} (recipe.yaml or run.json in {folder})"):
+        for code in sorted(set(strangers_code(facts, written))):
+            check_known(code)
     return folder
 
 

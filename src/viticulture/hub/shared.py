@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of a run may be given to strangers, and what may be taken from them.
 
-Given: no image, no name of a file, no folder of this machine. Taken: no recipe that names code of its author's own.
+Given: no image, no name of a file, no folder of this machine. Taken: no recipe that names code which the user has not.
 """
 
 import re
@@ -11,14 +11,12 @@ from typing import Any
 
 import timm
 
+from ..training.plugins import CODE
 from ..training.recipe import Recipe
 
 _BEGUN = re.compile(r"(~[^/]*|\.{1,2})?/")
 """How a path begins that says where on a machine it lies."""
 _FOLDERS = re.compile(r"(^|[=:,\s])(?:~[^/\s,=:]*|\.{1,2})?/(?:[^,=:]*/)?")
-
-CODE = "python:"
-"""What begins the name of data that a function of a person's own opens."""
 
 _KEPT = (
     *("format", "versions", "commit", "hardware", "started", "status", "seed", "student"),
@@ -69,7 +67,7 @@ def strangers_code(facts: Mapping[str, Any], recipe: Any) -> Iterator[str]:
     data = facts.get("data")
     for word in (data.get("folder"), data.get("source")) if isinstance(data, Mapping) else ():
         if str(word).startswith(CODE):
-            yield str(word)
+            yield str(word).removeprefix(CODE).partition(":")[0]
 
 
 def named_code(recipe: Any) -> Iterator[str]:

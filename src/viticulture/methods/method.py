@@ -161,6 +161,7 @@ class Method(LightningModule, ABC):
         by_class: [2, C], of the held-out split so far: images of each class that are told right, and all; None where
             nobody counts them.
         sam: the optimizer, where it takes two gradients a step.
+        start: digest of the weights that the student starts from; None where it starts from none.
         convolves: whether the student's first layer is a convolution whose windows overlap, as a CNN's.
     """
 
@@ -170,6 +171,7 @@ class Method(LightningModule, ABC):
     weighs_classes: ClassVar[bool] = False
     oblong: ClassVar[bool] = False
     asks_length: ClassVar[bool] = True
+    start: str | None = None
 
     def __init__(self, setup: Setup, forward: Callable[..., Any] | None = None) -> None:
         super().__init__()

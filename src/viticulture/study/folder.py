@@ -26,6 +26,8 @@ from typing import Any
 from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..text import comment, shell_word
+from ..training.facts import CURE, check_facts
+from ..training.plugins import check_data, keep_known_code, of_a_file
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, method_class, parse, read, resolve
 from ..training.references import GIVEN
@@ -36,6 +38,21 @@ from .declare.grid import Candidate, Cell, Grid, digest
 
 FORMAT = 2
 """Version of the folder's layout; raised when it changes."""
+FACTS: dict[str, Any] = {  # what study.json holds, and with a question mark what it may hold
+    "format": int,
+    "version": str,
+    "command?": str,
+    "began?": str,
+    "folder?": str | None,
+    "terms": str,
+    "candidates": dict[str, str],
+    "folders?": dict[str, str],
+    "recipes": dict[str, str],
+    "plan?": dict[str, Any],
+    "remarks?": list[str],
+    "looks?": dict[str, list[str | int]],
+    "decisions?": list[str],
+}
 
 
 class StudyDir:
@@ -66,6 +83,7 @@ class StudyDir:
             study.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write the study folder {path}: {error.strerror}; choose another --out") from error
+        keep_known_code(*study.sources)
         study.write("study.yaml", declared)  # first: it tells whose the recipes are
         for name, text in texts.items():
             study.write(f"recipes/{study.slugs[name]}.yaml", text)
@@ -100,13 +118,22 @@ class StudyDir:
             raise UserError(f"{path} {what}; studies are made by `viticulture compare`")
         text = read_text(path / "study.yaml", "study")
         grid = Grid.from_yaml(text, str(path / "study.yaml"))
-        study = StudyDir(path, replace(grid, folders=read_json(path / "study.json").get("folders", {})), data)
-        layout = study.facts.get("format")
+        layout = read_json(path / "study.json").get("format")
         if layout != FORMAT:
             raise UserError(
                 f"{path} was made by another version of viticulture (layout {layout}, this one reads {FORMAT})"
             )
+        known = StudyDir(path, grid).facts.get("folders", {})
+        if outside := [name for name in known.values() if Path(name).name != name]:
+            raise UserError(f"{path / 'study.json'} is damaged: {outside[0]!r} is no name of a folder{CURE}")
+        study = StudyDir(path, replace(grid, folders=known), data)
+        check_data(path, *study.sources, str(study.facts.get("folder")))
         return study
+
+    @property
+    def sources(self) -> list[str]:
+        """The data of the study, and those that candidates have of their own."""
+        return [self.grid.data, *(candidate.data for candidate in self.grid.candidates)]
 
     def discard(self) -> None:
         """Remove the folder if nothing was trained in it."""
@@ -120,7 +147,9 @@ class StudyDir:
         file = path.stat() if path.exists() else None
         mark = (file.st_ino, file.st_mtime_ns, file.st_size) if file else None
         if self._facts is None or self._facts[0] != mark:
-            self._facts = mark, read_json(path)
+            content = read_json(path)
+            check_facts(path, content, FACTS)
+            self._facts = mark, content
         return dict(self._facts[1])
 
     @property
@@ -169,7 +198,8 @@ class StudyDir:
             if name in known:
                 self.recipe_file(candidate)
             try:
-                recipe = self._resolved(candidate)
+                with of_a_file(self.path):
+                    recipe = self._resolved(candidate)
             except UserError:
                 if name not in known:
                     raise
@@ -227,7 +257,8 @@ class StudyDir:
     def recipe(self, candidate: Candidate) -> Recipe:
         """The recipe that all cells of a candidate start from."""
         path = self.recipe_file(candidate)
-        return resolve(candidate.recipe, parse(read_text(path, "recipe"), str(path)))
+        with of_a_file(self.path):
+            return resolve(candidate.recipe, parse(read_text(path, "recipe"), str(path)))
 
     def run(self, cell: Cell) -> RunDir:
         """A cell's run folder, there or not."""

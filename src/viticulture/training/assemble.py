@@ -19,7 +19,7 @@ from ..methods.method import BatchSpec, Method, Setup
 from ..models.students import create_student, fitting_patch
 from ..models.taps import Taps
 from ..models.task import Task
-from ..models.weights.files import find_weights, initialize, read_config
+from ..models.weights.files import find_weights, initialize, read_config, start_digest
 from .combinations import check_parts
 from .raw import VIEWS, flat
 from .recipe import Recipe, guide_class, method_class, of_class, settings, transforms
@@ -67,6 +67,7 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
     optim, schedule, weights = recipe.section("optim"), recipe.section("schedule"), weights_of(recipe, dataset)
     method = made(Setup(student, task, guides, optim, schedule, weights), **keywords)
+    method.start = start_digest(student)
     count = method.batch_spec.local_crops
     if bool(count) != bool(recipe.values["augment_local_crops"]):
         mend = "say by augment_local_crops how they are made" if count else "take augment_local_crops out"

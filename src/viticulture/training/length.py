@@ -18,6 +18,7 @@ from ..guides.guide import Guide
 from ..models.weights.files import read_config
 from ..text import comment
 from .assemble import assemble
+from .plugins import of_a_file
 from .processes import POLL_SECONDS, is_leader
 from .recipe import Recipe, resolve
 from .run_inputs import recipe_of
@@ -79,7 +80,8 @@ def asked_length(run: RunDir, epochs: int) -> str:
         checkpoint.
     """
     facts = run.read("run.json")
-    recipe = resolve(facts["recipe"], facts["settings"])
+    with of_a_file(run.path):
+        recipe = resolve(facts["recipe"], facts["settings"])
     own = recipe.section("train").epochs
     if epochs == own:
         return ""
@@ -106,7 +108,8 @@ def set_length(run: RunDir, epochs: int, remark: str = "") -> None:
     Raises: UserError for a checkpoint that is not the run's.
     """
     facts = run.read("run.json")
-    recipe = resolve(facts["recipe"], facts["settings"])
+    with of_a_file(run.path):
+        recipe = resolve(facts["recipe"], facts["settings"])
     own = recipe.section("train").epochs
     if own == epochs:
         return

@@ -4,12 +4,11 @@
 Sections are the keywords of dataclasses (`student`, `data`, `images`, `optim`, `schedule`, `train`, `engine`) and of
 classes chosen by name: `method: {name: supervised, ...}`, `guides: {logits: {...}}`, `augment: {flip: {...}}`. An entry
 of guides or of an augmentation may have a name of its own and say its `class`. A name is a short one of those below, or
-the dotted path of a person's own class: reading such a recipe imports its module (see `dotted`). Types, defaults and
-help come from the signatures (jsonargparse).
+the dotted path of a person's own class: training by such a recipe imports its module (see `dotted`). Types, defaults
+and help come from the signatures; jsonargparse writes the help, and is never given a value.
 """
 
 import re
-from argparse import ArgumentError
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +26,7 @@ from ..disk import read_text
 from ..dotted import class_of
 from ..errors import UserError, counted, unknown
 from ..guides.guide import Guide
-from ..keywords import check_keywords
+from ..keywords import check_keywords, filled
 from ..methods.method import Method
 from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
@@ -35,7 +34,6 @@ from .auto_optimizer import with_optimizer
 from .plugins import register_student
 from .raw import NAMED, ORDER, VIEWS, check_keys, check_names, leaves, nested, override, plain
 from .references import where_they_lie
-from .refusals import one_line
 from .retired_keys import refuse_retired
 from .settings import Engine, Student, Train
 
@@ -69,9 +67,8 @@ SECTIONS: dict[str, type] = {
 }
 LEARNING = ("student", "augment", "optim", "schedule", "train")
 """Sections whose defaults are no good guess for any images."""
-KNOWN: dict[tuple[ArgumentParser, str], dict[str, Any]] = {}
-MOST_KNOWN = 2000  # sections that were filled in, by their parser and their values' text
 METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "task")  # constructors' arguments that no recipe sets
+GIVEN = {*METHOD_GIVEN, *GUIDE_GIVEN}
 
 
 @dataclass(frozen=True)
@@ -156,19 +153,21 @@ def resolve(name: str, raw: dict[str, Any], overrides: Mapping[str, Any] | None 
     values["optim"] = with_optimizer(values)
     if values["engine"].get("precision") == 32:  # YAML reads a number, and so does the command line
         values["engine"]["precision"] = "32"
-    parsers = _parsers(values)
+    constructors = _constructors(values)
+    parsers = _parsers(values, constructors)
     valid = {action.dest for parser in parsers.values() for action in parser._actions}
     for key in leaves(values, valid):
         raise unknown(
             "recipe key", key, valid - {"help"} - {k for k in valid if any(v.startswith(k + ".") for v in valid)}
         )
     checked: dict[str, Any] = {section: {} for section in ORDER}
-    for place, parser in parsers.items():
+    for place, made in constructors.items():
         section, _, entry = place.partition(".")
-        if entry:
-            checked[section][entry] = _filled_in(parser, section, {entry: values[section][entry]}).get(entry) or {}
-        else:
-            checked[section] = _filled_in(parser, section, values[section])
+        written = values[section][entry] if entry else values[section]
+        names = {"class": written["class"]} if entry and "class" in written else {}
+        names |= {"name": written.get("name", "supervised")} if section == "method" else {}
+        into, key = (checked[section], entry) if entry else (checked, section)
+        into[key] = {**names, **filled(place, made, written, GIVEN)}
     recipe = Recipe(name, checked, _defaults_told(name, left_out))
     _check(recipe)
     register_student(recipe.values["student"]["name"])
@@ -253,10 +252,10 @@ def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any
     return {key: entry for key, entry in section.items() if entry.get("class", key) in names}
 
 
-def _parsers(values: dict[str, Any]) -> dict[str, ArgumentParser]:
+def _parsers(values: dict[str, Any], constructors: dict[str, type]) -> dict[str, ArgumentParser]:
     """Dotted place -> a parser of the keys that may stand there. One for all would look every key up among all keys."""
     named = {f"{section}.{name}" for section in NAMED for name, made in values[section].items() if "class" in made}
-    return {place: _parser_of(((place, made),), place in named) for place, made in _constructors(values).items()}
+    return {place: _parser_of(((place, made),), place in named) for place, made in constructors.items()}
 
 
 @lru_cache(maxsize=256)  # a study, a table or a test reads many recipes of few parts; reading signatures is slow
@@ -269,22 +268,8 @@ def _parser_of(constructors: tuple[tuple[str, type], ...], with_class: bool = Fa
             parser.add_argument("--method.name", type=str, default="supervised", help=about)
         if with_class:
             parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
-        parser.add_class_arguments(made, place, skip={*METHOD_GIVEN, *GUIDE_GIVEN})
+        parser.add_class_arguments(made, place, skip=GIVEN)
     return parser
-
-
-def _filled_in(parser: ArgumentParser, section: str, values: dict[str, Any]) -> dict[str, Any]:
-    """A section's values with every default. All that look at a run ask for its recipe, so answers are kept."""
-    key = (parser, repr(values))
-    if key not in KNOWN:
-        try:
-            filled = parser.parse_object({section: values}, defaults=True).clone(with_meta=False).as_dict()
-        except ArgumentError as error:
-            raise UserError(one_line(str(error))) from error
-        if len(KNOWN) >= MOST_KNOWN:
-            KNOWN.clear()
-        KNOWN[key] = filled.get(section) or {}
-    return deepcopy(KNOWN[key])
 
 
 def _constructors(values: dict[str, Any]) -> dict[str, type]:

@@ -16,6 +16,7 @@ from ..data.stream import StreamImages
 from ..errors import UserError, some
 from ..text import shell_word
 from .data import for_method, load_dataset, open_for
+from .plugins import check_data, of_a_file
 from .raw import flat
 from .recipe import Recipe, parse, resolve
 from .references import where_they_lie
@@ -25,11 +26,13 @@ from .rundir import RunDir
 def recipe_of(run: RunDir) -> Recipe:
     """The recipe that a run began with, from its recipe.yaml; its own earlier stages are named by where they lie now.
 
-    Raises: UserError if a value in the file was changed since: a run is one training, by one recipe.
+    Raises: UserError if a value in the file was changed since: a run is one training, by one recipe; or if it names
+        code that the user has not.
     """
     facts, path = run.read("run.json"), run.path / "recipe.yaml"
-    recipe = resolve(facts["recipe"], parse(run.text("recipe.yaml"), str(path)))
-    now, then = flat(recipe.values), flat(resolve(facts["recipe"], facts.get("settings", recipe.values)).values)
+    with of_a_file(run.path):
+        recipe = resolve(facts["recipe"], parse(run.text("recipe.yaml"), str(path)))
+        now, then = flat(recipe.values), flat(resolve(facts["recipe"], facts.get("settings", recipe.values)).values)
     if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
         shown = some([f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed], 5)
         raise UserError(
@@ -52,14 +55,22 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
     if facts["data"].get("given") is not None:
         source = for_method(recipe, given_again(run, data))
     else:
-        if isinstance(data, str) and not data:
-            data = last_place(run.path, facts["data"]["folder"]) or facts["data"]["source"]
-        source = open_for(recipe, data)
+        source = open_for(recipe, own_data(run) if isinstance(data, str) and not data else data)
     dataset = load_dataset(source, recipe, facts["seed"], names)
     named = [*facts["data"].get("classes", dataset.classes)] == [*dataset.classes]
     if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamImages))):
         raise others(run)
     return dataset
+
+
+def own_data(run: RunDir) -> str:
+    """Return the data that a run trained on, by its place or its name.
+
+    Raises: UserError if it is not there any more, or code opens it that the user has not named.
+    """
+    about = run.read("run.json")["data"]
+    check_data(run.path, about["folder"] or "", about["source"])
+    return last_place(run.path, about["folder"]) or str(about["source"])
 
 
 def last_place(run: Path, folder: str | None) -> str | None:

@@ -27,36 +27,13 @@ from typing import TYPE_CHECKING, Any, cast
 from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
 from ..errors import UserError, unknown
 from ..text import command_line, shell_word
+from .facts import CURE, FACTS, check_facts
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 FORMAT = 1
 """Version of the folder's layout and of what a resumed run assumes; raised when either changes."""
-
-CURE = "; bring back a copy, or train anew"
-"""What can be done about a damaged file of a run."""
-
-FACTS: dict[str, Any] = {  # what run.json holds from the first on
-    "recipe": str,
-    "seed": int,
-    "status": str,
-    "command": str,
-    "commit": str | None,
-    "started": str,
-    "versions.viticulture": str,
-    "hardware": dict,
-    "data.source": str,
-    "data.folder": str | None,
-    "data.name": str,
-    "data.fingerprint": str,
-    "data.classes": list,
-    "data.images": dict,
-    "student.name": str,
-    "student.parameters": int,
-    "student.macs": int | None,
-    "remarks": list,
-}
 
 WEIGHTS = ("best", "last", "ema")
 """What a run may keep, those that count first."""
@@ -198,13 +175,7 @@ class RunDir:
                 f"{run.path} was made by another version of viticulture (layout {layout}, this one reads {FORMAT}); "
                 "install the version named in its run.json"
             )
-        for key, kind in FACTS.items():
-            value: Any = facts
-            for part in key.split("."):
-                value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
-            if not isinstance(value, kind):
-                what = "is missing" if value is _ABSENT else f"cannot be {value!r:.40}"
-                raise UserError(f"{run.path / 'run.json'} is damaged: {key} {what}{CURE}")
+        check_facts(run.path / "run.json", facts, FACTS)
         return run
 
     def check_there(self) -> None:
@@ -273,8 +244,12 @@ class RunDir:
             raise UserError(f"{error}{CURE}") from error
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON file of the run. Raises: UserError if it is missing or damaged."""
-        return read_json(self._kept(name), CURE)
+        """A JSON file of the run. Raises: UserError if it is missing or damaged, run.json also if a fact is of another
+        type than `FACTS` say."""
+        content = read_json(self._kept(name), CURE)
+        if name == "run.json":
+            check_facts(self.path / name, content, FACTS, whole=False)
+        return content
 
     @property
     def image_names(self) -> dict[str, list[str]]:
@@ -302,9 +277,6 @@ class RunDir:
         """Add or replace facts in run.json."""
         known = self.read("run.json") if (self.path / "run.json").exists() else {"format": FORMAT}
         self.write("run.json", {**known, **facts})
-
-
-_ABSENT = object()
 
 
 def _unborn(path: Path) -> bool:

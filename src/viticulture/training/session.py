@@ -29,6 +29,7 @@ from .combinations import check_parts, check_rates
 from .data import for_method, load_dataset, open_by_default, open_for, resolve_default
 from .leakage import check_leakage
 from .loggers import check_logger
+from .plugins import keep_known_code
 from .processes import NAMED, check_devices, is_leader, launched
 from .recipe import Recipe, read, resolve
 from .references import check_alone, check_outlast, from_anywhere
@@ -185,6 +186,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
     """
     run, recipe, dataset, method = session.run, session.recipe, session.dataset, session.method
     run.lock()
+    keep_known_code()
     run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {recipe.name}')}{recipe.to_yaml()}")
     run.write("split.json", {"names": dataset.split_names, "near_copies": dataset.near_copies})
     parameters = sum(parameter.numel() for parameter in method.student.parameters())
@@ -207,6 +209,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
         batch_size=batch_size(recipe, len(dataset.train)),
         remarks=session.remarks,
         teachers=teachers_of(method),
+        start=method.start,
         settings=recipe.values,
     )
 
@@ -237,6 +240,12 @@ def reopen(path: str, data: Any = "") -> Session:
     if "teachers" in facts and facts["teachers"] != teachers_of(method):
         raise UserError(
             f"the teachers of {path} are not those that it began with; bring them back, or train anew: {run.anew()}"
+        )
+    if "start" in facts and facts["start"] != method.start and not run.checkpoint.exists():
+        init = recipe.section("student").init
+        raise UserError(
+            f"the weights of {init}, from which {path} starts, are not those that it began with, and it has no "
+            f"checkpoint yet; bring them back, or train anew: {run.anew()}"
         )
     size = batch_size(recipe, len(dataset.train))
     if facts.get("batch_size", size) != size:

@@ -23,7 +23,7 @@ from ...keywords import rebuilt
 from ...outputs import write_out
 from ...training.data import open_labeled
 from ...training.progress import showing
-from ...training.run_inputs import given_again, last_place, recipe_of, stands_for_own
+from ...training.run_inputs import given_again, own_data, recipe_of, stands_for_own
 from ...training.rundir import RunDir
 from ..accuracy import wilson
 from ..kept import checksum_of, read_each
@@ -158,11 +158,7 @@ def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset
         selection = replace(kept, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
             known, remembered = run.read("run.json")["data"], run.image_names
-            data = (
-                given_again(run, data)
-                if known.get("given")
-                else last_place(run.path, known["folder"]) or known["source"]
-            )
+            data = given_again(run, data) if known.get("given") else own_data(run)
     source = open_labeled(data)
     if is_joined(source):
         raise UserError(f"a probe tells one class an image, and {source.name} has several labels; name other images")

@@ -349,6 +349,7 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
     else:
         net: Any = fetch(source)
         theirs, grid, known = net.state_dict(), grid_of(net), net.pretrained_cfg.get("label_names")
+    vars(student)["start"] = state_digest(dict(sorted(theirs.items())))  # safetensors keeps no order
     names = [*map(str, known or ())] if blocks is None else []  # else their head is not taken
     theirs, moved = for_classes(student, own_names(student, theirs), names, classes)
     return [f"started from {source}", *remarks, *load_matching(student, theirs, grid, blocks), *moved]
@@ -361,10 +362,20 @@ def _around(file: Path) -> Path | None:
     return file.parent if ours and "pretrained_cfg" in read_config(file.parent) else None
 
 
+def start_digest(student: nn.Module) -> str | None:
+    """Return the digest of the weights that `initialize` took for a student; None for one that starts from none."""
+    return vars(student).get("start")
+
+
 def weights_digest(net: nn.Module) -> str:
     """Changes with a network's weights, their names, types or shapes."""
+    return state_digest(net.state_dict())
+
+
+def state_digest(state: Mapping[str, Tensor]) -> str:
+    """Return a digest that changes with tensors, their names, types or shapes."""
     hashed = hashlib.blake2b(digest_size=16)
-    for name, tensor in net.state_dict().items():
+    for name, tensor in state.items():
         hashed.update(name.encode() + str(tensor.dtype).encode() + str(tuple(tensor.shape)).encode())
         hashed.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return hashed.hexdigest()

@@ -23,6 +23,7 @@ from math import ceil
 from typing import Any
 
 from ...errors import UserError, counted
+from ...keywords import annotations, rebuilt
 from ...optim import shortened_warmup
 from ..declare.grid import Candidate, Cell, Grid
 from ..declare.terms import AUTO, Subset, duration
@@ -129,18 +130,19 @@ class Plan:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Plan":
-        """What `to_dict` gave."""
-        return Plan(
-            {(name, subset): epochs for name, subset, epochs in content["epochs"]},
-            {(name, subset): Pace(**pace) for name, subset, pace in content["paces"]},
-            content["own"],
-            content["warmups"],
-            content["share"],
-            content.get("budget", ""),
-            content.get("shown", {}),
-            content.get("named", {}),
-            content.get("longest", 0),
-        )
+        """What `to_dict` gave. Raises: UserError for anything else."""
+        try:
+            epochs = rebuilt(list[tuple[str, str, int]], content["epochs"], "epochs")
+            paces = rebuilt(list[tuple[str, str, Pace]], content["paces"], "paces")
+            keyed: dict[str, Any] = {
+                "epochs": {(name, subset): count for name, subset, count in epochs},
+                "paces": {(name, subset): pace for name, subset, pace in paces},
+            }
+            kinds = annotations(Plan)
+            others = {key: rebuilt(kinds[key], value, key) for key, value in content.items() if key not in keyed}
+            return Plan(**keyed, **others)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"the plan in study.json is damaged: {error}; bring back a copy of the file") from error
 
 
 def make_plan(

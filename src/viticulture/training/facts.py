@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of the facts in run.json, and the comparison of a JSON file with such types."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..keywords import rebuilt
+
+CURE = "; bring back a copy, or train anew"
+"""What can be done about a damaged file of a run."""
+
+FACTS: dict[str, Any] = {  # what run.json holds from the first on, and with a question mark what it may hold
+    "recipe": str,
+    "seed": int,
+    "status": str,
+    "command": str,
+    "commit": str | None,
+    "started": str,
+    "versions": dict[str, str],
+    "versions.viticulture": str,
+    "hardware": dict[str, Any],
+    "hardware.cpu?": str | None,
+    "hardware.cores?": int | None,
+    "hardware.gpus?": list[str],
+    "hardware.threads?": int,
+    "data.source": str,
+    "data.folder": str | None,
+    "data.name": str,
+    "data.fingerprint": str,
+    "data.portable?": str,
+    "data.given?": str,
+    "data.classes": list[str],
+    "data.images": dict[str, int],
+    "data.skipped?": dict[str, str],
+    "student.name": str,
+    "student.parameters": int,
+    "student.macs": int | None,
+    "remarks": list[str],
+    "batch_size?": int,
+    "length?": int,
+    "logged?": dict[str, Any],
+    "seconds?": float,
+    "settings?": dict[str, dict[str, Any]],
+    "start?": str | None,
+    "steps?": int,
+    "teachers?": list[str],
+    "views?": int,
+}
+
+_ABSENT = object()
+
+
+def check_facts(path: Path, content: Mapping[str, Any], kinds: Mapping[str, Any], whole: bool = True) -> None:
+    """Compare the facts in a JSON file with their types.
+
+    Args:
+        path: of the file, for the error.
+        content: of the file.
+        kinds: dotted key -> annotation; a key with a question mark may be missing.
+        whole: refuse a file that lacks other keys, too.
+
+    Raises: UserError naming the key and what it holds.
+    """
+    for key, kind in kinds.items():
+        name, value = key.rstrip("?"), content
+        for part in name.split("."):
+            value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+        if value is _ABSENT:
+            if whole and name == key:
+                raise UserError(f"{path} is damaged: {name} is missing{CURE}")
+            continue
+        try:
+            rebuilt(kind, value, name)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path} is damaged: {error}{CURE}") from error
