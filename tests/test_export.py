@@ -2,7 +2,9 @@
 """An exported student says what the student says, and tells a stranger how to ask it."""
 
 import copy
+import errno
 import json
+import os
 import resource
 import shutil
 import sys
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 import viticulture
 from untrained import untrained
 from viticulture.errors import UserError
-from viticulture.export.int8 import to_int8
+from viticulture.export.int8 import _quantize, to_int8
 from viticulture.export.onnx_file import to_onnx
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
@@ -244,6 +246,24 @@ def test_eight_bits_need_test_images(student: nn.Module, tmp_path: Path) -> None
     with pytest.raises(UserError, match="has none"):
         to_int8(subject, [1], None, tmp_path / "student.onnx")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_onnx
+@pytest.mark.parametrize("free", [[0], [10**9, 0]], ids=["from the first", "on the way"])
+def test_a_disk_that_is_full_is_what_ends_eight_bits(
+    free: list[int], student: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime writes what there is room for, and then cannot read it. Catches: protobuf's traceback of that."""
+
+    def cut_off(*_: Any, **__: Any) -> None:
+        raise ValueError("Wire format was corrupt")
+
+    path, left = to_onnx(student, tmp_path / "student.onnx", TASK), iter(free)
+    monkeypatch.setattr("onnxruntime.quantization.shape_inference.quant_pre_process", cut_off)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=next(left)))
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        _quantize(path, [])
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @needs_onnx

@@ -66,6 +66,20 @@ def test_a_file_that_cannot_be_written_is_refused_with_its_reason(
         check_out(tmp_path / "x.csv", ".csv", size=2 * 10**6)
 
 
+def test_a_file_of_a_runs_own_is_not_written_over(tmp_path: Path) -> None:
+    """Catches: `predict --out RUN/run.json`, after which there is no run; a file that would be taken for the run's; a
+    link to one; another file in the folder that may not be written any more."""
+    (tmp_path / "run" / "weights").mkdir(parents=True)
+    for name in ("run.json", "weights/model.safetensors"):
+        (tmp_path / "run" / name).write_text("{}")
+    (tmp_path / "link.json").symlink_to(tmp_path / "run" / "run.json")
+    for name in ("run/run.json", "run/evaluation.json", "run/metrics.CSV", "run/weights/config.json", "link.json"):
+        with pytest.raises(UserError, match="is a file of the run"):
+            check_out(tmp_path / name, ".csv", ".json")
+    for name in ("run/predictions.json", "run/mine.csv", "evaluation.json"):
+        check_out(tmp_path / name, ".csv", ".json")
+
+
 @pytest.mark.parametrize(
     ("verb", "words"),
     [("predict", ["absent.png"]), ("probe", ["absent"]), ("localise", ["absent", "--boxes", "absent"]), ("links", [])],

@@ -6,10 +6,12 @@ import csv
 import io
 import json
 import re
+import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -30,6 +32,7 @@ for needed in ("starlette", "uvicorn", "python_multipart"):
     pytest.importorskip(needed, reason="the extra `serve`")
 
 from viticulture.server import limits  # noqa: E402
+from viticulture.server.answerer import Answerer  # noqa: E402
 from viticulture.server.answers import answerer  # noqa: E402
 from viticulture.server.app import application  # noqa: E402
 from viticulture.server.page import page  # noqa: E402
@@ -151,21 +154,121 @@ def test_a_request_of_another_kind_is_refused_in_a_sentence(
     assert "fewer images" in json.loads(content)["error"]
 
 
+POST = {
+    "type": "http",
+    "method": "POST",
+    "path": "/predict",
+    "query_string": b"",
+    "headers": [(b"content-type", f"multipart/form-data; boundary={BOUNDARY}".encode())],
+}
+
+
+async def statuses(app: Any, *receives: Any) -> list[int]:
+    """What an application answers to requests that come at the same time, by who gives the messages of each."""
+    answers: list[list[Any]] = [[] for _ in receives]
+
+    async def one(receive: Any, messages: list[Any]) -> None:
+        async def send(message: Any) -> None:
+            messages.append(message)
+
+        await app(POST, receive, send)
+
+    await asyncio.gather(*(one(*pair) for pair in zip(receives, answers, strict=True)))
+    return [messages[0]["status"] for messages in answers]
+
+
 def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunDir) -> None:
     """Somebody closed the page, or pressed Ctrl-C. Catches: a traceback in the server's own terminal for each."""
     network = answerer(run)
-    app, answers = application(network, page(run, network), ["*"]), list[Any]()
 
     async def ended() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
-    async def answer(message: Any) -> None:
-        answers.append(message)
+    assert asyncio.run(statuses(application(network, page(run, network), ["*"]), ended)) == [400]
 
-    headers = [(b"content-type", f"multipart/form-data; boundary={BOUNDARY}".encode())]
-    asked = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": headers}
-    asyncio.run(app(asked, ended, answer))
-    assert answers[0]["status"] == 400
+
+def test_uploads_that_never_end_leave_room_and_are_let_go_of(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a temporary folder that unfinished uploads fill, room that is not given back, a request that is waited
+    for without end."""
+    network = answerer(run)
+    app = application(network, page(run, network), ["*"])
+    monkeypatch.setattr(limits, "MAX_HELD", 1000)
+
+    async def small() -> dict[str, Any]:
+        return {"type": "http.request", "body": form([("a", bytes(200))]), "more_body": False}
+
+    async def both(ends: bool) -> list[int]:
+        held, refused = asyncio.Event(), asyncio.Event()
+
+        async def first() -> dict[str, Any]:
+            if not held.is_set():
+                held.set()
+                return {"type": "http.request", "body": form([("a", bytes(900))])[:900], "more_body": True}
+            await (refused if ends else asyncio.Event()).wait()
+            return {"type": "http.disconnect"}
+
+        async def second() -> list[int]:
+            await held.wait()
+            for _ in range(10):  # turns, for what has come to be counted
+                await asyncio.sleep(0)
+            answer = await statuses(app, small)
+            refused.set()
+            return answer
+
+        one, other = await asyncio.gather(statuses(app, first), second())
+        return [*one, *other]
+
+    assert asyncio.run(both(ends=True)) == [400, 503]
+    monkeypatch.setattr(limits, "BODY_SECONDS", 0.1)
+    assert asyncio.run(both(ends=False)) == [408, 503]
+    monkeypatch.setattr(limits, "BODY_SECONDS", 60.0)
+    assert asyncio.run(statuses(app, small)) == [200]
+
+
+@pytest.mark.parametrize("earlier", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"], ids=["first", "second"])
+def test_a_connection_whose_header_never_ends_is_closed(
+    earlier: bytes, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: a few hundred half-sent requests after which nothing is answered any more; a limit that holds for the
+    first request of a connection alone."""
+    monkeypatch.setattr(limits, "HEADER_SECONDS", 0.5)
+    with serving(run, answerer(run)) as port, socket.create_connection(("127.0.0.1", port)) as half:
+        half.sendall(earlier + b"GET / HTTP/1.1\r\nX: ")
+        received = b""
+        while part := half.recv(2**16):
+            received += part
+        assert received.startswith(b"HTTP/1.1 200") == bool(earlier)
+        assert ask(port, "GET", "/")[0] == 200
+
+
+def test_a_server_that_stops_within_a_request_says_so_and_nothing_else(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SIGTERM while an answer takes longer than is waited for. Catches: a traceback, a caller that hears nothing."""
+    begun, over = threading.Event(), threading.Event()
+
+    class Slow:
+        def rows(self, *_: Any) -> list[Any]:
+            begun.set()
+            over.wait()
+            return []
+
+    async def one() -> dict[str, Any]:
+        return {"type": "http.request", "body": form([("a", b"x")]), "more_body": False}
+
+    async def stopped() -> list[int]:
+        app = application(cast("Answerer", Slow()), page(run, answerer(run)), ["*"])
+        task = asyncio.create_task(statuses(app, one))
+        await asyncio.to_thread(begun.wait)
+        for each in asyncio.all_tasks() - {asyncio.current_task(), task}:
+            each.cancel()
+        try:
+            return await task
+        finally:
+            over.set()
+
+    assert asyncio.run(stopped()) == [503]
+    assert not caplog.records
 
 
 def test_the_page_holds_names_as_text_and_asks_for_nothing_else(port: int) -> None:

@@ -14,7 +14,7 @@ from itertools import repeat
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .errors import UserError, received
+from .errors import UserError, received, shortened
 
 PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),

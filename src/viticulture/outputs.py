@@ -16,6 +16,18 @@ from .text import tell
 
 FORMULA = ("=", "+", "-", "@")  # how text begins that a spreadsheet would compute
 
+MARKS = ("run.json", "budget.json", "study.json", "model.safetensors")
+"""What makes a folder that of a run, of one within a budget, of a study, or of weights."""
+KEPT = {
+    *MARKS,
+    *("recipe.yaml", "split.json", "metrics.csv", "evaluation.json", "multilabel.json"),
+    *("dense.json", "found.json", "references.json", "explain.json", "robustness.json"),
+    *("robustness.csv", "localization.json", "agreement.json", "probe.json", "report.html"),
+    *("config.json", "study.yaml", "splits.json", "contents.json", "table.csv"),
+    *("summary.csv",),
+}
+"""What these folders hold, in formats that a user may name."""
+
 
 def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:
     """The file to write.
@@ -25,13 +37,16 @@ def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:
         endings: that it may have, such as ".csv".
         size: bytes that it will take at least.
 
-    Raises: UserError if it has another ending, or lies where it cannot be written.
+    Raises: UserError if it has another ending, lies where it cannot be written, or is a file of a run's own.
     """
     path = Path(out)
     if path.is_dir():
         raise UserError(f"{path} is a folder; name a file: {path / ('NAME' + endings[0])}")
     if path.suffix.lower() not in endings:
         raise UserError(f"this is written as {' or '.join(endings)}, got {path}")
+    place = path.resolve()
+    if place.name.lower() in KEPT and any((place.parent / mark).exists() for mark in MARKS):
+        raise UserError(f"{path} is a file of the run, the study or the weights in that folder; choose another name")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(f"cannot write {path}: {folder} is no folder that may be written; choose another place")

@@ -9,7 +9,9 @@ Weights take seven of the eight bits: processors without instructions for such p
 sixteen bits, which whole int8 overflows without a word.
 """
 
+import errno
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -129,6 +131,20 @@ def _beside(path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def _room_in(folder: Path, size: int) -> Iterator[None]:
+    """The block in which onnxruntime writes files of about a size. Raises: OSError if there is no room for them,
+    whatever onnxruntime makes of a file that was cut off."""
+    if shutil.disk_usage(folder).free < (AT_ONCE - 1) * size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    try:
+        yield
+    except Exception as error:
+        if shutil.disk_usage(folder).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
+
+
 def _quantize(path: Path, images: Iterable[Tensor]) -> None:
     """A float32 file becomes one in eight bits."""
     import onnx
@@ -147,7 +163,7 @@ def _quantize(path: Path, images: Iterable[Tensor]) -> None:
     level = logger.level
     logger.setLevel(logging.ERROR)  # it warns of every vector that has no channels to scale one by one
     try:
-        with _beside(path) as folder:
+        with _beside(path) as folder, _room_in(folder, path.stat().st_size):
             ready = folder / "folded.onnx"
             quant_pre_process(str(path), str(ready), skip_symbolic_shape=True)  # folds BatchNorm into convolutions
             graph = onnx.load(str(ready), load_external_data=False).graph

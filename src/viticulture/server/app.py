@@ -35,7 +35,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ..errors import UserError
-from .limits import MAX_CONNECTIONS, MAX_FILES, Guard, TooLarge, refusal, too_large
+from .limits import MAX_CONNECTIONS, MAX_FILES, Guard, PromptProtocol, Refused, refusal
 
 if TYPE_CHECKING:  # an address is taken before what takes seconds to import
     from .answerer import Answerer
@@ -68,10 +68,10 @@ def application(answerer: "Answerer", page: "Page", hosts: Sequence[str]) -> Sta
             if not items:
                 return refusal(400, "no image was sent; send files as multipart/form-data: curl -F image=@FILE")
             if kind == "csv":
-                text = await run_sync(answerer.csv, items, limiter=one_at_a_time)
+                text = await run_sync(answerer.csv, items, abandon_on_cancel=True, limiter=one_at_a_time)
                 attached = {"Content-Disposition": 'attachment; filename="predictions.csv"', **HEADERS}
                 return PlainTextResponse(text, headers=attached, media_type="text/csv")
-            rows = await run_sync(answerer.rows, items, look, limiter=one_at_a_time)
+            rows = await run_sync(answerer.rows, items, look, abandon_on_cancel=True, limiter=one_at_a_time)
         return JSONResponse({"predictions": rows}, headers=HEADERS)
 
     return Starlette(
@@ -79,7 +79,7 @@ def application(answerer: "Answerer", page: "Page", hosts: Sequence[str]) -> Sta
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)), Middleware(Guard)],
         exception_handlers={
             HTTPException: _refused,
-            TooLarge: _too_large,
+            Refused: _unread,
             UserError: _unable,
             ClientDisconnect: _gone,
         },
@@ -100,8 +100,9 @@ async def _unable(request: Request, error: Exception) -> Response:
     return refusal(500, str(error))
 
 
-async def _too_large(request: Request, error: Exception) -> Response:
-    return too_large()
+async def _unread(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return refusal(error.status, error.words)
 
 
 async def _gone(request: Request, error: Exception) -> Response:
@@ -132,6 +133,7 @@ def server(app: Starlette) -> uvicorn.Server:
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every torn form
     config = uvicorn.Config(
         app,
+        http=PromptProtocol,
         log_level="error",
         access_log=False,
         server_header=False,
