@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one error a person can mend: it names the rule, what was received and the likely fix."""
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -67,3 +68,24 @@ def _on_a_line(name: str) -> str:
 def shortened(text: str) -> str:
     """The beginning of what was received, where it is long."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} letters)"
+
+
+def described(value: object) -> str:
+    """What was received, on one line: of arrays, tensors and tables the shape, not the numbers."""
+    if shape := getattr(value, "shape", ()):
+        kind = str(getattr(value, "dtype", "")).removeprefix("torch.")
+        return f"{type(value).__name__} of shape {list(shape)}{kind and f' and type {kind}'}"
+    if isinstance(value, tuple | list) and any(map(_has_shape, value)):
+        return f"{type(value).__name__} of {some([described(each) for each in value], 3)}"
+    if isinstance(value, dict) and any(map(_has_shape, value.values())):
+        return f"dict of {some([f'{key}: {described(each)}' for key, each in value.items()], 3)}"
+    return shortened(" ".join(repr(value).split()))
+
+
+def _has_shape(value: object) -> bool:
+    return bool(getattr(value, "shape", ()))
+
+
+def as_named(path: object) -> str:
+    """A path as the user named it: an address, which nothing here reads, loses one of its slashes as a `Path`."""
+    return re.sub(r"^([A-Za-z][\w+.-]+):/(?=[^/])", r"\1://", str(path))

@@ -9,7 +9,7 @@ from itertools import repeat
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .errors import UserError, shortened
+from .errors import UserError, described
 
 PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
@@ -105,13 +105,13 @@ def check_value(key: str, kind: Any, value: Any) -> None:
     if all(shape in PLAIN for shape in shapes):
         types = {fit for shape in shapes for fit in PLAIN[shape][1]}
         if not isinstance(value, tuple(types)) or (isinstance(value, bool) and bool not in types):
-            raise UserError(f"{key} must be {' or '.join(PLAIN[shape][0] for shape in shapes)}, got {value!r}")
+            raise UserError(f"{key} must be {' or '.join(PLAIN[shape][0] for shape in shapes)}, got {described(value)}")
     lists = [choice for choice in given if get_origin(choice) in (list, tuple)]
     if len(lists) == 1 and isinstance(value, list | tuple):
         _check_members(key, lists[0], value)
     parts = [choice for choice in given if isinstance(choice, type) and is_dataclass(choice)]
     if len(parts) == len(given) > 0 and not isinstance(value, (dict, *parts)):
-        raise UserError(f"{key} must hold keywords, got {shortened(repr(value))}")
+        raise UserError(f"{key} must hold keywords, got {described(value)}")
     for choice in parts:
         if isinstance(value, dict):
             check_keywords(key, choice, value)

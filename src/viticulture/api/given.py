@@ -10,7 +10,7 @@ from inspect import Parameter, Signature, signature
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_origin
 
-from ..errors import UserError, shortened
+from ..errors import UserError, described
 from ..keywords import check_value
 from ..text import shell_word, tell
 
@@ -90,7 +90,7 @@ def run_word(run: Any) -> str:
     """The folder of a run that is given as a word, a path or a `Run`. Raises: UserError for anything else."""
     path = getattr(run, "path", run)
     if not isinstance(path, str | os.PathLike):
-        raise UserError(f"a run is named by its folder, a word or a path, got {shortened(repr(run))}")
+        raise UserError(f"a run is named by its folder, a word or a path, got {described(run)}")
     return os.fspath(path)
 
 
@@ -124,7 +124,7 @@ def check_callbacks(callbacks: "Sequence[Callback]") -> None:
     from lightning.pytorch import Callback
 
     if not isinstance(callbacks, Sequence):
-        raise UserError(f"callbacks must be a list of them, got {shortened(repr(callbacks))}")
+        raise UserError(f"callbacks must be a list of them, got {described(callbacks)}")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise UserError(

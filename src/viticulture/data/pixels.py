@@ -10,7 +10,7 @@ from PIL import Image
 from PIL.ImageFile import ImageFile
 from torch import Tensor
 
-from ..errors import UserError, shortened
+from ..errors import UserError, described
 from .decode import Decoded
 from .deep_png import loaded
 
@@ -34,7 +34,7 @@ def as_pixels(image: Any) -> Decoded:
         if array.ndim != 3 or not array.size:
             raise UserError(f"an array is an image if it is [H, W] or [H, W, channels], got {list(image.shape)}")
         return array
-    raise UserError(f"no image: {shortened(repr(image))}; give a picture of PIL, an array or a tensor")
+    raise UserError(f"no image: {described(image)}; give a picture of PIL, an array or a tensor")
 
 
 def in_numpy(values: Tensor) -> NDArray[Any]:

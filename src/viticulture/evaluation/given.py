@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..data.decode import Decoded
 from ..data.pixels import as_pixels
-from ..errors import UserError, shortened
+from ..errors import UserError, described
 
 
 def as_images(given: Any) -> list[Path | Decoded]:
@@ -35,4 +35,4 @@ def as_images(given: Any) -> list[Path | Decoded]:
         return [as_pixels(given)]
     if isinstance(given, Iterable) and not isinstance(given, (bytes, dict)):
         return [image for item in given for image in as_images(item)]
-    raise UserError(f"no image: {shortened(repr(given))}; give a path, a picture of PIL, an array or a tensor")
+    raise UserError(f"no image: {described(given)}; give a path, a picture of PIL, an array or a tensor")

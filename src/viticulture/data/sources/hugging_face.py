@@ -5,6 +5,7 @@ hf:owner/name            hf:owner/name:configuration
 a .parquet file          a folder of them, or one that `Dataset.save_to_disk` wrote
 """
 
+import glob
 import io
 import json
 import re
@@ -128,9 +129,11 @@ def open_local(path: Path) -> Source:
     datasets = _library(str(path))
     try:
         if path.is_file():
-            loaded = datasets.load_dataset("parquet", data_files=str(path))
+            loaded = datasets.load_dataset("parquet", data_files=glob.escape(str(path)))
         elif (path / "state.json").exists() or (path / "dataset_dict.json").exists():
             loaded = datasets.load_from_disk(str(path))
+        elif glob.has_magic(str(path)):
+            raise UserError(f"Hugging Face's library takes brackets or stars in {path} for a pattern; rename it")
         else:
             loaded = datasets.load_dataset(str(path))
             _check_names(sorted(path.rglob("*.parquet")))

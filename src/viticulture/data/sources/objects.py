@@ -24,7 +24,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
-from ...errors import UserError, shortened, some
+from ...errors import UserError, described, shortened, some
 from ..channels import Unfit
 from ..decode import Decoded, numbers_of, reason
 from ..pixels import as_pixels, in_numpy
@@ -87,7 +87,7 @@ class Items:
         if isinstance(item, Mapping) and {"image", "label"} <= item.keys():
             item = item["image"], item["label"]
         if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise UserError(f"a data set gives (image, label), got {shortened(repr(item))}")
+            raise UserError(f"a data set gives (image, label), got {described(item)}")
         return as_pixels(item[0]), item[1]
 
 
@@ -294,7 +294,7 @@ def _label(label: Any, classes: Mapping[int, str]) -> str | None:
         label = label[0]  # a column of classes, as MedMNIST's
     if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 1:
         if not set(label.tolist()) <= {0, 1}:
-            raise UserError(f"a vector of labels holds a 1 or a 0 a class, got {shortened(repr(label))}")
+            raise UserError(f"a vector of labels holds a 1 or a 0 a class, got {described(label)}")
         return _label(list(np.flatnonzero(label.tolist())), classes)
     if isinstance(label, (Tensor, np.ndarray, np.generic)) and label.ndim == 0:
         label = label.item()
@@ -315,9 +315,7 @@ def _label(label: Any, classes: Mapping[int, str]) -> str | None:
         if list(classes.values()).count(name := classes[label]) > 1:
             raise UserError(f"the data set calls several of its classes {name!r}; give each a name of its own")
         return name
-    raise UserError(
-        f"a label is the number or the name of a class (-1 or None without one), got {shortened(repr(label))}"
-    )
+    raise UserError(f"a label is the number or the name of a class (-1 or None without one), got {described(label)}")
 
 
 def _digest(image: Decoded) -> str:

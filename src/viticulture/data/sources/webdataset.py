@@ -85,11 +85,17 @@ def _paths(data: str | Path) -> list[Path]:
         except ImportError:
             raise UserError(f"the pattern {data!r} needs WebDataset: pip install 'viticulture[webdataset]'") from None
         patterns = expand_urls(data)
-    paths = [path for pattern in patterns for path in sorted(glob.glob(str(Path(pattern).expanduser())))]  # noqa: PTH207
+    paths = [path for pattern in patterns for path in _matching(Path(pattern).expanduser())]
     missing = [pattern for pattern in patterns if len(patterns) > 1 and not Path(pattern).expanduser().exists()]
     if missing:
         raise UserError(f"{len(missing)} of {len(patterns)} shards do not exist, such as {missing[0]}")
-    return [Path(path) for path in paths]
+    return paths
+
+
+def _matching(pattern: Path) -> list[Path]:
+    """Files that a pattern means, sorted; brackets in the name of a folder that is there are no pattern."""
+    folder = glob.escape(str(pattern.parent)) if pattern.parent.is_dir() else str(pattern.parent)
+    return sorted(map(Path, glob.glob(f"{folder}/{pattern.name}")))  # noqa: PTH207
 
 
 def _kinds(names: Sequence[str]) -> list[str]:

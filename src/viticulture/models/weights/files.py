@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ...disk import read_json, replacing, write_whole
-from ...errors import UserError, unknown
+from ...errors import UserError, as_named, unknown
 from ...waiting import quiet_hub, waiting
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
@@ -213,7 +213,7 @@ def read_weights(path: Path) -> State:
             with torch.serialization.safe_globals([argparse.Namespace]):
                 state = strip_prefixes(torch.load(path, map_location="cpu", weights_only=True))
     except FileNotFoundError as error:
-        raise UserError(f"there is no weights file {path}") from error
+        raise UserError(f"there is no weights file {as_named(path)}") from error
     except SafetensorError as error:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from error
     except Exception as error:  # torch's reader raises half a dozen kinds
