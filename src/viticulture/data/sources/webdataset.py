@@ -139,11 +139,11 @@ def _label(path: Path, archive: Archive, parts: dict[str, Span]) -> str | None:
     try:
         if "cls" in parts:
             text = archive.read(parts["cls"].offset, parts["cls"].size).decode("utf-8-sig", "replace").strip()
-            if not re.fullmatch(r"[+-]?\d+", text):
+            if not re.fullmatch(r"[+-]?\d+(\.0*)?", text):
                 raise ValueError(
                     f'NAME.cls holds a number, got {shortened(text)!r}; NAME.json may hold {{"label": name}}'
                 )
-            return str(int(text)) if int(text) >= 0 else None
+            return str(number) if (number := int(text.partition(".")[0])) >= 0 else None
         if "json" in parts:
             label = json.loads(archive.read(parts["json"].offset, parts["json"].size)).get("label")
             return None if isinstance(label, int | float) and label < 0 else cell_word(label)

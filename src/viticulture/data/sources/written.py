@@ -14,7 +14,7 @@ from ...disk import MOST_LIST, decoded, read_text
 from ...errors import UserError, shortened
 
 _BEFORE = re.compile(
-    r"""(?: (?:[ \t]* (?:\#(?!\s*path\s*[,;\t])[^\r\n]*)? | "?sep=(?P<sep>.)"?[^\r\n]*) (?:\r\n?|\n) )*""",
+    r"""(?: (?:[ \t]* (?:\#(?![ \t]*path[ \t]*[,;\t])[^\r\n]*)? | "?sep=(?P<sep>.)"?[^\r\n]*) (?:\r\n?|\n) )*""",
     re.IGNORECASE | re.VERBOSE,
 )
 """Lines before the header of a CSV: empty ones, comments, and Excel's, which names the separator."""
