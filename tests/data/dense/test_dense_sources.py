@@ -546,6 +546,16 @@ def test_paths_of_other_systems_lead_to_the_image_of_their_name(tmp_path: Path, 
     assert any("found by the ends of their paths" in note for note in source.notes)
 
 
+def test_odd_letters_of_a_path_are_read_as_they_are_written(tmp_path: Path) -> None:
+    """Fails if a colon is a drive of Windows, a backslash a folder, or %20 a space, though a file is called so."""
+    for name in ("a:1.png", "b\\2.png", "c%203.png", "d[4].png", "e #5?.png"):
+        root = coco_folder(tmp_path / name / "set", {"train": 1})
+        (root / "images" / "000.png").rename(root / "images" / name)
+        change(root, "train", lambda content, name=name: content["images"][0].update(file_name=name))
+        source = open_dense(root, "objects")
+        assert (source.images.names, source.notes) == ([f"images/{name}"], ())
+
+
 def test_an_image_of_another_split_is_not_taken_for_one_that_is_missing(tmp_path: Path) -> None:
     """Names often repeat in the folders of splits. Fails if a validation image is read from the training images."""
     root = coco_folder(tmp_path / "set", {"train": 1})

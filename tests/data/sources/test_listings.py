@@ -282,7 +282,8 @@ def test_rows_that_stand_twice_are_left_out_and_said(root: Path, kind: str) -> N
 def test_a_list_of_classes_is_one_for_every_command(root: Path) -> None:
     """COCO's form without boxes, or with empty ones. Fails if `data`, or a recipe without labels, takes it for a list
     of objects."""
-    for empty in ({}, {"bbox": [], "segmentation": []}, {"bbox": None, "iscrowd": 0}):
+    forms: list[dict[str, Any]] = [{}, {"bbox": [], "segmentation": []}, {"bbox": None, "iscrowd": 0}]
+    for empty in forms:
         content = {**COCO, "annotations": [{**each, **empty} for each in COCO["annotations"]]}
         source = opened(root, content, "instances.json")
         assert recognized(root / "instances.json") == ""
