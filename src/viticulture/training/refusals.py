@@ -5,6 +5,7 @@ import re
 from difflib import get_close_matches
 
 from ..errors import shortened
+from ..keywords import QUOTES
 
 EXPECTED = re.compile(r"Expected a (Literal\[.*?\]|tuple with \d+ elements|\w+)")
 GIVEN = re.compile(r"G(?:ot|iven) value: (.*)")
@@ -30,7 +31,8 @@ def one_line(message: str) -> str:
         return whole
     near = get_close_matches(given[1], valid, 1)
     either = f"{', '.join(valid[:-1])} or {valid[-1]}" if len(valid) > 1 else valid[0]
-    return f"{key} must be {either}, got {shortened(given[1])}{f'; did you mean {near[0]}?' if near else ''}"
+    quotes = QUOTES if "a word" in valid and re.fullmatch(r"True|False|[-+.\d].*|inf|nan", given[1]) else ""
+    return f"{key} must be {either}, got {shortened(given[1])}{f'; did you mean {near[0]}?' if near else quotes}"
 
 
 def _in_words(kind: str) -> list[str]:
