@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import UserError
+from .errors import UserError, as_named
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -226,7 +226,7 @@ def read_text(path: Path, what: str, most: int = 0) -> str:
         ) from error
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"cannot read {what} {path}: {reason}") from error
+        raise UserError(f"cannot read {what} {as_named(path)}: {reason}") from error
     if not regular:
         raise UserError(f"{what} {path} is no file")
     if len(raw) > most:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one error a person can mend: it names the rule, what was received and the likely fix."""
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -105,3 +106,8 @@ def received(value: object) -> str:
         more = ", ..." if len(value) > MOST_RECEIVED else ""
         return shortened("{" + ", ".join(f"{key!r}: {received(item)}" for key, item in first) + more + "}")
     return shortened(" ".join(repr(value).split()))
+
+
+def as_named(path: object) -> str:
+    """A path as the user named it: an address, which nothing here reads, loses one of its slashes as a `Path`."""
+    return re.sub(r"^([A-Za-z][\w+.-]+):/(?=[^/])", r"\1://", str(path))

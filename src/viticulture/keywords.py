@@ -26,6 +26,7 @@ PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     tuple: ("a list", (list, tuple)),
 }
 """Annotation, but for what it holds -> how a person says it, and the types that are meant."""
+QUOTES = "; a name that YAML reads as a number or as true or false stands in quotes"
 BITS = 63
 """Of the largest whole number that torch takes."""
 NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
@@ -130,7 +131,8 @@ def _fitted(key: str, kind: Any, value: Any, default: Any) -> Any:
         words = [word for choice in _choices(misfit.kind) for word in _called(choice)]
         *others, last = dict.fromkeys(words)
         near = get_close_matches(str(misfit.value), words, 1)
-        meant = f"; did you mean {near[0]}?" if near else ""
+        quotes = QUOTES if "a word" in words and isinstance(misfit.value, int | float) else ""
+        meant = f"; did you mean {near[0]}?" if near else quotes
         either = f"{', '.join(others)} or {last}" if others else last
         raise UserError(f'recipe key "{key}" must be {either}, got {shortened(str(misfit.value))}{meant}') from misfit
 
@@ -296,7 +298,9 @@ def check_value(key: str, kind: Any, value: Any) -> None:
     if all(shape in PLAIN for shape in shapes):
         types = {fit for shape in shapes for fit in PLAIN[shape][1]}
         if not isinstance(value, tuple(types)) or (isinstance(value, bool) and bool not in types):
-            raise UserError(f"{key} must be {' or '.join(PLAIN[shape][0] for shape in shapes)}, got {received(value)}")
+            hint = QUOTES if str in types and isinstance(value, int | float) else ""
+            expected = " or ".join(PLAIN[shape][0] for shape in shapes)
+            raise UserError(f"{key} must be {expected}, got {received(value)}{hint}")
     lists = [choice for choice in given if get_origin(choice) in (list, tuple)]
     if len(lists) == 1 and isinstance(value, list | tuple):
         _check_members(key, lists[0], value)

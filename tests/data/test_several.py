@@ -142,6 +142,15 @@ def test_a_table_without_labels_is_refused_with_both_forms(root: Path) -> None:
         open_source(str(root / "bad.csv"))
 
 
+def test_many_columns_of_labels_are_read_in_time(root: Path) -> None:
+    """Fails, after many minutes, if each is compared with all."""
+    many = 60_000
+    header = ",".join(f"c{i}" for i in range(many))
+    rows = [f"{i:03d}.png," + ",".join(str((i + j) % 2) for j in range(many)) for i in range(4)]
+    (root / "wide.csv").write_text("\n".join([f"path,{header}", *rows]))
+    assert len(inspect(root / "wide.csv").classes) == many
+
+
 def test_columns_of_labels_are_told_one_by_one(root: Path) -> None:
     """Fails if a column with a gap is dropped without a word, one of 0 alone is named as a class, or one that is nearly
     a label is passed over in silence."""

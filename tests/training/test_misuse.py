@@ -16,8 +16,8 @@ from timm.models import register_model
 from torch import nn
 
 from viticulture.cli import main
-from viticulture.command import read
-from viticulture.errors import counted
+from viticulture.command import read, split_overrides
+from viticulture.errors import UserError, counted
 from viticulture.models.students import create_student
 from viticulture.models.task import Task
 from viticulture.report.tables.sheet import Column, Sheet, print_table
@@ -26,8 +26,8 @@ from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
 from viticulture.text import command_line, comment, read_yaml, write_yaml
 from viticulture.training.combinations import check_rates
+from viticulture.training.recipe import parse, resolve
 from viticulture.training.recipe import read as read_recipe
-from viticulture.training.recipe import resolve
 from viticulture.training.run_inputs import recipe_of
 from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin
@@ -115,6 +115,8 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --student vit_nano --student.options.weight 1", "unknown option of vit_nano 'weight'"),
     ("train digits --student vit_nano --student.options '{5: 3}'", "unknown option of vit_nano '5'"),
     ("train digits --student '[1]'", "student"),
+    ("train digits --student.init 007", "must be a word or null, got 7; a name that YAML reads as a number"),
+    ("train digits --student.init no", "got False; a name that YAML reads as a number or as true or false stands in"),
     # augmentations are built before the run's folder is made
     ("train digits --augment.erase.probability 2", "erase.probability"),
     ("train digits --augment.padded_crop.padding -5", "padding"),
@@ -275,6 +277,49 @@ def test_yaml_is_read_back_as_it_was_written() -> None:
     assert read_yaml("{init: 2026-01-31, rate: 1e-3}", "x") == {"init": "2026-01-31", "rate": "1e-3"}
     merged = read_yaml("a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\n", "x")
     assert merged == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 3, "y": 4}}
+
+
+NAMES = [
+    "02146",
+    "yes",
+    "no",
+    "on",
+    "off",
+    "true",
+    "007",
+    "1:30",
+    "1_000",
+    "0x1F",
+    "1.10",
+    "1e3",
+    "null",
+    "~",
+    ".5",
+    "+1",
+]
+NAMES += ["2026-01-31", ".inf", "=", "<<"]
+
+
+def test_names_in_yaml_are_as_they_are_written() -> None:
+    """Keys everywhere (class_weights of a recipe, of a command, of a study) and, where all is text, values. Fails if
+    02146 becomes 1126, no false, 1:30 ninety, null nothing, or if a recipe's numbers become text."""
+    assert read_yaml(f"names: [{', '.join(NAMES)}]\nval:\n", "x", as_text=True) == {"names": NAMES, "val": ""}
+    keys = [name for name in NAMES if name != "<<"]  # a merge of sections
+    weights = f"{{{', '.join(f'{key}: 1.10' for key in keys)}, '<<': 2}}"
+    expected = {**dict.fromkeys(keys, 1.1), "<<": 2}
+    raw = parse(f"data: {{class_weights: {weights}}}\ntrain: {{epochs: 100}}\noptim: {{lr: 1e-3}}\n", "mine.yaml")
+    recipe = resolve("mine.yaml", raw)
+    assert recipe.values["data"]["class_weights"] == expected
+    assert resolve("x", parse(recipe.to_yaml(), "x")).values == recipe.values
+    assert (recipe.values["train"]["epochs"], recipe.values["optim"]["lr"]) == (100, 1e-3)
+    assert split_overrides(["--data.class_weights", weights], ()) == ({"data.class_weights": expected}, [])
+    study = (
+        f"data: d\ncandidates: [{{name: a, recipe: default/digits}}]\nconditions: {{data.class_weights: {weights}}}\n"
+    )
+    assert Grid.from_yaml(study, "study.yaml").conditions == {"data.class_weights": expected}
+    for bad in ("a: !!python/name:os.system x", "!!python/object/apply:os.getcwd []: 3", "[!other 3]"):
+        with pytest.raises(UserError, match="not valid YAML"):
+            read_yaml(bad, "x", as_text=True)
 
 
 def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:

@@ -20,6 +20,7 @@
 A name of a set wins over a folder of that name; write ./digits for the folder.
 """
 
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -65,7 +66,7 @@ def open_source(data: Any) -> Source:
             return medmnist.open_named(text.removeprefix(medmnist.PREFIX))
         if text.endswith("/*") and Path(text[:-2]).expanduser().is_dir():
             return folders.open_folder(Path(text[:-2]).expanduser(), deeper=1)
-        if ".tar" in text and _PATTERN.search(text):
+        if _is_pattern(text):
             return folders.open_tars(text)
     path = Path(data)
     try:
@@ -117,9 +118,14 @@ def start_of(data: str) -> Path:
     """The path of data in files; of a pattern, the folder in which it begins."""
     if data.endswith("/*"):
         return Path(data[:-2])
-    if ".tar" in data and (match := _PATTERN.search(data)):
+    if _is_pattern(data) and (match := _PATTERN.search(data)):
         return Path(f"{data[: match.start()]}_").parent
     return Path(data)
+
+
+def _is_pattern(data: str) -> bool:
+    """Whether a word stands for several shards; a file or folder of that very name is one."""
+    return ".tar" in data and bool(_PATTERN.search(data)) and not os.path.exists(os.path.expanduser(data))  # noqa: PTH110, PTH111
 
 
 def is_there(data: str) -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
-from ..errors import UserError, unknown
+from ..errors import UserError, as_named, unknown
 from ..text import command_line, shell_word
 from .facts import CURE, FACTS, check_facts
 
@@ -166,7 +166,7 @@ class RunDir:
                 )
             what = "is no run folder (it holds no run.json)" if run.path.exists() else "does not exist"
             raise UserError(
-                f"{run.path} {what}; runs are made by `viticulture train`, studies by `viticulture compare`"
+                f"{as_named(run.path)} {what}; runs are made by `viticulture train`, studies by `viticulture compare`"
             )
         facts = run.read("run.json")
         layout = facts.get("format")

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists of objects and folders of masks, in the formats that people have: read to the same objects, or refused."""
 
+import codecs
 import json
 import os
+import re
 import shutil
 import subprocess
 import zlib
@@ -25,13 +27,15 @@ from viticulture.data.dense.contents import needed_of_mask
 from viticulture.data.dense.inspect import inspect_dense
 from viticulture.data.dense.loader import dense_batches
 from viticulture.data.dense.mask_folders import read_mask
-from viticulture.data.dense.open import open_dense, recognized
+from viticulture.data.dense.open import open_any, open_dense, recognized
 from viticulture.data.dense.prepare import prepare_dense, prepare_dense_test
 from viticulture.data.dense.source import DenseSource
 from viticulture.data.image_settings import ImageSettings
+from viticulture.data.sources.labels import doubtful
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.models.task import Task
+from viticulture.report.terminal import say
 from viticulture.training.data import load_dataset, open_for
 from viticulture.training.recipe import read, resolve
 
@@ -506,6 +510,187 @@ def test_what_windows_puts_before_a_text_is_none_of_it(tmp_path: Path) -> None:
         assert source.classes == wanted.classes
         assert source.objects is not None
         assert sum(map(len, source.objects)) == sum(map(len, wanted.objects or []))
+
+
+MADE = [lambda root: coco_folder(root, COUNTS), yolo, voc, box_csv]
+TEXTS = {".json", ".txt", ".xml", ".csv", ".yaml"}
+
+
+def texts(path: Path) -> list[Path]:
+    root = path if path.is_dir() else path.parent
+    return [file for file in sorted(root.rglob("*")) if file.suffix in TEXTS]
+
+
+def told(source: DenseSource) -> tuple[object, ...]:
+    """All that a list says, in the order of the images' names."""
+    kinds = {row: split for split, rows in source.images.splits.items() for row in rows.tolist()}
+    assert source.objects is not None
+    every = [
+        (name.lower(), kinds[row], held.boxes.tolist(), held.labels.tolist(), held.crowd.tolist())
+        for row, (name, held) in enumerate(zip(source.images.names, source.objects, strict=True))
+    ]
+    return source.classes, sorted(every)
+
+
+@pytest.mark.parametrize("made", MADE, ids=["coco", "yolo", "voc", "csv"])
+@pytest.mark.parametrize("written", ["utf-8-sig", "utf-16", "utf-16-be", "\r\n", "\r", "upper", "folders"])
+def test_lists_of_objects_are_read_as_other_systems_write_them(tmp_path: Path, made: Any, written: str) -> None:
+    """A byte-order mark, UTF-16 as Excel writes it, line ends, endings and folders in capitals. Fails where one reader
+    is less lenient than its neighbor."""
+    path = made(tmp_path / "set")
+    expected = told(open_dense(path, "objects"))
+    for file in texts(path):
+        text = file.read_text()
+        if written == "upper":
+            file.rename(file.with_suffix(file.suffix.upper()))
+        elif written.startswith("utf"):
+            file.write_bytes((codecs.BOM_UTF16_BE if written.endswith("be") else b"") + text.encode(written))
+        elif written != "folders":
+            file.write_bytes(text.replace("\n", written).encode())
+    for folder in ("images", "labels", "annotations", "Annotations", "ImageSets") if written == "folders" else ():
+        if (tmp_path / "set" / folder).is_dir():
+            (tmp_path / "set" / folder).rename(tmp_path / "set" / folder.upper())
+    path = path.with_suffix(path.suffix.upper()) if written == "upper" and path.suffix else path
+    assert told(open_dense(path, "objects")) == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "pattern", "by"),
+    [
+        (MADE[0], r'("(?:image_)?id"|"category_id"|"width"|"height"): (\d+)', r"\1: \2.0"),
+        (yolo, r"(?m)^(\d) ", r"\1.0 "),
+        (yolo, r"(\d)\.(\d)", r"\1,\2"),
+        (voc, r"<(width|height|xmin|ymin|xmax|ymax)>(\d+)<", r"<\1> \2.0 <"),
+        (box_csv, r",(\d+)", r",\1.0"),
+        (box_csv, r",", ";"),
+        (box_csv, r"\A(.*)", r"# by a tool, of 2026\n\n\1"),
+        (box_csv, r"\A", "sep=,\n"),
+        (box_csv, r"\Z", "\n# the end\n"),
+    ],
+)
+def test_numbers_and_rows_are_read_as_programs_write_them(tmp_path: Path, made: Any, pattern: str, by: str) -> None:
+    """Whole numbers with a point, decimals with a comma, other separators, comments. Fails where one reader refuses
+    what its neighbor takes."""
+    path = made(tmp_path / "set")
+    expected = told(open_dense(path, "objects"))
+    for file in texts(path):
+        if file.suffix != ".yaml":
+            file.write_text(re.sub(pattern, by, file.read_text()))
+    assert told(open_dense(path, "objects")) == expected
+
+
+@pytest.mark.parametrize("made", [MADE[0], voc, box_csv], ids=["coco", "voc", "csv"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../images/1/{}", "..\\..\\media\\upload\\4\\{}", "https://host/data/upload/1/{}", "D:\\photos\\{}",
+        "\\\\server\\share\\{}", "file:///C:/x/{}", "/data/upload/1/{}", "/data/local-files/?d=photos/{}",
+    ],
+)  # fmt: skip
+def test_paths_of_other_systems_lead_to_the_image_of_their_name(tmp_path: Path, made: Any, path: str) -> None:
+    """Of labeling tools, of Windows, with folders that lay around the images. Fails if they are refused though each
+    name is there once, or are followed in silence, or an image elsewhere is read for one below the folder."""
+    data = made(tmp_path / "set [1]")
+    expected = told(open_dense(data, "objects"))
+    places = {".json": r'(?<="file_name": ")[^"]+', ".xml": "(?<=<filename>)[^<]+", ".csv": r"(?m)^[^,\n]+[.]png"}
+    for file in (file for file in texts(data) if file.suffix in places):
+        written = path.replace("\\", r"\\") if file.suffix == ".json" else path
+        file.write_text(re.sub(places[file.suffix], lambda m, by=written: by.format(m[0]), file.read_text()))
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "000.png").write_bytes(b"another")
+    source = open_dense(data, "objects")
+    assert told(source) == expected
+    assert any("found by the ends of their paths" in note for note in source.notes)
+
+
+def test_odd_letters_of_a_path_are_read_as_they_are_written(tmp_path: Path) -> None:
+    """Fails if a colon is a drive of Windows, a backslash a folder, or %20 a space, though a file is called so."""
+    for name in ("a:1.png", "b\\2.png", "c%203.png", "d[4].png", "e #5?.png"):
+        root = coco_folder(tmp_path / name / "set", {"train": 1})
+        (root / "images" / "000.png").rename(root / "images" / name)
+        change(root, "train", lambda content, name=name: content["images"][0].update(file_name=name))
+        source = open_dense(root, "objects")
+        assert (source.images.names, source.notes) == ([f"images/{name}"], ())
+
+
+def test_an_image_of_another_split_is_not_taken_for_one_that_is_missing(tmp_path: Path) -> None:
+    """Names often repeat in the folders of splits. Fails if a validation image is read from the training images."""
+    root = coco_folder(tmp_path / "set", {"train": 1})
+    (root / "images").rename(root / "train")
+    change(root, "train", lambda content: content["images"][0].update(file_name="val/000.png"))
+    with pytest.raises(UserError, match=r"its name alone fits train/000\.png; correct the path"):
+        open_dense(root, "objects")
+
+
+@pytest.mark.parametrize("made", MADE, ids=["coco", "yolo", "voc", "csv"])
+def test_objects_that_stand_twice_count_once(tmp_path: Path, made: Any) -> None:
+    """Fails if they are counted as often as they stand, unsaid, or two classes of one box are one object."""
+    path = made(tmp_path / "set")
+    expected = told(open_dense(path, "objects"))
+    for file in texts(path):
+        text = file.read_text()
+        if file.suffix == ".json":
+            content = json.loads(text)
+            content["annotations"] *= 2
+            file.write_text(json.dumps(content))
+        elif file.suffix == ".xml":
+            file.write_text(re.sub(r"(<object>.*</object>)", r"\1\1", text))
+        elif file.suffix == ".csv" or "labels" in file.parts:
+            rows = text.splitlines()
+            file.write_text("\n".join(rows + rows[file.suffix == ".csv" :]))
+    source = open_dense(path, "objects")
+    assert told(source) == expected
+    count = sum(map(len, source.objects or []))
+    assert f"left out {count} objects that repeat another one of their image: " in source.notes[-1]
+
+
+@pytest.mark.parametrize("form", ["[{}]", "{{{}}}"])
+def test_yolos_classes_are_called_as_they_are_written(form: str, tmp_path: Path) -> None:
+    """Fails if 02146 is 1126, no is False, 1:30 is 90."""
+    root = yolo(tmp_path / "set")
+    for names in (["02146", "21008"], ["yes", "no"], ["1:30", "~"], ["0x1F", "1.10"], ["null", "2026-01-31"]):
+        listed = names if form == "[{}]" else [f"{number}: {name}" for number, name in enumerate(names)]
+        (root / "data.yaml").write_text(f"names: {form.format(', '.join(listed))}\n")
+        assert list(open_dense(root, "objects").classes) == names
+    (root / "data.yaml").write_text("names: [a, [b]]\n")
+    with pytest.raises(UserError, match="a class has one name"):
+        open_dense(root, "objects")
+
+
+def test_names_of_pixels_are_as_they_are_written(tmp_path: Path) -> None:
+    """Fails if Windows' mark is refused, a number loses a zero, or true and null become True and None."""
+    root = mask_folder(tmp_path / "set", {"train": 1})
+    for written in ("utf-8-sig", "utf-16"):
+        (root / "classes.json").write_text('["1.10", 2.50, " sky "]', written)
+        assert open_dense(root, "pixels").classes == ("1.10", "2.50", "sky")
+    (root / "classes.json").rename(root / "Classes.JSON")
+    (root / "Classes.JSON").write_text('{"0.0": "a", "1": "b", "2": 3}')
+    assert open_dense(root, "pixels").classes == ("a", "b", "3")
+    for wrong, said in (('["a", true]', "got true"), ('["a", null]', "got null"), ('{"0": "a", "0": "b"}', "twice")):
+        (root / "Classes.JSON").write_text(wrong)
+        with pytest.raises(UserError, match=said):
+            open_dense(root, "pixels")
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000, "{", "7"])
+def test_a_list_by_its_name_is_not_passed_over(text: str, tmp_path: Path) -> None:
+    """Fails if a damaged list is not said, and the folders around it are learnt as classes."""
+    root = coco_folder(tmp_path / "set", {"train": 1})
+    (root / "annotations" / "instances_train.json").write_text(text)
+    with pytest.raises(UserError, match=r"instances_train\.json"):
+        open_any(str(root))
+
+
+def test_many_classes_are_read_and_printed_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails, after many minutes, if each is compared with all, or if all are printed."""
+    root, many = coco_folder(tmp_path / "set", {"train": 1}), 100_000
+    change(root, "train", lambda content: content.update(categories=[{"id": i, "name": f"c{i}"} for i in range(many)]))
+    say(viticulture.inspect(root))
+    printed = capsys.readouterr().out
+    assert "The first 60 of 100,000" in printed
+    assert "c59" in printed
+    assert "c60" not in printed
+    assert doubtful([f"c{i}, d" for i in range(many)]) == []
 
 
 @pytest.mark.parametrize("names", ["{1: disk, 2: square}", "{0: disk, x: square}"])

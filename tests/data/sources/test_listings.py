@@ -3,6 +3,9 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +13,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import viticulture
 from untrained import photo
+from viticulture.data.dense.open import recognized
 from viticulture.data.open import open_source
 from viticulture.data.sources.several import separated
 from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError
+from viticulture.report.terminal import say
+from viticulture.training.data import open_for
+from viticulture.training.recipe import read as read_recipe
+from viticulture.training.recipe import resolve
 
 COCO: dict[str, Any] = {
     "images": [
@@ -156,6 +165,168 @@ def test_a_name_that_may_mean_two_files_is_asked_for(root: Path) -> None:
     photo(root / "others" / "b.png", 9)
     with pytest.raises(UserError, match=r"image 'b\.png', and there are several: (photos|others)/b\.png"):
         opened(root, COCO)
+
+
+ROWS = {"photos/a.png": "vine", "photos/b.png": "oak", "photos/c.png": "vine"}
+
+
+def listing(root: Path, kind: str, rows: dict[str, str]) -> Path:
+    """The same list in a format of its own."""
+    content = dict[str, Any](
+        images=[], annotations=[], categories=[{"id": 5, "name": "oak"}, {"id": 9, "name": "vine"}]
+    )
+    for number, (path, label) in enumerate(rows.items()):
+        content["images"].append({"id": number, "file_name": path})
+        content["annotations"].append({"image_id": number, "category_id": {"oak": 5, "vine": 9}[label]})
+    table = "".join(f"{path},{label}\n" for path, label in rows.items())
+    text = {
+        "list.csv": f"path,label\n{table}",
+        "list_train.txt": "".join(f"{path} {label == 'vine':d}\n" for path, label in rows.items()),
+        "list.json": json.dumps(content),
+        "train2018.json": json.dumps(content),
+        "tasks.json": json.dumps([task(path, label) for path, label in rows.items()]),
+    }
+    (root / kind).write_text(text[kind])
+    return root / kind
+
+
+def partition(source: Any) -> set[frozenset[str]]:
+    """Images by class, whatever the classes are called."""
+    names = labeled(source)
+    return {frozenset(name for name in names if names[name] == label) for label in {*names.values()}}
+
+
+KINDS = ["list.csv", "list_train.txt", "list.json", "train2018.json", "tasks.json"]
+CLASSES = {frozenset({"photos/a.png", "photos/c.png"}), frozenset({"photos/b.png"})}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "..\\photos\\{}", "C:\\Users\\me\\photos\\{}", "\\\\server\\share\\photos\\{}", "https://host/x/photos/{}?key=1#top",
+        "s3://bucket/photos/{}", "../../old/photos/{}", "/home/other/photos/{}", "/data/upload/1/8d27eb28-{}",
+        "http://localhost:8080/data/local-files/?d=photos/{}", "PHOTOS/{}", "photos\\{}", "{}",
+    ],
+)  # fmt: skip
+def test_every_list_reads_paths_as_other_systems_write_them(root: Path, kind: str, path: str) -> None:
+    """Fails where one format refuses what its neighbor reads, or follows a path out of the list's folder."""
+    rows = {path.format(Path(name).name): label for name, label in ROWS.items()}
+    (root.parent / "photos").mkdir(exist_ok=True)
+    source = open_source(listing(root, kind, rows))
+    assert partition(source) == CLASSES
+    assert source.root == str(root)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("written", ["utf-8-sig", "utf-16", "utf-32", "\r\n", "\r", "upper"])
+def test_every_list_is_read_as_other_systems_write_text(root: Path, kind: str, written: str) -> None:
+    """Byte-order marks, UTF-16, line ends, endings in capitals. Fails where one format refuses what its neighbor
+    reads."""
+    file = listing(root, kind, ROWS)
+    text = file.read_text()
+    if written == "upper":
+        file = file.rename(file.with_suffix(file.suffix.upper()))
+    elif written.startswith("utf"):
+        file.write_text(text, written)
+    else:
+        file.write_bytes(text.replace("\n", written).encode())
+    assert partition(open_source(file)) == CLASSES
+
+
+@pytest.mark.parametrize("kind", ["list.json", "train2018.json", "tasks.json", "list_train.txt"])
+@pytest.mark.parametrize(
+    "named", ["../secret/a.png", "{secret}/a.png", "..\\secret\\a.png", "photos/../../secret/a.png"]
+)
+def test_no_list_of_a_stranger_reads_beyond_its_folder(root: Path, kind: str, named: str) -> None:
+    """Fails if an image that its own folder does not hold is learnt from."""
+    (root / "lists").mkdir()
+    photo(root / "secret" / "a.png", 5)
+    with pytest.raises(UserError, match=r"1 file that .* does not hold"):
+        open_source(listing(root / "lists", kind, {named.format(secret=root / "secret"): "vine"}))
+
+
+@pytest.mark.parametrize(
+    ("before", "row", "after"),
+    [
+        ("sep=;\r\npath;label\r\n", "{};{}\r\n", ""),
+        ('"sep=|"\npath|label\n', "{}|{}\n", ""),
+        ("# of a tool, in 2026\n#\n\npath,label\n", "{},{}\n", "# the end, at last\n"),
+        ("#path,label\n", "{},{}\n", ""),
+        ("path,label,\n", "{},{},\n", ""),
+        ("path,label\n", "{} , {} ,\n", " , \n"),
+        ("PATH\tLabel\n", "{}\t{}\n", ""),
+    ],
+)
+def test_a_csv_is_read_as_programs_write_it(root: Path, before: str, row: str, after: str) -> None:
+    """Excel's first line, comments, trailing separators. Fails if they are refused, or read as images."""
+    (root / "list.csv").write_text(before + "".join(row.format(*each) for each in ROWS.items()) + after)
+    assert labeled(open_source(root / "list.csv")) == ROWS
+
+
+@pytest.mark.parametrize("kind", ["list.csv", "list_train.txt"])
+def test_rows_that_stand_twice_are_left_out_and_said(root: Path, kind: str) -> None:
+    """Fails if the image counts twice, the whole list is refused, or two labels of one image are read."""
+    file = listing(root, kind, ROWS)
+    rows = file.read_text().splitlines()
+    file.write_text("\n".join([*rows, *rows[1:]]))
+    source = open_source(file)
+    assert len(source) == 3
+    assert source.notes[-1] == f"left out {len(rows) - 1} rows of the list that repeat another one"
+    other = rows[-1].replace("vine", "oak") if kind == "list.csv" else rows[-1].replace(" 1", " 0")
+    file.write_text("\n".join([*rows, other]))
+    with pytest.raises(UserError, match=r"lists photos/c\.png in line .* and line "):
+        open_source(file)
+
+
+def test_a_list_of_classes_is_one_for_every_command(root: Path) -> None:
+    """COCO's form without boxes, or with empty ones. Fails if `data`, or a recipe without labels, takes it for a list
+    of objects."""
+    forms: list[dict[str, Any]] = [{}, {"bbox": [], "segmentation": []}, {"bbox": None, "iscrowd": 0}]
+    for empty in forms:
+        content = {**COCO, "annotations": [{**each, **empty} for each in COCO["annotations"]]}
+        source = opened(root, content, "instances.json")
+        assert recognized(root / "instances.json") == ""
+        assert viticulture.inspect(root / "instances.json").classes == source.classes == ("oak", "vine")
+        recipe = resolve("mae/photos", read_recipe("mae/photos"))
+        assert open_for(recipe, str(root / "instances.json")).classes == ("oak", "vine")
+
+
+def test_data_names_no_recipe_that_would_refuse_a_list(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list without objects. Fails if `data` recommends a training that is refused."""
+    (root / "none.json").write_text(json.dumps({**COCO, "annotations": []}))
+    say(viticulture.inspect(root / "none.json"))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "detection/photos" not in printed
+    assert "No training image has an object" in printed
+    assert "--recipe mae/photos" in printed
+
+
+def test_a_name_that_is_no_text_is_refused(root: Path) -> None:
+    """Fails if true and null become the classes True and None, or 1.10 the class 1.1."""
+    for name in (True, None, 1.10, ["oak"]):
+        with pytest.raises(UserError, match="a name is text, got"):
+            opened(root, {**COCO, "categories": [{"id": 9, "name": name}, {"id": 5, "name": "oak"}]})
+
+
+def test_names_are_the_same_in_a_locale_of_ascii(tmp_path: Path) -> None:
+    """Where Python has escapes for other letters of file names. Fails if classes are kept as these, or a list's paths
+    are not found."""
+    for name in ("Müller", "Öl"):
+        photo(tmp_path / name / "1.png", len(name))
+    (tmp_path / "list.csv").write_text("path,label\nMüller/1.png,Müller\nÖl/1.png,Öl\n", "utf-8")
+    code = (
+        "import sys; from viticulture.data.open import open_source\n"
+        "for data in sys.argv[1:]:\n    source = open_source(data); source.read(0)\n"
+        "    print(ascii((source.classes, source.names)), source.fingerprint)"
+    )
+    data, plain = [str(tmp_path), str(tmp_path / "list.csv")], {"LC_ALL": "POSIX", "PYTHONUTF8": "0"}
+    said = [
+        subprocess.run([sys.executable, "-c", code, *data], env={**os.environ, **more}, capture_output=True, text=True)
+        for more in (plain | {"PYTHONCOERCECLOCALE": "0"}, {"PYTHONUTF8": "1"})
+    ]
+    assert said[0].stdout == said[1].stdout, said[0].stderr
+    assert ascii("Müller") in said[0].stdout
 
 
 def test_parquet_with_paths_is_its_csv(root: Path) -> None:

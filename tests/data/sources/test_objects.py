@@ -406,6 +406,7 @@ def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -
         (Restless(PIXELS, LABELS), "image 0: its pixels change.*augment"),
         (TensorDataset(tensors()), "gives .image, label."),
         ((PIXELS[:0], LABELS[:0]), "no images in arrays"),
+        (TensorDataset(torch.zeros(2, 3, 6, 8), torch.rand(2, 30)), "got Tensor .30. of torch.float32"),
         (Pairs(PIXELS, LABELS + 1), "image 0: the label 11 names none of .* from 0 to 10: class 0"),
         (Unordered(PIXELS, LABELS), "image 0: the data set's classes are a set, which has no order; make it a list"),
         ((PIXELS, {*range(12)}), "labels are a set, which has no order; give a list of 12"),

@@ -124,7 +124,7 @@ def numbering(file: Path) -> Numbering:
 
 def _root(path: Path) -> Path:
     """The folder below which the images of a folder of lists, or of one list, are."""
-    return path if path.is_dir() else (path.parent.parent if path.parent.name == "annotations" else path.parent)
+    return path if path.is_dir() else (path.parent.parent if path.parent.name.lower() == "annotations" else path.parent)
 
 
 def _places(file: Path, root: Path) -> Places:

@@ -27,8 +27,8 @@ from ..deep_png import kept_of
 from ..orientation import UPRIGHT, exif_orientation
 from ..sources.files import open_file
 from ..sources.folders import images_among, scan
-from ..sources.written import files_of, json_of, name_of, whole
-from .source import DenseSource, beside, check_names, images_of, split_by_folder
+from ..sources.written import files_of, json_of, name_of, subfolder, whole
+from .source import DenseSource, beside, check_names, comparison_of, folders_of, images_of, split_by_folder
 
 NAMES = "classes.json"
 NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling
@@ -39,22 +39,23 @@ MOST_CLASSES = 250
 
 def is_mask_folder(root: Path) -> bool:
     """Whether a folder has images beside masks."""
-    return any((folder / "masks").is_dir() and (folder / "images").is_dir() for folder in (root, *matching(root, "*")))
+    return any(subfolder(folder, "masks") and subfolder(folder, "images") for folder in (root, *matching(root, "*")))
 
 
 def open_masks(root: Path) -> DenseSource:
     """Open such a folder. Raises: UserError for images without masks, and the other way round."""
     scanned = scan(root)[0]
     files = [file.path for file in scanned]
-    paths = sorted(file.path for file in images_among([f for f in scanned if "images" in f.path.split("/")[:-1]]))
-    masks = {path.rpartition(".")[0]: path for path in files if path.lower().endswith(".png")}
-    wanted = {path: beside(path, "masks") for path in paths}
+    paths = sorted(file.path for file in images_among([f for f in scanned if "images" in folders_of(f.path)]))
+    plain = comparison_of(files)
+    masks = {plain(path.rpartition(".")[0]): path for path in files if path.lower().endswith(".png")}
+    wanted = {path: plain(beside(path, "masks")) for path in paths}
     if missing := [path for path, stem in wanted.items() if stem not in masks]:
         raise UserError(f"{root} has {counted(len(missing), 'image')} without a mask in PNG: {some(missing, 5)}")
     if shared := [stem for stem, images in Counter(wanted.values()).items() if images > 1]:
         raise UserError(f"{root} has several images of one mask: {some([masks[stem] for stem in shared], 5)}")
     idle = sorted(
-        {path for stem, path in masks.items() if "masks" in stem.split("/")} - {masks[s] for s in wanted.values()}
+        {path for path in masks.values() if "masks" in folders_of(path)} - {masks[s] for s in wanted.values()}
     )
     if idle:
         raise UserError(f"{root} has {counted(len(idle), 'mask')} without an image: {some(idle, 5)}")
@@ -126,13 +127,12 @@ def _names(root: Path, masks: Sequence[Path]) -> dict[int, str]:
     file = next((file for file in files_of(root, ".json") if file.name.lower() == NAMES), root / NAMES)
     if file.is_file():
         try:
-            content = json_of(file, str)
+            content = json_of(file, names=True)
             pairs = enumerate(content) if isinstance(content, list) else content.items()
             named = [(whole(key), name_of(name)) for key, name in pairs]
         except (ValueError, AttributeError, TypeError) as error:
             raise UserError(f'{file} must name the classes, {{"0": "sky", ...}} or ["sky", ...]: {error}') from error
-        if len(names := dict(named)) < len(named):
-            raise UserError(f"{file} names a value twice; keep one of its names")
+        names = dict(named)
         if not names or not all(0 <= value < UNLABELED for value in names) or len(names) > MOST_CLASSES:
             raise UserError(
                 f"{file} must name 2 to {MOST_CLASSES} values from 0 to 254, got {some(list(map(str, names)), 5)}"

@@ -2,7 +2,7 @@
 """The contract of a source of images with objects, or with a class for every pixel."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
@@ -66,6 +66,8 @@ def images_of(root: Path, paths: Sequence[str], splits: Sequence[str], what: Pat
 def check_names(names: Sequence[str], what: Path) -> tuple[str, ...]:
     """Names of classes that can be printed. Raises: UserError where there are none, or two of one name."""
     classes = tuple(readable(name) for name in names)
+    if not all(classes):
+        raise UserError(f"{what} has a class without a name, number {classes.index('')} of those in order; name it")
     if not classes:
         raise UserError(f"{what} names no classes")
     name, often = Counter(classes).most_common(1)[0]
@@ -92,15 +94,20 @@ def without_copies(source: DenseSource) -> DenseSource:
 
 
 def folders_of(path: str) -> list[str]:
-    """The folders on a path, from the outermost."""
-    return path.split("/")[:-1]
+    """The folders on a path, from the outermost, in lower case."""
+    return path.lower().split("/")[:-1]
 
 
 def beside(path: str, folder: str) -> str:
     """The path without ending of what lies beside an image: below `folder` in place of the innermost folder images."""
-    parts = path.rpartition(".")[0].split("/")
-    place = len(parts) - 1 - parts[::-1].index("images")
+    parts, folders = path.rpartition(".")[0].split("/"), folders_of(path)
+    place = len(folders) - 1 - folders[::-1].index("images")
     return "/".join([*parts[:place], folder, *parts[place + 1 :]])
+
+
+def comparison_of(paths: Sequence[str]) -> Callable[[str], str]:
+    """How paths are compared: without case, as Windows does, unless two of them differ in nothing else."""
+    return str.lower if len({path.lower() for path in paths}) == len(paths) else str
 
 
 def split_by_folder(path: str) -> str:

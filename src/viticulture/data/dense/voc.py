@@ -22,7 +22,7 @@ from ..sources.folders import images_among, scan
 from ..sources.labels import natural
 from ..sources.places import Places
 from ..sources.several import YES
-from ..sources.written import files_of, lines_of, number, text_of, whole
+from ..sources.written import files_of, lines_of, number, subfolder, text_of, whole
 from .source import DenseSource, check_names, images_of, objects_of
 
 
@@ -33,7 +33,8 @@ def is_voc(root: Path) -> bool:
 
 def _annotations(root: Path) -> list[Path]:
     """Files of annotations, sorted."""
-    return files_of(root / "Annotations", ".xml")
+    folder = subfolder(root, "annotations")
+    return files_of(folder, ".xml") if folder else []
 
 
 def open_voc(root: Path) -> DenseSource:
@@ -61,7 +62,7 @@ def open_voc(root: Path) -> DenseSource:
     counting = [] if first else ["boxes start at 0, so that pixels are taken to count from 0"]
     names = [(Path(path).stem, file.stem) for path, file in zip(paths, files, strict=True)]
     splits, notes = _voc_splits(root, names, pictures)
-    images = images_of(root, paths, splits, root / "Annotations")
+    images = images_of(root, paths, splits, files[0].parent)
     return DenseSource(images, classes, objects, notes=(*counting, *places.notes(), *notes))
 
 
@@ -113,8 +114,9 @@ def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collecti
     rows = {name: row for of in (1, 0) for row, name in enumerate(each[of] for each in names)}
     splits: dict[int, str] = {}
     notes: list[str] = []
-    lists = [root / "ImageSets" / "Main" / f"{kind}.txt" for kind in ("train", "val", "test")]
-    for file in (present := [file for file in lists if file.is_file()]):
+    folder = subfolder(subfolder(root, "ImageSets") or root, "Main")
+    lists = {file.stem.lower(): file for file in files_of(folder, ".txt")} if folder else {}
+    for file in (present := [lists[kind] for kind in ("train", "val", "test") if kind in lists]):
         listed = [_spellings(line) for _, line in lines_of(file)]
         named = [next((rows[name] for name in spellings if name in rows), None) for spellings in listed]
         if twice := [names[row][0] for row in named if row in splits]:
@@ -123,7 +125,7 @@ def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collecti
                 f"{file} names {counted(len(twice), 'image')} that {' and '.join(f'{kind}.txt' for kind in others)} "
                 f"names, too: {some(twice, 3)}; an image stands in one split"
             )
-        splits |= {row: file.stem for row in named if row is not None}
+        splits |= {row: file.stem.lower() for row in named if row is not None}
         lost = [spellings for spellings, row in zip(listed, named, strict=True) if row is None]
         if lost and len(lost) == len(listed) and not any(name in pictures for spellings in lost for name in spellings):
             raise UserError(f"{file} names no image of {root}: {some([each[0] for each in lost], 3)}")

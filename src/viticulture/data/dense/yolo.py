@@ -23,14 +23,13 @@ from ..decode import Unreadable, image_size
 from ..sources.files import open_file
 from ..sources.folders import holds_image, images_among, scan
 from ..sources.labels import split_of
-from ..sources.written import files_of, lines_of, number, text_of, whole
-from .source import DenseSource, beside, check_names, folders_of, images_of, objects_of, split_by_folder
+from ..sources.written import files_of, lines_of, number, subfolder, text_of, whole
+from .source import DenseSource, beside, check_names, comparison_of, folders_of, images_of, objects_of, split_by_folder
 
 
 def is_yolo(root: Path) -> bool:
     """Whether a folder has a `labels` folder of text files, and names of classes."""
-    folders = matching(root, "labels", "*/labels")
-    return any(folder.is_dir() for folder in folders) and _names_file(root) is not None
+    return any(subfolder(folder, "labels") for folder in (root, *matching(root, "*"))) and _names_file(root) is not None
 
 
 def open_yolo(root: Path) -> DenseSource:
@@ -47,6 +46,8 @@ def open_yolo(root: Path) -> DenseSource:
             if set(listed) != {*map(str, range(len(listed)))}:
                 raise UserError(f"{names}: the numbers of the classes must count from 0, got {some([*listed], 5)}")
             listed = [listed[str(number)] for number in range(len(listed))]
+    if not all(isinstance(name, str) for name in listed):
+        raise UserError(f"{names}: a class has one name, got {some([str(each) for each in listed], 5)}")
     classes = check_names(listed, names)
     files = scan(root)[0]
     among = [file for file in files if "images" in folders_of(file.path) and holds_image(file.path)]
@@ -56,13 +57,14 @@ def open_yolo(root: Path) -> DenseSource:
     passed = sorted({file.path for file in among} - {*paths})
     notes = [f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}"] if passed else []
     texts = sorted(file.path for file in files if "labels" in folders_of(file.path))
-    listing = {path[:-4] + ".txt": path for path in texts if path.lower().endswith(".txt")}
-    own = {_labels_of(file.path) for file in among} | {names.relative_to(root).as_posix()}
+    plain = comparison_of([file.path for file in files])
+    listing = {plain(path[:-4]) + ".txt": path for path in texts if path.lower().endswith(".txt")}
+    own = {plain(_labels_of(file.path)) for file in among} | {plain(names.relative_to(root).as_posix())}
     idle = sorted(listing[path] for path in listing.keys() - own)
     notes += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
     splits, more = _splits(root, names.name, declared, paths)
     keypoints = _keypoints(names, declared)
-    lists = {path: listing.get(labels := _labels_of(path), labels) for path in splits}
+    lists = {path: listing.get(plain(labels := _labels_of(path)), labels) for path in splits}
     objects = [_yolo(root / path, root / lists[path], classes, keypoints) for path in splits]
     images = images_of(root, list(splits), list(splits.values()), root)
     return DenseSource(images, classes, objects, notes=(*notes, *more))
@@ -137,7 +139,7 @@ def _names_file(root: Path) -> Path | None:
         values = _declared(file)
         if isinstance(values, dict) and isinstance(values.get("names"), list | dict):
             return file
-    texts = [*files_of(root, ".txt"), *files_of(root / "labels", ".txt")]
+    texts = [*files_of(root, ".txt"), *files_of(subfolder(root, "labels") or root, ".txt")]
     return next((file for file in texts if file.stem.lower() == "classes"), None)
 
 

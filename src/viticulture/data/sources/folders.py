@@ -15,7 +15,7 @@ from within the folder, are not read.
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -124,14 +124,6 @@ def open_tars(data: str | Path) -> Source:
 def images_among(files: Sequence[File]) -> list[File]:
     """Those that are pictures; where there are none, those that are arrays."""
     return [f for f in files if is_image(f.path)] or [f for f in files if f.path.lower().endswith(ARRAYS)]
-
-
-def by_name(files: Iterable[File]) -> dict[str, list[str]]:
-    """Paths of files by their names without folders, sorted."""
-    paths: dict[str, list[str]] = {}
-    for path in sorted(file.path for file in files):
-        paths.setdefault(path.rpartition("/")[2], []).append(path)
-    return paths
 
 
 def scan(root: Path) -> tuple[list[File], list[str], list[str]]:

@@ -5,6 +5,7 @@ hf:owner/name            hf:owner/name:configuration
 a .parquet file          a folder of them, or one that `Dataset.save_to_disk` wrote
 """
 
+import glob
 import io
 import json
 import re
@@ -134,9 +135,11 @@ def open_local(path: Path) -> Source:
     cache = str(Path(datasets.config.HF_DATASETS_CACHE, mark))
     try:
         if path.is_file():
-            loaded = datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)
+            loaded = datasets.load_dataset("parquet", data_files=glob.escape(str(path)), cache_dir=cache)
         elif (path / "state.json").exists() or (path / "dataset_dict.json").exists():
             loaded = datasets.load_from_disk(str(path))
+        elif glob.has_magic(str(path)):
+            raise UserError(f"Hugging Face's library takes brackets or stars in {path} for a pattern; rename it")
         else:
             _check_left_behind(path)
             loaded = datasets.load_dataset(str(path), cache_dir=cache)

@@ -24,7 +24,9 @@ def open_inaturalist(path: Path) -> Source:
         raise UserError(
             f"{path} is no data: of JSON files, iNaturalist's train2018.json is read (and val2018.json beside it)"
         )
-    lists = {kind: path.with_name(f"{word}{match[2]}.json") for kind, word in (("train", "train"), ("test", "val"))}
+    lists = {
+        kind: path.with_name(f"{word}{match[2]}{path.suffix}") for kind, word in (("train", "train"), ("test", "val"))
+    }
     if not lists["train"].is_file():
         raise UserError(f"{path} needs {lists['train'].name} beside it, which lists the training images")
     images = [image for kind, file in lists.items() if file.is_file() for image in _images(file, kind)]

@@ -56,10 +56,9 @@ def doubtful(classes: Sequence[str]) -> list[str]:
     """Remarks where names of classes are nearly one, are what missing labels are written as, or name several others."""
     missing = [repr(name) for name in classes if MISSING.fullmatch(name)]
     known = {*classes}
+    parts = {name: {*_SEVERAL.split(name.strip("[]"))} for name in classes}
     lists = [
-        name
-        for name in classes
-        if {*_SEVERAL.split(name.strip("[]"))} <= known - {name} or re.fullmatch(r"\[.*\]", name)
+        name for name in classes if (name not in parts[name] and parts[name] <= known) or re.fullmatch(r"\[.*\]", name)
     ]
     remarks = alike(classes)
     if missing:

@@ -10,7 +10,7 @@ The source's reader is handed to worker processes, so its class must stand in a 
 import inspect
 
 from ...dotted import blamed, imported
-from ...errors import UserError, shortened
+from ...errors import UserError, received, shortened
 from .source import Source
 
 
@@ -38,5 +38,5 @@ def open_own(word: str) -> Source:
     except Exception as error:
         raise UserError(f"data {path} fails at {blamed(error)}") from error
     if not isinstance(source, Source):
-        raise UserError(f"data {path} must give a {Source.__module__}.{Source.__name__}, got {shortened(repr(source))}")
+        raise UserError(f"data {path} must give a {Source.__module__}.{Source.__name__}, got {received(source)}")
     return source

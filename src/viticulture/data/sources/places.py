@@ -57,7 +57,7 @@ class Places:
 
         paths: dict[str, list[str]] = {}
         try:
-            files = [file.path for file in scan(self.root)[0] if holds_image(file.path)]
+            files = sorted(file.path for file in scan(self.root)[0] if holds_image(file.path))
         except UserError:  # of a folder that may not be read: what it holds is not found
             files = []
         for path in files:
@@ -78,8 +78,10 @@ class Places:
         whole, text = self._read(named)
         if whole and os.path.exists(on_disk(text)):  # noqa: PTH110  (a Path raises for too long a name)
             return None
+        if not whole and (parts := _parts(named)) and (fits := self._fits(parts, [])):
+            return self._chosen(fits, named, "/".join(parts), hint, moved=False)
         for spelling in dict.fromkeys((text, unquote(text))):
-            parts = [part for part in spelling.split("/") if part not in ("", ".", "..")]
+            parts = _parts(spelling)
             for start in range(len(parts) - whole):  # a whole path's name alone says too little
                 if fits := self._fits(parts[start:], parts[:start]):
                     return self._chosen(fits, named, "/".join(parts[start:]), hint, moved=start > 0)
@@ -142,6 +144,10 @@ class Places:
         if moved and self._moved.setdefault(best[0], named) != named:
             raise UserError(f"{self._says(named)} {self._moved[best[0]]!r}, and of both there is {best[0]} alone")
         return best[0]
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.strip().split("/") if part not in ("", ".", "..")]
 
 
 def _splits(folders: list[str]) -> set[str]:

@@ -186,12 +186,17 @@ def _paths(data: str | Path) -> list[Path]:
 
 
 def _matched(pattern: Path) -> list[Path]:
-    """Paths that a pattern means; a `*` means neither hidden files nor what systems leave behind."""
+    """Files that a pattern means, sorted.
+
+    Brackets in the name of a folder that is there are no pattern; a `*` means neither hidden files nor what systems
+    leave behind.
+    """
 
     def meant(path: Path) -> bool:
         return not any(map(is_left_behind, {part for part in path.parts if part[0] != "."} - {*pattern.parts}))
 
-    return sorted(filter(meant, map(Path, glob.glob(str(pattern)))))  # noqa: PTH207
+    folder = glob.escape(str(pattern.parent)) if pattern.parent.is_dir() else str(pattern.parent)
+    return sorted(filter(meant, map(Path, glob.glob(f"{folder}/{pattern.name}"))))  # noqa: PTH207
 
 
 def _stands_for(pattern: str) -> int:
@@ -255,11 +260,11 @@ def _label(path: Path, archive: Archive, parts: dict[str, Span]) -> str | None:
     try:
         if "cls" in parts:
             text = archive.read(parts["cls"].offset, parts["cls"].size).decode("utf-8-sig", "replace").strip()
-            if not re.fullmatch(r"[+-]?\d+", text):
+            if not re.fullmatch(r"[+-]?\d+(\.0*)?", text):
                 raise ValueError(
                     f'NAME.cls holds a number, got {shortened(text)!r}; NAME.json may hold {{"label": name}}'
                 )
-            return str(int(text)) if int(text) >= 0 else None
+            return str(number) if (number := int(text.partition(".")[0])) >= 0 else None
         if "json" in parts:
             label = json.loads(archive.read(parts["json"].offset, parts["json"].size)).get("label")
             return None if isinstance(label, int | float) and label < 0 else cell_word(label)

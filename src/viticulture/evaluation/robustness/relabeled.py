@@ -5,7 +5,6 @@ the order of the images' numbers (ILSVRC2012_val_00000001 first). Images without
 Source: Beyer et al., "Are we done with ImageNet?", arXiv:2006.07159; github.com/google-research/reassessed-imagenet.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...data.sources.written import json_of, whole
 from ...errors import UserError
 from .imagenet import IMAGENET_CLASSES
 
@@ -22,9 +22,8 @@ _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
 def read_truth(path: Path) -> list[list[int]]:
     """Classes of every validation image. Raises: UserError for what is no such file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        truth = [[int(label) for label in labels] for labels in content]
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+        truth = [[whole(label) for label in labels] for labels in json_of(path)]
+    except (ValueError, TypeError) as error:
         raise UserError(f"{path} is no list of true classes, as ReaL's real.json is: {error}") from error
     if any(not 0 <= label < IMAGENET_CLASSES for labels in truth for label in labels):
         raise UserError(f"{path} names classes beyond ImageNet's 1,000, which are numbered from 0")

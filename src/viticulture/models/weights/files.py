@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from ...disk import read_json, replacing, write_whole
-from ...errors import UserError, some, unknown
+from ...errors import UserError, as_named, some, unknown
 from ...waiting import quiet_hub, waiting
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
@@ -228,7 +228,7 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except FileNotFoundError as error:
-        raise UserError(f"there is no weights file {path}") from error
+        raise UserError(f"there is no weights file {as_named(path)}") from error
     except SafetensorError as error:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from error
     except Exception as error:  # torch's reader raises half a dozen kinds

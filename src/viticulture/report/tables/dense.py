@@ -11,6 +11,7 @@ from ...evaluation.dense.prediction import DensePrediction
 from ...evaluation.dense.results import DenseEvaluations
 from ...scores.confusion import most_confused
 from ...text import command_line
+from .results import LONGEST_LIST
 from .sheet import Cell, Column, Sheet, unread
 
 LEAST_SHARE = 0.005  # of an image's pixels, below which a class is not told: it would read 0 %
@@ -165,9 +166,10 @@ def dense_inspected(inspection: DenseInspection) -> list[Sheet]:
     line = command_line(["viticulture", "train", inspection.data, "--recipe", recipe if teaches else "mae/photos"])
     shown = "an object that is no crowd" if inspection.kind == "objects" else "a labeled pixel"
     way = "To learn from it" if teaches else f"No training image has {shown}; to learn from the images alone"
+    more = len(rows) > LONGEST_LIST
     what = "Objects of each class" if inspection.kind == "objects" else "Images that show each class"
     return [
         Sheet("", [Column(""), Column("")], facts, f"{way}: {line}"),
-        Sheet(what, columns, rows),
+        Sheet(what, columns, rows[:LONGEST_LIST], f"The first {LONGEST_LIST} of {len(rows):,}." if more else ""),
         *([Sheet("Look at", [Column("", "prose")], [[line] for line in remarks])] if remarks else []),
     ]
