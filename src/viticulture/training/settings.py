@@ -115,7 +115,8 @@ class Engine:
         device: `auto` takes a GPU where there is one.
         devices: processes on this machine, one device each.
         nodes: machines, started by torchrun or SLURM.
-        precision: `auto` is bfloat16 mixed precision on a GPU that computes in it, and float32 elsewhere.
+        precision: `auto` is bfloat16 mixed precision on a GPU that computes in it, and float32 elsewhere. On a CPU
+            mixed precision is bfloat16, and refused where gradients in it are wrong.
         compile: compile the student, which takes a minute or two; null does so on a GPU, from 10,000 steps on.
         sync_batchnorm: share BatchNorm statistics between devices.
         checkpoint_minutes: longest time that a kill can cost; ends of epochs are kept as well, but for short ones.
