@@ -521,8 +521,8 @@ def texts(path: Path) -> list[Path]:
     return [file for file in sorted(root.rglob("*")) if file.suffix in TEXTS]
 
 
-def told(source: DenseSource) -> tuple[object, ...]:
-    """All that a list says, in the order of the images' names."""
+def contents(source: DenseSource) -> tuple[object, ...]:
+    """Everything that a list holds, in the order of the images' names."""
     kinds = {row: split for split, rows in source.images.splits.items() for row in rows.tolist()}
     assert source.objects is not None
     every = [
@@ -538,7 +538,7 @@ def test_lists_of_objects_are_read_as_other_systems_write_them(tmp_path: Path, m
     """A byte-order mark, UTF-16 as Excel writes it, line ends, endings and folders in capitals. Fails where one reader
     is less lenient than its neighbor."""
     path = made(tmp_path / "set")
-    expected = told(open_dense(path, "objects"))
+    expected = contents(open_dense(path, "objects"))
     for file in texts(path):
         text = file.read_text()
         if written == "upper":
@@ -551,7 +551,7 @@ def test_lists_of_objects_are_read_as_other_systems_write_them(tmp_path: Path, m
         if (tmp_path / "set" / folder).is_dir():
             (tmp_path / "set" / folder).rename(tmp_path / "set" / folder.upper())
     path = path.with_suffix(path.suffix.upper()) if written == "upper" and path.suffix else path
-    assert told(open_dense(path, "objects")) == expected
+    assert contents(open_dense(path, "objects")) == expected
 
 
 @pytest.mark.parametrize(
@@ -572,11 +572,11 @@ def test_numbers_and_rows_are_read_as_programs_write_them(tmp_path: Path, made: 
     """Whole numbers with a point, decimals with a comma, other separators, comments. Fails where one reader refuses
     what its neighbor takes."""
     path = made(tmp_path / "set")
-    expected = told(open_dense(path, "objects"))
+    expected = contents(open_dense(path, "objects"))
     for file in texts(path):
         if file.suffix != ".yaml":
             file.write_text(re.sub(pattern, by, file.read_text()))
-    assert told(open_dense(path, "objects")) == expected
+    assert contents(open_dense(path, "objects")) == expected
 
 
 @pytest.mark.parametrize("made", [MADE[0], voc, box_csv], ids=["coco", "voc", "csv"])
@@ -591,7 +591,7 @@ def test_paths_of_other_systems_lead_to_the_image_of_their_name(tmp_path: Path, 
     """Of labeling tools, of Windows, with folders that lay around the images. Fails if they are refused though each
     name is there once, or are followed in silence, or an image elsewhere is read for one below the folder."""
     data = made(tmp_path / "set [1]")
-    expected = told(open_dense(data, "objects"))
+    expected = contents(open_dense(data, "objects"))
     places = {".json": r'(?<="file_name": ")[^"]+', ".xml": "(?<=<filename>)[^<]+", ".csv": r"(?m)^[^,\n]+[.]png"}
     for file in (file for file in texts(data) if file.suffix in places):
         written = path.replace("\\", r"\\") if file.suffix == ".json" else path
@@ -599,7 +599,7 @@ def test_paths_of_other_systems_lead_to_the_image_of_their_name(tmp_path: Path, 
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "000.png").write_bytes(b"another")
     source = open_dense(data, "objects")
-    assert told(source) == expected
+    assert contents(source) == expected
     assert any("found by the ends of their paths" in note for note in source.notes)
 
 
@@ -626,7 +626,7 @@ def test_an_image_of_another_split_is_not_taken_for_one_that_is_missing(tmp_path
 def test_objects_that_stand_twice_count_once(tmp_path: Path, made: Any) -> None:
     """Fails if they are counted as often as they stand, unsaid, or two classes of one box are one object."""
     path = made(tmp_path / "set")
-    expected = told(open_dense(path, "objects"))
+    expected = contents(open_dense(path, "objects"))
     for file in texts(path):
         text = file.read_text()
         if file.suffix == ".json":
@@ -639,7 +639,7 @@ def test_objects_that_stand_twice_count_once(tmp_path: Path, made: Any) -> None:
             rows = text.splitlines()
             file.write_text("\n".join(rows + rows[file.suffix == ".csv" :]))
     source = open_dense(path, "objects")
-    assert told(source) == expected
+    assert contents(source) == expected
     count = sum(map(len, source.objects or []))
     assert f"left out {count} objects that repeat another one of their image: " in source.notes[-1]
 
@@ -674,7 +674,7 @@ def test_names_of_pixels_are_as_they_are_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[]", "[" * 100_000, "{", "7"])
 def test_a_list_by_its_name_is_not_passed_over(text: str, tmp_path: Path) -> None:
-    """Fails if a damaged list is not said, and the folders around it are learnt as classes."""
+    """Fails if a damaged list is not said, and the folders around it become classes."""
     root = coco_folder(tmp_path / "set", {"train": 1})
     (root / "annotations" / "instances_train.json").write_text(text)
     with pytest.raises(UserError, match=r"instances_train\.json"):

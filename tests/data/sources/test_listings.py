@@ -239,7 +239,7 @@ def test_every_list_is_read_as_other_systems_write_text(root: Path, kind: str, w
     "named", ["../secret/a.png", "{secret}/a.png", "..\\secret\\a.png", "photos/../../secret/a.png"]
 )
 def test_no_list_of_a_stranger_reads_beyond_its_folder(root: Path, kind: str, named: str) -> None:
-    """Fails if an image that its own folder does not hold is learnt from."""
+    """Fails if an image that its own folder does not hold is trained on."""
     (root / "lists").mkdir()
     photo(root / "secret" / "a.png", 5)
     with pytest.raises(UserError, match=r"1 file that .* does not hold"):

@@ -68,9 +68,9 @@ def open_coco(path: Path) -> DenseSource:
     splits: list[str] = []
     objects: list[Objects] = []
     split_names = _splits(files, root)
-    moved: list[str] = []
+    places = Places(root, "")
     for file, content in contents.items():
-        split, places = split_names[file], _places(file, root)
+        split, places.what, places.near = split_names[file], str(file), _near(file, root)
         by_image: dict[Any, list[dict[str, Any]]] = {}
         for annotation in content["annotations"]:
             by_image.setdefault(annotation["image_id"], []).append(annotation)
@@ -87,9 +87,8 @@ def open_coco(path: Path) -> DenseSource:
                 f"{file} has objects of {counted(len(by_image), 'image')} that it does not list: an image_id "
                 f"{unlisted(next(iter(by_image)), [image['id'] for image in content['images']])}"
             )
-        moved += places.notes()
     images = images_of(root, paths, splits, path)
-    return DenseSource(images, classes, objects, notes=tuple(moved), lists=tuple(map(str, files)))
+    return DenseSource(images, classes, objects, notes=tuple(places.notes()), lists=tuple(map(str, files)))
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def numbering(file: Path) -> Numbering:
     Raises: UserError for what is no such list, or lists images that are not there.
     """
     root, content, split = _root(file), _read(file, ("images", "categories")), _splits([file], file.parent)[file]
-    places = _places(file, root)
+    places = Places(root, str(file), _near(file, root))
     listed = {root / places.required(str(image["file_name"]), split): image for image in content["images"]}
     return Numbering(
         {path: image["id"] for path, image in listed.items()},
@@ -127,14 +126,14 @@ def _root(path: Path) -> Path:
     return path if path.is_dir() else (path.parent.parent if path.parent.name.lower() == "annotations" else path.parent)
 
 
-def _places(file: Path, root: Path) -> Places:
-    """Where a list's images are."""
-    return Places(root, str(file), file.parent.relative_to(root).as_posix())
+def _near(file: Path, root: Path) -> str:
+    """A list's folder, relative to the one below which its images are."""
+    return file.parent.relative_to(root).as_posix()
 
 
 def _is_listing(file: Path) -> bool:
     """Whether a file is such a list, with boxes or without any annotation: reading all of a large one to find out would
-    take long. One that is damaged is still known by its name, so that it is told and no split is missed."""
+    take long. One that is damaged is still known by its name, so that it is reported and no split is missed."""
     try:
         with file.open("rb") as opened:
             start = opened.read(1 << 20)
