@@ -3,6 +3,7 @@
 
 import json
 import re
+import resource
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +28,7 @@ from viticulture.evaluation.results import Evaluations
 from viticulture.hub.card import Student
 from viticulture.hub.push import contents, push
 from viticulture.hub.shared import named_code, shareable_facts, without_folders
-from viticulture.models.weights.files import initialize, load
+from viticulture.models.weights.files import fetch, initialize, load
 from viticulture.report.pages.run_page import costs_of
 from viticulture.text import read_yaml
 from viticulture.training.recipe import shipped
@@ -59,6 +60,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     with asked_instead(monkeypatch, tmp_path) as served:
         yield served
+
+
+def test_a_network_of_the_hub_is_built_where_it_fits_its_weights(online: FakeHub, tmp_path: Path) -> None:
+    """A config.json of a few words, beside the weights of a small network. Fails if gigabytes are taken before timm
+    compares shapes."""
+    folder = untrained(tmp_path / "run", CLASSES).weights("last")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config["model_args"] |= {"embed_dim": 16_384}
+    weights = (folder / "model.safetensors").read_bytes()
+    online.repositories["stranger/vines"] = {"config.json": json.dumps(config).encode(), "model.safetensors": weights}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=r"could not be fetched \(RuntimeError: Error"):
+        fetch("hf-hub:stranger/vines")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes
 
 
 def test_a_run_that_was_sent_is_used_by_its_name(

@@ -32,7 +32,7 @@ from ...waiting import quiet_hub, waiting
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
 from .checkpoint_keys import own_names, strip_prefixes, wrappers
-from .fill import at_most, filled
+from .fill import at_most, check_pretrained, filled
 from .load_matching import State, classifiers, for_classes, grid_of, load_matching
 
 FILES = ("model.safetensors", "config.json")
@@ -313,6 +313,8 @@ def fetch(name: str) -> nn.Module:
     quiet_hub()
     try:
         with waiting(f"fetching the weights of {name}"):
+            if name.startswith("hf-hub:"):
+                check_pretrained(name)
             return timm.create_model(name, pretrained=True)
     except Exception as error:  # whatever a network, a hub or a cache may raise
         raise UserError(

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network that a file describes, built only where it fits the weights beside it."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import TypeVar
 
+import timm
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -16,6 +18,8 @@ from .load_matching import State
 
 TIMES = 10
 """Networks that are built, in parts, until one is found that works."""
+MOST_TENSORS = 2_000
+"""Of a network of the Hub, a tenth of where its construction is stopped."""
 MOST_BUFFERED = 2**32
 """Bytes of tables that a network computes for itself; Swin's at 1024 pixels take a twentieth."""
 
@@ -28,20 +32,41 @@ def at_most(tensors: int) -> Iterator[None]:
 
     Raises: UserError.
     """
-    count, thread = 0, get_ident()
+    count, most, thread = 0, TIMES * (tensors + 100), get_ident()
 
     def registered(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         nonlocal count
         if parameter is not None and get_ident() == thread:
             count += 1
-            if count > TIMES * (tensors + 100):
-                raise UserError(f"its config.json describes a network of far more than the {tensors} tensors beside it")
+            if count > most:
+                raise UserError(
+                    f"its config.json describes a network of over {most:,} tensors, which do not lie beside it"
+                )
 
     hook = register_module_parameter_registration_hook(registered)
     try:
         yield
     finally:
         hook.remove()
+
+
+def check_pretrained(name: str) -> None:
+    """Have timm build a network of the Hub and load its weights on the meta device, as in `filled`.
+
+    Raises: RuntimeError where a name or a shape disagrees, UserError where it has far too many tensors. Whatever else
+        goes wrong is left to where the network is really built.
+    """
+    with warnings.catch_warnings(), at_most(MOST_TENSORS), torch.device("meta"):
+        warnings.simplefilter("ignore")  # that weights are not copied to where there is no memory
+        try:
+            timm.create_model(name, pretrained=True)
+        except UserError:
+            raise
+        except RuntimeError as error:
+            if "loading state_dict" in str(error):
+                raise
+        except Exception:
+            return
 
 
 def filled(make: Callable[[], tuple[_Net, Task]], weights: State) -> tuple[_Net, Task]:
