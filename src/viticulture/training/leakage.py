@@ -26,10 +26,9 @@ def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) ->
     """
     remarks = []
     for key, run in _runs(recipe.values, set()):
-        names = run.read("split.json").get("names")
-        if not isinstance(names, Mapping) or _origin(run.read("run.json")["data"]) != _origin(about):
+        if "names" not in run.read("split.json") or _origin(run.read("run.json")["data"]) != _origin(about):
             continue
-        learned = set(names.get("train", ()))
+        learned = set(run.image_names.get("train", ()))
         shared = {split: len(learned.intersection(names)) for split, names in dataset.split_names.items()}
         if shared.get("test"):
             raise UserError(
