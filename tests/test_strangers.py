@@ -30,6 +30,7 @@ from viticulture.study.run.halving import write_table
 from viticulture.study.run.outcomes import Outcomes
 from viticulture.study.study import Study
 from viticulture.text import read_yaml
+from viticulture.training.metrics import cut
 from viticulture.training.recipe import read, resolve
 from viticulture.training.rundir import RunDir
 
@@ -167,6 +168,24 @@ def test_a_value_of_another_type_is_a_line_wherever_it_stands(file: str, measure
                 quietly(partial(reader, run))
         (run / file).write_text(json.dumps(changed(content, place, OTHERS[number % len(OTHERS)])))
         read_by_all(run, image)
+
+
+def test_a_measurement_that_is_none_is_a_line(measured: Path, tmp_path: Path) -> None:
+    """In every column of metrics.csv. Catches: a traceback of a page, of `Run.history` or of what goes on."""
+    run = tmp_path / "runs" / "run"
+    shutil.copytree(measured, run)
+    lines = (run / "metrics.csv").read_text().splitlines()
+    for column in range(4):
+        for value in ("", "many", "-1", "nan", "inf", "1e400", "[]", "9" * 5000):
+            cells = lines[1].split(",")
+            cells[column] = value
+            (run / "metrics.csv").write_text("\n".join([lines[0], ",".join(cells), *lines[2:]]))
+            for reader in (
+                lambda: api.report(str(run)),
+                lambda: viticulture.Run(run).history,
+                partial(cut, run / "metrics.csv", 3),
+            ):
+                quietly(reader)
 
 
 def read_results_of(run: Path) -> None:

@@ -26,10 +26,10 @@ def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) ->
     """
     remarks = []
     for key, run in _runs(recipe.values, set()):
-        names, facts = run.read("split.json").get("names"), run.read("run.json")
-        if not isinstance(names, Mapping) or _origin(facts["data"]) != _origin(about):
+        facts = run.read("run.json")
+        if "names" not in run.read("split.json") or _origin(facts["data"]) != _origin(about):
             continue
-        learned = set(names.get("train", ()))
+        learned = set(run.image_names.get("train", ()))
         shared = {split: len(learned.intersection(names)) for split, names in dataset.split_names.items()}
         if shared.get("test"):
             knows = "near_copies" in facts.get("settings", {}).get("data", {})  # earlier versions divided near-copies

@@ -112,9 +112,9 @@ def cut(path: Path, step: int) -> None:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS)]
+        kept = [row for row in rows if row[0] == "step" or (row[0].isdigit() and int(row[0]) < step)]
     except (OSError, ValueError, csv.Error) as error:
         raise damaged(path, error) from error
-    kept = [row for row in rows if row[0] == "step" or (row[0].isdigit() and int(row[0]) < step)]
     with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(kept)
 

@@ -21,7 +21,7 @@ def read_curves(metrics: Path) -> dict[str, Points]:
     """
     try:
         return _curves(metrics)
-    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
+    except (OSError, ArithmeticError, ValueError, LookupError, TypeError, csv.Error) as error:
         raise damaged(metrics, error) from error
 
 
