@@ -113,8 +113,9 @@ class Engine:
 
     Args:
         device: `auto` takes a GPU where there is one.
-        devices: processes on this machine, one device each.
-        nodes: machines, started by torchrun or SLURM.
+        devices: processes on this machine, one device each. One process on one machine trains alone, also as a task of
+            a scheduler that started several.
+        nodes: machines; torchrun, srun, jsrun or mpirun starts their processes.
         precision: `auto` is bfloat16 mixed precision on a GPU that computes in it, and float32 elsewhere. On a CPU
             mixed precision is bfloat16, and refused where gradients in it are wrong.
         compile: compile the student, which takes a minute or two; null does so on a GPU, from 10,000 steps on.
