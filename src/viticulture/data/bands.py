@@ -58,7 +58,7 @@ def npy_header(file: BinaryIO, length: int | None = None) -> tuple[tuple[int, ..
     return shape, dtype
 
 
-def check_npz(path: Path, names: Collection[str] = ()) -> list[str]:
+def check_npz(path: Path | BinaryIO, names: Collection[str] = ()) -> list[str]:
     """Names of the arrays in a .npz whose headers promise no more than follows; these alone are checked, or all.
 
     Raises: whatever is wrong with the file.

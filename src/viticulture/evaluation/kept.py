@@ -8,7 +8,7 @@ read any more once they are gone.
 import io
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, TypeVar
 from zipfile import BadZipFile
@@ -166,12 +166,15 @@ def kept_arrays(run: RunDir, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
         anew = f"make it anew: viticulture evaluate {shell_word(run.path)}"
         return UserError(f"{path} is missing or damaged: {error}; {anew}")
 
-    try:
-        check_npz(path)
-    except Exception as error:  # of damage the library makes whatever comes of it
-        raise damaged(error) from error
-    try:
-        with np.load(path, allow_pickle=False) as file:
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(path.open("rb"))
+            check_npz(opened)
+            opened.seek(0)
+            file = stack.enter_context(np.load(opened, allow_pickle=False))
+        except Exception as error:  # of damage the library makes whatever comes of it
+            raise damaged(error) from error
+        try:
             yield file
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
-        raise damaged(error) from error
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+            raise damaged(error) from error

@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -99,6 +100,8 @@ def open_by_default(data: Any) -> tuple[Source | DenseSource, str, tuple[str, ..
 def _opened(data: Any) -> Source | str:
     """Images with classes, or what images come with instead: "objects" or "pixels"."""
     kind = recognized(data) if isinstance(data, str) else ""
+    if kind and Path(data).is_file() and Path(data).suffix.lower() != ".json":
+        return kind  # a table of boxes, whose rows are no images
     try:
         source = open_source(data)
     except UserError:

@@ -51,7 +51,9 @@ def change_length(path: Path, epochs: int | None = None) -> None:
     if wanted is None:
         return
     facts = run.read("run.json")
-    if not is_leader(resolve(facts["recipe"], facts["settings"]).section("engine")):
+    with of_a_file(run.path):
+        engine = resolve(facts["recipe"], facts["settings"]).section("engine")
+    if not is_leader(engine):
         asked_length(run, wanted)  # what the first refuses, the others do
         while not _has_length(run, wanted):
             time.sleep(POLL_SECONDS)
