@@ -118,7 +118,7 @@ def test_equal_evaluations_stand_in_one_column() -> None:
         ("last", "validation", found),
     ]
     heads = [column.name for column in summary([Evaluated(*each) for each in pairs]).columns]
-    assert heads == ["", "test, best = last weights", "validation, best weights", "validation, last weights"]
+    assert heads == ["", "test", "validation, best weights", "validation, last weights"]
 
 
 def test_top_k_of_all_classes_is_left_out() -> None:

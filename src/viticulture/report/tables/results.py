@@ -67,7 +67,9 @@ def summary(evaluated: Sequence[Evaluated]) -> Sheet:
             ],
             ["  near-copies", *("0" if each is None else f"{each.copies:,}" for each in rest)],
         ]
-    columns = [Column(""), *(Column(f"{each.split}, {each.weights} weights", "decimal") for each in evaluated)]
+    splits = [each.split for each in evaluated]
+    heads = [s if splits.count(s) == 1 else f"{s}, {e.weights} weights" for s, e in zip(splits, evaluated, strict=True)]
+    columns = [Column(""), *(Column(head, "decimal") for head in heads)]
     return Sheet("Evaluation", columns, rows)
 
 
