@@ -138,7 +138,7 @@ def _fitted(key: str, kind: Any, value: Any, default: Any) -> Any:
 
 
 def _called(kind: Any) -> list[str]:
-    """What an annotation takes, in words; of a choice each word."""
+    """Describe the values that an annotation takes; of a choice each word."""
     shape, inner = get_origin(kind) or kind, get_args(kind)
     if shape is Literal:
         return [str(word) for word in inner]
@@ -258,7 +258,7 @@ def rebuilt(kind: Any, content: Any, place: str = "") -> Any:
     else:
         fits = not (is_dataclass(shape) or shape in (tuple, list, Sequence, dict, Mapping, NoneType))
     if not fits or (isinstance(content, float) and not math.isfinite(content)) or _is_beyond(content):
-        raise ValueError(f"{place or 'it'} cannot be {shortened(repr(content))}")
+        raise ValueError(f"{place or 'it'} cannot be {received(content)}")
     return content
 
 
