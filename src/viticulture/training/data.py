@@ -98,7 +98,7 @@ def open_by_default(data: Any) -> tuple[Source | DenseSource, str, tuple[str, ..
 
 
 def _opened(data: Any) -> Source | str:
-    """Images with classes, or what images come with instead: "objects" or "pixels"."""
+    """Images with classes, or the kind of annotation that they have instead: "objects" or "pixels"."""
     kind = recognized(data) if isinstance(data, str) else ""
     if kind and Path(data).is_file() and Path(data).suffix.lower() != ".json":
         return kind  # a table of boxes, whose rows are no images
