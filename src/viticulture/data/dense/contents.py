@@ -68,7 +68,7 @@ def remarks(
     if not any(shown["train"]):
         crowds = isinstance(train, Boxed) and any(len(objects) for objects in train.objects)
         crowded = " but crowds and difficult ones" if crowds else ""
-        raise UserError(f"there is no {what} in any training image{crowded}; nothing could be learnt")
+        raise UserError(f"there is no {what} in any training image{crowded}; there is nothing to train on")
     if isinstance(train, Masked) and (why := one_class(classes, shown["train"])):
         raise UserError(why)
     notes = alike(classes)
