@@ -157,7 +157,7 @@ def _lock(folder: Path) -> Path:
 
 
 def _abandoned(folder: Path) -> bool:
-    """Whether no process is making this folder. Raises: UserError on a file system without locks."""
+    """Return whether no process is making this folder. Raises: UserError on a file system without locks."""
     cure = f"see that nothing trains, and remove {folder} by hand"
     try:
         with file_lock(_lock(folder), wait=False, cure=cure):

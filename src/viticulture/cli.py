@@ -79,7 +79,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _status(result: Any) -> int:
-    """Whether trainings of a study failed."""
+    """Return whether trainings of a study failed."""
     return int(bool(getattr(result, "failed", 0)))
 
 
@@ -104,7 +104,7 @@ def _unprinted(error: OSError, result: Any) -> int:
     if (place := result if isinstance(result, Path) else getattr(result, "path", None)) is not None:
         tell(f"warning: standard output takes no more ({error.strerror}); the results are in {place}")
         return _status(result)
-    if error.errno == errno.EBADF:  # closed by whoever called, who wants to see nothing
+    if error.errno == errno.EBADF:  # closed by the caller, who wants no output
         return 2
     return _refused(f"cannot write to standard output: {error.strerror or error}; send it to another place")
 
@@ -222,7 +222,7 @@ def _check(command: Command) -> None:
 
 
 def _completion(words: list[str]) -> _Text:
-    """What a shell needs to complete commands."""
+    """Return the script by which a shell completes commands."""
     if len(words) != 1 or words[0] in HELP:
         ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
         raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-"""What file systems without locks answer: NFS, Lustre, FUSE and others, by how they are mounted."""
+"""Errors of file systems without locks: NFS, Lustre, FUSE and others, by how they are mounted."""
 ABANDONED = 3600.0
 """Seconds after which a half-written file has no writer: one that is whole is renamed at once."""
 MOST_TEXT = 2**28
@@ -38,7 +38,7 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-"""What Excel's and Windows' editors put before a text -> its encoding; else it is UTF-8."""
+"""Byte-order mark of Excel's and Windows' editors -> encoding of the text; without one it is UTF-8."""
 
 LONG_NAME = 96
 """Bytes of a file's name beyond which some file system (143) takes no more than `unfinished` adds."""
@@ -55,7 +55,7 @@ _SYSTEMS = frozenset(
 
 
 def is_left_behind(path: str) -> bool:
-    """Whether a file or folder is hidden or left behind by a system, or lies in a folder that is.
+    """Return whether a file or folder is hidden or left behind by a system, or lies in a folder that is.
 
     Args:
         path: relative to the folder that the user named, with slashes.
@@ -120,7 +120,7 @@ def _machine() -> str:
 
 
 def _is_dead(part: Path) -> bool:
-    """Whether a process of this machine that is no more left a file unfinished; of other machines it is not known."""
+    """Return whether a process of this machine that has ended left a file unfinished; of other machines: False."""
     match = _UNFINISHED.fullmatch(part.name)
     if match is None or match["machine"] != _machine():
         return False
@@ -143,7 +143,7 @@ def sweep(folder: Path, idle: float = ABANDONED) -> None:
 
     Args:
         folder: that holds it.
-        idle: seconds since it was last written to, on another machine; 0 where nobody else may write.
+        idle: seconds since it was last written to, on another machine; 0 where no other process may write.
     """
     for part in folder.rglob(".*.part"):
         with suppress(OSError):  # another process sweeps, too

@@ -7,7 +7,7 @@
 Reading a name of code runs that code, as `import my_module` does. Python looks for it where it always does:
 in installed packages and PYTHONPATH, and the command adds the current folder, behind them. Nothing is looked for beside
 a recipe or in a run's folder, and weights never lead to an import. A name that stands in the files of a run, a study or
-a budget, which anyone may have written, is imported only where the user has named that code (`only_known`).
+a budget, whose author may be unknown, is imported only where the user has named that code (`only_known`).
 """
 
 import importlib
@@ -94,7 +94,7 @@ def class_of(kind: str, name: Any, shipped: Mapping[str, str], base: type, given
 
 
 def imported(kind: str, path: str) -> Any:
-    """What a dotted path names. Raises: UserError if the module is not there or broken, or lacks the name, or as
+    """Import what a dotted path names. Raises: UserError if the module is not there or broken, or lacks the name, or as
     `check_known`."""
     module_name, _, name = path.rpartition(".")
     if not module_name or not all(part.isidentifier() for part in path.split(".")):

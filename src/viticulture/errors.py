@@ -11,7 +11,7 @@ class UserError(ValueError):
 
 
 HELPER_LOST = "a process that reads images was killed, most likely for want of memory; free some"
-"""What happened to a worker, and what to do."""
+"""Why a worker is gone, and what to do."""
 
 
 class HelperLost(UserError):
@@ -19,12 +19,12 @@ class HelperLost(UserError):
 
 
 def is_lost_helper(error: BaseException) -> bool:
-    """Whether an error is what torch raises, wherever the program is then, once a worker was killed."""
+    """Return whether torch raised an error because a worker was killed, wherever the program is then."""
     return isinstance(error, HelperLost) or (isinstance(error, RuntimeError) and "DataLoader worker" in str(error))
 
 
 def is_single_value(error: BaseException) -> bool:
-    """Whether an error is what torch raises where a norm would take the mean of one value."""
+    """Return whether an error is what torch raises where a norm would take the mean of one value."""
     return isinstance(error, ValueError) and "Expected more than 1" in str(error)
 
 

@@ -25,20 +25,17 @@ PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     list: ("a list", (list, tuple)),
     tuple: ("a list", (list, tuple)),
 }
-"""Annotation, but for what it holds -> how a person says it, and the types that are meant."""
+"""Annotation, but for what it holds -> its name in errors, and the types that are meant."""
 QUOTES = "; a name that YAML reads as a number or as true or false stands in quotes"
 BITS = 63
 """Of the largest whole number that torch takes."""
 NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 """A number in a text: YAML reads 1e-3, and whatever stands in quotes, as one."""
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-IN_A_RECIPE = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a word",
-    dict: "a group of keys",
-    list: "a list in brackets",
+IN_A_RECIPE: dict[Any, str] = {
+    **{kind: words for kind, (words, _) in PLAIN.items()},
+    **dict.fromkeys((dict, Mapping), "a group of keys"),
+    **dict.fromkeys((list, tuple, Sequence), "a list in brackets"),
     NoneType: "null",
 }
 """Annotation, but for its members -> what an error about a recipe calls it."""
@@ -138,14 +135,13 @@ def _fitted(key: str, kind: Any, value: Any, default: Any) -> Any:
 
 
 def _called(kind: Any) -> list[str]:
-    """What an annotation takes, in words; of a choice each word."""
+    """Describe the values that an annotation takes; of a choice each word."""
     shape, inner = get_origin(kind) or kind, get_args(kind)
     if shape is Literal:
         return [str(word) for word in inner]
     if shape is tuple and Ellipsis not in inner:
         return [f"a list of {len(inner)} elements"]
-    alike = {tuple: list, Sequence: list, Mapping: dict}
-    return [IN_A_RECIPE.get(alike.get(shape, shape), "keywords" if is_dataclass(kind) else str(kind))]
+    return [IN_A_RECIPE.get(shape, "keywords" if is_dataclass(kind) else str(kind))]
 
 
 def _fit(kind: Any, value: Any) -> Any:
@@ -258,7 +254,7 @@ def rebuilt(kind: Any, content: Any, place: str = "") -> Any:
     else:
         fits = not (is_dataclass(shape) or shape in (tuple, list, Sequence, dict, Mapping, NoneType))
     if not fits or (isinstance(content, float) and not math.isfinite(content)) or _is_beyond(content):
-        raise ValueError(f"{place or 'it'} cannot be {shortened(repr(content))}")
+        raise ValueError(f"{place or 'it'} cannot be {received(content)}")
     return content
 
 

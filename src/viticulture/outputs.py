@@ -17,16 +17,15 @@ from .text import tell
 FORMULA = ("=", "+", "-", "@")  # how text begins that a spreadsheet would compute
 
 MARKS = ("run.json", "budget.json", "study.json", "model.safetensors")
-"""What makes a folder that of a run, of one within a budget, of a study, or of weights."""
+"""Files by which a folder is that of a run, of one within a budget, of a study, or of weights."""
 KEPT = {
     *MARKS,
     *("recipe.yaml", "split.json", "metrics.csv", "evaluation.json", "multilabel.json"),
     *("dense.json", "found.json", "references.json", "explain.json", "robustness.json"),
     *("robustness.csv", "localization.json", "agreement.json", "probe.json", "report.html"),
-    *("config.json", "study.yaml", "splits.json", "contents.json", "table.csv"),
-    *("summary.csv",),
+    *("config.json", "study.yaml", "splits.json", "contents.json", "table.csv", "summary.csv"),
 }
-"""What these folders hold, in formats that a user may name."""
+"""Files of these folders, in formats that a user may name."""
 
 
 def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:

@@ -514,6 +514,18 @@ def test_a_cache_that_is_removed_while_it_is_made_is_made_again(what: str) -> No
     assert not called
 
 
+def test_near_copies_whose_index_is_removed_before_it_is_read_end_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails for a traceback where a cleaner comes between the making and the reading."""
+
+    def publish(folder: Path, *rest: Any) -> Path:
+        shutil.rmtree(made := cache.publish(folder, *rest))
+        return made
+
+    monkeypatch.setattr(store, "publish", publish)
+    with pytest.raises(UserError, match="was removed while it was in use; run the command again"):
+        store.find_near_copies(in_memory(noise(4, 4, 4)))
+
+
 @pytest.mark.parametrize("name", ["pixels.npy", "sizes.npy", "digests.npy", "store.json", cache.SEAL])
 def test_one_flipped_bit_has_a_store_made_again(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In the middle of any file, or its end cut off, or the file gone. Fails if other pixels, sizes or reasons are used

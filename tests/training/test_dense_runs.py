@@ -299,7 +299,7 @@ def test_other_data_that_do_not_fit_are_told(
     assert [each.objects for each in result.boxes.per_class] == [len(disks), 0]
     assert result.boxes.per_class[1].ap is None
     assert result.boxes.ap == result.boxes.per_class[0].ap
-    assert "none of its 2 images shows square, which this network learnt" in capsys.readouterr().err
+    assert "none of its 2 images shows square, which this network was trained on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,7 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
     from ..data.store import find_near_copies
-    from ..disk import write_whole
-    from ..outputs import check_out, csv_text
+    from ..outputs import check_out, csv_text, write_out
     from ..training.data import ANNOTATED
     from ..training.progress import showing
     from ..training.recipe import read
@@ -53,7 +52,7 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
             inspection = inspect_source(source, progress=progress)
             pairs = inspection.pairs
     if out:
-        write_whole(Path(out), csv_text([CopyPair._fields, *pairs]))
+        write_out(out, csv_text([CopyPair._fields, *pairs]))
     return inspection
 
 

@@ -44,7 +44,7 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
         name = f"[{host}]" if ":" in host else host
         print(f"http://{name}:{taken.getsockname()[1]} answers until Ctrl-C", file=STDERR, flush=True)
         if not local:
-            print(f"note: whoever reaches {host} may ask, and nothing is encrypted", file=STDERR, flush=True)
+            print(f"note: all who reach {host} can send images, and nothing is encrypted", file=STDERR, flush=True)
         answer_until_stopped(app, taken)
 
 

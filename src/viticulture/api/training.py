@@ -192,8 +192,8 @@ def resume(
 
 @contextmanager
 def _alone(progress: bool) -> Iterator[None]:
-    """The block in which a program trains: with a word about it or without, and with random numbers of its own. Raises:
-    UserError if another thread trains."""
+    """Train in the block, with or without progress output, on separate random numbers. Raises: UserError if another
+    thread trains."""
     from ..training.state import own_random_state
 
     with silence(not progress), own_random_state():

@@ -93,7 +93,7 @@ class Measurements:
     def fastest(self, recipe: Recipe, dataset: Dataset | None = None) -> tuple[Recipe, Pace]:
         """The recipe in the precision that trains faster here, where it leaves that open, and its pace.
 
-        Where mixed precision computes wrong gradients it is float32, which a remark says.
+        Where mixed precision computes wrong gradients it is float32, which a warning says.
 
         Args:
             recipe: of any stage.

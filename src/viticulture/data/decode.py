@@ -132,7 +132,7 @@ def decode(
         if (read := _reader(file, pixel_format)) is not None:
             pixel_format.check(_SHAPE_BY_HEADER[read](file))  # before what is of no use fills the memory
             return _numbers(read(file), pixel_format)
-        return _in_spite_of_extras(file, lambda plain: _picture(_open(plain, name), shrink, pixel_format))
+        return _without_extras(file, name, lambda image: _picture(image, shrink, pixel_format))
 
 
 @contextmanager
@@ -255,7 +255,7 @@ def image_size(file: BinaryIO | Decoded, name: str) -> tuple[int, int]:
         if not isinstance(file, Image.Image) and (read := _reader(file, AS_THEY_ARE)) is not None:
             height, width = _SHAPE_BY_HEADER[read](file)[:2]
             return height, width
-        opened = file if isinstance(file, Image.Image) else _in_spite_of_extras(file, lambda f: _open(f, name))
+        opened = file if isinstance(file, Image.Image) else _without_extras(file, name, lambda opened: opened)
         width, height = opened.size
         # TIFF's sizes come upright from Pillow already.
         sideways = opened.format != "TIFF" and exif_orientation(opened) in SIDEWAYS
@@ -268,17 +268,17 @@ def load_picture(file: BinaryIO, name: str) -> Image.Image:
     Raises: Unreadable.
     """
     with _naming(name):
-        return _in_spite_of_extras(file, lambda plain: loaded(_open(plain, name)))
+        return _without_extras(file, name, loaded)
 
 
-def _in_spite_of_extras(file: BinaryIO, read: Callable[[BinaryIO], _T]) -> _T:
-    """What is read of a file; of a PNG without its profile and texts where it cannot be read with them."""
+def _without_extras(file: BinaryIO, name: str, read: Callable[[Image.Image], _T]) -> _T:
+    """Return what is read of a file; leave out a PNG's profile and texts where it cannot be read with them."""
     try:
-        return read(file)
+        return read(_open(file, name))
     except Exception:
         if (plain := without_extras(file)) is None:
             raise
-        return read(plain)
+        return read(_open(plain, name))
 
 
 def _open(file: BinaryIO, name: str) -> Image.Image:
@@ -327,11 +327,7 @@ def orientation_of(file: BinaryIO, name: str, pixel_format: PixelFormat) -> int:
     Raises: Unreadable.
     """
     with _naming(name):
-        return (
-            1
-            if _reader(file, pixel_format) is not None
-            else _in_spite_of_extras(file, lambda plain: exif_orientation(_open(plain, name)))
-        )
+        return 1 if _reader(file, pixel_format) is not None else _without_extras(file, name, exif_orientation)
 
 
 def _rgb(image: Image.Image) -> Image.Image:

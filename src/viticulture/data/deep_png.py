@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Pillow does not do for PNGs.
+"""PNGs that Pillow reads in part, or not at all.
 
 Colors of 16 bits it loads with the upper 8: what it drops stays with the picture. A profile or text of over 1 MB, or a
 wrong checksum of these, stops it: such chunks do not change pixels, and are left out.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a data set holds, before anything is trained on it; of the images only their near-copies are remembered."""
+"""Contents of a data set, before anything is trained on it; of the images only their near-copies are remembered."""
 
 import dataclasses
 from collections import Counter
@@ -48,7 +48,7 @@ class CopyPair(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """What is found in an image, and its digest."""
+    """Properties of an image, and its digest."""
 
     height: int
     width: int

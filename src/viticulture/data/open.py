@@ -124,7 +124,7 @@ def start_of(data: str) -> Path:
 
 
 def _is_pattern(data: str) -> bool:
-    """Whether a word stands for several shards; a file or folder of that very name is one."""
+    """Return whether a word stands for several shards; a file or folder of that very name is one."""
     return ".tar" in data and bool(_PATTERN.search(data)) and not os.path.exists(os.path.expanduser(data))  # noqa: PTH110, PTH111
 
 

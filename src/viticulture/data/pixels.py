@@ -46,7 +46,7 @@ def as_pixels(image: Any) -> Decoded:
 
 
 def channels_stand_last(images: Tensor) -> bool:
-    """Whether tensors are [..., H, W, C] and not [..., C, H, W]: three or one stand last alone."""
+    """Return whether tensors are [..., H, W, C] and not [..., C, H, W]: three or one stand last alone."""
     return images.ndim >= 3 and images.shape[-1] in (1, 3) and images.shape[-3] not in (1, 3)
 
 

@@ -169,9 +169,11 @@ def find_near_copies(source: Source, progress: Progress | None = None) -> NearCo
         np.savez(folder / "copies.npz", **vars(found))
         _describe(folder, unreadable)
 
-    folder = publish(cache_folder() / "indexes" / _key(source, rows, "near-copies 1"), make, partial(_cured, source))
-    with np.load(folder / "copies.npz", allow_pickle=False) as file:
-        return NearCopies(file["same"], file["pairs"], int(file["crowded"]))
+    index = cache_folder() / "indexes" / _key(source, rows, "near-copies 1")
+    with refusals(index):
+        publish(index, make, partial(_cured, source), ["copies.npz", "store.json"])
+        with np.load(index / "copies.npz", allow_pickle=False) as file:
+            return NearCopies(file["same"], file["pairs"], int(file["crowded"]))
 
 
 def _reduced(source: Source, i: int) -> tuple[bytes, NDArray[np.uint8] | None] | str:

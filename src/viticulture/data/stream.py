@@ -96,7 +96,7 @@ class _Pickled:
 
 
 class _Steps(Dataset[T | UserError | _Pickled]):
-    """What a worker computes for a key, or why a person must help: torch would rebuild that error without its kind.
+    """A worker's value for a key, or a UserError, which torch would rebuild without its kind.
 
     Tensors are put into shared memory here. Left to the DataLoader, that would fail in a thread of the worker, of which
     the process that waits for it never hears.

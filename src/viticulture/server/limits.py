@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is refused before an image is looked at: too large or too slow a request, and one that another website sent."""
+"""Requests that are refused before an image is read: too large, too slow, or sent by another website."""
 
 import asyncio
 import time

@@ -148,7 +148,7 @@ def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Au
 
 
 def has_single_image_norms(method: Method, recipe: Recipe, size: int) -> bool:
-    """Whether norms that take means over images see a single one at once, in batches of so many over all processes."""
+    """Return whether norms over images see a single one at once, in batches of `size` images over all processes."""
     engine: Engine = recipe.section("engine")
     processes = engine.devices * engine.nodes
     single = size == recipe.section("train").accumulate * processes

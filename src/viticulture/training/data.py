@@ -86,7 +86,7 @@ def open_labeled(data: Any) -> Source:
 def open_by_default(data: Any) -> tuple[Source | DenseSource, str, tuple[str, ...]]:
     """Data for which no recipe is named.
 
-    Returns: it, the shipped recipe for such data, and a remark where that does not learn one class an image.
+    Returns: it, the shipped recipe for such data, and a warning where that is not one of a class per image.
     """
     source = _opened(data)
     if isinstance(source, Source):
@@ -98,7 +98,7 @@ def open_by_default(data: Any) -> tuple[Source | DenseSource, str, tuple[str, ..
 
 
 def _opened(data: Any) -> Source | str:
-    """Images with classes, or what images come with instead: "objects" or "pixels"."""
+    """Images with classes, or the kind of annotation that they have instead: "objects" or "pixels"."""
     kind = recognized(data) if isinstance(data, str) else ""
     if kind and Path(data).is_file() and Path(data).suffix.lower() != ".json":
         return kind  # a table of boxes, whose rows are no images
@@ -166,7 +166,7 @@ def default_recipe(source: Source) -> str:
 
 
 def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Recipe:
-    """Return a default recipe with a user's keys. Its own student's patch size gives way, which a remark says, where
+    """Return a default recipe with a user's keys. Its own student's patch size gives way, which a warning says, where
     they name a student that cannot be built with it."""
     recipe = resolve(name, read(name), overrides)
     given, student, images = overrides or {}, recipe.section("student"), recipe.section("images")

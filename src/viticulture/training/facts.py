@@ -9,7 +9,7 @@ from ..errors import UserError
 from ..keywords import rebuilt
 
 CURE = "; bring back a copy, or train anew"
-"""What can be done about a damaged file of a run."""
+"""Advice about a damaged file of a run."""
 
 FACTS: dict[str, Any] = {  # what run.json holds from the first on, and with a question mark what it may hold
     "recipe": str,

@@ -76,7 +76,7 @@ def reads_padding_alone(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> bool:
-    """Whether a tap of a convolution's kernel never reads a pixel, in any dimension; arguments as `torch.conv2d`'s."""
+    """Return whether a tap of a kernel reads no pixel in some dimension; arguments as `torch.conv2d`'s."""
     if padding == "valid":
         return False
     kernel = weight.shape[2:]
@@ -104,8 +104,8 @@ def pads_or_skips(
     *rest: Any,
     **others: Any,
 ) -> bool:
-    """Whether a transposed convolution may have a tap that writes into what padding cuts off, or an output that no tap
-    writes, at which bfloat16 leaves out the bias; arguments as `torch.conv_transpose2d`'s."""
+    """Return whether a transposed convolution may have a tap that writes into what padding cuts off, or an output that
+    no tap writes, at which bfloat16 leaves out the bias; arguments as `torch.conv_transpose2d`'s."""
     kernel = weight.shape[2:]
     skips = any(taps < step for taps, step in zip(kernel, _each(stride, kernel), strict=True))
     return skips or any(_each(padding, kernel))
@@ -132,7 +132,7 @@ class Comparison:
 
     @property
     def fault(self) -> str:
-        """What is wrong with them; "" for nothing."""
+        """The difference in words; "" where there is none that matters."""
         if self.unstable:
             return f"the gradient of {self.unstable[0]} is not finite, or depends on what was in memory"
         return f"gradients are {self.distance:.0%} away from those in float32" if self.distance > FAR else ""

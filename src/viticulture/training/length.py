@@ -50,10 +50,7 @@ def change_length(path: Path, epochs: int | None = None) -> None:
     wanted = half_set if epochs is None else epochs
     if wanted is None:
         return
-    facts = run.read("run.json")
-    with of_a_file(run.path):
-        engine = resolve(facts["recipe"], facts["settings"]).section("engine")
-    if not is_leader(engine):
+    if not is_leader(_recipe(run).section("engine")):
         asked_length(run, wanted)  # what the first refuses, the others do
         while not _has_length(run, wanted):
             time.sleep(POLL_SECONDS)
@@ -69,6 +66,13 @@ def change_length(path: Path, epochs: int | None = None) -> None:
             run.unlock()
 
 
+def _recipe(run: RunDir) -> Recipe:
+    """Return the recipe in run.json. Raises: UserError if it names code that the user has not."""
+    facts = run.read("run.json")
+    with of_a_file(run.path):
+        return resolve(facts["recipe"], facts["settings"])
+
+
 def _has_length(run: RunDir, epochs: int) -> bool:
     """Whether a run's files are of so many epochs, and nothing is left half done: run.json is the last to say so."""
     facts = run.read("run.json")
@@ -81,9 +85,7 @@ def asked_length(run: RunDir, epochs: int) -> str:
     Raises: UserError if more epochs have begun, its recipe cannot have so few, or the run is finished or without a
         checkpoint.
     """
-    facts = run.read("run.json")
-    with of_a_file(run.path):
-        recipe = resolve(facts["recipe"], facts["settings"])
+    facts, recipe = run.read("run.json"), _recipe(run)
     own = recipe.section("train").epochs
     if epochs == own:
         return ""
@@ -109,9 +111,7 @@ def set_length(run: RunDir, epochs: int, remark: str = "") -> None:
 
     Raises: UserError for a checkpoint that is not the run's.
     """
-    facts = run.read("run.json")
-    with of_a_file(run.path):
-        recipe = resolve(facts["recipe"], facts["settings"])
+    facts, recipe = run.read("run.json"), _recipe(run)
     own = recipe.section("train").epochs
     if own == epochs:
         return

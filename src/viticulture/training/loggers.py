@@ -89,11 +89,9 @@ def loggers(run: RunDir, recipe: Recipe) -> list[Logger]:
         MetricsFile(run.metrics),
         TensorBoardLogger(run.path, name="tensorboard", version=""),
     ]
-    which = recipe.section("engine").logger
-    return [
-        *always,
-        *([_service(which, run, recipe)] if which in NEEDS and is_leader(recipe.section("engine")) else []),
-    ]
+    engine = recipe.section("engine")
+    has_service = engine.logger in NEEDS and is_leader(engine)
+    return [*always, *([_service(engine.logger, run, recipe)] if has_service else [])]
 
 
 def _service(which: str, run: RunDir, recipe: Recipe) -> Logger:

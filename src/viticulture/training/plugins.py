@@ -12,7 +12,7 @@ from timm.models import register_model
 from ..cache import cache_folder
 from ..disk import read_text, write_whole
 from ..dotted import NAMED, check_known, imported, only_known
-from ..errors import UserError, shortened
+from ..errors import UserError, received
 
 CODE = "python:"
 """How the name of data begins that a function of the user's own opens."""
@@ -63,7 +63,7 @@ def register_student(name: str) -> None:
         return
     function, short = imported("student", name), name.rpartition(".")[2]
     if not inspect.isfunction(function):
-        raise UserError(f"student {name} must be a function that timm can register, got {shortened(repr(function))}")
+        raise UserError(f"student {name} must be a function that timm can register, got {received(function)}")
     if function.__name__ != short:
         raise UserError(f"student {name} is called {function.__name__} where it is defined; name it so")
     known = timm.model_entrypoint(short) if timm.is_model(short) else None

@@ -28,7 +28,7 @@ from .settings import Engine
 
 POLL_SECONDS = 0.5
 FAREWELL = timedelta(seconds=10)  # for processes that may be gone already
-NAMED = "VITICULTURE_RUN"
+RUN_FOLDER = "VITICULTURE_RUN"
 """The variable by which a training names its folder to the processes that it starts."""
 _endings = itertools.count()  # every process counts the trainings that it sees to their end
 
@@ -40,8 +40,8 @@ LAUNCHERS = (
     ("MPI", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("MPI", "PMI_RANK", "PMI_SIZE"),
 )
-"""What starts several processes, and the variables in which it says the number of each and how many there are; the
-first that has started more than one counts, as torchrun is used within the jobs of the others."""
+"""Launchers of several processes, with the variables for the number of each and for how many there are; the first that
+has started more than one counts, as torchrun is used within the jobs of the others."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def launched() -> Launch | None:
 
 
 def _by_srun() -> bool:
-    """Whether this is one of SLURM's tasks, and not the one script, or the shell, of a job that may have several."""
+    """Return whether this is a task of SLURM's, and not the script or the shell of a job that may have several."""
     in_shell = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
     in_script = "SLURMD_NODENAME" in os.environ and "SLURM_STEP_ID" not in os.environ
     return not in_shell and not in_script
@@ -85,7 +85,7 @@ def _number(name: str) -> int | None:
 
 
 def is_leader(engine: Engine) -> bool:
-    """Whether this process writes the run: the only one of a training that asks for no more, whatever the environment
+    """Return whether this process writes the run: the only one of a training on one device, whatever the environment
     says, else the first."""
     if engine.devices * engine.nodes == 1:
         return True
@@ -101,14 +101,14 @@ def named(run: Path, engine: Engine) -> Iterator[None]:
     if engine.devices == 1 or launched() is not None or not is_leader(engine):
         yield
         return
-    before = os.environ.get(NAMED)
-    os.environ[NAMED] = str(run.absolute())
+    before = os.environ.get(RUN_FOLDER)
+    os.environ[RUN_FOLDER] = str(run.absolute())
     try:
         yield
     finally:
-        os.environ.pop(NAMED)
+        os.environ.pop(RUN_FOLDER)
         if before is not None:
-            os.environ[NAMED] = before
+            os.environ[RUN_FOLDER] = before
 
 
 def check_devices(engine: Engine) -> None:

@@ -145,8 +145,8 @@ class ProgressBar(Callback):
             self.bar = None
 
     def _facts(self, trainer: Trainer, room: int | None = None) -> str:
-        """What there is to say of a step; in so many columns, what of it fits: the loss, the time that is left,
-        accuracies on held-out images, and the rest."""
+        """Describe a step; in `room` columns, as much as fits of the loss, the time that is left, accuracies on
+        held-out images, and the rest."""
         method = trainer.lightning_module
         assert isinstance(method, Method)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]

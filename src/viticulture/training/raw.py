@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, shortened, unknown
+from ..errors import UserError, received, unknown
 
 VIEWS = ("augment", "augment2", "augment_local_crops")  # sections that say how a view of an image is made
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
@@ -37,7 +37,7 @@ def nested(raw: dict[str, Any]) -> dict[str, Any]:
         if isinstance(content, str) and section in ("student", "method"):
             content = {"name": content}  # one dial first: `student: vit_tiny`
         if not isinstance(content, dict | None):
-            raise UserError(f"recipe section {section} must hold keywords, got {shortened(repr(content))}")
+            raise UserError(f"recipe section {section} must hold keywords, got {received(content)}")
         values[section] = {
             key: {} if value is None and section in NAMED else value for key, value in (content or {}).items()
         }
@@ -80,7 +80,7 @@ def check_names(values: dict[str, Any]) -> None:
     for section in NAMED:
         for name, entry in values[section].items():
             if not isinstance(entry, dict):
-                raise UserError(f"recipe key {section}.{name} must hold keywords, got {shortened(repr(entry))}")
+                raise UserError(f"recipe key {section}.{name} must hold keywords, got {received(entry)}")
             if "." in name:
                 short = re.sub(r"\W", "_", name.rpartition(".")[2].lower())
                 raise UserError(

@@ -4,7 +4,7 @@
 Sections are the keywords of dataclasses (`student`, `data`, `images`, `optim`, `schedule`, `train`, `engine`) and of
 classes chosen by name: `method: {name: supervised, ...}`, `guides: {logits: {...}}`, `augment: {flip: {...}}`. An entry
 of guides or of an augmentation may have a name of its own and say its `class`. A name is a short one of those below, or
-the dotted path of a person's own class: training by such a recipe imports its module (see `dotted`). Types, defaults
+the dotted path of the user's own class: training by such a recipe imports its module (see `dotted`). Types, defaults
 and help come from the signatures; jsonargparse writes the help, and is never given a value.
 """
 

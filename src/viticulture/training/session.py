@@ -30,7 +30,7 @@ from .data import for_method, load_dataset, open_by_default, open_for, resolve_d
 from .leakage import check_leakage
 from .loggers import check_logger
 from .plugins import keep_known_code
-from .processes import NAMED, check_devices, is_leader, launched
+from .processes import RUN_FOLDER, check_devices, is_leader, launched
 from .recipe import Recipe, read, resolve
 from .references import check_alone, check_outlast, from_anywhere
 from .run_inputs import are_same, dataset_of, folder_of, keep_place, others, recipe_of
@@ -67,7 +67,7 @@ class Session:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes the run, of several that train it."""
+        """Return whether this process writes the run, of several that train it."""
         return is_leader(self.recipe.section("engine"))
 
 
@@ -301,9 +301,9 @@ def run_path(out: str, data: Any, leads: bool = True) -> Path:
     if out:
         return Path(out)
     if not leads:
-        if NAMED not in os.environ:
+        if RUN_FOLDER not in os.environ:
             raise UserError("several processes need one run folder: name it by --out")
-        return Path(os.environ[NAMED])
+        return Path(os.environ[RUN_FOLDER])
     return fresh(RUNS, _stem(data))
 
 

@@ -150,10 +150,10 @@ class Engine:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether a training runs on the CPU."""
+        """Return whether a training runs on the CPU."""
         return self.device == "cpu" or (self.device == "auto" and not torch.accelerator.is_available())
 
     @property
     def mixed_on_cpu(self) -> bool:
-        """Whether it runs there in mixed precision."""
+        """Return whether it runs there in mixed precision."""
         return self.on_cpu and self.precision.endswith("-mixed")

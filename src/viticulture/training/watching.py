@@ -64,7 +64,7 @@ class BestCheckpoint(Callback):
 
 
 TOLD_FROM = 10
-"""Perfect measurements in a row from which a remark is made, where half of the epochs came after the first of them."""
+"""Perfect measurements in a row from which a note is printed, where half of the epochs came after the first of them."""
 
 
 class Perfect(Callback):
@@ -87,7 +87,7 @@ class Perfect(Callback):
             trainer.should_stop = True
 
     def remark(self, images: int, trained: int, planned: int) -> str:
-        """What to know of a training after its end; empty where most of it improved on validation images.
+        """Return a note about a training after its end; empty where most of it improved on validation images.
 
         Args:
             images: of the validation split.

@@ -247,10 +247,13 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["annotations"][0].update(category_id=4), "category 4, which it does not name"),
         (lambda content: content["images"][0].update(file_name="gone.png"), "none of that name"),
         (lambda content: content["images"][0].update(height=100), "says 80x100"),
-        (lambda content: content.update(annotations=[]), "no object in any training image; nothing could be learnt"),
+        (
+            lambda content: content.update(annotations=[]),
+            "no object in any training image; there is nothing to train on",
+        ),
         (
             lambda content: [each.update(iscrowd=1) for each in content["annotations"]],
-            "no object in any training image but crowds and difficult ones; nothing could be learnt",
+            "no object in any training image but crowds and difficult ones; there is nothing to train on",
         ),
         (lambda content: content["categories"].append({"id": 9, "name": "disk"}), "class 'disk' twice"),
         (

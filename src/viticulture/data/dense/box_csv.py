@@ -18,7 +18,7 @@ COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")
 
 
 def is_box_csv(file: Path) -> bool:
-    """Whether a file's header names the columns of boxes."""
+    """Return whether a file's header names the columns of boxes."""
     return file.suffix.lower() in (".csv", ".tsv") and file.is_file() and {*COLUMNS[2:]} <= header_of(file)
 
 

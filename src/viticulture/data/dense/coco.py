@@ -132,8 +132,8 @@ def _near(file: Path, root: Path) -> str:
 
 
 def _is_listing(file: Path) -> bool:
-    """Whether a file is such a list, with boxes or without any annotation: reading all of a large one to find out would
-    take long. One that is damaged is still known by its name, so that it is reported and no split is missed."""
+    """Return whether a file is such a list, with boxes or without any annotation: to read all of a large one would take
+    long. One that is damaged is recognized by its name, so that it is reported and no split is missed."""
     try:
         with file.open("rb") as opened:
             start = opened.read(1 << 20)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What splits hold of every class, and what of it is lost at the size of a training's images.
+"""Counts of every class in each split, and which objects and classes are lost at a training's image size.
 
-A box of w x h pixels in an image of W x H, shown whole on a canvas of S x S, is
+A box of w x h pixels in an image of W x H that is resized whole to a canvas of S x S, is
 
     min(w, h) S / max(W, H)     pixels
 
@@ -67,8 +67,8 @@ def remarks(
         raise UserError(f"{left} is all that is left to train on: {why}")
     if not any(shown["train"]):
         crowds = isinstance(train, Boxed) and any(len(objects) for objects in train.objects)
-        beside = " but crowds and difficult ones" if crowds else ""
-        raise UserError(f"there is no {what} in any training image{beside}; nothing could be learnt")
+        crowded = " but crowds and difficult ones" if crowds else ""
+        raise UserError(f"there is no {what} in any training image{crowded}; there is nothing to train on")
     if isinstance(train, Masked) and (why := one_class(classes, shown["train"])):
         raise UserError(why)
     notes = alike(classes)
@@ -81,7 +81,7 @@ def remarks(
         notes += gone(classes, split, each, shown[split], image_size)
     if "train" in needed:
         notes += thin_classes(classes, needed["train"], image_size, lost["train"])
-    for split in ("val", "test"):  # what is not learnt either is told above
+    for split in ("val", "test"):  # what is not trained either is reported above
         if names := [name for name in absent.get(split, ()) if name not in absent["train"]]:
             notes.append(f"no {split} image shows {some(names, 5)}: {unshown(train)}")
     if isinstance(train, Boxed) and (bare := sum(not len(objects) for objects in train.objects)):
@@ -210,14 +210,14 @@ def gone(
 
 
 def unshown(held: Annotations) -> str:
-    """What a class comes to that no image shows: AP leaves it out, mIoU only where no pixel is said to be it."""
+    """Say how a class without examples counts: AP leaves it out, mIoU only where no pixel is predicted as it."""
     if isinstance(held, Boxed):
         return "nothing is measured of what no image shows"
     return "where a pixel is said to be such a class its IoU is 0, else it counts for nothing"
 
 
 def one_class(classes: Sequence[str], shown: Sequence[int]) -> str:
-    """Why nothing is learnt of masks that show one class alone, pixels or images of each in `shown`; "" of others."""
+    """Say why masks of a single class cannot train a network; "" for more. `shown`: pixels or images of each class."""
     only = [name for name, count in zip(classes, shown, strict=True) if count]
     if len(only) != 1:
         return ""

@@ -160,7 +160,9 @@ def prepare_dense_test(
         what = "object" if isinstance(held, Boxed) else "labeled pixel"
         raise UserError(f"{name} has no {what} in any of its {counted(len(kept), 'image')} to be judged by")
     if absent := [each for each, count in zip(classes, there.tolist(), strict=True) if not count]:
-        missing = f"none of its {counted(len(kept), 'image')} shows {some(absent, 5)}, which this network learnt"
+        missing = (
+            f"none of its {counted(len(kept), 'image')} shows {some(absent, 5)}, which this network was trained on"
+        )
         notes.append(f"{missing}: {unshown(held)}")
     return images, held, notes
 

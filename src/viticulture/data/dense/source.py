@@ -43,7 +43,7 @@ class DenseSource:
 
     @property
     def kind(self) -> str:
-        """What is annotated, "objects" or "pixels"."""
+        """Kind of the annotations, "objects" or "pixels"."""
         return "pixels" if self.objects is None else "objects"
 
 

@@ -53,6 +53,6 @@ def file_fingerprint(status: Callable[[], os.stat_result]) -> str:
     their names, or are written anew and dated back, differ as well. Times in nanoseconds."""
     try:
         facts = status()
-    except OSError:  # a dangling link; reading it will say so
+    except (OSError, ValueError):  # a dangling link, or no name of a file; reading it will say so
         return MISSING
     return f"{facts.st_size} {facts.st_mtime_ns}{HERE}{facts.st_ino} {facts.st_ctime_ns}"

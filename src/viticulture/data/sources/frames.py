@@ -12,7 +12,7 @@ from .table import OWN, cell_word, cell_words, from_table
 
 
 def is_frame(data: Any) -> bool:
-    """Whether an object is a data frame of pandas' or polars', or of a subclass."""
+    """Return whether an object is a data frame of pandas' or polars', or of a subclass."""
     modules = {base.__module__.partition(".")[0] for base in type(data).__mro__}
     return not modules.isdisjoint(("pandas", "polars")) and hasattr(data, "columns")
 

@@ -106,19 +106,12 @@ def _located(places: Places, images: Sequence[Listed], outside: bool) -> tuple[l
     """Images by the paths where they are, and their fingerprints."""
     located, fingerprints = [], []
     for image in images:
-        mark = _fingerprint(places.root / image.path) if outside or is_inside(image.path) else MISSING
+        mark = file_fingerprint((places.root / image.path).stat) if outside or is_inside(image.path) else MISSING
         if mark == MISSING and (path := places.find(image.path)):
-            image, mark = image._replace(path=path), _fingerprint(places.root / path)
+            image, mark = image._replace(path=path), file_fingerprint((places.root / path).stat)
         located.append(image)
         fingerprints.append(mark)
     return located, fingerprints
-
-
-def _fingerprint(path: Path) -> str:
-    try:
-        return file_fingerprint(path.stat)
-    except ValueError:  # half a letter in its name
-        return MISSING
 
 
 def _distinct(what: str, root: Path, images: Sequence[Listed]) -> list[int]:

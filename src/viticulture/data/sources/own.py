@@ -10,7 +10,7 @@ The source's reader is handed to worker processes, so its class must stand in a 
 import inspect
 
 from ...dotted import blamed, imported
-from ...errors import UserError, received, shortened
+from ...errors import UserError, received
 from .source import Source
 
 
@@ -25,7 +25,7 @@ def open_own(word: str) -> Source:
     path, colon, argument = word.partition(":")
     made, arguments = imported("data", path), [argument] if colon else []
     if not callable(made):
-        raise UserError(f"data {path} must be a function that gives a Source, got {shortened(repr(made))}")
+        raise UserError(f"data {path} must be a function that gives a Source, got {received(made)}")
     try:
         inspect.signature(made).bind(*arguments)
     except TypeError as error:

@@ -27,7 +27,7 @@ _FOREIGN = re.compile(r"[A-Za-z]:|(?=//)")
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path stays below its folder."""
+    """Return whether a relative path stays below its folder."""
     return not path.startswith("/") and os.path.normpath(path).partition("/")[0] != ".."
 
 
@@ -108,8 +108,8 @@ class Places:
         return f"{self.what} lists the image {shortened(named)!r}, and"
 
     def _read(self, named: str) -> tuple[bool, str]:
-        """Whether a path is a whole one of this system that leads elsewhere, and it with slashes, from the folder on
-        where it leads there."""
+        """Return whether a path is an absolute one of this system that leads elsewhere; and the path with slashes,
+        relative to the folder where it leads there."""
         text = named.strip().rpartition("?d=")[2]
         if match := _ADDRESS.match(text):
             return False, unquote(re.split("[?#]", text[match.end() :])[0])

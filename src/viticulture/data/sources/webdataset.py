@@ -68,7 +68,7 @@ def open_shards(data: str | Path, arrange: Arrange) -> Source:
 
     Args:
         data: names them.
-        arrange: tells the classes of a folder's images by their paths.
+        arrange: returns classes and splits of a folder's images by their paths.
 
     Raises: UserError if there are none, one is damaged or holds a name twice, or only some of them name their split.
     """
@@ -225,8 +225,8 @@ def _kinds(names: Sequence[str]) -> list[str]:
 
 
 def _index(path: Path) -> tuple[list[Any], list[str], list[Any] | None, list[str]]:
-    """What a tar holds: name, offset, size and label of every sample's image; names of images that are not read; name,
-    offset and size of every image, or None where any has a label beside it; names of folders.
+    """Index a tar: name, offset, size and label of every sample's image; names of images that are not read; name,
+    offset and size of every image, or None where any has a label in a file of its own; names of folders.
 
     The grouping is WebDataset's: up to the first dot. Raises: UserError for a name that stands twice.
     """

@@ -60,7 +60,7 @@ def lines_of(path: Path) -> list[tuple[int, str]]:
 
 
 def is_comment(line: str) -> bool:
-    """Whether a line is a comment: # and a space. Without the space it may be a name, such as #1.png."""
+    """Return whether a line is a comment: # and a space. Without the space it may be a name, such as #1.png."""
     return line.startswith("# ")
 
 
@@ -136,7 +136,7 @@ def _start(text: str) -> tuple[int, str]:
 
 
 def number(word: Any) -> float:
-    """A number as people and programs write it: 3, 3.0, " .5 ", 0,5. Raises: ValueError for what is none."""
+    """Return a number, however it is written: 3, 3.0, " .5 ", 0,5. Raises: ValueError for what is none."""
     text = str(word).strip()
     return float(text.replace(",", ".", 1) if "." not in text else text)
 

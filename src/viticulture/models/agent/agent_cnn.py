@@ -322,7 +322,7 @@ OFFICIAL = (
 def checkpoint_filter_fn(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """Return weights as the model names and shapes them, out of a checkpoint of the authors' or of ours.
 
-    Where a ViT stands beside the agent, the agent is taken.
+    From a checkpoint of ViT and agent, the agent is taken.
     """
     agent = {name.removeprefix("models.cnn."): x for name, x in state.items() if name.startswith("models.cnn.")}
     return by_own_names(agent or state)

@@ -13,7 +13,7 @@
     {"state_dict": {"backbone.*", "head.fc.*"}}                             mmcls, RedNet
     {"model": {"transformer.layers.*"}}, or "models.vit.*" and "models.cnn.*"   Bootstrapping ViTs
 
-FILE#KEY takes what stands under another key. What stands beside the network that is taken stays under its name.
+FILE#KEY takes the weights under another key. Tensors next to the network that is taken keep their names.
 Where a network's module has a `checkpoint_filter_fn`, as timm's have, it translates its authors' names.
 """
 

@@ -195,7 +195,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> State:
-    """Return what `read_checkpoint` reads, without its remarks."""
+    """Return the tensors that `read_checkpoint` reads."""
     return read_checkpoint(path)[0]
 
 
@@ -246,8 +246,8 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
 
 
 def _is_plain(value: Tensor) -> bool:
-    """Whether a tensor has a number of its own in memory for every place: sparse, quantized and expanded ones have not,
-    and a few bytes of them may stand for any size."""
+    """Return whether a tensor holds a number in memory for every element; sparse, quantized and expanded ones do not,
+    whose few bytes may stand for any size."""
     if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
         return False
     return value.numel() * value.element_size() <= value.untyped_storage().nbytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network that a file describes, built only where it fits the weights beside it."""
+"""A network that a file describes, built only where it fits the weights in its folder."""
 
 import warnings
 from collections.abc import Callable, Iterator

@@ -55,8 +55,7 @@ class Column:
     """A heading and how the values below it are written.
 
     `text` is cut where space is short, `prose` is wrapped, a `sentence` in a pipe as well, a `name` stays whole, to be
-    copied; `percent` takes shares
-    in [0, 1]; `signed` has its sign and one decimal, `significant` three digits.
+    copied; `percent` takes shares in [0, 1]; `signed` has its sign and one decimal, `significant` three digits.
     """
 
     name: str

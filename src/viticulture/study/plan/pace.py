@@ -37,7 +37,7 @@ BARE = {
     **{"train.watch": "none", "train.best_by": None, "train.stop_when_perfect": None},
     **{"engine.replay_gb": None, "engine.logger": "none"},
 }
-"""What is no part of a step: validation, which is measured by itself, and what needs it; answers that may be known
+"""Keys of what is no part of a step: validation, measured separately, and what needs it; answers that may be known
 already; and a service that would keep the trial as a run."""
 
 

@@ -130,7 +130,7 @@ class Plan:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Plan":
-        """What `to_dict` gave. Raises: UserError for anything else."""
+        """Return the plan that `to_dict` wrote. Raises: UserError for anything else."""
         try:
             epochs = rebuilt(list[tuple[str, str, int]], content["epochs"], "epochs")
             paces = rebuilt(list[tuple[str, str, Pace]], content["paces"], "paces")
