@@ -87,6 +87,16 @@ def test_a_network_of_the_hub_is_built_where_it_fits_its_weights(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes
 
 
+@pytest.mark.parametrize("network", [None, "no_such", "a:b", ["vit_nano"], {"class_path": "a.B"}])
+def test_an_architecture_that_is_none_is_a_line(network: Any, run: RunDir, tmp_path: Path) -> None:
+    """Our own name of the student, by which the weights are loaded, stands beside it. Catches: a traceback of timm."""
+    other = RunDir(shutil.copytree(run.path, tmp_path / "run"))
+    path = other.weights("last") / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "architecture": network}))
+    with pytest.raises(UserError, match=r"run is damaged: no network of timm is the architecture .* of config.json$"):
+        contents(other, NAME)
+
+
 def test_a_run_that_was_sent_is_used_by_its_name(
     run: RunDir, online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
