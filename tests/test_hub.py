@@ -62,18 +62,39 @@ def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]
         yield served
 
 
-def test_a_network_of_the_hub_is_built_where_it_fits_its_weights(online: FakeHub, tmp_path: Path) -> None:
-    """A config.json of a few words, beside the weights of a small network. Fails if gigabytes are taken before timm
-    compares shapes."""
+@pytest.mark.parametrize(
+    ("described", "why"),
+    [
+        ({"model_args": {"embed_dim": 16_384}}, "RuntimeError: Error"),
+        ({"model_args": {"depth": 10**8}}, "ValueError: config.json describes a network by 100000000"),
+        ({"architecture": "resnet18", "model_args": {"layers": [2, 2, 10**8, 2]}}, "ValueError: config.json describes"),
+        ({"model_args": {"depth": 10**6}}, "UserError: option depth of a student must be at most 1000"),
+    ],
+)
+def test_a_network_of_the_hub_is_built_where_it_fits_its_weights(
+    described: dict[str, Any], why: str, online: FakeHub, tmp_path: Path
+) -> None:
+    """A config.json of a few words, beside the weights of a small network. Catches: gigabytes that are taken before
+    timm compares shapes, hours that blocks are counted in."""
     folder = untrained(tmp_path / "run", CLASSES).weights("last")
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    config["model_args"] |= {"embed_dim": 16_384}
     weights = (folder / "model.safetensors").read_bytes()
+    config |= {**described, "model_args": {**config["model_args"], **described["model_args"]}}
     online.repositories["stranger/vines"] = {"config.json": json.dumps(config).encode(), "model.safetensors": weights}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(UserError, match=r"could not be fetched \(RuntimeError: Error"):
+    with pytest.raises(UserError, match=rf"could not be fetched \({why}"):
         fetch("hf-hub:stranger/vines")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes
+
+
+@pytest.mark.parametrize("network", [None, "no_such", "a:b", ["vit_nano"], {"class_path": "a.B"}])
+def test_an_architecture_that_is_none_is_a_line(network: Any, run: RunDir, tmp_path: Path) -> None:
+    """Our own name of the student, by which the weights are loaded, stands beside it. Catches: a traceback of timm."""
+    other = RunDir(shutil.copytree(run.path, tmp_path / "run"))
+    path = other.weights("last") / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "architecture": network}))
+    with pytest.raises(UserError, match=r"run is damaged: no network of timm is the architecture .* of config.json$"):
+        contents(other, NAME)
 
 
 def test_a_run_that_was_sent_is_used_by_its_name(

@@ -22,6 +22,7 @@ from viticulture.budget.plan import Plan, Stage, read_plan
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
+from viticulture.hub.push import contents
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.tables.stages import plan_sheet
 from viticulture.study.folder import StudyDir
@@ -261,6 +262,8 @@ def test_no_recipe_of_a_run_leads_to_an_import(measured: Path, tmp_path: Path) -
             (run / "run.json").write_text(json.dumps({**facts, "settings": told}))
             quietly(lambda: api.predict(str(run), [str(image)]))
             quietly(lambda: api.resume(str(run), progress=False))
+            quietly(lambda: api.probe(str(run)))
+            quietly(lambda: contents(RunDir(run), "somebody/vines"))
             assert CANARY not in sys.modules, (key, value)
     (run / "run.json").write_text(json.dumps(facts))
     for tag in (f"!!python/name:{CANARY}.Thing ''", f"!!python/object/new:{CANARY}.Thing {{}}"):
@@ -283,6 +286,7 @@ def test_no_other_file_of_a_run_leads_to_an_import(file: str, measured: Path, tm
             path.write_text(json.dumps(changed(content, place, value)))
             quietly(lambda: api.predict(str(run), [str(image)]))
             quietly(lambda: api.evaluate(str(run)))
+            quietly(lambda: contents(RunDir(run), "somebody/vines"))
             assert CANARY not in sys.modules, (place, value)
 
 

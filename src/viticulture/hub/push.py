@@ -17,7 +17,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..errors import UserError
+import timm
+
+from ..errors import UserError, received
 from ..evaluation.dense.results import RESULTS as DENSE_RESULTS
 from ..evaluation.dense.results import DenseEvaluations, read_dense
 from ..evaluation.multilabel.results import RESULTS as LABEL_RESULTS
@@ -83,8 +85,13 @@ def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, An
 
 def _student(run: RunDir, config: dict[str, Any], task: Task) -> Student:
     recipe = recipe_of(run)
+    network = config.get("architecture")
+    if not (isinstance(network, str) and timm.is_model(network)):
+        raise UserError(
+            f"{run.path} is damaged: no network of timm is the architecture {received(network)} of {FILES[1]}"
+        )
     spans, code = recipe.section("images").pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
-    return Student(config["architecture"], task.classes, task.several, task.channels, spans, views_in(config), code)
+    return Student(network, task.classes, task.several, task.channels, spans, views_in(config), code)
 
 
 def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:

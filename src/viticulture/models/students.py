@@ -127,7 +127,7 @@ def create_student(
             f"options of a student must leave {key} alone, got {options[key]!r}; the data or the recipe decides it"
         )
     for key, value in options.items():
-        _check_option(key, value)
+        check_option(key, value)
     arguments = {**options, "num_classes": len(task.classes), "img_size": task.image_size}
     if task.channels != 3:  # timm's default
         arguments["in_chans"] = task.channels
@@ -170,8 +170,8 @@ def blueprint(student: nn.Module) -> Blueprint:
     return made_by
 
 
-def _check_option(key: str, value: Any) -> None:
-    """Numbers that a network takes without a word, and then cannot learn with or never ends to build."""
+def check_option(key: str, value: Any) -> None:
+    """Raises: UserError for a number that a network takes, and then cannot train with or takes hours to build."""
     if key.endswith("_rate") and value is not None and not (isinstance(value, int | float) and 0 <= value < 1):
         raise UserError(f"option {key} of a student must lie in [0, 1), got {value!r}")
     depths = value if isinstance(value, list | tuple) else [value]

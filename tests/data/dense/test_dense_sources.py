@@ -1127,6 +1127,16 @@ def test_a_mask_is_decoded_as_an_image_is(tmp_path: Path, monkeypatch: pytest.Mo
         read_mask(path, values, (9, 7))
 
 
+@pytest.mark.parametrize("name", ["x.json", "a/x.json", "annotations/instances_val.json", "classes.json"])
+def test_a_pipe_named_as_a_list_is_passed_over(name: str, tmp_path: Path) -> None:
+    """Fails (by never ending) if a pipe without a writer is opened to see whether it lists boxes."""
+    (tmp_path / "a").mkdir()
+    picture(0)[0].save(tmp_path / "a" / "1.png")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    assert recognized(tmp_path) == ""
+
+
 def low_png(pixels: np.ndarray, bits: int) -> bytes:
     """A gray PNG [H, W] of 1, 2 or 4 bits a pixel, which Pillow cannot write."""
     height, width = pixels.shape

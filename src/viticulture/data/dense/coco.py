@@ -46,7 +46,7 @@ def listings(path: Path) -> list[Path]:
     """Files of such lists that a path means: itself, or below a folder; none where it means something else."""
     folders = [path, *matching(path, "*")] if path.is_dir() else []
     files = [path] if path.is_file() else [file for folder in folders for file in files_of(folder, ".json")]
-    lists = [file for file in files if file.suffix.lower() == ".json" and _is_listing(file)]
+    lists = [file for file in files if file.suffix.lower() == ".json" and file.is_file() and _is_listing(file)]
     return [file for file in lists if file.name.startswith("instances")] or lists
 
 

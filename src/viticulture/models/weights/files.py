@@ -32,7 +32,7 @@ from ...waiting import quiet_hub, waiting
 from ..students import FROM_DATA, blueprint, create_student
 from ..task import Task
 from .checkpoint_keys import own_names, strip_prefixes, wrappers
-from .fill import at_most, check_pretrained, filled
+from .fill import at_most, check_numbers, check_pretrained, filled
 from .load_matching import State, classifiers, for_classes, grid_of, load_matching
 
 FILES = ("model.safetensors", "config.json")
@@ -139,19 +139,16 @@ def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
         )
     weights = read_weights(folder / FILES[0])
     try:
-        student, task = filled(lambda: _built(config, folder / FILES[1], len(weights)), weights)
+        student, task = filled(lambda: _built(config, folder / FILES[1]), weights)
     except RuntimeError as error:
         raise UserError(f"{folder / FILES[0]} does not fit {FILES[1]} beside it: {_brief(error)}") from error
     return student.eval(), task, config
 
 
-def _built(config: dict[str, Any], path: Path, tensors: int) -> tuple[nn.Module, Task]:
-    """The student that a config.json describes, with random weights; so many tensors lie beside it."""
+def _built(config: dict[str, Any], path: Path) -> tuple[nn.Module, Task]:
+    """The student that a config.json describes, with random weights."""
     task, name, arguments = parsed_config(config, path)
     options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
-    depth = arguments.get("depth")
-    if isinstance(depth, int) and depth > tensors:  # to build it would take minutes
-        raise UserError(f"{path} is damaged: it asks for {depth} blocks, and {tensors} tensors lie beside it")
     try:
         return create_student(name, task, arguments.get("patch_size"), options), task
     except UserError as error:
@@ -182,6 +179,7 @@ def parsed_config(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[s
         task = Task(tuple(map(str, names)), (height, width), mean, std, bool(config.get("several", False)))
         if len(task.classes) != classes:
             raise ValueError(f"{classes} classes but {len(task.classes)} names")
+        check_numbers([config.get("model_args"), config.get("dense")])
         return task, str(config.get("student", config["architecture"])), dict(config.get("model_args", {}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged or not written by viticulture: {error!r}") from error
@@ -344,7 +342,7 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
         if config.get("dense"):  # of a detector or a segmenter its student; what is around it stays under its name
             theirs = {name.removeprefix(AROUND_STUDENT): value for name, value in theirs.items()}
         with at_most(len(theirs)), torch.device("meta"):
-            grid = grid_of(_built(config, folder / FILES[1], len(theirs))[0])
+            grid = grid_of(_built(config, folder / FILES[1])[0])
         known = config["pretrained_cfg"].get("label_names")
     elif file_and_key(source)[0].suffix in SUFFIXES:
         theirs, remarks = read_checkpoint(Path(source))

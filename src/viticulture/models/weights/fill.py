@@ -5,14 +5,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import timm
 import torch
+from timm.models import load_model_config_from_hf
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from ...errors import UserError
+from ...errors import UserError, shortened
+from ..students import check_option
 from ..task import Task
 from .load_matching import State
 
@@ -20,6 +22,8 @@ TIMES = 10
 """Networks that are built, in parts, until one is found that works."""
 MOST_TENSORS = 2_000
 """Of a network of the Hub, a tenth of where its construction is stopped."""
+MOST_NUMBER = 1_000_000
+"""In a config.json. What is computed before the first block is built would take hours of a hundred million blocks."""
 MOST_BUFFERED = 2**32
 """Bytes of tables that a network computes for itself; Swin's at 1024 pixels take a twentieth."""
 
@@ -50,12 +54,27 @@ def at_most(tensors: int) -> Iterator[None]:
         hook.remove()
 
 
+def check_numbers(described: Any) -> None:
+    """Check every number in a part of a config.json. Raises: ValueError for one that is beyond any network's."""
+    left = [described]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict | list | tuple):
+            left += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int | float) and abs(value) > MOST_NUMBER:
+            raise ValueError(f"config.json describes a network by {shortened(str(value))}")
+
+
 def check_pretrained(name: str) -> None:
     """Have timm build a network of the Hub and load its weights on the meta device, as in `filled`.
 
-    Raises: RuntimeError where a name or a shape disagrees, UserError where it has far too many tensors. Whatever else
-        goes wrong is left to where the network is really built.
+    Raises: RuntimeError where a name or a shape disagrees, UserError where it has far too many tensors or blocks,
+        ValueError as `check_numbers`. Whatever else goes wrong is left to where the network is really built.
     """
+    *described, arguments = load_model_config_from_hf(name.removeprefix("hf-hub:"))
+    check_numbers([*described, arguments])
+    for key, value in arguments.items():
+        check_option(key, value)
     with warnings.catch_warnings(), at_most(MOST_TENSORS), torch.device("meta"):
         warnings.simplefilter("ignore")  # that weights are not copied to where there is no memory
         try:
