@@ -185,6 +185,10 @@ def _run(words: list[str]) -> Any:
     parser, rest = parser_of(words)
     if not set(HELP).isdisjoint(rest):
         return _Text(parser.help(everything="--help-all" in rest))
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:  # PyTorch's libraries abort the process there
+        raise UserError("the current folder was removed; go to another one (cd) and try again") from error
     command = parser.command(rest)
     if command.printed:
         if command.keywords.get("budget"):
