@@ -245,6 +245,33 @@ def test_a_process_without_standard_streams_gives_their_numbers_to_no_file() -> 
     assert done.returncode >= 103
 
 
+@pytest.mark.parametrize("words", [["recipes"], ["train", "digits"], ["runs", "/tmp"]])
+def test_a_command_in_a_removed_folder_is_refused_in_a_line(words: list[str], tmp_path: Path) -> None:
+    """Catches: a traceback of `Path.cwd`, or PyTorch's libraries that abort the process, where a job's scratch folder
+    was cleaned up below an open shell."""
+    script = (
+        f"import os, sys; os.rmdir(os.getcwd()); sys.argv[1:] = {words!r}; from viticulture.cli import entry; entry()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: the current folder was removed; go to another one (cd) and try again\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"])
+@pytest.mark.parametrize("value", ["", "none"])
+def test_a_rank_that_is_no_number_is_refused_in_a_line(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Catches: a traceback of Lightning's import where a container's file sets such a variable to nothing."""
+    monkeypatch.setenv(name, value)
+    assert main(["data", "digits"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {name} in the environment must be a process's number, got {value!r}; unset it\n"
+    )
+
+
 def test_recipes_begin_with_the_defaults_and_are_named_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Fails if a name is cut where a terminal is narrow, or if beginners read the papers' recipes first."""
     sheet = viticulture.recipes()

@@ -4,6 +4,7 @@
 import errno
 import inspect
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -33,6 +34,7 @@ OF_A_RUN = (
     *(api.links, api.localize, api.robustness),
 )
 """Verbs of a run's folder, and of no other network."""
+_RANKS = "RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"
 USAGE = """viticulture grows Vision Transformers on little data.
 
 usage: viticulture VERB ...
@@ -185,6 +187,10 @@ def _run(words: list[str]) -> Any:
     parser, rest = parser_of(words)
     if not set(HELP).isdisjoint(rest):
         return _Text(parser.help(everything="--help-all" in rest))
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:  # PyTorch's libraries abort the process there
+        raise UserError("the current folder was removed; go to another one (cd) and try again") from error
     command = parser.command(rest)
     if command.printed:
         if command.keywords.get("budget"):
@@ -204,6 +210,9 @@ def _check(command: Command) -> None:
     Raises: UserError, as the verb would.
     """
     given = command.keywords
+    for name in _RANKS:  # Lightning reads them while it is imported
+        if not re.fullmatch(r"\s*-?\d+\s*", value := os.environ.get(name, "0")):
+            raise UserError(f"{name} in the environment must be a process's number, got {shortened(value)!r}; unset it")
     for key in given.get("overrides", ()):
         check_key(key)
     if isinstance(given.get("budget"), str) and given["budget"]:

@@ -1038,7 +1038,9 @@ def test_what_vocs_lists_do_not_name_is_told(tmp_path: Path) -> None:
         open_dense(root, "objects")
     for name in ("O06", "O07"):  # as VOC gives the images of its test, whose annotations it keeps
         shutil.copy(root / "JPEGImages" / "000.png", root / "JPEGImages" / f"{name}.png")
-    assert len(open_dense(root, "objects").images.splits["train"]) == 6
+    source = open_dense(root, "objects")
+    assert len(source.images.splits["train"]) == 6
+    assert "not read: 2 images without an annotation: O06, O07" in source.notes, "images are lost in silence"
 
 
 def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:

@@ -135,6 +135,8 @@ def test_label_studios_exports(root: Path) -> None:
         ({**COCO, "images": [*COCO["images"], {"id": 7, "file_name": "c.png"}]}, "gives two images one id"),
         ([task(f"data:image/png;base64,{'A' * 5000}/gone.png", "vine")], "1 file that .* does not hold"),
         ({"rows": []}, "KeyError: 'categories'.*Label Studio"),
+        ([{"image": "a.png", "species": "vine", "annotation_id": 7}], "no image has the key choice, .* but species"),
+        ([{"path": "a.png", "label": 1}], "no image has the key choice, .* but label, path"),
         ([1, 2], "no list of images that is known here"),
         ("text", "no list of images that is known here"),
     ],

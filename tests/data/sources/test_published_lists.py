@@ -131,6 +131,18 @@ def test_a_class_is_called_by_its_number_where_folders_do_not_tell(tmp_path: Pat
     assert open_source(str(tmp_path / "train.txt")).classes == ("n01", "n02")
 
 
+def test_lists_that_number_classes_differently_are_reported(tmp_path: Path) -> None:
+    """Catches: test images whose labels are exchanged in silence, since each list numbers classes by its own order."""
+    pictures(tmp_path, "ant/1.jpg", "ant/2.jpg", "bee/1.jpg", "bee/2.jpg")
+    (tmp_path / "train.txt").write_text("ant/1.jpg 0\nbee/1.jpg 1\n")
+    (tmp_path / "test.txt").write_text("ant/2.jpg 0\nbee/2.jpg 1\n")
+    assert open_source(str(tmp_path / "train.txt")).notes == ()
+    (tmp_path / "test.txt").write_text("ant/2.jpg 1\nbee/2.jpg 0\n")
+    (note,) = open_source(str(tmp_path / "train.txt")).notes
+    assert note.startswith("2 images in the folder of another class than their number says")
+    assert "ant/2.jpg (line 1 of test.txt: bee)" in note
+
+
 def test_of_lists_that_hold_the_same_images_the_named_one_is_read(tmp_path: Path) -> None:
     """train.txt and val.txt beside trainval.txt, which holds both, and test.txt. Fails if the last by name wins, the
     layout is refused as listing images twice, a list is passed over in silence, or one of two validation lists wins

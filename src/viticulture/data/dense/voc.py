@@ -62,6 +62,8 @@ def open_voc(root: Path) -> DenseSource:
     counting = [] if first else ["boxes start at 0, so that pixels are taken to count from 0"]
     names = [(Path(path).stem, file.stem) for path, file in zip(paths, files, strict=True)]
     splits, notes = _voc_splits(root, names, pictures)
+    if left := sorted(pictures - {name for each in names for name in each}, key=natural):
+        notes.append(f"not read: {counted(len(left), 'image')} without an annotation: {some(left, 3)}")
     images = images_of(root, paths, splits, files[0].parent)
     return DenseSource(images, classes, objects, notes=(*counting, *places.notes(), *notes))
 

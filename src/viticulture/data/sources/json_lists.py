@@ -24,6 +24,11 @@ from .source import Source
 from .table import cell_word
 from .written import json_of, name_of
 
+_OF_TASKS = "id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time"
+"""Keys that Label Studio gives every task of JSON-MIN."""
+
+_CLASS_KEYS = "label", "labels", "class", "category"
+
 
 class Entry(NamedTuple):
     """One image of a list: where it says that the file is, the classes that it gives, whether anybody gave any (one
@@ -96,6 +101,7 @@ def unlisted(number: Any, ids: Iterable[Any]) -> str:
 
 def _label_studio(tasks: list[dict[str, Any]]) -> list[Entry]:
     entries = []
+    _check_min([task for task in tasks if "data" not in task])
     for task in tasks:
         data = task.get("data", task)
         files = [value for value in data.values() if isinstance(value, str) and is_image(value)]
@@ -107,6 +113,17 @@ def _label_studio(tasks: list[dict[str, Any]]) -> list[Entry]:
         else:
             entries.append(Entry(str(path), tuple(_min(task)), bool({"choice", "annotation_id"} & task.keys())))
     return entries
+
+
+def _check_min(tasks: Sequence[dict[str, Any]]) -> None:
+    """Raises: UserError for tasks of JSON-MIN that give classes by another key than `choice`; none would be read."""
+    keys = {key for task in tasks for key in task}
+    others = sorted(keys - {*_OF_TASKS, "image"} if keys & {"annotation_id", *_CLASS_KEYS} else ())
+    if others and "choice" not in keys:
+        raise UserError(
+            f"no image has the key choice, by which classes are read, but {some(others, 5)}; give the class by the key "
+            "choice, or export it as JSON"
+        )
 
 
 def _annotations(task: dict[str, Any]) -> list[dict[str, Any]]:

@@ -12,10 +12,10 @@ Source: github.com/VisionLearningGroup (DomainNet), github.com/zhmiao/OpenLongTa
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...errors import UserError, some
+from ...errors import UserError, counted, some
 from .labels import split_of
 from .listed import Listed, from_list
 from .source import Source
@@ -45,7 +45,18 @@ def open_lists(path: Path) -> Source:
         for kind in rows
         for (path, label), (number, _) in zip(rows[kind], lines[kind], strict=True)
     ]
+    notes += _contradictions(images)
     return from_list(match["stem"].strip("_- ") or path.parent.name or path.name, path.parent, images, notes)
+
+
+def _contradictions(images: Sequence[Listed]) -> tuple[str, ...]:
+    """A note where images stand in the folder of another class than their number is that of: each list may have
+    numbered the classes by an order of its own."""
+    classes = {image.label for image in images}
+    wrong = [image for image in images if (folder := Path(image.path).parent.name) in classes and folder != image.label]
+    examples = some([f"{image.path} ({image.where}: {image.label})" for image in wrong], 3)
+    what = "in the folder of another class than their number says; the lists may number classes differently"
+    return (f"{counted(len(wrong), 'image')} {what}: {examples}",) if wrong else ()
 
 
 def _lists(path: Path, stem: str) -> tuple[dict[str, Path], tuple[str, ...]]:
