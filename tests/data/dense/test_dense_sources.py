@@ -727,6 +727,15 @@ PLACES = {"train": "vines", "val": "oaks", "test": "elms"}
 TRUE = {"train": [0, 1, 2, 3], "val": [4, 5], "test": [6, 7]}
 
 
+def test_two_images_of_one_file_of_labels_are_refused(tmp_path: Path) -> None:
+    """000.png and 000.jpg. Fails if both get the boxes of one of them without a word."""
+    root = yolo(tmp_path / "set")
+    first = next((root / "images" / "train").iterdir())
+    Image.open(first).save(first.with_suffix(".jpg"))
+    with pytest.raises(UserError, match=r"several images of one file of labels: labels/train/\d+.txt"):
+        open_dense(root, "objects")
+
+
 def test_yolos_splits_are_those_that_its_file_names(tmp_path: Path) -> None:
     """By folders, lists or several of these, from wherever their paths begin. Fails if validation images in a folder of
     any name are learnt from, or one of a year's (train2017) passes for no split."""

@@ -488,6 +488,7 @@ def test_hostile_zips_do_no_harm(tmp_path: Path) -> None:
     source = open_source(path)
     assert "a/ok.png" in source.names
     assert not any(".." in name for name in source.names)
+    assert any("2 images whose names lead out of the zip: ../up.png" in note for note in source.notes)
     assert sorted(tmp_path.rglob("*")) == before
 
     data = bytearray(path.read_bytes())

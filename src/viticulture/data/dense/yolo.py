@@ -10,6 +10,7 @@ the ends of its paths, which may begin anywhere; a split that it does not name i
 (kpt_shape) the boxes are read.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -65,6 +66,8 @@ def open_yolo(root: Path) -> DenseSource:
     splits, more = _splits(root, names.name, declared, paths)
     keypoints = _keypoints(names, declared)
     lists = {path: listing.get(plain(labels := _labels_of(path)), labels) for path in splits}
+    if shared := [text for text, images in Counter(lists.values()).items() if images > 1 and text in texts]:
+        raise UserError(f"{root} has several images of one file of labels: {some(shared, 5)}")
     objects = [_yolo(root / path, root / lists[path], classes, keypoints) for path in splits]
     images = images_of(root, list(splits), list(splits.values()), root)
     return DenseSource(images, classes, objects, notes=(*notes, *more))

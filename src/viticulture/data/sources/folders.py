@@ -107,13 +107,16 @@ def open_folder(path: Path, deeper: int = 0) -> Source:
 def open_zip(path: Path) -> Source:
     """Open a zip of such a folder; it is read in place."""
     spans, folders = archives.zip_spans(path)
+    outside = [readable(span.name) for span in spans if ".." in span.name.split("/") and holds_image(span.name)]
     spans = [span for span in spans if not is_left_behind(span.name)]
     wanted = {file.path for file in images_among([File(span.name, "") for span in spans])}
     kept = [span for span in spans if span.name in wanted]
     images = [File(span.name, f"{span.size} {span.checksum:08x}") for span in kept]
     others = [span.name for span in spans if span.name not in wanted]
     folders = [folder for folder in folders if not is_left_behind(folder)]
-    return _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
+    source = _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
+    note = f"not read: {counted(len(outside), 'image')} whose names lead out of the zip: {some(outside, 3)}"
+    return replace(source, notes=(*source.notes, note)) if outside else source
 
 
 def open_tars(data: str | Path) -> Source:
