@@ -58,7 +58,7 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
         overwrite: replace the run that is in that folder.
         overrides: recipe keys to change, such as {"train.epochs": 10}.
         like: a study's folder (`viticulture compare`): take the recipe that is first there, at its full length.
-        budget: time for it all: 90s, 30m (or 30), 2h, 1night, or 15core-m of processors; epochs and stages fit.
+        budget: time for it all: 90s, 30m (or 30), 2h, 1night, or 15core-m of processors; what you leave open is chosen.
         method_search: off or False: one stage, no mixing.
         epochs: passes over the training images; short for an override.
         student: the network; short for an override.
