@@ -187,6 +187,8 @@ def test_a_measurement_that_is_none_is_a_line(measured: Path, tmp_path: Path) ->
                 partial(cut, run / "metrics.csv", 3),
             ):
                 quietly(reader)
+    (run / "metrics.csv").write_text("\n".join(lines))
+    assert len(viticulture.Run(run).history) > 0
 
 
 def read_results_of(run: Path) -> None:
@@ -240,6 +242,7 @@ def test_a_value_of_another_type_in_a_plan_is_a_line(tmp_path: Path) -> None:
             api.runs(str(run.parent))
             quietly(lambda: plan_sheet(plan := read_plan(run)) and [plan.place(run, i) for i in range(2)])
             quietly(lambda: [stage.resolved for stage in read_plan(run).stages])
+            assert not (tmp_path / "elsewhere").exists()
 
 
 KINDS: tuple[tuple[str, Kind], ...] = (("1-mae", "mae"), ("2-student", "student"))

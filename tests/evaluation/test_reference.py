@@ -38,7 +38,8 @@ def test_many_classes_of_few_images_are_classified_without_a_warning() -> None:
     """Fails if scikit-learn's doubts about numbers of classes, or its convergence, reach a terminal."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        reference_lines(images(list(range(200)), list(range(200))), images([3], [3]))
+        lines = reference_lines(images(list(range(200)), list(range(200))), images([3], [3]))
+    assert lines["nearest neighbor on pixels"] == 1
 
 
 def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path) -> None:
