@@ -1101,7 +1101,7 @@ def test_what_voc_calls_difficult_is_not_learnt_from(tmp_path: Path, word: str) 
         (lambda root: (root / "classes.json").unlink(), "needs a classes.json"),
         (
             lambda root: [Image.new("L", (80, 64), 9).save(p) for p in (root / "train/masks").glob("*")],
-            "nothing could be",
+            "there is nothing to train on",
         ),
         (
             lambda root: [
