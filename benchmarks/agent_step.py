@@ -21,12 +21,12 @@ from torch import nn
 from viticulture.models.agent.agent_cnn import AgentShape
 from viticulture.models.agent.for_student import agent_for
 from viticulture.models.agent.shared_agent import shared_agent_for
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 
 from .clock import begin, count, measure, print_beside
 
-TASK = Task(tuple(map(str, range(100))), (224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+TASK = DataSpec(tuple(map(str, range(100))), (224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 BATCH, WARMUP = 8, 3
 
 

@@ -28,13 +28,13 @@ from viticulture.guides.attention_link import AttentionLink
 from viticulture.guides.guide import Guide
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 
 from .clock import begin, count, measure
 
 TEACHER, STUDENT = "efficientnet_b3", "deit_small_distilled_patch16_224"
-TASK = Task(tuple(map(str, range(1000))), (224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+TASK = DataSpec(tuple(map(str, range(1000))), (224, 224), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 WARMUP = 2
 
 

@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from viticulture.guides.bootstrap import Bootstrap
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.optim import Optim
 
 from .clock import begin, count, measure, print_beside
 
-TASK = Task(tuple(map(str, range(100))), (224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+TASK = DataSpec(tuple(map(str, range(100))), (224, 224), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 CASES = ("vit_tiny_patch16_224", "vit_small", "own", "shared", "aligned")
 BATCH, WARMUP = 8, 2
 

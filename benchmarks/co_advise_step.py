@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from viticulture.losses import cross_entropy, soft_distillation
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student, token_logits
-from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Adapted, Frozen
 
 from .clock import begin, count, measure
@@ -45,15 +45,17 @@ def plain(images: Tensor, labels: Tensor) -> Callable[[], None]:
 def teachers(images: Tensor) -> dict[str, nn.Module]:
     """As `load_teacher` gives them, without their weights."""
     side = images.shape[-1]
-    task = Task(tuple(map(str, range(CLASSES))), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    return {name: Frozen(Adapted(timm.create_model(name), task, task)) for name in ("regnety_006", "rednet26")}
+    data_spec = DataSpec(tuple(map(str, range(CLASSES))), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    return {
+        name: Frozen(Adapted(timm.create_model(name), data_spec, data_spec)) for name in ("regnety_006", "rednet26")
+    }
 
 
 def advised(student: str, images: Tensor, labels: Tensor, nets: dict[str, nn.Module]) -> Callable[[], None]:
     """A student with a token for each teacher."""
     side = images.shape[-1]
-    task = Task(tuple(map(str, range(CLASSES))), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    model = create_student(student, task, 16).train()
+    data_spec = DataSpec(tuple(map(str, range(CLASSES))), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    model = create_student(student, data_spec, 16).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:

@@ -49,11 +49,11 @@ from viticulture.data.dense.source import DenseSource
 from viticulture.data.splits import Selection
 from viticulture.evaluation.dense.objects import evaluate_objects, mean_boxes
 from viticulture.evaluation.dense.subject import Found
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.dense.detector import ANCHOR, BOX_GRID, RATIOS, Heads
 from viticulture.models.dense.networks import detector
 from viticulture.models.dense.pyramid import SimpleFeaturePyramid
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 
 from .clock import begin, core_seconds, count, measure
 
@@ -104,11 +104,11 @@ def theirs() -> Callable[[], Tensor]:
 
 
 def ours() -> Callable[[], Tensor]:
-    task = Task(tuple(map(str, range(CLASSES))), (PIXELS, PIXELS), HALF, HALF)
+    data_spec = DataSpec(tuple(map(str, range(CLASSES))), (PIXELS, PIXELS), HALF, HALF)
     student = create_student(
-        "mae_tiny", replace(task, classes=()), PATCH, {**BODY, "class_token": False, "global_pool": "avg"}
+        "mae_tiny", replace(data_spec, classes=()), PATCH, {**BODY, "class_token": False, "global_pool": "avg"}
     )
-    net = detector(student, task, heads=Heads(WIDTH, False, SAMPLES)).train()
+    net = detector(student, data_spec, heads=Heads(WIDTH, False, SAMPLES)).train()
     images, targets = scenes()
     images = (images - 0.5) / 0.5
     return stepper(net, lambda: torch.stack(list(net.losses(images, targets).values())).sum())

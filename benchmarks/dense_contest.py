@@ -49,7 +49,7 @@ from viticulture.evaluation.dense.results import Evaluation, read_dense
 from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.methods.detection import targets_of
 from viticulture.study.plan.pace import measure_pace
-from viticulture.training.assemble import augmentations, batch_size, task_of
+from viticulture.training.assemble import augmentations, batch_size, data_spec_of
 from viticulture.training.data import load_dataset, open_for
 from viticulture.training.recipe import Recipe, method_class, read, resolve
 
@@ -225,7 +225,7 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
 def judged(net: Any, dataset: Dataset) -> Evaluation:
     """A network on the test images, as our own are judged."""
     assert dataset.test is not None
-    subject, true = DenseSubject(net, task_of(dataset)), dataset.annotations["test"]
+    subject, true = DenseSubject(net, data_spec_of(dataset)), dataset.annotations["test"]
     if isinstance(net, Boxes):
         detections = list(find(subject, dataset.test))
         return evaluate_objects(detections, true, dataset.classes, image_sizes(dataset.test))  # type: ignore[arg-type]

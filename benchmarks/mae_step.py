@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from viticulture.guides.attention_distillation import AttentionDistillation
 from viticulture.methods.mae import MAE
 from viticulture.methods.method import Setup
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 
 from .clock import begin, count, measure, print_beside
@@ -58,16 +58,16 @@ def yardstick() -> Callable[[], None]:
 
 def tuned() -> Callable[[], None]:
     """ViT-Tiny with 12 heads and the mean of the patches."""
-    task = Task(tuple(map(str, range(1000))), (PIXELS, PIXELS), HALF, HALF)
-    return classifier(create_student("mae_tiny", task, 16, {"global_pool": "avg"}))
+    data_spec = DataSpec(tuple(map(str, range(1000))), (PIXELS, PIXELS), HALF, HALF)
+    return classifier(create_student("mae_tiny", data_spec, 16, {"global_pool": "avg"}))
 
 
 def mae(teacher: str = "") -> Callable[[], None]:
     """MAE-Tiny at 75 % masking, alone or with a teacher's attention."""
-    task = Task((), (PIXELS, PIXELS), HALF, HALF)
-    student = create_student("mae_tiny", task, 16)
-    guides = {"attention_distillation": AttentionDistillation(student, task, teacher=teacher)} if teacher else {}
-    method = MAE(Setup(student, task, guides))
+    data_spec = DataSpec((), (PIXELS, PIXELS), HALF, HALF)
+    student = create_student("mae_tiny", data_spec, 16)
+    guides = {"attention_distillation": AttentionDistillation(student, data_spec, teacher=teacher)} if teacher else {}
+    method = MAE(Setup(student, data_spec, guides))
     images = torch.randn(BATCH, 3, PIXELS, PIXELS)
 
     def loss() -> Tensor:
@@ -79,9 +79,9 @@ def mae(teacher: str = "") -> Callable[[], None]:
 
 def distilled() -> Callable[[], None]:
     """MAE-Tiny taught by the last attention layer of MAE-Base, with random weights."""
-    task = Task((), (PIXELS, PIXELS), HALF, HALF)
+    data_spec = DataSpec((), (PIXELS, PIXELS), HALF, HALF)
     with TemporaryDirectory() as folder:
-        save(create_student("mae_base", task, 16), Path(folder), task)
+        save(create_student("mae_base", data_spec, 16), Path(folder), data_spec)
         return mae(folder)
 
 

@@ -40,8 +40,8 @@ from torchvision.ops import roi_align
 from viticulture.keywords import made_parts
 from viticulture.methods.method import Method, Setup
 from viticulture.models.co_advise import involution
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.teachers import feature_maps as teacher_maps
 from viticulture.models.teachers import frozen as teachers
 from viticulture.models.teachers import patches as patch_teacher
@@ -219,14 +219,14 @@ _STATE = {"adamw": 2, "sgd": 1, "nesterov": 1, "muon": 2}  # numbers kept for ea
 def assembled(recipe: Recipe, classes: int, side: int) -> Method:
     """Student, guides and method of a recipe, as they start."""
     made, wanted = method_class(recipe), recipe.section("student")
-    task = Task(tuple(map(str, range(classes if made.batch_spec.labels else 0))), (side, side), GRAY, GRAY)
-    shown = task if made.batch_spec.contents == "classes" else replace(task, classes=())
-    student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options)
+    data_spec = DataSpec(tuple(map(str, range(classes if made.batch_spec.labels else 0))), (side, side), GRAY, GRAY)
+    shown = data_spec if made.batch_spec.contents == "classes" else replace(data_spec, classes=())
+    student = create_student(wanted.name, shown, patch_size(wanted, data_spec), wanted.options)
     for module in student.modules():
         if isinstance(module, DroppedAttention):
             module.attn_drop.p = 0.0  # a GPU's kernel keeps no probabilities, as ours for CPUs does
-    guides = build_guides(recipe, student, task)
-    setup = Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule"))
+    guides = build_guides(recipe, student, data_spec)
+    setup = Setup(student, data_spec, guides, recipe.section("optim"), recipe.section("schedule"))
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     method: Method = made(setup, **made_parts(made, keywords))
     return method.train()
@@ -236,17 +236,17 @@ def assembled(recipe: Recipe, classes: int, side: int) -> Method:
 def random_teachers(folder: Path) -> Iterator[None]:
     """Teachers are made of their architecture alone: a timm tag's, or that of the recipe that trains runs/NAME."""
 
-    def opened(source: str) -> tuple[nn.Module, Task]:
+    def opened(source: str) -> tuple[nn.Module, DataSpec]:
         if not source.startswith("runs/"):
             net: Any = timm.create_model(source.partition("=")[0].partition(".")[0])
             height, width = net.pretrained_cfg["input_size"][1:]
-            return net, Task(tuple(map(str, range(net.num_classes))), (height, width), GRAY, GRAY)
+            return net, DataSpec(tuple(map(str, range(net.num_classes))), (height, width), GRAY, GRAY)
         run = source.removeprefix("runs/")
         name = max((n for n in shipped() if run.startswith(Path(n).name)), key=lambda n: len(Path(n).name))
         recipe = resolve(name, read(name))
         side, wanted = recipe.section("images").image_size or 64, recipe.section("student")
-        task = Task(tuple(map(str, range(classes_of(name)))), (side, side), GRAY, GRAY)
-        return create_student(wanted.name, task, patch_size(wanted, task), wanted.options), task
+        data_spec = DataSpec(tuple(map(str, range(classes_of(name)))), (side, side), GRAY, GRAY)
+        return create_student(wanted.name, data_spec, patch_size(wanted, data_spec), wanted.options), data_spec
 
     with (
         patch.object(teachers, "open_teacher", opened),

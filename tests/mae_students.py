@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from viticulture.methods.mae import MAE
 from viticulture.methods.method import Setup
-from viticulture.models.task import Task
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.vit.patches import check
 
 HALF = (0.5, 0.5, 0.5)
@@ -24,7 +24,7 @@ def vit(image_size: Any = 32, patch: int = 8, **options: Any) -> VisionTransform
 
 
 def method(student: nn.Module, side: int = 32, **options: Any) -> MAE:
-    return MAE(Setup(student, Task((), (side, side), HALF, HALF)), **options)
+    return MAE(Setup(student, DataSpec((), (side, side), HALF, HALF)), **options)
 
 
 def ours(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

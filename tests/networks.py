@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from viticulture.models.agent.generalized_conv import kernel_positions
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.dhvt.dhvt import DHVT, Shape
-from viticulture.models.task import Task
 
 BACKENDS = ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)]
 """Of `torch.compile`: the first one already fails at a graph break; the second one also traces the backward pass."""
@@ -27,9 +27,9 @@ class Answers(nn.Module):
         return self.logits
 
 
-def task(classes: int = 3, height: int = 32, width: int = 32) -> Task:
+def data_spec(classes: int = 3, height: int = 32, width: int = 32) -> DataSpec:
     """Numbered classes of images of some pixels."""
-    return Task(tuple(map(str, range(classes))), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    return DataSpec(tuple(map(str, range(classes))), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def tiny(patch_size: int = 4, **options: Any) -> DHVT:

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from viticulture.data.dataset import Dataset
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.guides.guide import Batch
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 from viticulture.training.assemble import assemble
 from viticulture.training.data import load_dataset
@@ -25,7 +25,7 @@ from viticulture.training.session import Session
 
 SIDE, CLASSES = 16, ("a", "b", "c")
 GRAY = (0.5, 0.5, 0.5)
-TASK = Task(CLASSES, (SIDE, SIDE), GRAY, GRAY)
+TASK = DataSpec(CLASSES, (SIDE, SIDE), GRAY, GRAY)
 
 METHODS: dict[str, dict[str, Any]] = {
     "supervised": {},

@@ -9,7 +9,7 @@ import safetensors.torch
 import timm
 import torch
 
-from viticulture.models.task import Task
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.weights.files import save
 from viticulture.training.assemble import student_of
 from viticulture.training.recipe import Recipe, method_class, read, resolve, shipped
@@ -60,6 +60,6 @@ def _weights(teacher: str, folder: Path) -> str:
         recipe = resolve(name, read(name))
         side = recipe.section("images").image_size or 64
         classes = tuple(map(str, range(CLASSES))) if method_class(recipe).batch_spec.labels else ()
-        task = Task(classes, (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-        save(student_of(recipe, task), path, task)
+        data_spec = DataSpec(classes, (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        save(student_of(recipe, data_spec), path, data_spec)
     return str(path)

@@ -25,10 +25,10 @@ from untrained import untrained
 from viticulture.errors import UserError
 from viticulture.export.int8 import _quantize, to_int8
 from viticulture.export.onnx_file import to_onnx
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 
-TASK = Task(("Blüte", 'a "b", c', "👩‍🔬"), (16, 16), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+TASK = DataSpec(("Blüte", 'a "b", c', "👩‍🔬"), (16, 16), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
     reason="needs the extra onnx",
@@ -242,7 +242,7 @@ def test_eight_bits_need_images_in_files(tmp_path: Path) -> None:
 @needs_onnx
 def test_eight_bits_need_test_images(student: nn.Module, tmp_path: Path) -> None:
     """Catches: a drop that nobody measured, and a file left behind."""
-    subject = SimpleNamespace(network=student, task=TASK)
+    subject = SimpleNamespace(network=student, data_spec=TASK)
     with pytest.raises(UserError, match="has none"):
         to_int8(subject, [1], None, tmp_path / "student.onnx")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
@@ -278,7 +278,7 @@ def test_a_disk_without_room_for_eight_bits_names_the_file_that_was_asked_for(
     out, scratch = tmp_path / "out" / "student.onnx", tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    subject: Any = SimpleNamespace(network=student, answers=student, task=TASK)
+    subject: Any = SimpleNamespace(network=student, answers=student, data_spec=TASK)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # bytes of a file; more is as on a full disk
     try:

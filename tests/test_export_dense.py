@@ -23,13 +23,13 @@ from viticulture.export.agreement import check_agreement, different, fair_image,
 from viticulture.export.canvas import Canvas, back, pasted, stretched
 from viticulture.export.dense_file import OPSET, dense_to_onnx, file_of
 from viticulture.export.detections import Detections, _best
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.dense.detector import Heads
 from viticulture.models.dense.networks import detector, segmenter
 from viticulture.models.dense.segmenter import Segmenter
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 
-TASK = Task(("Blüte", "leaf", "berry"), (64, 64), (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
+TASK = DataSpec(("Blüte", "leaf", "berry"), (64, 64), (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
 STORE = 80
 SIZES = ((64, 64), (80, 80), (37, 90), (200, 31), (3, 5))  # 2 x 3, enlarged, has levels at exact halves
 needs_onnx = pytest.mark.skipif(
@@ -132,10 +132,10 @@ def test_the_graph_finds_what_the_detector_finds(masks: bool) -> None:
 def test_boxes_are_pooled_as_torchvision_does_of_an_odd_number_of_tokens() -> None:
     """29 tokens a side leave 14 on the coarsest map, from which a box of 224 pixels is pooled. Fails if its stride is
     taken for 17 pixels, where torchvision takes the next power of two."""
-    task = replace(TASK, image_size=(232, 232))
+    data_spec = replace(TASK, image_size=(232, 232))
     torch.manual_seed(0)
-    student = create_student("vit_nano", replace(task, classes=()), 8, {"depth": 1})
-    made = detector(student, task, heads=Heads(16, False, 16)).eval().requires_grad_(False)
+    student = create_student("vit_nano", replace(data_spec, classes=()), 8, {"depth": 1})
+    made = detector(student, data_spec, heads=Heads(16, False, 16)).eval().requires_grad_(False)
     maps = made.maps(torch.randn(1, 3, 232, 232))
     pool: Any = made.roi_heads.box_roi_pool
     boxes = torch.tensor([[1.0, 2, 229, 231], [10, 20, 100, 90], [3, 5, 40, 30]])

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 
 timmx = pytest.importorskip("timmx", reason="environments of their own: docs/tutorials/deploy.md")
 pytestmark = pytest.mark.slow
 
-TASK = Task(("a", "b", "c"), (32, 32), (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
+TASK = DataSpec(("a", "b", "c"), (32, 32), (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 STUDENTS = [("botnet14t", 8), ("hybrid_nano", 8), ("vit_nano", 4), ("dhvt_nano", 4), ("resnet10t", None)]
 TOLERANCE = 1e-4
 """Of the largest logit: float32 with other kernels."""

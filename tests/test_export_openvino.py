@@ -9,13 +9,13 @@ import torch
 
 from doc_scripts import DOCS
 from viticulture.export.onnx_file import to_onnx
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 
 for needed in ("openvino", "onnx", "onnxscript"):
     pytest.importorskip(needed, reason="the extra `deploy`")
 
-TASK = Task(("a", "b", "c"), (32, 32), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+TASK = DataSpec(("a", "b", "c"), (32, 32), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
 @pytest.mark.parametrize(("name", "patch"), [("vit_nano", 4), ("dhvt_nano", 4)])

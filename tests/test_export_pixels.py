@@ -19,7 +19,7 @@ from viticulture.data.image_settings import ImageSettings
 from viticulture.data.resample import on_pixels
 from viticulture.evaluation import opening
 from viticulture.export.preparation import by_timms_transform
-from viticulture.models.task import Task
+from viticulture.models.data_spec import DataSpec
 from viticulture.training.rundir import RunDir
 
 needs_onnx = pytest.mark.skipif(
@@ -51,7 +51,7 @@ def test_the_steps_inside_are_pillows_within_a_gray_level(interpolation: str, cr
     from viticulture.export.pixels import _steps
 
     settings = ImageSettings([tall, SIDE], 20, eval_crop=crop, eval_interpolation=interpolation, fit=fit)  # type: ignore[arg-type]
-    steps = _steps(Task(("a",), (tall, SIDE), (0, 0, 0), (1, 1, 1)), settings, 10, 20)
+    steps = _steps(DataSpec(("a",), (tall, SIDE), (0, 0, 0), (1, 1, 1)), settings, 10, 20)
     session = onnxruntime.InferenceSession(steps.SerializeToString(), providers=["CPUExecutionProvider"])
     kind = Image.Resampling.BICUBIC if interpolation == "bicubic" else Image.Resampling.BILINEAR
     for height, width in SHAPES:
@@ -82,7 +82,10 @@ def test_the_steps_inside_give_as_many_channels_as_they_declare() -> None:
     from viticulture.export.pixels import _steps
 
     steps = _steps(
-        Task(("a",), (SIDE, SIDE), (0,) * 5, (1,) * 5), ImageSettings(SIDE, 20, normalize="half", channels=5), 10, 20
+        DataSpec(("a",), (SIDE, SIDE), (0,) * 5, (1,) * 5),
+        ImageSettings(SIDE, 20, normalize="half", channels=5),
+        10,
+        20,
     )
     session = onnxruntime.InferenceSession(steps.SerializeToString(), providers=["CPUExecutionProvider"])
     (image,) = session.run(None, {"pixels": np.zeros((24, 40, 5), np.uint8)})

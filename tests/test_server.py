@@ -259,12 +259,12 @@ def test_a_server_that_stops_within_a_request_says_so_and_nothing_else(
 
     async def stopped() -> list[int]:
         app = application(cast("Answerer", Slow()), page(run, answerer(run)), ["*"])
-        task = asyncio.create_task(statuses(app, one))
+        data_spec = asyncio.create_task(statuses(app, one))
         await asyncio.to_thread(begun.wait)
-        for each in asyncio.all_tasks() - {asyncio.current_task(), task}:
+        for each in asyncio.all_tasks() - {asyncio.current_task(), data_spec}:
             each.cancel()
         try:
-            return await task
+            return await data_spec
         finally:
             over.set()
 
@@ -324,9 +324,9 @@ def test_a_browser_shows_what_the_server_says(port: int, tmp_path: Path) -> None
 def test_weights_that_say_no_numbers_are_no_answer(tmp_path: Path) -> None:
     """Of a training that went astray. Catches: a class told with the probability nan, a traceback at the server's."""
     run = untrained(tmp_path / "run")
-    student, task, _ = load(run.weights("last"))
+    student, data_spec, _ = load(run.weights("last"))
     torch.nn.init.constant_(student.get_parameter("head.bias"), torch.nan)
-    save(student, run.weights("last"), task)
+    save(student, run.weights("last"), data_spec)
     image = photo(tmp_path / "a.png", 0)
     with pytest.raises(UserError, match="outputs are not finite for 1 of 1"):
         predict(str(run.path), [str(image)])

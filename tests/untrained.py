@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 from viticulture.training.recipe import read, resolve
 from viticulture.training.rundir import FORMAT, RunDir
@@ -37,9 +37,9 @@ def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: 
     student = {"name": "vit_nano", "parameters": 0, "macs": None}
     known = {"format": FORMAT, "recipe": name, "status": "finished", "hardware": {}, "data": data}
     run.write("run.json", {**known, **facts, "student": student, "versions": {"viticulture": VERSION}})
-    task = Task(classes, (SIDE, SIDE), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    data_spec = DataSpec(classes, (SIDE, SIDE), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     torch.manual_seed(0)
-    save(create_student("vit_nano", task, 4), run.weights("last"), task)
+    save(create_student("vit_nano", data_spec, 4), run.weights("last"), data_spec)
     return run
 
 

@@ -10,10 +10,10 @@ import torch
 from viticulture.evaluation.dense.objects import ClassPrecision, ObjectsEvaluation, Precisions
 from viticulture.evaluation.dense.pixels import ClassIoU, PixelsEvaluation
 from viticulture.evaluation.dense.results import DenseEvaluations
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.dense.detector import Heads
 from viticulture.models.dense.networks import detector, segmenter
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 from viticulture.training.recipe import read, resolve
 from viticulture.training.rundir import FORMAT, RunDir
@@ -34,16 +34,16 @@ def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: obj
     known = {"format": FORMAT, "recipe": name, "status": "finished", "hardware": {}}
     known |= {"data": {**data, "images": {"train": 90}}}
     run.write("run.json", {**known, **facts, "student": student, "versions": {"viticulture": VERSION}})
-    task = Task(CLASSES, (SIDE, SIDE), (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
+    data_spec = DataSpec(CLASSES, (SIDE, SIDE), (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
     torch.manual_seed(0)
-    backbone = create_student("vit_nano", replace(task, classes=()), 8, {"depth": 1, **options})
+    backbone = create_student("vit_nano", replace(data_spec, classes=()), 8, {"depth": 1, **options})
     network: Any
     if kind == "segmentation":
-        network, described = segmenter(backbone, task), {"blocks": [], "dropout": 0.0}
+        network, described = segmenter(backbone, data_spec), {"blocks": [], "dropout": 0.0}
         torch.nn.init.normal_(network.predict.weight)
     else:
         heads = Heads(16, masks, 16, 0.1)
-        network, described = detector(backbone, task, heads=heads), {"heads": asdict(heads)}
+        network, described = detector(backbone, data_spec, heads=heads), {"heads": asdict(heads)}
         for weight, std in (
             (network.rpn.head.bbox_pred.weight, 0.1),
             (network.rpn.head.cls_logits.weight, 0.5),
@@ -51,7 +51,7 @@ def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: obj
             (network.roi_heads.box_predictor.bbox_pred.weight, 0.3),
         ):
             torch.nn.init.normal_(weight, std=std)
-    save(network, run.weights("last"), task, {"dense": {"kind": kind, **described}})
+    save(network, run.weights("last"), data_spec, {"dense": {"kind": kind, **described}})
     return run
 
 

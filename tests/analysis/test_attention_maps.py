@@ -7,12 +7,12 @@ import torch.nn.functional as F
 
 from viticulture.analysis.attention_maps import averaged, class_map, head_token_maps, shown_layers
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings, Taps
-from viticulture.models.task import Task
 from viticulture.report.charts.pictures import heat
 
-TASK = Task(("a", "b"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+TASK = DataSpec(("a", "b"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 GRID = (4, 6)
 
 

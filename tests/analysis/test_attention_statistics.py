@@ -20,9 +20,9 @@ from viticulture.analysis.attention_statistics import (
 )
 from viticulture.analysis.running_mean import RunningMean
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import AttentionReading, Taps
-from viticulture.models.task import Task
 
 Load = Callable[[str], Any]
 
@@ -105,7 +105,7 @@ def test_every_image_counts_alike_whatever_the_batches() -> None:
 def test_a_students_layers_are_measured_in_its_own_pixels() -> None:
     """A ViT with zero queries attends to all alike, in every head and layer. Catches: a patch size lost or doubled."""
     torch.manual_seed(0)
-    student = create_student("vit_nano", Task(("a", "b"), (8, 12), (0.5,) * 3, (0.5,) * 3), 2, {}).eval()
+    student = create_student("vit_nano", DataSpec(("a", "b"), (8, 12), (0.5,) * 3, (0.5,) * 3), 2, {}).eval()
     taps = Taps(student, frozenset({"attention"}))
     assert taps.layout is not None
     for name in taps.layout.attention:

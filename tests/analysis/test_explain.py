@@ -15,17 +15,17 @@ from viticulture import cli
 from viticulture.analysis.explanation import Explanation, read_explanation
 from viticulture.analysis.inside import Inside, look_inside, patch_features, similarity
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
-from viticulture.models.task import Task
 
-TASK = Task(("a", "b"), (8, 8), (0.5,) * 3, (0.5,) * 3)
+TASK = DataSpec(("a", "b"), (8, 8), (0.5,) * 3, (0.5,) * 3)
 IMAGES = torch.randn(20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
-def student(name: str = "vit_nano", task: Task = TASK, **options: Any) -> torch.nn.Module:
+def student(name: str = "vit_nano", data_spec: DataSpec = TASK, **options: Any) -> torch.nn.Module:
     torch.manual_seed(0)
-    return create_student(name, task, None if "resnet" in name else 2, options).eval()
+    return create_student(name, data_spec, None if "resnet" in name else 2, options).eval()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_it_sees_every_layer_and_counts_every_image() -> None:
 def test_a_rectangular_grid_has_no_amplitudes_and_a_cnn_no_attention() -> None:
     """Catches: a page that fails for one analysis that does not apply."""
     wide = torch.randn(8, 3, 8, 12, generator=torch.Generator().manual_seed(1))
-    found = look_inside(student(task=replace(TASK, image_size=(8, 12))), [wide])
+    found = look_inside(student(data_spec=replace(TASK, image_size=(8, 12))), [wide])
     assert found.frequencies == []
     assert found.amplitude.shape == (len(found.cka), 0)
     with pytest.raises(UserError, match="reads attention"):

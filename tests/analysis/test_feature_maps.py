@@ -24,12 +24,12 @@ from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.subject import Subject
 from viticulture.models.agent.agent_cnn import AgentCNN
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.training.progress import showing
 from viticulture.training.state import load_checkpoint
 
-TASK = Task(("a", "b"), (8, 8), (0.5,) * 3, (0.5,) * 3)
+TASK = DataSpec(("a", "b"), (8, 8), (0.5,) * 3, (0.5,) * 3)
 SMALL = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0}
 
 
@@ -77,7 +77,7 @@ def test_layers_of_a_network_with_several_a_block_are_its_own() -> None:
     Catches: the third attention layer told as the third stage's, a refusal of a stage that is there."""
     torch.manual_seed(0)
     network = timm.create_model("pit_ti_224", img_size=96, num_classes=2, depth=[1, 2, 2]).eval()
-    pit = Subject(network, Task(("a", "b"), (96, 96), (0.5,) * 3, (0.5,) * 3), ImageSettings(image_size=96), CPU)
+    pit = Subject(network, DataSpec(("a", "b"), (96, 96), (0.5,) * 3, (0.5,) * 3), ImageSettings(image_size=96), CPU)
     pixels = torch.randint(0, 255, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     source = from_arrays("noise", ("a", "b"), {"train": (pixels.permute(0, 2, 3, 1).numpy(), np.arange(2))})
     with showing("reading images") as progress:

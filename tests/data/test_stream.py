@@ -29,10 +29,10 @@ from viticulture.data.sources.source import Source
 from viticulture.data.store import build
 from viticulture.data.stream import StreamImages, ahead
 from viticulture.errors import UserError
-from viticulture.models.task import Task
+from viticulture.models.data_spec import DataSpec
 
 MEAN, STD, COUNT, SIDE = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 12, 64
-TASK = Task(("a", "b"), (24, 20), MEAN, STD)
+TASK = DataSpec(("a", "b"), (24, 20), MEAN, STD)
 
 
 @pytest.fixture(scope="module")

@@ -22,15 +22,15 @@ from viticulture.evaluation.agreement.metrics import Agreement, agree, both_wron
 from viticulture.evaluation.heads import all_logits, heads_of
 from viticulture.keywords import rebuilt
 from viticulture.models.co_advise.many_heads import every_head
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.views import VIEWS, SeveralViews
 from viticulture.models.weights.files import load, note, save
 from viticulture.study.run.measures import other_measure
 from viticulture.training.recipe import resolve
 from viticulture.training.run_inputs import dataset_of, recipe_of
 
-DIGITS = Task(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
 
 
@@ -122,9 +122,9 @@ def by_hand(run: viticulture.Run) -> tuple[tuple[Tensor, ...], Tensor]:
     """Every head's logits on the test images, and labels."""
     dataset = dataset_of(run.folder, recipe_of(run.folder))
     assert dataset.test is not None
-    student, task, _ = load(run.folder.weights("last"))
+    student, data_spec, _ = load(run.folder.weights("last"))
     pixels = torch.stack([torch.from_numpy(dataset.test.original(i)) for i in range(len(dataset.test))])
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (task.mean, task.std))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data_spec.mean, data_spec.std))
     images = (pixels.permute(0, 3, 1, 2) / 255 - mean) / std
     with torch.no_grad():
         return every_head(student.eval(), images), dataset.test.records.labels

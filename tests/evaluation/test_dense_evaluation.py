@@ -51,7 +51,7 @@ from viticulture.evaluation.dense.results import DenseEvaluations, from_dict, re
 from viticulture.evaluation.dense.subject import Found, find, of_run
 from viticulture.evaluation.opening import MAX_SENT_PIXELS
 from viticulture.methods.detection import crowds_of, matched, targets_of
-from viticulture.models.task import Task
+from viticulture.models.data_spec import DataSpec
 from viticulture.report.pages.run_page import judged_headline
 from viticulture.report.sections.dense import dense_answer, dense_sections
 from viticulture.report.tables.dense import dense_predictions
@@ -116,8 +116,8 @@ def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
     said = found((22, 8, 34, 20, 0, 0.9), (5, 5, 15, 15, 0, 0.8), (64, 6, 70, 30, 1, 0.7))
     records = Records(torch.tensor([-1]), torch.tensor([size]), [""])
     images = StoredImages(torch.zeros(1, 3, 48, 48, dtype=torch.uint8), torch.arange(1), records)
-    task = Task(NAMES, (64, 64), (0.5,) * 3, (0.25,) * 3)
-    (batch,) = dense_batches(images, Boxed([known], masks=False), task, 4, torch.device("cpu"))
+    data_spec = DataSpec(NAMES, (64, 64), (0.5,) * 3, (0.25,) * 3)
+    (batch,) = dense_batches(images, Boxed([known], masks=False), data_spec, 4, torch.device("cpu"))
     canvas = {
         "boxes": torch.from_numpy(said.boxes) * 64 / 80,
         "scores": torch.from_numpy(said.scores),
@@ -183,7 +183,7 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
             masks=False,
         )
     held_out = {split: splits[split] for split in ("test", "val")}
-    data = SimpleNamespace(held_out=held_out, train=splits["val"], classes=subject.task.classes)
+    data = SimpleNamespace(held_out=held_out, train=splits["val"], classes=subject.data_spec.classes)
     data.annotations = {**annotations, "train": annotations["val"]}
     judged = judge_dense(run, data)  # type: ignore[arg-type]
     test, val = judged.results["last/test"], judged.results["last/val"]
@@ -274,7 +274,7 @@ def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> 
     images = StoredImages(pixels, torch.arange(2), Records(torch.full((2,), -1), torch.full((2, 2), 80), ["a", "b"]))
     masks = [np.full((80, 80), 255, np.uint8), np.arange(6400, dtype=np.uint8).reshape(80, 80) % 3]
     true = Masked(torch.from_numpy(np.stack(masks)), torch.arange(2), lambda i: masks[i])
-    data: Any = SimpleNamespace(held_out={"val": images}, train=images, classes=of_run(run).task.classes)
+    data: Any = SimpleNamespace(held_out={"val": images}, train=images, classes=of_run(run).data_spec.classes)
     data.annotations, data.image_settings = {"train": true, "val": true}, SimpleNamespace(channels=3)
     gather_dense_pictures(run, data, judge_dense(run, data))
     galleries = read_galleries(run.path / FILE)

@@ -17,8 +17,8 @@ from viticulture.evaluation.localization.boxes import read_boxes
 from viticulture.evaluation.localization.evaluate import class_taps, held_out, localize, other_images
 from viticulture.evaluation.localization.metrics import AS_EVALUATED, BoxAccuracy
 from viticulture.evaluation.localization.results import Localization, keep, read_localizations
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.scores.objects import box_overlaps
 from viticulture.study.declare.table import read_table
 from viticulture.study.run.measures import other_measure
@@ -188,7 +188,7 @@ def test_the_verb_prints_the_table_and_names_mistakes(
 )
 def test_a_student_without_class_attention_is_refused(name: str, options: dict[str, object]) -> None:
     """Catches: a bare error from within, a message about guides, which this verb has nothing to do with."""
-    task = Task(("a", "b"), (32, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    student = create_student(name, task, 4 if name == "vit_nano" else None, options)
+    data_spec = DataSpec(("a", "b"), (32, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    student = create_student(name, data_spec, 4 if name == "vit_nano" else None, options)
     with pytest.raises(UserError, match=r"class token's attention, which .* --student vit_nano"):
         class_taps(student)

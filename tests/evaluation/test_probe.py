@@ -29,12 +29,12 @@ from viticulture.evaluation.probe.features import frozen_features
 from viticulture.evaluation.probe.linear import fit
 from viticulture.evaluation.probe.neighbors import vote
 from viticulture.evaluation.subject import Subject
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.features import features
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 
-TASK = Task(("a", "b", "c"), (8, 8), (0.5,) * 3, (0.5,) * 3)
+TASK = DataSpec(("a", "b", "c"), (8, 8), (0.5,) * 3, (0.5,) * 3)
 
 
 def clusters(images: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -276,7 +276,7 @@ def test_a_network_that_is_no_run_is_shown_images_as_it_was_trained(tmp_path: Pa
 
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": {"crop_pct": 0.5}})
     found = of_source(str(tmp_path))
-    assert (found.image_settings.eval_crop, found.image_settings.image_size, found.task) == (0.5, 8, TASK)
+    assert (found.image_settings.eval_crop, found.image_settings.image_size, found.data_spec) == (0.5, 8, TASK)
     with pytest.raises(UserError, match="vit_nan"):
         of_source("vit_nan")
 

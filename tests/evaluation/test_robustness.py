@@ -143,13 +143,13 @@ def test_a_run_is_judged_on_its_own_test_images_corrupted_as_it_is_shown_them(ru
     assert (found.rule, found.corrupted_by) == ("class token", "CIFAR-10-C")
     assert list(found.errors) == list(CORRUPTIONS)
     dataset = dataset_of(run.folder, recipe_of(run.folder))
-    student, task, _ = load(run.folder.weights(run.folder.which()[0]))
+    student, data_spec, _ = load(run.folder.weights(run.folder.which()[0]))
     assert dataset.test is not None
     for name, severity in (("gaussian_noise", 5), ("contrast", 5)):
         wrong = 0
         for number in (0, 4, 7, 11):
             pixels = corrupt(dataset.test.original(number), name, severity, 0, number).transpose(2, 0, 1) / 255
-            image = (pixels - np.reshape(task.mean, (3, 1, 1))) / np.reshape(task.std, (3, 1, 1))
+            image = (pixels - np.reshape(data_spec.mean, (3, 1, 1))) / np.reshape(data_spec.std, (3, 1, 1))
             answer = student(torch.from_numpy(image).float()[None]).argmax()
             wrong += int(answer != dataset.test.records.labels[number])
         assert found.errors[name][severity - 1][0] == wrong / 4
@@ -235,12 +235,12 @@ def test_some_of_imagenets_classes_are_chosen_from_alone(run: api.Run, tmp_path:
     photos(tmp_path / "a", 5, 3, (CLASSES[first], CLASSES[second]))
     found = evaluate_robustness(run.folder, str(tmp_path / "a"))
     assert (found.images, found.classes, found.known, dict(found.errors)) == (10, 2, 3, {})
-    student, task, _ = load(run.folder.weights(run.folder.which()[0]))
+    student, data_spec, _ = load(run.folder.weights(run.folder.which()[0]))
     wrong = 0
     for place in (first, second):
         for i in range(5):
             pixels = np.asarray(Image.open(tmp_path / "a" / CLASSES[place] / f"{i}.png")).transpose(2, 0, 1) / 255
-            image = (pixels - np.reshape(task.mean, (3, 1, 1))) / np.reshape(task.std, (3, 1, 1))
+            image = (pixels - np.reshape(data_spec.mean, (3, 1, 1))) / np.reshape(data_spec.std, (3, 1, 1))
             scores = student(torch.from_numpy(image).float()[None])[0]
             wrong += int((scores[first] > scores[second]) != (place == first))
     assert found.clean[0] == wrong / 10

@@ -32,18 +32,18 @@ from viticulture.training.rundir import RunDir
 
 def shown(subject: Subject, folder: Path) -> tuple[Images, list[Tensor]]:
     """Two oblong images, one a class, and what the network is given while a test runs."""
-    for name in subject.task.classes:
+    for name in subject.data_spec.classes:
         photo(folder / name / "0.png", ord(name))
     seen: list[Tensor] = []
     subject.network.get_submodule("patch_embed").register_forward_pre_hook(
         lambda _, given: seen.append(given[0].clone())
     )
-    return prepare_test(str(folder), subject.task.classes, subject.image_settings)[0], seen
+    return prepare_test(str(folder), subject.data_spec.classes, subject.image_settings)[0], seen
 
 
 def as_pixels(subject: Subject, given: Tensor) -> list[np.ndarray]:
     """What a network was given, as a person sees it: [H, W, 3] uint8."""
-    mean, std = (torch.tensor(values)[:, None, None] for values in (subject.task.mean, subject.task.std))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (subject.data_spec.mean, subject.data_spec.std))
     return list((255 * (given * std + mean)).round().to(torch.uint8).permute(0, 2, 3, 1).numpy())
 
 

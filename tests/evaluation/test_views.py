@@ -28,8 +28,8 @@ from viticulture.evaluation.subject import of_run, of_source
 from viticulture.evaluation.views import settle_views
 from viticulture.export.onnx_file import to_onnx
 from viticulture.hub.push import contents
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering
 from viticulture.models.weights.files import note
 from viticulture.training.combinations import check_parts
@@ -56,8 +56,8 @@ class LeftAndMiddle(nn.Module):
         return torch.stack([plane[..., :5].mean((1, 2)), plane[:, 1:-1, 1:-1].mean((1, 2)), plane.mean((1, 2))], 1)
 
 
-def task(several: bool = False) -> Task:
-    return Task(("a", "b", "c"), (10, 10), (0.5,) * 3, (0.5,) * 3, several)
+def data_spec(several: bool = False) -> DataSpec:
+    return DataSpec(("a", "b", "c"), (10, 10), (0.5,) * 3, (0.5,) * 3, several)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -75,9 +75,9 @@ def test_answers_are_the_mean_over_views(name: Views, several: bool) -> None:
         "four": [images, images.flip(3), middle, middle.flip(3)],
         "six": [images, images.flip(3), middle, middle.flip(3), heart, heart.flip(3)],
     }[name]
-    decide = task(several).probabilities
+    decide = data_spec(several).probabilities
     expected = torch.stack([decide(LeftAndMiddle()(view)) for view in asked]).mean(0)
-    answers = answering(LeftAndMiddle(), name, task(several))(images)
+    answers = answering(LeftAndMiddle(), name, data_spec(several))(images)
     assert torch.allclose(decide(answers), expected, atol=1e-6)
     assert name == "one" or not torch.allclose(expected, decide(LeftAndMiddle()(images)), atol=1e-4)
 
@@ -88,7 +88,7 @@ def test_several_views_that_are_sure_are_as_sure_together() -> None:
     images[..., :5] *= 1.01  # mirrored views differ
     views = [LeftAndMiddle()(view).double() for view in (images, images.flip(3))]
     shown, hidden = (torch.stack([(sign * view).sigmoid() for view in views]).mean(0) for sign in (1, -1))
-    answers = answering(LeftAndMiddle(), "mirrored", task(several=True))(images)
+    answers = answering(LeftAndMiddle(), "mirrored", data_spec(several=True))(images)
     torch.testing.assert_close(answers.double(), shown.log() - hidden.log(), rtol=1e-5, atol=0)
 
 
@@ -170,8 +170,8 @@ def test_everything_that_answers_asks_by_these_views(tmp_path: Path) -> None:
     subject, folder = of_run(run, "last"), of_source(str(run.weights("last")))
     assert (subject.eval_views, folder.eval_views) == ("four", "four")
     onnx = pytest.importorskip("onnxruntime")
-    path = to_onnx(subject.answers, tmp_path / "four.onnx", subject.task)
-    images = torch.randn(3, 3, *subject.task.image_size)
+    path = to_onnx(subject.answers, tmp_path / "four.onnx", subject.data_spec)
+    images = torch.randn(3, 3, *subject.data_spec.image_size)
     (found,) = onnx.InferenceSession(str(path)).run(["logits"], {"image": images.numpy()})
     with torch.inference_mode():
         logits = subject.answers(images).numpy()
@@ -218,8 +218,8 @@ def test_damage_is_told(tmp_path: Path) -> None:
 def test_a_network_that_is_asked_by_views_is_its_own() -> None:
     """One view changes nothing: the very network, bit for bit."""
     network = LeftAndMiddle()
-    assert answering(network, "one", task()) is network
-    assert isinstance(answering(network, "four", task()), SeveralViews)
+    assert answering(network, "one", data_spec()) is network
+    assert isinstance(answering(network, "four", data_spec()), SeveralViews)
 
 
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
@@ -251,7 +251,7 @@ def test_other_images_and_corrupted_ones_are_answered_by_the_same_views(tmp_path
     assert isinstance(found, Evaluation)
     assert found.rule == "4 views"
     subject = of_run(run)
-    images, _ = prepare_test(str(folder), subject.task.classes, subject.image_settings, False)
+    images, _ = prepare_test(str(folder), subject.data_spec.classes, subject.image_settings, False)
     by_hand = asked_by_hand(run, images, "four").argmax(1)
     labels = images.records.labels
     assert found.top1 == pytest.approx(float((by_hand == labels).double().mean()))
@@ -268,7 +268,7 @@ def test_other_images_and_corrupted_ones_are_answered_by_the_same_views(tmp_path
 def test_what_budgets_choose_is_exported_with_its_views(several: bool, tmp_path: Path) -> None:
     """A hybrid, for any batch (`to_onnx` compares): the file holds the network once."""
     pytest.importorskip("onnxruntime")
-    shown = Task(("a", "b"), (32, 32), (0.5,) * 3, (0.5,) * 3, several)
+    shown = DataSpec(("a", "b"), (32, 32), (0.5,) * 3, (0.5,) * 3, several)
     student = create_student("hybrid_nano", shown, None, {}).eval()
     once = to_onnx(student, tmp_path / "one.onnx", shown)
     four = to_onnx(answering(student, "four", shown), tmp_path / "four.onnx", shown)

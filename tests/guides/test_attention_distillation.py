@@ -19,27 +19,27 @@ from viticulture.guides.attention_distillation import AttentionDistillation
 from viticulture.methods.mae import MAE, Decoder, encode
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
-from viticulture.models.task import Task
 from viticulture.models.weights.files import save
 
 Load = Callable[[str], Golden]
 HALF = (0.5, 0.5, 0.5)
-TASK = Task((), (32, 32), HALF, HALF)
+TASK = DataSpec((), (32, 32), HALF, HALF)
 SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
 LARGE = {"embed_dim": 36, "depth": 2, "num_heads": 6, "mlp_ratio": 2}
 
 
-def vit(patch: int = 8, task: Task = TASK, **options: Any) -> VisionTransformer:
+def vit(patch: int = 8, data_spec: DataSpec = TASK, **options: Any) -> VisionTransformer:
     torch.manual_seed(len(options))
-    student = create_student("mae_tiny", task, patch, {**SMALL, **options})
+    student = create_student("mae_tiny", data_spec, patch, {**SMALL, **options})
     assert isinstance(student, VisionTransformer)
     return student
 
 
-def saved(net: nn.Module, folder: Path, task: Task = TASK) -> str:
-    save(net, folder, task)
+def saved(net: nn.Module, folder: Path, data_spec: DataSpec = TASK) -> str:
+    save(net, folder, data_spec)
     return str(folder)
 
 
@@ -119,11 +119,11 @@ def test_it_teaches_supervised_students_too_and_is_no_part_of_them(tmp_path: Pat
     The teacher has other numbers of pixels, other normalization and a patch of another size. Catches: a teacher among
     the parameters or in the checkpoint, an adapter left out of the optimizer, images of the student's normalization.
     """
-    task = Task(("a", "b"), (32, 32), HALF, HALF)
-    student = create_student("mae_tiny", task, 8, SMALL)
-    guide = AttentionDistillation(student, task, teacher=saved(student, tmp_path / "same", task))
+    data_spec = DataSpec(("a", "b"), (32, 32), HALF, HALF)
+    student = create_student("mae_tiny", data_spec, 8, SMALL)
+    guide = AttentionDistillation(student, data_spec, teacher=saved(student, tmp_path / "same", data_spec))
     nn.init.eye_(guide.heads[0].weight.data[:, :, 0, 0])
-    supervised = Supervised(Setup(student, task, {"attention_distillation": guide}))
+    supervised = Supervised(Setup(student, data_spec, {"attention_distillation": guide}))
     batch = {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([0, 1])}
     terms = supervised.losses(batch)
     assert terms["attention_distillation_attention"].item() == pytest.approx(0, abs=1e-10)
@@ -135,9 +135,9 @@ def test_it_teaches_supervised_students_too_and_is_no_part_of_them(tmp_path: Pat
     decayed = {name: group["weight_decay"] for group in groups for name, _ in group["params"]}
     assert decayed["guides.attention_distillation.heads.0.weight"] > 0
 
-    wide = Task((), (64, 64), (0.2, 0.3, 0.4), (0.1, 0.2, 0.3))
+    wide = DataSpec((), (64, 64), (0.2, 0.3, 0.4), (0.1, 0.2, 0.3))
     net = vit(16, wide, **LARGE)
-    other = AttentionDistillation(student, task, teacher=saved(net, tmp_path / "wide", wide))
+    other = AttentionDistillation(student, data_spec, teacher=saved(net, tmp_path / "wide", wide))
     images = batch["image"]
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (wide.mean, wide.std))
     large = nn.functional.interpolate((images * 0.5 + 0.5 - mean) / std, (64, 64), mode="bicubic", antialias=True)
@@ -158,7 +158,7 @@ def test_teachers_of_other_depth_and_grid(tmp_path: Path) -> None:
     shallow = saved(vit(**{**LARGE, "depth": 2}), tmp_path / "shallow")
     guide = AttentionDistillation(vit(depth=4), TASK, teacher=shallow, blocks=[0, 3])
     assert guide.teacher.net.net.layers == (0, 1)
-    coarse = Task((), (32, 32), HALF, HALF)
+    coarse = DataSpec((), (32, 32), HALF, HALF)
     other = saved(vit(16, coarse, **LARGE), tmp_path / "coarse", coarse)  # 2 x 2 patches; the student has 4 x 4
     guide = AttentionDistillation(vit(), TASK, teacher=other)
     last = torch.full((2, 3), 15)

@@ -22,17 +22,17 @@ from viticulture.guides.attention_link import AttentionLink, Decay, View, link_l
 from viticulture.guides.logits import Logits
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.links import Links
 from viticulture.models.students import create_student
 from viticulture.models.taps import AttentionReading, Taps
-from viticulture.models.task import Task
 from viticulture.models.teachers.feature_maps import resized
 from viticulture.optim import Optim
 from viticulture.report.charts.curves import read_curves
 from viticulture.training.run import fit
 from viticulture.training.session import Session, begin
 
-TASK = Task(("a", "b", "c"), (32, 32), (0.5,) * 3, (0.5,) * 3)
+TASK = DataSpec(("a", "b", "c"), (32, 32), (0.5,) * 3, (0.5,) * 3)
 VIT = {"embed_dim": 12, "depth": 2, "num_heads": 3}
 PIT = {"stride": 4, "base_dims": [4, 4, 4], "depth": [1, 2, 1], "heads": [2, 4, 8]}
 
@@ -50,13 +50,13 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"test_efficientnet={path}"
 
 
-def grow(name: str = "vit_nano", options: dict[str, Any] | None = None, task: Task = TASK) -> nn.Module:
+def grow(name: str = "vit_nano", options: dict[str, Any] | None = None, data_spec: DataSpec = TASK) -> nn.Module:
     torch.manual_seed(0)
-    return create_student(name, task, None if name.startswith("dhvt") else 8, VIT if options is None else options)
+    return create_student(name, data_spec, None if name.startswith("dhvt") else 8, VIT if options is None else options)
 
 
-def batch(task: Task = TASK) -> dict[str, Tensor]:
-    images = torch.randn(2, 3, *task.image_size, generator=torch.Generator().manual_seed(1))
+def batch(data_spec: DataSpec = TASK) -> dict[str, Tensor]:
+    images = torch.randn(2, 3, *data_spec.image_size, generator=torch.Generator().manual_seed(1))
     return {"image": images, "label": torch.tensor([0, 2])}
 
 
@@ -117,11 +117,11 @@ def test_random_links_start_near_twenty(teacher: str) -> None:
     Any other reading of Eq. (5) starts elsewhere: sums over positions at 4000, unsquared at 2800, one norm an image at
     0.02, norms over channels at 4.
     """
-    task = Task(TASK.classes, (112, 112), TASK.mean, TASK.std)
-    student = grow(task=task)
-    guide = AttentionLink(student, task, teacher=teacher)
+    data_spec = DataSpec(TASK.classes, (112, 112), TASK.mean, TASK.std)
+    student = grow(data_spec=data_spec)
+    guide = AttentionLink(student, data_spec, teacher=teacher)
     guide.start_epoch(0, 300)
-    loss = guide.losses(batch(task), Taps(student, guide.needs)(batch(task)["image"]))["attention_link"]
+    loss = guide.losses(batch(data_spec), Taps(student, guide.needs)(batch(data_spec)["image"]))["attention_link"]
     assert loss.item() == pytest.approx(20.4, rel=0.1)
 
 
@@ -176,24 +176,24 @@ def test_terms_add_up_with_labels_and_distillation(teacher: str, tmp_path: Path)
     """Table 5, "CE + AAL + Hard": the sum of three terms, each what it is alone; both heads learn labels without a
     label teacher (`every_head`), the class head alone with one.
     """
-    task = Task(tuple("abcdefghij"), (32, 32), TASK.mean, TASK.std)
-    student = grow("deit_tiny_distilled_patch16_224", task=task).train()
+    data_spec = DataSpec(tuple("abcdefghij"), (32, 32), TASK.mean, TASK.std)
+    student = grow("deit_tiny_distilled_patch16_224", data_spec=data_spec).train()
     guides = {
-        "attention_link": AttentionLink(student, task, teacher=teacher),
-        "logits": Logits(student, task, teacher=teacher),
+        "attention_link": AttentionLink(student, data_spec, teacher=teacher),
+        "logits": Logits(student, data_spec, teacher=teacher),
     }
-    method = Supervised(Setup(student, task, guides), label_weight=0.5)
-    terms = method.losses(batch(task))
+    method = Supervised(Setup(student, data_spec, guides), label_weight=0.5)
+    terms = method.losses(batch(data_spec))
     assert set(terms) == {"label", "logits", "attention_link"}
-    readings = Taps(student, guides["attention_link"].needs)(batch(task)["image"])
-    label = nn.functional.cross_entropy(readings.outputs[0], batch(task)["label"])
+    readings = Taps(student, guides["attention_link"].needs)(batch(data_spec)["image"])
+    label = nn.functional.cross_entropy(readings.outputs[0], batch(data_spec)["label"])
     torch.testing.assert_close(terms["label"], 0.5 * label)
     for name, guide in guides.items():
-        torch.testing.assert_close(terms[name], guide.losses(batch(task), readings)[name])
+        torch.testing.assert_close(terms[name], guide.losses(batch(data_spec), readings)[name])
 
-    alone = Supervised(Setup(student, task, {"attention_link": guides["attention_link"]}), every_head=True)
-    other = nn.functional.cross_entropy(readings.outputs[1], batch(task)["label"])
-    torch.testing.assert_close(alone.losses(batch(task))["label"], (label + other) / 2)
+    alone = Supervised(Setup(student, data_spec, {"attention_link": guides["attention_link"]}), every_head=True)
+    other = nn.functional.cross_entropy(readings.outputs[1], batch(data_spec)["label"])
+    torch.testing.assert_close(alone.losses(batch(data_spec))["label"], (label + other) / 2)
 
 
 def test_the_guide_computes_in_float32_under_autocast(teacher: str) -> None:
@@ -256,7 +256,7 @@ def test_the_trainer_is_a_plain_loop_with_links(tmp_path: Path, teacher: str) ->
     for name in ours.keys() - {"guides.attention_link._extra_state"}:
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
     saved = weights(session.run.path)
-    assert saved.keys() == create_student("vit_nano", session.method.task, 4, VIT).state_dict().keys()
+    assert saved.keys() == create_student("vit_nano", session.method.data_spec, 4, VIT).state_dict().keys()
     curves = read_curves(session.run.metrics)
     assert [value for _, value in curves["train/attention_link_weight"]] == [2000, 1000]
 

@@ -34,9 +34,9 @@ from viticulture.guides.bootstrap import (
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
-from viticulture.models.task import Task
 from viticulture.report.charts.curves import read_curves
 from viticulture.training.run import fit
 from viticulture.training.session import Session, begin
@@ -149,7 +149,7 @@ def test_without_alignment_gradients_are_summed() -> None:
     torch.testing.assert_close(student, torch.zeros(4, dtype=torch.float64))
 
 
-GOLDEN_TASK = Task(tuple("abcde"), (64, 64), (0.5,) * 3, (0.5,) * 3)
+GOLDEN_TASK = DataSpec(tuple("abcde"), (64, 64), (0.5,) * 3, (0.5,) * 3)
 
 
 def loaded(data: Golden, weights: Literal["own", "shared"]) -> tuple[nn.Module, Bootstrap]:
@@ -328,7 +328,7 @@ def test_what_is_kept_knows_nothing_of_its_agent(tmp_path: Path) -> None:
     """
     session = start(tmp_path / "run")
     fit(session)
-    plain = create_student("vit_nano", session.method.task, 2, RUN["student.options"]).state_dict()
+    plain = create_student("vit_nano", session.method.data_spec, 2, RUN["student.options"]).state_dict()
     for which in ("last", "ema"):
         assert weights(session.run.path, which).keys() == plain.keys()
     curves = read_curves(session.run.metrics)
@@ -337,7 +337,7 @@ def test_what_is_kept_knows_nothing_of_its_agent(tmp_path: Path) -> None:
     assert [value for _, value in curves["train/bootstrap_features_left"]] == [1.0, 0.5]
 
 
-TASK = Task(("a", "b", "c"), (32, 32), (0.5,) * 3, (0.5,) * 3)
+TASK = DataSpec(("a", "b", "c"), (32, 32), (0.5,) * 3, (0.5,) * 3)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.co_advise.cit import checkpoint_filter_fn
 from viticulture.models.co_advise.many_heads import every_head
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings, Taps
-from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
 from viticulture.optim import Optim
@@ -32,7 +32,7 @@ from viticulture.training.run import fit
 from viticulture.training.session import begin
 
 Load = Callable[[str], Golden]
-TASK = Task(tuple("abcdef"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+TASK = DataSpec(tuple("abcdef"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
 RESNET = {"channels": (4, 4, 4, 4), "small_images": True}
 
@@ -78,10 +78,10 @@ def test_label_term_and_guide_are_the_official_total(golden: Load, teachers: dic
     """Eq. (1) on the authors' network: the sum, and every gradient's norm. Catches a label on every token, weights."""
     net, data = aligned(golden)
     net.set_distilled_training()
-    task = Task(TASK.classes, (64, 64), TASK.mean, TASK.std)
-    guide = CoAdvise(net, task, teachers=teachers)
+    data_spec = DataSpec(TASK.classes, (64, 64), TASK.mean, TASK.std)
+    guide = CoAdvise(net, data_spec, teachers=teachers)
     answering(guide, conv=data["in/teacher_conv"], inv=data["in/teacher_inv"])
-    method = Supervised(Setup(net, task, {"co_advise": guide})).train()
+    method = Supervised(Setup(net, data_spec, {"co_advise": guide})).train()
     terms = method.losses({"image": data["in/x"], "label": data["in/soft_target"]})
     assert terms.keys() == {"label", "co_advise_conv", "co_advise_inv"}
     total = torch.stack(list(terms.values())).sum()
@@ -208,9 +208,9 @@ def test_heads_on_shared_features_are_all_shown() -> None:
 
 def test_settings_that_cannot_be_meant_are_refused(teachers: dict[str, str], tmp_path: Path) -> None:
     """Each error names the rule, what was received and the way out; a teacher of other classes among them."""
-    other = Task(tuple("abcdeg"), TASK.image_size, TASK.mean, TASK.std)
+    other = DataSpec(tuple("abcdeg"), TASK.image_size, TASK.mean, TASK.std)
     save(create_student("resnet10", other, None, RESNET), tmp_path / "other", other)
-    fewer = Task(tuple("abc"), TASK.image_size, TASK.mean, TASK.std)
+    fewer = DataSpec(tuple("abc"), TASK.image_size, TASK.mean, TASK.std)
     save(create_student("resnet10", fewer, None, RESNET), tmp_path / "fewer", fewer)
     for keywords, words in (
         ({"teachers": {}}, "at least one teacher"),

@@ -13,14 +13,14 @@ from networks import Answers
 from viticulture.errors import UserError
 from viticulture.guides.logits import Logits
 from viticulture.losses import cross_entropy
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings, Taps
-from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
 from viticulture.optim import Optim
 
-TASK = Task(tuple("abcdefghi"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+TASK = DataSpec(tuple("abcdefghi"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
 
 

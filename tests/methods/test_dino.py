@@ -20,16 +20,16 @@ from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.dino import DINO, Head, LocalCrops, cross_entropy, view_loss
 from viticulture.methods.method import Course, Moment, Setup
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.momentum_encoder import MomentumEncoder
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.vit.any_size import forward_at_any_size
 from viticulture.optim import Optim
 from viticulture.training.feed import training_loader
 from viticulture.training.run import fit
 
 HALF = (0.5, 0.5, 0.5)
-TASK = Task((), (32, 32), HALF, HALF)
+TASK = DataSpec((), (32, 32), HALF, HALF)
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
 SMALL = {"local_crops": LocalCrops(2), "prototypes": 24, "hidden_width": 16}
 RUN = {

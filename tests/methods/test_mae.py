@@ -18,8 +18,8 @@ from networks import error
 from viticulture.errors import UserError
 from viticulture.methods.mae import MAE, Decoder, encode, split, targets
 from viticulture.methods.method import Setup
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import blueprint, create_student
-from viticulture.models.task import Task
 from viticulture.models.vit.patches import check, patchify, rows, unpatchify
 from viticulture.models.vit.positions import sincos
 
@@ -98,7 +98,7 @@ def test_mae_tiny_is_the_official_one(golden: Load) -> None:
     Catches: heads, widths or depths of the preset and of the decoder that follows from it.
     """
     data = golden("full_mae_tiny")
-    mae = method(create_student("mae_tiny", Task((), (224, 224), HALF, HALF), 16), 224)
+    mae = method(create_student("mae_tiny", DataSpec((), (224, 224), HALF, HALF), 16), 224)
     encoder, decoder = ours(fill([entry[:2] for entry in data.about["config"]["state"]]))
     encoder.pop("pos_embed")
     assert mae.student.load_state_dict(encoder, strict=False).missing_keys == ["pos_embed"]
@@ -122,7 +122,7 @@ def test_the_form_for_fine_tuning_is_the_official_one(golden: Load, name: str) -
     """
     data, pooled = golden(name), {"global_pool": "avg"}
     if name.startswith("full"):
-        student = create_student("mae_tiny", Task(tuple(map(str, range(1000))), (224, 224), HALF, HALF), 16, pooled)
+        student = create_student("mae_tiny", DataSpec(tuple(map(str, range(1000))), (224, 224), HALF, HALF), 16, pooled)
         student.load_state_dict(fill(data.about["config"]["state"]))
         with torch.no_grad():
             assert error(student(image((2, 3, 224, 224))), data["out/logits"]) < 1e-3
@@ -225,7 +225,7 @@ def test_it_starts_where_the_authors_start() -> None:
 
     Catches: qkv drawn as three matrices, the patch embedding left to its convolution, a table drawn at random.
     """
-    student = create_student("mae_tiny", Task((), (224, 224), HALF, HALF), 16, {"depth": 2})
+    student = create_student("mae_tiny", DataSpec((), (224, 224), HALF, HALF), 16, {"depth": 2})
     bounds = {"patch_embed.proj": (6 / (768 + 192)) ** 0.5, "blocks.1.attn.qkv": (6 / (192 + 576)) ** 0.5}
     bounds |= {"blocks.0.mlp.fc1": (6 / (192 + 768)) ** 0.5}
     student.requires_grad_(False)
@@ -237,7 +237,7 @@ def test_it_starts_where_the_authors_start() -> None:
     assert student.cls_token.std() == pytest.approx(0.02, rel=0.3)
     assert torch.equal(student.pos_embed, sincos((14, 14), 192))
     assert student.pos_embed.std() > 0.5
-    mae = method(create_student("mae_tiny", Task((), (32, 32), HALF, HALF), 4), 32).requires_grad_(False)
+    mae = method(create_student("mae_tiny", DataSpec((), (32, 32), HALF, HALF), 4), 32).requires_grad_(False)
     assert mae.auxiliary["decoder"].mask_token.std() == pytest.approx(0.02, rel=0.3)
     assert not mae.auxiliary["decoder"].predict.bias.any()
 
@@ -248,9 +248,9 @@ def test_it_may_start_as_moco_v3_or_as_deit() -> None:
 
     Catches: MAE's positions (std 0.5) where patches are classified from scratch, one matrix of q, k and v in MoCo-v3.
     """
-    task = Task((), (224, 224), HALF, HALF)
+    data_spec = DataSpec((), (224, 224), HALF, HALF)
     moco, deit = (
-        create_student("mae_tiny", task, 16, {"depth": 2, "start": start}).requires_grad_(False)
+        create_student("mae_tiny", data_spec, 16, {"depth": 2, "start": start}).requires_grad_(False)
         for start in ("moco_v3", "deit")
     )
     qkv = moco.blocks[1].attn.qkv.weight
@@ -265,7 +265,7 @@ def test_it_may_start_as_moco_v3_or_as_deit() -> None:
     assert deit.patch_embed.proj.weight.std() == pytest.approx((1 / 768 / 3) ** 0.5, rel=0.02)
     assert blueprint(deit).arguments.keys().isdisjoint({"start"})
     with pytest.raises(UserError, match="start"):
-        create_student("mae_tiny", task, 16, {"start": "moco"})
+        create_student("mae_tiny", data_spec, 16, {"start": "moco"})
 
 
 def test_learned_positions_learn() -> None:
@@ -307,10 +307,10 @@ def test_a_step_in_bfloat16_and_one_graph() -> None:
         (lambda: method(vit(), decoder_width=48), "multiple of 32, got 48"),
         (lambda: method(vit(), decoder_depth=0), "decoder_depth.*got 0"),
         (lambda: method(vit(), positions="none"), "fixed or learned"),
-        (lambda: MAE(Setup(vit(4, 1, in_chans=1), Task((), (4, 4), (0.5,), (0.5,)))), "patch_norm.*is one value"),
+        (lambda: MAE(Setup(vit(4, 1, in_chans=1), DataSpec((), (4, 4), (0.5,), (0.5,)))), "patch_norm.*is one value"),
         (lambda: method(vit(patch_drop_rate=0.1)), "patch_drop_rate"),
         (lambda: method(vit(dynamic_img_size=True)), "fixed image size"),
-        (lambda: method(create_student("dhvt_nano", Task((), (32, 32), HALF, HALF), 4)), "plain ViT.*DHVT"),
+        (lambda: method(create_student("dhvt_nano", DataSpec((), (32, 32), HALF, HALF), 4)), "plain ViT.*DHVT"),
         (lambda: method(timm.create_model("deit_tiny_distilled_patch16_224"), 224), "plain ViT.*Distilled"),
         (lambda: sincos((2, 2), 18), "multiple of 4, got 18"),
     ],

@@ -87,9 +87,9 @@ class Watching(Guide):
 
 def test_guides_measure_held_out_images_under_every_method() -> None:
     """Catches: a method that asks its guides for nothing, so that what they measure is lost."""
-    task = replace(TASK, classes=())
-    student = create_student("vit_nano", task, 4, {"embed_dim": 16, "depth": 1, "num_heads": 2})
-    method = MAE(Setup(student, task, {"watching": Watching()}), decoder_width=32)
+    data_spec = replace(TASK, classes=())
+    student = create_student("vit_nano", data_spec, 4, {"embed_dim": 16, "depth": 1, "num_heads": 2})
+    method = MAE(Setup(student, data_spec, {"watching": Watching()}), decoder_width=32)
     found = method.measured({"image": torch.randn(3, 3, 16, 16)})
     assert found.keys() == {"loss", "watching_images"}
     assert found["watching_images"] == 3

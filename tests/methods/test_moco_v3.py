@@ -21,15 +21,15 @@ from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.method import Course, Moment, Setup
 from viticulture.methods.moco_v3 import MoCoV3
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.shared_batch_norm import SharedBatchNorm, gathered, perceptron
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.vit.positions import sincos
 from viticulture.training.session import begin
 
 Load = Callable[[str], Golden]
 HALF = (0.5, 0.5, 0.5)
-TASK = Task((), (32, 32), HALF, HALF)
+TASK = DataSpec((), (32, 32), HALF, HALF)
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
 VIEWS = {"augment2.padded_crop.padding": 2, "method.name": "moco_v3", "method.hidden_width": 32, "method.width": 8}
 

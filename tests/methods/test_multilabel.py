@@ -15,22 +15,22 @@ from viticulture.guides.logits import Logits
 from viticulture.losses import asymmetric_binary, binary_cross_entropy, binary_distillation
 from viticulture.methods.method import Setup
 from viticulture.methods.multilabel import Multilabel
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import load, save
 from viticulture.training.combinations import check_parts
 from viticulture.training.recipe import read, resolve
 
-ONE = Task(("cat", "dog", "hare"), (8, 8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-TASK = Task(ONE.classes, ONE.image_size, ONE.mean, ONE.std, several=True)
+ONE = DataSpec(("cat", "dog", "hare"), (8, 8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+TASK = DataSpec(ONE.classes, ONE.image_size, ONE.mean, ONE.std, several=True)
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS, OTHER = torch.randn(2, 6, 3, generator=GENERATOR, dtype=torch.float64)
 LABELS = (torch.rand(6, 3, generator=GENERATOR) < 0.4).double()
 BATCH = {"image": torch.randn(6, 3, 8, 8, generator=GENERATOR), "label": LABELS.float()}
 
 
-def student(task: Task = TASK) -> nn.Module:
-    return create_student("vit_tiny", task, 4, {"depth": 1, "embed_dim": 12, "num_heads": 2})
+def student(data_spec: DataSpec = TASK) -> nn.Module:
+    return create_student("vit_tiny", data_spec, 4, {"depth": 1, "embed_dim": 12, "num_heads": 2})
 
 
 def test_cross_entropy_is_the_likelihood_of_every_label() -> None:
@@ -112,16 +112,16 @@ def test_mixing_mixes_labels_as_it_does_images() -> None:
 def test_weights_remember_that_labels_are_several(tmp_path: Path) -> None:
     """What reads them gives sigmoids. Fails if a loaded student's probabilities add up to 1."""
     save(student(), tmp_path, TASK)
-    task = load(tmp_path)[1]
-    assert task == TASK
-    torch.testing.assert_close(task.probabilities(LOGITS.float()), LOGITS.float().double().sigmoid())
+    data_spec = load(tmp_path)[1]
+    assert data_spec == TASK
+    torch.testing.assert_close(data_spec.probabilities(LOGITS.float()), LOGITS.float().double().sigmoid())
     torch.testing.assert_close(ONE.probabilities(LOGITS.float()), LOGITS.float().softmax(-1))
 
 
 def test_a_teacher_must_have_learnt_several_labels_and_teaches_softly(tmp_path: Path) -> None:
     """Catches: a teacher of one class an image, whose logits are no log-odds; its decision taken for a label."""
-    for name, task in (("several", TASK), ("one", ONE)):
-        save(student(task), tmp_path / name, task)
+    for name, data_spec in (("several", TASK), ("one", ONE)):
+        save(student(data_spec), tmp_path / name, data_spec)
     pupil, image = student(), BATCH["image"]
     with pytest.raises(UserError, match="one class an image, and the student learns several labels an image"):
         Logits(pupil, TASK, teacher=str(tmp_path / "one"), kind="soft")

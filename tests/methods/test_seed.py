@@ -18,14 +18,14 @@ from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.method import Moment, Setup
 from viticulture.methods.seed import Seed, likeness_loss
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import load_teacher
 from viticulture.models.weights.files import save
 from viticulture.optim import Optim
 
 HALF = (0.5, 0.5, 0.5)
-TASK = Task((), (16, 16), HALF, HALF)
+TASK = DataSpec((), (16, 16), HALF, HALF)
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 
 
@@ -33,8 +33,12 @@ TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 def teacher(tmp_path: Path) -> str:
     """A CNN that tells classes apart, which SEED does not mind."""
     torch.manual_seed(3)
-    task = Task(("a", "b", "c"), (16, 16), HALF, HALF)
-    save(create_student("resnet10", task, None, {"channels": [8, 8, 8, 12], "stem_width": 8}), tmp_path / "cnn", task)
+    data_spec = DataSpec(("a", "b", "c"), (16, 16), HALF, HALF)
+    save(
+        create_student("resnet10", data_spec, None, {"channels": [8, 8, 8, 12], "stem_width": 8}),
+        tmp_path / "cnn",
+        data_spec,
+    )
     return str(tmp_path / "cnn")
 
 
@@ -74,7 +78,7 @@ def test_the_teacher_gives_what_its_classifier_reads(teacher: str) -> None:
     that is trained, saved, or shown images in the wrong normalization."""
     seed = method(teacher)
     with torch.no_grad():
-        scores = load_teacher(teacher, Task(("a", "b", "c"), (16, 16), HALF, HALF))(images())
+        scores = load_teacher(teacher, DataSpec(("a", "b", "c"), (16, 16), HALF, HALF))(images())
         net: Any = seed.teacher.net
         torch.testing.assert_close(net.net.net.get_classifier()(seed.teacher(images())), scores)
     assert not any("teacher" in name for name in (*seed.state_dict(), *dict(seed.named_parameters())))

@@ -13,8 +13,8 @@ from viticulture.data.annotations import UNLABELED
 from viticulture.data.dense.loader import labeled
 from viticulture.methods.method import Setup
 from viticulture.methods.segmentation import Segmentation
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.training.feed import MicroBatches
 
 SIDE, HALF = (16, 16), (0.5, 0.5, 0.5)
@@ -22,8 +22,8 @@ SIDE, HALF = (16, 16), (0.5, 0.5, 0.5)
 
 def method() -> Segmentation:
     torch.manual_seed(0)
-    student = create_student("vit_nano", Task((), SIDE, HALF, HALF), 8, {"depth": 1})
-    segmentation = Segmentation(Setup(student, Task(("ground", "disk"), SIDE, HALF, HALF)))
+    student = create_student("vit_nano", DataSpec((), SIDE, HALF, HALF), 8, {"depth": 1})
+    segmentation = Segmentation(Setup(student, DataSpec(("ground", "disk"), SIDE, HALF, HALF)))
     predict = segmentation.student.get_submodule("predict")
     assert isinstance(predict.weight, Tensor)
     nn.init.normal_(predict.weight)

@@ -18,8 +18,8 @@ from viticulture.errors import UserError
 from viticulture.methods.mae import encode
 from viticulture.methods.method import Setup
 from viticulture.methods.simmim import SimMIM
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.vit.patches import patchify, unpatchify
 
 HALF = (0.5, 0.5, 0.5)
@@ -27,7 +27,7 @@ HALF = (0.5, 0.5, 0.5)
 
 def method(student: nn.Module, size: tuple[int, int] = (32, 32), **options: Any) -> SimMIM:
     torch.manual_seed(1)
-    return SimMIM(Setup(student, Task((), size, HALF, HALF)), **options)
+    return SimMIM(Setup(student, DataSpec((), size, HALF, HALF)), **options)
 
 
 def drawn(simmim: SimMIM, images: int = 3, size: tuple[int, int] = (32, 32)) -> tuple[Tensor, Tensor]:
@@ -149,7 +149,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
         (lambda: method(vit(patch=4), mask_ratio=0.0), "mask_ratio.*got 0.0"),
         (lambda: method(vit(patch=4), mask_ratio=1.0), "mask_ratio.*got 1.0"),
         (lambda: method(vit(patch=4), positions="none"), "fixed or learned"),
-        (lambda: method(create_student("dhvt_nano", Task((), (32, 32), HALF, HALF), 4)), "plain ViT.*DHVT"),
+        (lambda: method(create_student("dhvt_nano", DataSpec((), (32, 32), HALF, HALF), 4)), "plain ViT.*DHVT"),
     ],
 )
 def test_mistakes_are_named(make: Callable[[], Any], message: str) -> None:

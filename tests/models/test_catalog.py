@@ -9,8 +9,8 @@ import torch
 
 import viticulture
 from viticulture.models.catalog import COSTS, counted_or_none, entries, measured
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student, fitting_patch, matching
-from viticulture.models.task import Task
 
 
 def test_every_student_of_ours_is_counted_and_has_a_purpose() -> None:
@@ -24,8 +24,8 @@ def test_what_is_counted_is_what_is_built() -> None:
     """Against a network on real tensors: fails if a network without weights has other sizes, or if the numbers that
     ship are of other code (python docs/reference.py)."""
     side, parameters, macs = measured("dhvt_nano")
-    task = Task(tuple("0123456789"), (side, side), (0.5,) * 3, (0.5,) * 3)  # type: ignore[arg-type]
-    student = create_student("dhvt_nano", task, fitting_patch("dhvt_nano", task.image_size))
+    data_spec = DataSpec(tuple("0123456789"), (side, side), (0.5,) * 3, (0.5,) * 3)  # type: ignore[arg-type]
+    student = create_student("dhvt_nano", data_spec, fitting_patch("dhvt_nano", data_spec.image_size))
     assert parameters == sum(weight.numel() for weight in student.parameters())
     (kept,) = entries(["dhvt_nano"], most=0)
     assert (kept.side, kept.parameters, kept.macs) == (side, parameters, macs)

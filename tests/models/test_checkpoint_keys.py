@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from cit_students import aligned
 from conftest import Golden
-from networks import task, tiny
+from networks import data_spec, tiny
 from viticulture.errors import UserError
 from viticulture.methods.mae import encode, split
 from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, Sizes
 from viticulture.models.co_advise.rednet import RedNet
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.teachers.open import open_teacher
 from viticulture.models.weights.checkpoint_keys import strip_prefixes
 from viticulture.models.weights.files import initialize, place_of, read_checkpoint, read_weights
@@ -33,7 +33,7 @@ def student(width: int, classes: int = 0, **options: Any) -> nn.Module:
     """Of the sizes that the golden files have, with random weights of its own."""
     torch.manual_seed(3)
     sizes = {"embed_dim": width, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
-    return create_student("mae_tiny", task(classes), 8, sizes | options).eval()
+    return create_student("mae_tiny", data_spec(classes), 8, sizes | options).eval()
 
 
 def prefixed(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -138,7 +138,7 @@ def test_a_checkpoint_is_a_teacher_without_what_stands_beside_its_encoder(
     tmp_path: Path, prefix: str, beside: list[str]
 ) -> None:
     """ARCHITECTURE=FILE wants every name to agree. Catches: a decoder or projector in the way, a head left out."""
-    net = create_student("vit_nano", Task((), (32, 32), HALF, HALF), 4).eval()
+    net = create_student("vit_nano", DataSpec((), (32, 32), HALF, HALF), 4).eval()
     others = dict.fromkeys([*beside, f"{prefix}head.0.weight"], torch.ones(2))
     torch.save({"model": {**prefixed(prefix, net.state_dict()), **others}}, tmp_path / "w.pth")
     x = torch.randn(2, 3, 32, 32)
@@ -244,9 +244,9 @@ def test_a_vit_of_bootstrapping_gives_the_official_logits(golden: Load, tmp_path
     if layout != "alone":
         weights = {**prefixed("models.vit.", weights), "models.cnn.layers.0.bn1.weight": torch.ones(18)}
     torch.save(training(model=weights), tmp_path / "w.pth")
-    task = Task(tuple("abcde"), (64, 64), HALF, HALF)
+    data_spec = DataSpec(tuple("abcde"), (64, 64), HALF, HALF)
     sizes = {"embed_dim": 18, "depth": 3, "num_heads": 9, "mlp_ratio": 2}
-    ours = create_student("vit_small", task, 16, sizes).eval()
+    ours = create_student("vit_small", data_spec, 16, sizes).eval()
     remarks = initialize(ours, str(tmp_path / "w.pth"))
     assert "44 of 44 tensors taken" in remarks
     torch.testing.assert_close(ours(data["in/x"]), data["out/logits"], rtol=1e-5, atol=1e-6)

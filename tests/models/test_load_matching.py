@@ -12,8 +12,8 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import nn
 
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import initialize, save
 from viticulture.training.recipe import resolve
 
@@ -21,11 +21,11 @@ TINY = {"embed_dim": 16, "depth": 3, "num_heads": 2}
 FILE = "model.safetensors"
 
 
-def task(height: int = 16, width: int = 16) -> Task:
-    return Task(("a", "b"), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+def data_spec(height: int = 16, width: int = 16) -> DataSpec:
+    return DataSpec(("a", "b"), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
-def student(of: Task, seed: int = 0, name: str = "vit_nano", patch: int = 4, **options: Any) -> nn.Module:
+def student(of: DataSpec, seed: int = 0, name: str = "vit_nano", patch: int = 4, **options: Any) -> nn.Module:
     torch.manual_seed(seed)
     return create_student(name, of, patch, {**TINY, **options}).eval()
 
@@ -47,8 +47,8 @@ def test_positions_go_between_the_grids_that_the_students_have(
     Catches: a grid guessed from the number of rows, prefix rows resampled, equal numbers of patches taken for equal
     grids, rows and columns swapped.
     """
-    theirs, ours = student(task(*size), 1, name, **options), student(task(*other), 2, name, **options)
-    save(theirs, tmp_path, task(*size))
+    theirs, ours = student(data_spec(*size), 1, name, **options), student(data_spec(*other), 2, name, **options)
+    save(theirs, tmp_path, data_spec(*size))
     old, new = ((height // 4, width // 4) for height, width in (size, other))
     assert f"positions resampled from {old[0]}x{old[1]} to {new[0]}x{new[1]} patches" in initialize(ours, str(tmp_path))
     table, found = theirs.get_parameter("pos_embed"), ours.get_parameter("pos_embed")
@@ -71,34 +71,34 @@ def test_a_square_table_in_a_bare_file_is_told_by_its_tokens(
     tmp_path: Path, name: str, options: dict[str, Any], into: dict[str, Any]
 ) -> None:
     """No config.json lies beside it: 4x4 patches to 2x6, whatever stands before them there and here."""
-    safetensors.torch.save_file(student(task(), 1, name, **options).state_dict(), tmp_path / FILE)
-    remarks = initialize(student(task(8, 24), 2, name, **into), str(tmp_path / FILE))
+    safetensors.torch.save_file(student(data_spec(), 1, name, **options).state_dict(), tmp_path / FILE)
+    remarks = initialize(student(data_spec(8, 24), 2, name, **into), str(tmp_path / FILE))
     assert "positions resampled from 4x4 to 2x6 patches" in remarks
 
 
 def test_a_table_in_a_bare_file_that_is_not_square(tmp_path: Path) -> None:
     """It fits a student of its size, and for another size the folder must be named: nothing is guessed."""
-    theirs = student(task(8, 24), 1)
+    theirs = student(data_spec(8, 24), 1)
     safetensors.torch.save_file(theirs.state_dict(), tmp_path / FILE)
-    same = student(task(8, 24), 2)
+    same = student(data_spec(8, 24), 2)
     assert initialize(same, str(tmp_path / FILE))[1:] == ["44 of 44 tensors taken"]
     assert torch.equal(same.get_parameter("pos_embed"), theirs.get_parameter("pos_embed"))
     with pytest.raises(UserError, match=r"table of 13 rows .* name the run or the folder"):
-        initialize(student(task(), 2), str(tmp_path / FILE))
+        initialize(student(data_spec(), 2), str(tmp_path / FILE))
 
 
 def test_a_file_of_weights_is_read_by_the_config_beside_it(tmp_path: Path) -> None:
     """FOLDER/model.safetensors is FOLDER: 8x32 patches, as many as 16x16 has, are resampled. A config.json of another
     library's says nothing. Fails if the table is copied as a square one, or a foreign file is refused.
     """
-    save(student(task(32, 128), 1), tmp_path, task(32, 128))
-    by_folder, by_file = student(task(64, 64), 2), student(task(64, 64), 2)
+    save(student(data_spec(32, 128), 1), tmp_path, data_spec(32, 128))
+    by_folder, by_file = student(data_spec(64, 64), 2), student(data_spec(64, 64), 2)
     said = initialize(by_folder, str(tmp_path))[1:]
     assert initialize(by_file, str(tmp_path / FILE))[1:] == said
     assert "positions resampled from 8x32 to 16x16 patches" in said
     assert torch.equal(by_file.get_parameter("pos_embed"), by_folder.get_parameter("pos_embed"))
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
-    assert initialize(student(task(64, 64), 2), str(tmp_path / FILE))[1:] == ["44 of 44 tensors taken"]
+    assert initialize(student(data_spec(64, 64), 2), str(tmp_path / FILE))[1:] == ["44 of 44 tensors taken"]
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_a_head_goes_by_the_names_of_its_classes(tmp_path: Path, name: str, opti
     pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
     def of(classes: tuple[str, ...], seed: int) -> nn.Module:
-        return student(replace(task(), classes=classes), seed, name, **options)
+        return student(replace(data_spec(), classes=classes), seed, name, **options)
 
     theirs = of(known, 1)
     torch.nn.init.normal_(theirs.get_parameter("head.bias"))
-    save(theirs, tmp_path, replace(task(), classes=known))
+    save(theirs, tmp_path, replace(data_spec(), classes=known))
     ours = of(turned, 2)
     assert "rows of the head put in order of the classes" in initialize(ours, str(tmp_path), classes=turned)
     torch.testing.assert_close(ours(pixels), theirs(pixels)[:, [2, 0, 1]])
@@ -149,12 +149,12 @@ def test_the_first_blocks_are_kept_and_all_else_starts_anew(tmp_path: Path, bloc
     norm or head taken along, patches or positions left behind, block 1 taken for block 10.
     """
     deep = {"depth": 11} if blocks == 2 else {}
-    theirs = student(task(), 1, **deep)
+    theirs = student(data_spec(), 1, **deep)
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(0.1)
-    save(theirs, tmp_path, task())
-    ours, fresh = student(task(), 2, **deep), student(task(), 2, **deep).state_dict()
+    save(theirs, tmp_path, data_spec())
+    ours, fresh = student(data_spec(), 2, **deep), student(data_spec(), 2, **deep).state_dict()
     remarks = initialize(ours, str(tmp_path), blocks)
     assert f"the first {blocks} blocks and what comes before them are kept, all else starts anew" in remarks
     assert not [remark for remark in remarks if "not there" in remark or "not used" in remark]
@@ -164,11 +164,11 @@ def test_the_first_blocks_are_kept_and_all_else_starts_anew(tmp_path: Path, bloc
 
 
 def test_blocks_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
-    save(student(task()), tmp_path, task())
+    save(student(data_spec()), tmp_path, data_spec())
     with pytest.raises(UserError, match="between 0 and the student's 3 blocks, got 4"):
-        initialize(student(task()), str(tmp_path), 4)
-    cnn = create_student("resnet10t", task(32, 32))
-    save(cnn, tmp_path / "cnn", task(32, 32))
+        initialize(student(data_spec()), str(tmp_path), 4)
+    cnn = create_student("resnet10t", data_spec(32, 32))
+    save(cnn, tmp_path / "cnn", data_spec(32, 32))
     with pytest.raises(UserError, match="needs a student with blocks, and a ResNet has none"):
         initialize(cnn, str(tmp_path / "cnn"), 1)
     for values, words in (({"init_blocks": 2}, "no init; name the weights"), ({"init": "x", "init_blocks": -1}, "-1")):

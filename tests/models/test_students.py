@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 
-from networks import task
+from networks import data_spec
 from viticulture.errors import UserError
 from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size, token_logits
 from viticulture.models.vit import plain_vit
@@ -28,7 +28,7 @@ ATTENTION_IS_COUNTED = 4.624  # GMACs of DeiT-S distilled at 224 px, attention's
 )
 def test_a_student_fits_its_task(name: str, image: tuple[int, int], patch: int | None) -> None:
     """One [B, C] for each token head; heads apart in training, one mean for inference (DeiT, Sec. 4)."""
-    student = create_student(name, task(5, *image), patch)
+    student = create_student(name, data_spec(5, *image), patch)
     pixels = torch.randn(2, 3, *image)
     heads = token_logits(student.train()(pixels))
     assert [logits.shape for logits in heads] == [(2, 5)] * (2 if hasattr(student, "head_dist") else 1)
@@ -39,7 +39,7 @@ def test_a_student_fits_its_task(name: str, image: tuple[int, int], patch: int |
 def test_building_draws_only_the_weights() -> None:
     """The check on the meta device leaves the random state alone: the same seed gives timm's own weights."""
     torch.manual_seed(7)
-    ours = create_student("vit_tiny_patch16_224", task(), 8, {"embed_dim": 16, "depth": 1, "num_heads": 2})
+    ours = create_student("vit_tiny_patch16_224", data_spec(), 8, {"embed_dim": 16, "depth": 1, "num_heads": 2})
     torch.manual_seed(7)
     sizes: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2}
     theirs = timm.create_model("vit_tiny_patch16_224", num_classes=3, **sizes)
@@ -50,7 +50,7 @@ def test_plain_vits_are_timms_with_another_start() -> None:
     """Same keys, shapes and, with the same weights, the same logits as timm's class; Xavier bounds for q, k and v
     apart, no bias, and a position table of the asked width. Every size is listed among the students.
     """
-    student = create_student("vit_nano", task(), 2, {"position_std": 0.3, "drop_path_rate": 0.1})
+    student = create_student("vit_nano", data_spec(), 2, {"position_std": 0.3, "drop_path_rate": 0.1})
     made = blueprint(student)
     assert json.loads(json.dumps(made.arguments)).keys() == made.arguments.keys()
     assert "position_std" not in made.arguments
@@ -88,29 +88,38 @@ def test_costs_are_the_papers() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("vit_nanno", task()), r"unknown student 'vit_nanno'; did you mean vit_nano"),
-        (("vit_tiny_patch16_224.augreg_in21k", task()), "has no tag.*ask for 'vit_tiny_patch16_224'"),
-        (("vit_nano", task(height=30), 4), "multiple of the patch size, got 30 and 4 pixels; take images of 28 or 32"),
-        (("vit_nano", task(height=2, width=2), 4), "take images of 4, or"),
+        (("vit_nanno", data_spec()), r"unknown student 'vit_nanno'; did you mean vit_nano"),
+        (("vit_tiny_patch16_224.augreg_in21k", data_spec()), "has no tag.*ask for 'vit_tiny_patch16_224'"),
         (
-            ("mixer_tiny", task(height=30), 4),
+            ("vit_nano", data_spec(height=30), 4),
             "multiple of the patch size, got 30 and 4 pixels; take images of 28 or 32",
         ),
-        (("dhvt_nano", task(), 5, {"patch_embed": "linear"}), "multiple of the patch size, got 32x32 and 5 pixels"),
-        (("agent_small", task(), None, {"dropout": 1.0}), r"dropout must lie in \[0, 1\), got 1.0"),
-        (("resnet10t", task(), 4), "resnet10t has no patches"),
+        (("vit_nano", data_spec(height=2, width=2), 4), "take images of 4, or"),
         (
-            ("vit_nano", task(), 4, {"droppath_rate": 0.1}),
+            ("mixer_tiny", data_spec(height=30), 4),
+            "multiple of the patch size, got 30 and 4 pixels; take images of 28 or 32",
+        ),
+        (
+            ("dhvt_nano", data_spec(), 5, {"patch_embed": "linear"}),
+            "multiple of the patch size, got 32x32 and 5 pixels",
+        ),
+        (("agent_small", data_spec(), None, {"dropout": 1.0}), r"dropout must lie in \[0, 1\), got 1.0"),
+        (("resnet10t", data_spec(), 4), "resnet10t has no patches"),
+        (
+            ("vit_nano", data_spec(), 4, {"droppath_rate": 0.1}),
             "unknown option of vit_nano 'droppath_rate'; .*drop_path_rate",
         ),
-        (("resnet10t", task(), None, {"depth": 3}), "unknown option of resnet10t 'depth'"),
-        (("deit_tiny_distilled_patch16_224", task(), 8, {"dept": 3}), "did you mean depth"),
-        (("vit_nano", task(), 4, {"num_heads": 7}), "vit_nano does not work on 32x32 images.*divisible by num_heads"),
-        (("vit_nano", task(), 4, {"position_std": -1.0}), "position_std must not be negative"),
-        (("vit_nano", task(), 4, {"num_classes": 7}), "leave num_classes alone, got 7"),
-        (("vit_nano", task(), 4, {"checkpoint_path": "x.pth"}), "leave checkpoint_path alone"),
-        (("vit_nano", task(), 4, {"global_pool": ""}), r"one score a class, vit_nano gives \(1, 65, 3\)"),
-        (("inception_v3", task()), "inception_v3 does not work on 32x32 images"),
+        (("resnet10t", data_spec(), None, {"depth": 3}), "unknown option of resnet10t 'depth'"),
+        (("deit_tiny_distilled_patch16_224", data_spec(), 8, {"dept": 3}), "did you mean depth"),
+        (
+            ("vit_nano", data_spec(), 4, {"num_heads": 7}),
+            "vit_nano does not work on 32x32 images.*divisible by num_heads",
+        ),
+        (("vit_nano", data_spec(), 4, {"position_std": -1.0}), "position_std must not be negative"),
+        (("vit_nano", data_spec(), 4, {"num_classes": 7}), "leave num_classes alone, got 7"),
+        (("vit_nano", data_spec(), 4, {"checkpoint_path": "x.pth"}), "leave checkpoint_path alone"),
+        (("vit_nano", data_spec(), 4, {"global_pool": ""}), r"one score a class, vit_nano gives \(1, 65, 3\)"),
+        (("inception_v3", data_spec()), "inception_v3 does not work on 32x32 images"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(arguments: tuple[Any, ...], words: str) -> None:

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import READINGS, Layout, Readings, Taps, layout
-from viticulture.models.task import Task
 
 BOTH = frozenset({"blocks", "attention"})
 EVERY = frozenset(READINGS)
-TASK = Task(("a", "b", "c"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+TASK = DataSpec(("a", "b", "c"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 SIZES = {"embed_dim": 16, "depth": 3, "num_heads": 2}
 
 
@@ -194,8 +194,8 @@ def test_a_cnns_blocks_are_its_stages() -> None:
 def test_a_bottlenecks_attention_is_what_timm_mixes_values_by() -> None:
     """Of an oblong map, positions included. Catches: positions left out or turned, queries taken for keys, a grid of
     another stage's."""
-    task = Task(("a", "b"), (64, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    net = create_student("botnet14t", task, 8, {"embed_dim": 32, "num_heads": 2}).eval()
+    data_spec = DataSpec(("a", "b"), (64, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    net = create_student("botnet14t", data_spec, 8, {"embed_dim": 32, "num_heads": 2}).eval()
     given: list[Tensor] = []
     for block in net.stages[-1]:
         block.self_attn.register_forward_hook(lambda _m, _i, output: given.append(output))

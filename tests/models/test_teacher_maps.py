@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.teachers.feature_maps import Stages, load_maps, resized, stage_names
 from viticulture.models.weights.files import save
 
-TASK = Task(("a", "b"), (64, 64), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-THEIRS = Task(("x", "y", "z"), (32, 32), (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
+TASK = DataSpec(("a", "b"), (64, 64), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+THEIRS = DataSpec(("x", "y", "z"), (32, 32), (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
 GRIDS = [(8, 8), (3, 5)]
 
 

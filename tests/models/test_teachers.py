@@ -15,19 +15,19 @@ from timm.models._registry import _model_pretrained_cfgs
 from torch import Tensor, nn
 
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Adapted, Frozen, load_teacher
 from viticulture.models.weights.files import save
 
 NAMES = ("a", "b", "c")
 
 
-def task(names: tuple[str, ...] = NAMES, side: int = 16, mean: float = 0.5, std: float = 0.25) -> Task:
-    return Task(names, (side, side), (mean, mean / 2, mean / 4), (std, std / 2, std / 4))
+def data_spec(names: tuple[str, ...] = NAMES, side: int = 16, mean: float = 0.5, std: float = 0.25) -> DataSpec:
+    return DataSpec(names, (side, side), (mean, mean / 2, mean / 4), (std, std / 2, std / 4))
 
 
-def run_folder(folder: Path, of: Task, name: str = "vit_nano") -> tuple[str, nn.Module]:
+def run_folder(folder: Path, of: DataSpec, name: str = "vit_nano") -> tuple[str, nn.Module]:
     torch.manual_seed(1)
     net = create_student(name, of, 4, {"embed_dim": 16, "depth": 1, "num_heads": 2}).eval()
     save(net, folder / "weights/best", of)
@@ -39,7 +39,7 @@ def brightness(side: int = 16) -> Tensor:
     return torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(3))
 
 
-def shown(images: Tensor, to: Task) -> Tensor:
+def shown(images: Tensor, to: DataSpec) -> Tensor:
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (to.mean, to.std))
     return (images - mean) / std
 
@@ -74,7 +74,7 @@ def test_a_teacher_sees_images_in_its_own_normalization(tmp_path: Path) -> None:
     """The answer to the student's images is the teacher's to its own, over the same picture. Fails if the affine map
     is inverted, or mean and std change places. With equal normalization not a bit changes.
     """
-    ours, theirs = task(), task(mean=0.4, std=0.2)
+    ours, theirs = data_spec(), data_spec(mean=0.4, std=0.2)
     source, net = run_folder(tmp_path, theirs)
     picture = brightness()
     torch.testing.assert_close(load_teacher(source, ours)(shown(picture, ours)), net(shown(picture, theirs)))
@@ -83,20 +83,20 @@ def test_a_teacher_sees_images_in_its_own_normalization(tmp_path: Path) -> None:
 
 def test_a_teacher_sees_images_of_its_own_size(tmp_path: Path) -> None:
     """16 pixels are shown to a teacher of 32 px at its size, and at any size that is asked for if it can read it."""
-    theirs = task(side=32)
+    theirs = data_spec(side=32)
     source, net = run_folder(tmp_path, theirs)
     images = shown(brightness(), theirs)
     larger = F.interpolate(images, (32, 32), mode="bicubic", antialias=True)
-    torch.testing.assert_close(load_teacher(source, task())(images), net(larger))
+    torch.testing.assert_close(load_teacher(source, data_spec())(images), net(larger))
     with pytest.raises(UserError, match="cannot read images of 24x24 pixels"):
-        load_teacher(source, task(), 24)
+        load_teacher(source, data_spec(), 24)
 
 
 def test_a_distilled_teacher_answers_with_the_mean_of_its_heads(tmp_path: Path) -> None:
     """As DeiT does at inference, whatever mode the student's training asks for."""
-    source, net = run_folder(tmp_path, task(), "deit_tiny_distilled_patch16_224")
-    teacher = load_teacher(source, task()).train()
-    images = shown(brightness(), task())
+    source, net = run_folder(tmp_path, data_spec(), "deit_tiny_distilled_patch16_224")
+    teacher = load_teacher(source, data_spec()).train()
+    images = shown(brightness(), data_spec())
     torch.testing.assert_close(teacher(images), torch.stack(net.train()(images)).mean(0))
 
 
@@ -109,11 +109,13 @@ def test_a_teacher_comes_from_timm_or_from_a_file(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(described, "file", str(file))
     monkeypatch.setattr(described, "num_classes", 3)
     picture = brightness(176)
-    imagenet = Task(NAMES, (176, 176), tuple(described.mean), tuple(described.std))
+    imagenet = DataSpec(NAMES, (176, 176), tuple(described.mean), tuple(described.std))
     for source in ("resnet10t.c3_in1k", f"resnet10t={file}"):
-        teacher = load_teacher(source, task(side=176))
-        torch.testing.assert_close(teacher(shown(picture, task())), net(shown(picture, imagenet)), rtol=1e-4, atol=1e-4)
-    small = load_teacher(f"resnet10t={file}", task(side=32), 48)
+        teacher = load_teacher(source, data_spec(side=176))
+        torch.testing.assert_close(
+            teacher(shown(picture, data_spec())), net(shown(picture, imagenet)), rtol=1e-4, atol=1e-4
+        )
+    small = load_teacher(f"resnet10t={file}", data_spec(side=32), 48)
     assert small(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
 
 
@@ -138,11 +140,11 @@ def test_the_colors_that_are_taken_for_a_file_are_told(
     safetensors.torch.save_file(small.state_dict(), tmp_path / "w.safetensors")
     with monkeypatch.context() as patch:
         patch.setattr("timm.create_model", lambda *_, **__: small)
-        load_teacher(f"{named}={tmp_path / 'w.safetensors'}", task(side=32 if name == "vit_nano" else 224))
+        load_teacher(f"{named}={tmp_path / 'w.safetensors'}", data_spec(side=32 if name == "vit_nano" else 224))
     told = capsys.readouterr().err
     assert taken in told
     assert "or a folder whose config.json does" in told
-    load_teacher(run_folder(tmp_path / "run", task())[0], task())
+    load_teacher(run_folder(tmp_path / "run", data_spec())[0], data_spec())
     assert not capsys.readouterr().err
 
 
@@ -154,33 +156,35 @@ def test_a_file_may_hold_a_student_of_ours(tmp_path: Path) -> None:
     net = timm.create_model("vit_nano", num_classes=3).eval()
     file = tmp_path / "w.safetensors"
     safetensors.torch.save_file(net.state_dict(), file)
-    imagenet = Task(NAMES, (32, 32), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
-    teacher = load_teacher(f"vit_nano={file}", task(side=32))
+    imagenet = DataSpec(NAMES, (32, 32), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+    teacher = load_teacher(f"vit_nano={file}", data_spec(side=32))
     picture = brightness(32)
-    torch.testing.assert_close(teacher(shown(picture, task())), net(shown(picture, imagenet)), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        teacher(shown(picture, data_spec())), net(shown(picture, imagenet)), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_teacher_of_other_classes_is_refused(tmp_path: Path) -> None:
-    source, _ = run_folder(tmp_path, task())
+    source, _ = run_folder(tmp_path, data_spec())
     for names, words in (
         (("a", "b"), "the student's 2 classes, .* knows 3"),
         (("a", "c", "b"), "in their order, but class 1 is 'b' to .* and 'c' here"),
         (("x", "y", "z"), "class 0 is 'a'"),
     ):
         with pytest.raises(UserError, match=words):
-            load_teacher(source, task(names))
+            load_teacher(source, data_spec(names))
     with pytest.raises(UserError, match=r"unknown architecture of a teacher 'resnet10x'"):
-        load_teacher(f"resnet10x={tmp_path}/w.pth", task())
+        load_teacher(f"resnet10x={tmp_path}/w.pth", data_spec())
     with pytest.raises(UserError, match="there is no weights file"):
-        load_teacher(f"resnet10t={tmp_path}/w.pth", task())
+        load_teacher(f"resnet10t={tmp_path}/w.pth", data_spec())
     safetensors.torch.save_file({"fc.weight": torch.zeros(3, 2)}, tmp_path / "w.safetensors")
     with pytest.raises(UserError, match="does not fit resnet10t"):
-        load_teacher(f"resnet10t={tmp_path / 'w.safetensors'}", task())
+        load_teacher(f"resnet10t={tmp_path / 'w.safetensors'}", data_spec())
     with pytest.raises(UserError, match="does not say of which network it is; name that, too: ARCHITECTURE="):
-        load_teacher(str(tmp_path / "w.safetensors"), task())
+        load_teacher(str(tmp_path / "w.safetensors"), data_spec())
 
 
 def test_adapting_costs_one_map_and_keeps_the_dtype() -> None:
     """Reduced precision in, reduced precision to the teacher: nothing is promoted on the way."""
-    adapted = Frozen(Adapted(nn.Flatten(), task(), task(mean=0.1))).to(torch.bfloat16)
+    adapted = Frozen(Adapted(nn.Flatten(), data_spec(), data_spec(mean=0.1))).to(torch.bfloat16)
     assert adapted(torch.zeros(1, 3, 16, 16, dtype=torch.bfloat16)).dtype == torch.bfloat16

@@ -20,24 +20,24 @@ from timm.models._registry import _model_pretrained_cfgs
 from torch import Tensor, nn
 
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import blueprint, create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import fetch, find_weights, initialize, load, read_weights, save
 from viticulture.models.weights.load_matching import resample_positions
 
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 
 
-def task(*classes: str, size: tuple[int, int] = (16, 16)) -> Task:
-    return Task(classes or ("Äpfel & <b>", "birnen", "中"), size, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+def data_spec(*classes: str, size: tuple[int, int] = (16, 16)) -> DataSpec:
+    return DataSpec(classes or ("Äpfel & <b>", "birnen", "中"), size, (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
 
 def student(
-    name: str = "vit_nano", seed: int = 0, of: Task | None = None, patch: int | None = 4, **options: Any
+    name: str = "vit_nano", seed: int = 0, of: DataSpec | None = None, patch: int | None = 4, **options: Any
 ) -> nn.Module:
     torch.manual_seed(seed)
     sizes = {} if "resnet" in name else TINY
-    return create_student(name, of or task(), None if "resnet" in name else patch, {**sizes, **options}).eval()
+    return create_student(name, of or data_spec(), None if "resnet" in name else patch, {**sizes, **options}).eval()
 
 
 def pixels(size: int = 16) -> Tensor:
@@ -79,7 +79,7 @@ def test_exported_equals_eager_in_a_process_that_knows_only_timm(tmp_path: Path)
     ]
     folders = [tmp_path / f"süß {number}" for number in range(len(students))]
     for net, folder in zip(students, folders, strict=True):
-        save(net, folder, task(), {"pretrained_cfg": {"crop_pct": 0.9}, "epoch": 3})
+        save(net, folder, data_spec(), {"pretrained_cfg": {"crop_pct": 0.9}, "epoch": 3})
     safetensors.torch.save_file({"pixels": pixels()}, tmp_path / "in.safetensors")
     files = [str(tmp_path / "in.safetensors"), str(tmp_path / "out.safetensors"), *map(str, folders)]
     done = subprocess.run([sys.executable, "-c", BARE, *files], capture_output=True, text=True, check=False)
@@ -91,12 +91,12 @@ def test_exported_equals_eager_in_a_process_that_knows_only_timm(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["vit_nano", "deit_tiny_distilled_patch16_224", "resnet10t"])
 def test_a_student_comes_back_as_it_was_saved(tmp_path: Path, name: str) -> None:
-    """Same logits, task, facts and blueprint; saving what was loaded writes the same bytes again."""
+    """Same logits, data_spec, facts and blueprint; saving what was loaded writes the same bytes again."""
     net = student(name)
-    save(net, tmp_path / "a", task(), {"epoch": 3})
+    save(net, tmp_path / "a", data_spec(), {"epoch": 3})
     again, its_task, config = load(tmp_path / "a")
     assert torch.equal(again(pixels()), net(pixels()))
-    assert (its_task, config["epoch"], blueprint(again).name) == (task(), 3, name)
+    assert (its_task, config["epoch"], blueprint(again).name) == (data_spec(), 3, name)
     save(again, tmp_path / "b", its_task, {"epoch": 3})
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
@@ -114,7 +114,7 @@ def test_a_student_comes_back_as_it_was_saved(tmp_path: Path, name: str) -> None
 def test_timm_starts_every_head_anew_for_other_classes(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     """All else is taken. Fails if config.json names fewer heads than there are: timm refuses what does not fit."""
     net = student(name, **options)
-    save(net, tmp_path, task())
+    save(net, tmp_path, data_spec())
     others = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=7)
     first = next(iter(net.state_dict()))
     assert torch.equal(others.state_dict()[first], net.state_dict()[first])
@@ -125,7 +125,7 @@ def test_weights_keep_the_names_that_a_network_of_ones_own_gave_them(tmp_path: P
     """A network that holds another as `model` comes back. Fails if its names are cut as those of training scripts."""
     net = student()
     net.add_module("model", nn.Linear(2, 2))
-    save(net, tmp_path, task())
+    save(net, tmp_path, data_spec())
     assert read_weights(tmp_path / "model.safetensors").keys() == net.state_dict().keys()
 
 
@@ -133,7 +133,7 @@ def test_layers_that_share_weights_are_saved(tmp_path: Path) -> None:
     """As those of a CoaT's blocks. Fails if safetensors is given two tensors on one storage."""
     net = student()
     net.add_module("again", net.get_submodule("head"))
-    save(net, tmp_path, task())
+    save(net, tmp_path, data_spec())
     stored = read_weights(tmp_path / "model.safetensors")
     assert torch.equal(stored["again.weight"], net.get_parameter("head.weight"))
     assert torch.equal(stored["head.weight"], stored["again.weight"])
@@ -141,13 +141,13 @@ def test_layers_that_share_weights_are_saved(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_the_earlier_weights_whole(tmp_path: Path) -> None:
     """With a limit on file size no write fits: a clear error, no draft left behind, the earlier file untouched."""
-    save(student(seed=0), tmp_path, task())
+    save(student(seed=0), tmp_path, data_spec())
     before = (tmp_path / "model.safetensors").read_bytes()
     net, limits = student(seed=1), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
     try:
         with pytest.raises(UserError, match="cannot write"):
-            save(net, tmp_path, task())
+            save(net, tmp_path, data_spec())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / "model.safetensors").read_bytes() == before
@@ -174,7 +174,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=words) as caught:
             load(folder)
         assert "\n" not in str(caught.value)
-        save(student(), folder, task())
+        save(student(), folder, data_spec())
 
     refused("is no folder of weights")
     (folder / "config.json").write_text("{")
@@ -245,17 +245,17 @@ def test_a_student_starts_from_weights_in_any_form(tmp_path: Path, form: str) ->
     elif form == "safetensors":
         safetensors.torch.save_file(theirs.state_dict(), path)
     else:
-        save(theirs, path / "weights/best" if form == "run" else path, task())
+        save(theirs, path / "weights/best" if form == "run" else path, data_spec())
     assert initialize(ours, str(path)) == [f"started from {path}", "32 of 32 tensors taken"]
     assert torch.equal(ours(pixels()), theirs(pixels()))
 
 
 def test_what_does_not_fit_is_resampled_or_said(tmp_path: Path) -> None:
     """From 3 classes, 16x24 px, patch 4 to 2 classes, 16x16 px, patch 8, one block more and a distillation token."""
-    theirs = student("vit_tiny_patch16_224", 1, task(size=(16, 24)))
-    ours = student("deit_tiny_distilled_patch16_224", 2, task("a", "b"), 8, depth=3)
+    theirs = student("vit_tiny_patch16_224", 1, data_spec(size=(16, 24)))
+    ours = student("deit_tiny_distilled_patch16_224", 2, data_spec("a", "b"), 8, depth=3)
     before = {key: value.clone() for key, value in ours.state_dict().items()}
-    save(theirs, tmp_path / "w", task(size=(16, 24)))
+    save(theirs, tmp_path / "w", data_spec(size=(16, 24)))
     remarks = "\n".join(initialize(ours, str(tmp_path / "w")))
     for words in (
         "30 of 47 tensors taken",
@@ -290,7 +290,7 @@ def test_resampled_positions_keep_their_place() -> None:
 
 def test_a_start_from_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = student()
-    save(student(embed_dim=32), tmp_path / "wide", task())
+    save(student(embed_dim=32), tmp_path / "wide", data_spec())
     with pytest.raises(UserError, match="fit no layer of this VisionTransformer"):  # the head's bias alone would fit
         initialize(ours, str(tmp_path / "wide"))
     with pytest.raises(UserError, match="holds no weights"):
@@ -337,7 +337,7 @@ def test_pretrained_weights_start_a_student_through_timm(tmp_path: Path, monkeyp
 def test_a_description_builds_no_network_that_its_weights_do_not_fit(tmp_path: Path, described: dict[str, Any]) -> None:
     """A config.json of a few words beside 20 KB of weights. Fails if gigabytes or hours are taken before shapes are
     compared, or if memory that the process may not have ends in a traceback."""
-    save(student(), tmp_path, task())
+    save(student(), tmp_path, data_spec())
     spoil(tmp_path / "config.json", lambda config: config.update(described))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UserError, match=r"config\.json"):

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from viticulture.errors import UserError
 from viticulture.guides.guide import Batch, Given, Guide
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.taps import Readings, layout
-from viticulture.models.task import Task
 from viticulture.models.teachers.feature_maps import load_maps
 
 
@@ -20,7 +20,7 @@ class AttentionTransfer(Guide):
 
     Args:
         student: any that attends to patches.
-        task: its input.
+        data_spec: its input.
         teacher: a run, a timm name with pretrained weights, or ARCHITECTURE=FILE.
         weight: factor of the term.
 
@@ -30,13 +30,13 @@ class AttentionTransfer(Guide):
     needs = frozenset({"blocks"})
     asks = frozenset({Given.PATCHES})
 
-    def __init__(self, student: nn.Module, task: Task, *, teacher: str, weight: float = 0.1) -> None:
+    def __init__(self, student: nn.Module, data_spec: DataSpec, *, teacher: str, weight: float = 0.1) -> None:
         super().__init__()
         known = layout(student)
         if not known.attention:
             raise UserError(f"student: {type(student).__name__} attends to nothing; take a ViT or a hybrid")
-        self.grid, self.prefix, self.weight = known.grids(task.image_size)[-1], known.prefix, weight
-        self.teacher = load_maps(teacher, task, {self.grid}).frozen
+        self.grid, self.prefix, self.weight = known.grids(data_spec.image_size)[-1], known.prefix, weight
+        self.teacher = load_maps(teacher, data_spec, {self.grid}).frozen
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         last = readings.blocks[-1]  # of a hybrid a map, [B, D, rows, columns]

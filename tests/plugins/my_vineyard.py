@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from viticulture.data.augment.transform import Transform
 from viticulture.guides.guide import Batch, Guide
 from viticulture.methods.method import BatchSpec, Method, Setup
-from viticulture.models.task import Task
+from viticulture.models.data_spec import DataSpec
 
 
 def small_vit(pretrained: bool = False, **keywords: Any) -> VisionTransformer:
@@ -70,7 +70,7 @@ class Looking(Guide):
 
     needs = frozenset({"attention"})
 
-    def __init__(self, student: nn.Module, task: Task) -> None:
+    def __init__(self, student: nn.Module, data_spec: DataSpec) -> None:
         super().__init__()
 
     def losses(self, batch: Batch, readings: Any) -> dict[str, Tensor]:
@@ -94,5 +94,5 @@ class Alone(Guide):
 class Untyped(Alone):
     """Leaves open what its keyword is."""
 
-    def __init__(self, student: nn.Module, task: Task, *, weight=1.0) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, student: nn.Module, data_spec: DataSpec, *, weight=1.0) -> None:  # type: ignore[no-untyped-def]
         super().__init__()

@@ -328,8 +328,8 @@ def test_the_best_epoch_is_drawn_where_training_kept_it(tmp_path: Path) -> None:
     assert moment == places[2]
     run = untrained(tmp_path / "run")
     assert page_of(run).best_epoch is None
-    student, task, _ = load(run.weights("last"))
-    save(student, run.weights("best"), task, {"epoch": 7})
+    student, data_spec, _ = load(run.weights("last"))
+    save(student, run.weights("best"), data_spec, {"epoch": 7})
     assert page_of(run).best_epoch == 7
 
 

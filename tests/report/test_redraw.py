@@ -96,10 +96,10 @@ def test_numbers_of_weights_that_are_gone_are_not_shown(run: viticulture.Run, tm
     assert len(run.evaluations) > 0
 
     best = run.folder.weights("best")
-    student, task, config = load(best)
+    student, data_spec, config = load(best)
     with torch.no_grad():
         next(iter(student.parameters())).add_(1)
-    save(student, best, task, {"epoch": config["epoch"]})
+    save(student, best, data_spec, {"epoch": config["epoch"]})
     page = page_of(run.folder)
     assert not parts & {section.title for section in page.sections if section.html}
     assert not page.evaluations

@@ -10,7 +10,7 @@ from torchmetrics.functional.classification import multilabel_average_precision
 
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.multilabel.labels import FREQUENCY, evaluate_labels
-from viticulture.models.task import Task
+from viticulture.models.data_spec import DataSpec
 from viticulture.scores.labels import average_precisions, best_thresholds, mean_average_precision, resampled
 
 DRAW = np.random.default_rng(0)
@@ -61,15 +61,17 @@ def test_the_likelihood_of_labels_is_that_of_their_logits() -> None:
     """Surely wrong, surely right, either way round; beyond what a double can hold both ways count alike. Of the least
     that is left to 1 here, 1e-13, a double keeps three digits. Catches: what a float32 leaves to 1, nothing from a
     logit of 17 on, taken for 87 nats."""
-    task = Task(("x", "y"), (8, 8), (0.5,) * 3, (0.5,) * 3, several=True)
+    data_spec = DataSpec(("x", "y"), (8, 8), (0.5,) * 3, (0.5,) * 3, several=True)
     shown = torch.tensor([[0.0, 1.0]])
     for logit in (0.0, 5.0, 18.0, -18.0, 30.0, -30.0):
         logits = torch.tensor([[logit, -logit]])
         expected = F.binary_cross_entropy_with_logits(logits.double(), shown.double(), reduction="sum")
-        found = evaluate_labels(Predictions(task.probabilities(logits), shown, [""]), task.classes, [0.5, 0.5])
+        found = evaluate_labels(
+            Predictions(data_spec.probabilities(logits), shown, [""]), data_spec.classes, [0.5, 0.5]
+        )
         assert found.nll == pytest.approx(expected.item(), rel=1e-3)
     sides = [
-        evaluate_labels(Predictions(task.probabilities(logit), label, [""]), ("x",), [0.5]).nll
+        evaluate_labels(Predictions(data_spec.probabilities(logit), label, [""]), ("x",), [0.5]).nll
         for logit, label in ((torch.tensor([[99.0]]), torch.zeros(1, 1)), (torch.tensor([[-99.0]]), torch.ones(1, 1)))
     ]
     assert sides[0] == sides[1] > 30

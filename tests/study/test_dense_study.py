@@ -23,9 +23,9 @@ from viticulture.evaluation.dense.results import RESULTS, DenseEvaluations, Eval
 from viticulture.evaluation.dense.subject import Found
 from viticulture.evaluation.multilabel import results as of_labels
 from viticulture.evaluation.multilabel.labels import LabelsEvaluation, evaluate_labels
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.dense.networks import detector, segmenter
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.report.pages.study_page import write_study
 from viticulture.report.tables.study import full_sheet
 from viticulture.study.conclude.statistics import difference, precision
@@ -216,10 +216,10 @@ def test_draws_of_images_give_the_intervals_of_answers() -> None:
 
 def test_the_student_within_says_whether_it_is_a_vit() -> None:
     """A DHVT in a detector attends to tokens as it does by itself."""
-    task = Task(NAMES, (32, 32), (0.5,) * 3, (0.5,) * 3)
+    data_spec = DataSpec(NAMES, (32, 32), (0.5,) * 3, (0.5,) * 3)
     for name, around in (("dhvt_nano", detector), ("vit_nano", segmenter)):
-        student = create_student(name, Task((), (32, 32), (0.5,) * 3, (0.5,) * 3), 8, {"depth": 1})
-        assert is_vit(inner(around(student, task)))
+        student = create_student(name, DataSpec((), (32, 32), (0.5,) * 3, (0.5,) * 3), 8, {"depth": 1})
+        assert is_vit(inner(around(student, data_spec)))
 
 
 def test_the_papers_boxes_and_masks_are_two_numbers_of_one_network() -> None:

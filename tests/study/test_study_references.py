@@ -240,14 +240,14 @@ def test_a_task_by_itself_trains_what_it_needs_and_waits_for_what_others_train(p
         assert mine
         worker, looks = Work(study, said.append), threading.Semaphore(0)
         worker._unmet = lambda cell, unmet=worker._unmet: (looks.release(), unmet(cell))[1]  # type: ignore[method-assign]
-        task = threading.Thread(target=worker.one, args=(taught,))
-        task.start()
+        data_spec = threading.Thread(target=worker.one, args=(taught,))
+        data_spec.start()
         for _ in range(3):  # it looks for its teacher, waits, and looks again
             while not looks.acquire(timeout=1):
-                assert task.is_alive()
+                assert data_spec.is_alive()
         assert not study.finished(taught)
         train_cell(study, teacher, plan)
-    task.join()
+    data_spec.join()
     assert [line.partition("] ")[2][:6] for line in said] == ["taught"]
     study = made(tmp_path / "t", photos, TAUGHT, TEACHER)
     Work(study, said.append).one(study.grid.cells()[0])

@@ -94,7 +94,7 @@ def test_the_best_weights_are_those_of_the_best_mean_over_classes(
     curves = read_curves(made.run.metrics)
     measured = [value for _, value in curves["val/balanced_accuracy"]]
     images = made.dataset.val
-    (batch,) = evaluation_batches(images, made.method.task, len(images), torch.device("cpu"), None)
+    (batch,) = evaluation_batches(images, made.method.data_spec, len(images), torch.device("cpu"), None)
     said = made.method.student.eval()(batch["image"]).argmax(-1)
     assert measured[-1] == pytest.approx(balanced_accuracy_score(batch["label"], said), abs=1e-6)
     right, shown = made.method.by_class

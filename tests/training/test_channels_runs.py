@@ -21,8 +21,8 @@ from viticulture.errors import UserError
 from viticulture.evaluation.predict import Prediction, classify
 from viticulture.evaluation.results import read_evaluations, read_predictions
 from viticulture.evaluation.subject import of_run, of_source
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import initialize, save
 from viticulture.server.answers import answerer
 from viticulture.training.run import fit
@@ -97,7 +97,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(kind: str, data: Pat
 def test_a_student_learns_from_every_channel(run: viticulture.Run, kind: str) -> None:
     """What the last band alone holds is told apart, which a student of the first three could not."""
     subject = of_run(RunDir(run.path))
-    assert subject.task.channels == KINDS[kind]["images.channels"]
+    assert subject.data_spec.channels == KINDS[kind]["images.channels"]
     counting = read_evaluations(RunDir(run.path)).counting
     assert counting is not None
     assert counting.top1 >= 0.8
@@ -126,7 +126,7 @@ def test_a_folder_of_weights_alone_reads_images_alike_and_timm_builds_it(run: vi
     subject, own = of_source(str(folder)), of_run(RunDir(run.path), "best")
     assert subject.image_settings.pixel_format == own.image_settings.pixel_format
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-    images = torch.randn(2, own.task.channels, 16, 16)
+    images = torch.randn(2, own.data_spec.channels, 16, 16)
     with torch.inference_mode():
         torch.testing.assert_close(theirs(images), own.network(images), rtol=1e-4, atol=1e-5)  # other kernels
 
@@ -145,9 +145,9 @@ def test_the_exported_file_takes_these_channels(
     subject = of_run(RunDir(run.path))
     (taken,) = file.get_inputs()
     if not from_pixels:
-        assert taken.shape[1:] == [subject.task.channels, 16, 16]
+        assert taken.shape[1:] == [subject.data_spec.channels, 16, 16]
         return
-    levels = np.random.default_rng(0).integers(0, 256, (20, 18, subject.task.channels)).astype(np.uint8)
+    levels = np.random.default_rng(0).integers(0, 256, (20, 18, subject.data_spec.channels)).astype(np.uint8)
     (logits,) = file.run(None, {"pixels": levels})
     values = levels * (TOP / 255) if subject.image_settings.range else levels
     (answer,) = run.predict(values.astype(np.float64) if subject.image_settings.range else values)
@@ -204,10 +204,10 @@ def test_weights_of_three_channels_start_students_of_others_as_timm_does_it(
     tmp_path: Path, channels: int, words: str
 ) -> None:
     """A gray image gives the first layer of one channel what its color would; of five, gray in all is what it was."""
-    task = Task(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
-    color = create_student("vit_nano", task, 4)
-    save(color, tmp_path / "color", task)
-    other = Task(("a", "b"), (16, 16), (0.5,) * channels, (0.5,) * channels)
+    data_spec = DataSpec(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
+    color = create_student("vit_nano", data_spec, 4)
+    save(color, tmp_path / "color", data_spec)
+    other = DataSpec(("a", "b"), (16, 16), (0.5,) * channels, (0.5,) * channels)
     student = create_student("vit_nano", other, 4)
     remarks = initialize(student, str(tmp_path / "color"))
     assert any(words in remark for remark in remarks)
@@ -223,8 +223,8 @@ def test_what_asks_for_three_channels_is_refused_before_a_folder_is_made(data: P
     out = tmp_path / "out"
     with pytest.raises(UserError, match=r"color_jitter.hue turns colors"):
         session(data, kind, out, **{"augment.color_jitter": {"hue": 0.1}})
-    task = Task(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
-    save(create_student("vit_nano", task, 4), tmp_path / "teacher", task)
+    data_spec = DataSpec(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
+    save(create_student("vit_nano", data_spec, 4), tmp_path / "teacher", data_spec)
     with pytest.raises(UserError, match=r"guides.logits: the teacher .* takes 3 channels, and images.channels is"):
         session(data, kind, out, **{"guides.logits.teacher": str(tmp_path / "teacher")})
     assert not out.exists()
@@ -232,8 +232,8 @@ def test_what_asks_for_three_channels_is_refused_before_a_folder_is_made(data: P
 
 def test_a_network_of_other_channels_cannot_stand_beside(run: viticulture.Run, tmp_path: Path) -> None:
     """Fails if one channel is repeated for a network of color without a word, or five break it."""
-    task = Task(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
-    save(create_student("vit_nano", task, 4), tmp_path / "color", task)
+    data_spec = DataSpec(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
+    save(create_student("vit_nano", data_spec, 4), tmp_path / "color", data_spec)
     with pytest.raises(UserError, match=r"color takes 3 channels, and these images have [15]; compare networks"):
         viticulture.explain(run, beside=str(tmp_path / "color"), images=16)
 

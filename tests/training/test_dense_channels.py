@@ -171,7 +171,7 @@ def test_a_segmenter_learns_what_one_band_alone_shows(street: viticulture.Run) -
     judged = read_dense(RunDir(street.path))
     assert judged is not None
     assert judged.counting is not None
-    assert of_run(RunDir(street.path)).task.channels == 5
+    assert of_run(RunDir(street.path)).data_spec.channels == 5
     assert isinstance(judged.counting, PixelsEvaluation)
     (nothing_learnt,) = judged.counting.baselines.values()
     assert judged.counting.score > 1.3 * nothing_learnt  # which it cannot be by noise alone
@@ -227,7 +227,7 @@ def test_a_detector_tells_and_draws_images_of_these_channels(found: viticulture.
     assert all(row["look"].startswith("data:image/") and not row["error"] for row in answers)
     assert viticulture.evaluate(found, str(data)) is not None
     page = (found.path / "report.html").read_text("utf-8")
-    bands = of_run(RunDir(found.path)).task.channels == 5
+    bands = of_run(RunDir(found.path)).data_spec.channels == 5
     assert ("Images have 5 channels, the first three are shown" in page) == bands
 
 

@@ -30,8 +30,8 @@ from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.dense.results import DenseEvaluations, read_dense
 from viticulture.methods.method import Setup
 from viticulture.methods.segmentation import Segmentation
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.rundir import RunDir
@@ -372,10 +372,10 @@ def test_images_without_a_labeled_pixel_weigh_nothing_where_a_segmenter_is_watch
     """Of seven images three have labels, in three batches of which one has none: the watched mIoU is the mean of the
     three. Fails if a batch without labels counts as 0, or weighs as many as it holds. Without any label no number is
     said, and all epochs are alike."""
-    task = Task(("ground", "disk"), (16, 16), (0.5,) * 3, (0.25,) * 3)
+    data_spec = DataSpec(("ground", "disk"), (16, 16), (0.5,) * 3, (0.25,) * 3)
     torch.manual_seed(0)
-    student = create_student("vit_nano", dataclasses.replace(task, classes=()), 8, {"depth": 1})
-    method = Segmentation(Setup(student, task, {})).eval()
+    student = create_student("vit_nano", dataclasses.replace(data_spec, classes=()), 8, {"depth": 1})
+    method = Segmentation(Setup(student, data_spec, {})).eval()
     torch.nn.init.normal_(method.student.predict.weight)
     images, classes = torch.randn(7, 3, 16, 16), torch.randint(0, 2, (7, 16, 16))
     classes[1:5] = UNLABELED

@@ -19,8 +19,8 @@ from viticulture.budget.choices import LADDER, TINY_LADDER, rungs, teacher
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.methods.supervised import Supervised
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student, fitting_patch, token_logits
-from viticulture.models.task import Task
 from viticulture.training.allocator import filled_memory
 from viticulture.training.data import load_dataset
 from viticulture.training.half_precision import (
@@ -198,9 +198,9 @@ def chosen_networks() -> list[Any]:
 @pytest.mark.parametrize(("name", "side"), chosen_networks())
 def test_networks_that_a_budget_trains_have_sound_gradients(name: str, side: int) -> None:
     """In channels last, as a CNN's images are laid out. Catches: a shape that bfloat16 computes wrongly."""
-    task = Task(tuple("abcdefghij"), (side, side), (0.5,) * 3, (0.5,) * 3)
+    data_spec = DataSpec(tuple("abcdefghij"), (side, side), (0.5,) * 3, (0.5,) * 3)
     torch.manual_seed(0)
-    network = create_student(name, task, fitting_patch(name, (side, side))).train()
+    network = create_student(name, data_spec, fitting_patch(name, (side, side))).train()
     batch = 20 if side <= 64 else 4
     images = torch.randn(batch, 3, side, side).contiguous(memory_format=torch.channels_last)
     check(network, images, near=0.5)

@@ -18,8 +18,8 @@ from torch import nn
 from viticulture.cli import main
 from viticulture.command import read, split_overrides
 from viticulture.errors import UserError, counted
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.report.tables.sheet import Column, Sheet, print_table
 from viticulture.report.terminal import say
 from viticulture.study.declare.grid import Candidate, Grid
@@ -329,10 +329,10 @@ def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:
     def broken_student(**options: Any) -> nn.Module:
         return nn.Linear(2, 2, weight=options)  # type: ignore[call-arg]
 
-    task = Task(("a", "b"), (8, 8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    data_spec = DataSpec(("a", "b"), (8, 8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     for options in ({}, {"drop_rate": 0.1}):
         with pytest.raises(TypeError, match="unexpected keyword argument 'weight'"):
-            create_student("broken_student", task, None, options)
+            create_student("broken_student", data_spec, None, options)
 
 
 def test_export_takes_its_file_with_or_without_the_option() -> None:

@@ -304,7 +304,7 @@ def test_a_run_of_a_programs_object_opens_again(data: Path, tmp_path: Path) -> N
     begun.run.unlock()
     again = reopen(str(tmp_path / "run"), frame)
     assert again.dataset.fingerprint == begun.dataset.fingerprint
-    assert again.method.task.several
+    assert again.method.data_spec.several
 
 
 def test_learning_without_labels_holds_out_what_several_labels_are_tested_on(tmp_path: Path, data: Path) -> None:
@@ -317,7 +317,7 @@ def test_learning_without_labels_holds_out_what_several_labels_are_tested_on(tmp
     told.run.unlock()
     assert set(start.dataset.split_names["train"]).isdisjoint(told.dataset.split_names["test"])
     assert start.dataset.classes == ()
-    assert not start.method.task.several
+    assert not start.method.data_spec.several
 
 
 def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:

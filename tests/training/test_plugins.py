@@ -24,9 +24,9 @@ from viticulture.data.images import Records
 from viticulture.data.open import open_source
 from viticulture.data.stream import StreamImages
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps, layout
-from viticulture.models.task import Task
 from viticulture.models.weights.files import load, save
 from viticulture.training.assemble import build_guides
 from viticulture.training.recipe import read, resolve
@@ -36,7 +36,7 @@ from viticulture.training.session import Session, begin, reopen
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 NAMES = ("attention_transfer", "my_source", "my_vineyard")
-DIGITS = Task(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano", "student.patch_size": 2, "student.options": TINY, "data.per_class": 4,
@@ -78,11 +78,13 @@ def test_the_guide_that_is_shown_teaches_every_kind_of_student(
 ) -> None:
     """The default one, too. Catches: maps of a hybrid read as tokens, the first block's grid taken for the last one's,
     a term that no weight of the last block feels."""
-    task = Task(("a", "b"), (64, 64), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    save(create_student("resnet10", task, None, {"channels": [8] * 4, "stem_width": 8}), tmp_path / "cnn", task)
-    student = create_student(name, task, 8 if name == "vit_nano" else None, options)
+    data_spec = DataSpec(("a", "b"), (64, 64), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    save(
+        create_student("resnet10", data_spec, None, {"channels": [8] * 4, "stem_width": 8}), tmp_path / "cnn", data_spec
+    )
+    student = create_student(name, data_spec, 8 if name == "vit_nano" else None, options)
     shown = import_module("attention_transfer").AttentionTransfer
-    guide = shown(student, task, teacher=str(tmp_path / "cnn"), weight=1.0)
+    guide = shown(student, data_spec, teacher=str(tmp_path / "cnn"), weight=1.0)
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     (term,) = guide.losses({"image": images}, Taps(student, needs=guide.needs)(images)).values()
     assert 0 < term.item() < 2
@@ -90,7 +92,7 @@ def test_the_guide_that_is_shown_teaches_every_kind_of_student(
     last = student.get_submodule(layout(student).blocks[-1])
     assert any(weight.grad is not None and weight.grad.any() for weight in last.parameters())
     with pytest.raises(UserError, match=r"student: .*ResNet attends to nothing"):
-        shown(create_student("resnet10", task), task, teacher=str(tmp_path / "cnn"))
+        shown(create_student("resnet10", data_spec), data_spec, teacher=str(tmp_path / "cnn"))
 
 
 @pytest.mark.children
@@ -281,7 +283,7 @@ def test_method_student_and_augmentation_of_a_persons_own(tmp_path: Path, monkey
         ({"guides": {"a": {"class": "my_vineyard.Alon"}}}, "unknown name in module my_vineyard 'Alon'; did you mean"),
         ({"guides": {"a": {"class": "my_vineyard.Shift"}}}, "must be a subclass of viticulture.guides.guide.Guide"),
         ({"guides": {"a": {"class": "my_vineyard.Unfinished"}}}, "Unfinished must define losses"),
-        ({"guides": {"a": {"class": "my_vineyard.Alone"}}}, "must take student, task first, got weight: float"),
+        ({"guides": {"a": {"class": "my_vineyard.Alone"}}}, "must take student, data_spec first, got weight: float"),
         ({"guides": {"a": {"class": "my_vineyard.Untyped"}}}, "a type for each keyword; weight has none"),
         ({"guides": {"a": {"class": "broken.Guide"}}}, r"broken fails at .*broken.py:2: ZeroDivisionError"),
         ({"guides": {"a": {"class": "needy.Guide"}}}, "module needy needs not_there, which is not installed"),

@@ -166,8 +166,13 @@ def role_of(rank: int, port: int, launcher: str = "torchrun") -> dict[str, str]:
 
 
 ALONE_IN = {
-    "a task of srun": {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0", "SLURM_NTASKS": "4"},
-    "a task on another machine": {"SLURM_PROCID": "3", "SLURM_LOCALID": "0", "SLURM_NODEID": "3", "SLURM_NTASKS": "4"},
+    "a data_spec of srun": {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0", "SLURM_NTASKS": "4"},
+    "a data_spec on another machine": {
+        "SLURM_PROCID": "3",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "3",
+        "SLURM_NTASKS": "4",
+    },
     "a job without srun": {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_NTASKS": "4"},
     "a number that was left": {"LOCAL_RANK": "1"},
     "a machine that was left": {"NODE_RANK": "1", "RANK": "1"},
@@ -277,7 +282,7 @@ def torchrun(*words: str) -> subprocess.Popen[str]:
 
 def second(parent: int) -> int:
     """Process id of the second of the processes that torchrun started."""
-    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+    for child in Path(f"/proc/{parent}/data_spec/{parent}/children").read_text().split():
         if b"LOCAL_RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
             return int(child)
     raise AssertionError("torchrun has no second process")

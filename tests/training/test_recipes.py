@@ -21,8 +21,8 @@ from viticulture.errors import UserError
 from viticulture.guides.bootstrap import Features, Mutual
 from viticulture.keywords import check_keywords, made_parts
 from viticulture.methods.method import Method, Setup
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.optim import Optim, Schedule, shortened_warmup
 from viticulture.study.declare.grid import Candidate
 from viticulture.study.declare.table import Table, read_table, tables
@@ -265,14 +265,14 @@ def assembled(recipe: Recipe, device: str) -> Method:
     """The method of a recipe with its student and guides, on a device, before any weights are taken."""
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
     made = method_class(recipe)
-    task = Task(("a", "b") if made.batch_spec.labels else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    shown = task if made.batch_spec.contents in ("classes", "labels") else replace(task, classes=())
+    data_spec = DataSpec(("a", "b") if made.batch_spec.labels else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    shown = data_spec if made.batch_spec.contents in ("classes", "labels") else replace(data_spec, classes=())
     still = {"drop_path_rate": 0.0} if "drop_path_rate" in wanted.options else {}
     keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
     with torch.device(device):
-        student = create_student(wanted.name, shown, patch_size(wanted, task), wanted.options | still)
-        guides = build_guides(recipe, student, task)
-        setup = Setup(student, task, guides, recipe.section("optim"), recipe.section("schedule"))
+        student = create_student(wanted.name, shown, patch_size(wanted, data_spec), wanted.options | still)
+        guides = build_guides(recipe, student, data_spec)
+        setup = Setup(student, data_spec, guides, recipe.section("optim"), recipe.section("schedule"))
         return made(setup, **made_parts(made, keywords)).train()
 
 
@@ -314,13 +314,13 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
     torch.manual_seed(0)
     recipe, overrides = STEPS[name]
     method = assembled(with_random_teachers(resolve(recipe, read_once(recipe), overrides), weights), "cpu")
-    side, student, optim = method.task.image_size[0], method.student, method.optim
+    side, student, optim = method.data_spec.image_size[0], method.student, method.optim
     spec = method.batch_spec
     batch = {"image": torch.randn(2, 3, side, side), "noise": torch.rand(2, spec.noise)}
     if spec.labels:
         batch["label"] = torch.tensor([0, 1])
     if spec.contents == "labels":
-        batch["label"] = torch.eye(2, len(method.task.classes))
+        batch["label"] = torch.eye(2, len(method.data_spec.classes))
     if spec.views == 2:
         batch["image2"] = torch.randn(2, 3, side, side)
     batch |= {f"image{3 + k}": torch.randn(2, 3, spec.local_size, spec.local_size) for k in range(spec.local_crops)}

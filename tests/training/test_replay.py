@@ -18,16 +18,16 @@ from viticulture.api import cache
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.guides.guide import Batch
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings
-from viticulture.models.task import Task
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
 from viticulture.training.replay import Budget, Memory, identity
 from viticulture.training.settings import Engine
 
 CPU = torch.device("cpu")
-DIGITS = Task(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
 Grow = Callable[..., viticulture.Run]
 STEPS = 6  # of the two epochs of a run

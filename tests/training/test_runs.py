@@ -33,8 +33,8 @@ from viticulture.cache import locked
 from viticulture.data.open import open_source
 from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights import files
 from viticulture.models.weights.files import load, save
 from viticulture.report.charts.curves import read_curves
@@ -201,7 +201,7 @@ def test_the_best_weights_are_the_last_that_cannot_be_told_from_the_best(
     """
     saved = list[int]()
 
-    def save(student: nn.Module, folder: Path, task: Any, facts: dict[str, Any]) -> None:
+    def save(student: nn.Module, folder: Path, data_spec: Any, facts: dict[str, Any]) -> None:
         saved.append(facts["epoch"])
 
     monkeypatch.setattr("viticulture.training.watching.save", save)
@@ -998,11 +998,11 @@ def test_a_page_that_cannot_be_drawn_costs_a_line_and_no_training(
 
 def test_a_run_goes_on_under_its_own_teachers_alone(tmp_path: Path) -> None:
     """Catches: other weights under a teacher's name, which a resumed run would learn from without a word."""
-    task = Task(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    data_spec = DataSpec(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     teacher = tmp_path / "teacher"
     for seed in (0, 1):
         torch.manual_seed(seed)
-        save(create_student("vit_nano", task, 2), tmp_path / f"teacher-{seed}", task)
+        save(create_student("vit_nano", data_spec, 2), tmp_path / f"teacher-{seed}", data_spec)
     shutil.copytree(tmp_path / "teacher-0", teacher)
     session = small(tmp_path / "run", **{"guides.logits.teacher": str(teacher)})
     session.run.unlock()
@@ -1019,7 +1019,7 @@ def test_a_run_without_a_checkpoint_goes_on_from_its_own_start_alone(
 ) -> None:
     """With a checkpoint, which holds all weights, it does not matter. Catches: other weights under the name of a start,
     from which a run that was killed early would go on without a word; a run that needs its start for no reason."""
-    task = Task(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    data_spec = DataSpec(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     start, student = tmp_path / "start", {"student.name": "vit_nano", "student.patch_size": 2}
 
     def fetched(name: str) -> torch.nn.Module:
@@ -1027,7 +1027,7 @@ def test_a_run_without_a_checkpoint_goes_on_from_its_own_start_alone(
 
     def write(seed: int) -> None:
         torch.manual_seed(seed)
-        save(create_student("vit_nano", task, 2), start, task)
+        save(create_student("vit_nano", data_spec, 2), start, data_spec)
 
     monkeypatch.setattr(files, "fetch", fetched)
     write(0)
@@ -1047,12 +1047,12 @@ def test_a_run_without_a_checkpoint_goes_on_from_its_own_start_alone(
 def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start, a teacher, a teacher in a file and one of several, by relative paths; a guide's other words stay, though
     a folder is called so. Catches: a run that goes on only in the folder where it was begun."""
-    task = Task(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    data_spec = DataSpec(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "soft").mkdir()
     monkeypatch.chdir(tmp_path)
-    save(create_student("vit_nano", task, 2), Path("weights/first"), task)
-    save(create_student("resnet10t", task), Path("weights/cnn"), task)
+    save(create_student("vit_nano", data_spec, 2), Path("weights/first"), data_spec)
+    save(create_student("resnet10t", data_spec), Path("weights/cnn"), data_spec)
     file = "resnet10t=weights/cnn/model.safetensors"
     keys = {"student.init": "weights/first", "guides.teacher": {"class": "logits", "teacher": file, "kind": "soft"}}
     keys["guides.several"] = {"class": "co_advise", "teachers": {"cnn": "weights/cnn"}, "token": "class"}
@@ -1067,8 +1067,8 @@ def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, mo
 
 def test_a_start_from_other_classes_has_a_head_of_its_own(tmp_path: Path) -> None:
     """As many as the digits are, by other names. Fails if a session does not say what its student tells apart."""
-    task = Task(tuple("abcdefghij"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    save(create_student("vit_nano", task, 2), tmp_path / "first", task)
+    data_spec = DataSpec(tuple("abcdefghij"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    save(create_student("vit_nano", data_spec, 2), tmp_path / "first", data_spec)
     session = small(tmp_path / "run", **{"student.init": str(tmp_path / "first")})
     session.run.unlock()
     assert any(said.startswith("the head there is of other classes: a, b, c") for said in session.remarks)

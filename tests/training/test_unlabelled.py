@@ -65,12 +65,12 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
 def test_labels_are_ignored(tmp_path: Path) -> None:
     """Classes of labeled data are not looked at, test images are not judged, and no run knows classes afterwards."""
     session = start(tmp_path / "session")
-    assert session.dataset.classes == session.method.task.classes == ()
+    assert session.dataset.classes == session.method.data_spec.classes == ()
     assert session.method.batch_spec.noise == 16
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=SMALL)
     assert run.evaluations == {}
-    student, task, config = load(run.folder.weights("last"))
-    assert task.classes == ()
+    student, data_spec, config = load(run.folder.weights("last"))
+    assert data_spec.classes == ()
     assert config["num_classes"] == 0
     assert student(torch.zeros(2, 3, 8, 8)).shape == (2, 16)
 

@@ -30,11 +30,11 @@ def agents_of(run: RunDir) -> dict[str, nn.Module]:
     if not entries:
         return {}
     state = load_checkpoint(run.checkpoint)["state_dict"]
-    student, task, _ = load(run.weights(run.which()[0]))
+    student, data_spec, _ = load(run.weights(run.which()[0]))
     student.load_state_dict(beneath(state, "student."))
     agents: dict[str, nn.Module] = {}
     taught = replace(recipe, values={**recipe.values, "guides": entries})
-    for name, guide in build_guides(taught, student, task).items():
+    for name, guide in build_guides(taught, student, data_spec).items():
         assert isinstance(guide, Bootstrap)
         guide.load_state_dict(beneath(state, f"guides.{name}."))
         agents[name] = guide.agent.eval()

@@ -126,10 +126,10 @@ def explain(subject: Subject, dataset: Dataset, wanted: Wanted, agents: Mapping[
     networks = {"the student": subject, **agents}
     other, name = of_any(wanted.beside) if wanted.beside else (None, "")
     if other is not None:
-        if other.task.channels != subject.task.channels:
+        if other.data_spec.channels != subject.data_spec.channels:
             raise UserError(
-                f"{wanted.beside} takes {counted(other.task.channels, 'channel')}, and these images have "
-                f"{subject.task.channels}; compare networks that take the same"
+                f"{wanted.beside} takes {counted(other.data_spec.channels, 'channel')}, and these images have "
+                f"{subject.data_spec.channels}; compare networks that take the same"
             )
         networks[f"{name}, beside" if name in networks else name] = other
     features = feature_galleries(networks, some, wanted.layers)  # first, for they tell a layer that is not there

@@ -105,7 +105,7 @@ def occlusion(subject: Subject, images: Images) -> Gallery:
         covered = image.repeat(1 + len(squares), 1, 1, 1)
         for copy, (r, c) in zip(covered[1:], squares, strict=True):
             copy[:, rows[r] : rows[r + 2], columns[c] : columns[c + 2]] = 0  # normalized: the mean color
-        probabilities = subject.task.probabilities(
+        probabilities = subject.data_spec.probabilities(
             torch.cat([subject.network(some) for some in covered.split(subject.batch_size)]).float()
         )
         label = int(probabilities[0].argmax())
@@ -114,12 +114,12 @@ def occlusion(subject: Subject, images: Images) -> Gallery:
         for drop, (r, c) in zip(drops, squares, strict=True):
             sums[r : r + 2, c : c + 2] += drop
             counts[r : r + 2, c : c + 2] += 1
-        words = f"{subject.task.classes[label]} {100 * float(probabilities[0, label]):.0f}\u00a0%"
+        words = f"{subject.data_spec.classes[label]} {100 * float(probabilities[0, label]):.0f}\u00a0%"
         most = f"covering a square takes up to {max(100 * float(drops.max()), 0):.0f} points"
         groups.append(([view, sums / counts], [_called(subject, images, number), f"predicted {words}", most]))
     note = (
         "Bright: covering this part lowers the probability of the predicted class most (a gray square of a quarter of "
-        f"the image's side is moved over the image; each map on its own scale).{shown(subject.task.channels)}"
+        f"the image's side is moved over the image; each map on its own scale).{shown(subject.data_spec.channels)}"
     )
     return Gallery("What the prediction depends on", groups, note)
 
@@ -153,7 +153,7 @@ def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> l
     views = pictures(pixels)
     note = (
         f"Each image as the student is shown it, then {', '.join(names)}. Mean over heads; light is much, each map on "
-        f"its own scale.{shown(subject.task.channels)}"
+        f"its own scale.{shown(subject.data_spec.channels)}"
     )
     groups = [([views[i], *(layer[i] for layer in maps)], [name]) for i, name in enumerate(classes)]
     galleries = [Gallery(f"Where the {who} looks", groups, note)]
@@ -190,6 +190,6 @@ def _spread(images: Images) -> list[int]:
 
 def _called(subject: Subject, images: Images, number: int) -> str:
     """An image's class, or its file's name without one, or with several."""
-    several, classes = images.records.labels.ndim == 2, subject.task.classes
+    several, classes = images.records.labels.ndim == 2, subject.data_spec.classes
     label = -1 if several else int(images.records.labels[number])
     return classes[label] if 0 <= label < len(classes) else images.records.names[number].rsplit("/", 1)[-1]

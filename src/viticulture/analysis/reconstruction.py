@@ -17,7 +17,7 @@ from ..data.dataset import Dataset
 from ..data.images import Images
 from ..evaluation.subject import Subject, device_for, pictures
 from ..methods.method import BatchSpec
-from ..models.task import Task
+from ..models.data_spec import DataSpec
 from ..models.vit.patches import PatchGrid, patchify, unpatchify
 from ..training.assemble import assemble
 from ..training.recipe import Recipe, method_class
@@ -36,12 +36,12 @@ class Reconstructor(Protocol):
     """A method that paints what it masks: `mae` and `simmim`.
 
     Args:
-        task: what its student is shown.
+        data_spec: what its student is shown.
         patch: height and width, pixels.
         batch_spec: how many uniform numbers choose the mask of an image.
     """
 
-    task: Task
+    data_spec: DataSpec
     patch: PatchGrid
     batch_spec: BatchSpec
 
@@ -83,7 +83,8 @@ def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconst
     colors = torch.unflatten(patchify(images, method.patch), 2, (images.shape[1], -1))
     means = colors.mean(-1, keepdim=True).expand_as(colors).flatten(2)
     mean, std = (
-        torch.tensor(values, device=images.device).view(-1, 1, 1) for values in (method.task.mean, method.task.std)
+        torch.tensor(values, device=images.device).view(-1, 1, 1)
+        for values in (method.data_spec.mean, method.data_spec.std)
     )
     true, painted, flat = (
         part * std + mean
@@ -103,7 +104,7 @@ def reconstruct_some(run: RunDir, dataset: Dataset, images: Images) -> Reconstru
     method, recipe = painter_of(run, dataset), recipe_of(run)
     assert isinstance(method, nn.Module)
     device = device_for(recipe)
-    subject = Subject(method.to(device), method.task, recipe.section("images"), device, len(images))
+    subject = Subject(method.to(device), method.data_spec, recipe.section("images"), device, len(images))
     (batch,) = subject.batches(images)
     return reconstruct(method, batch["image"])
 

@@ -164,13 +164,13 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         )
     which = weights or folder.which()[0]
     subject = of_run(folder, which)
-    several = subject.task.several
-    if int8 and (several or not subject.task.classes):
+    several = subject.data_spec.several
+    if int8 and (several or not subject.data_spec.classes):
         what = "tells several labels" if several else "learnt without labels"
         raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} {what}; leave it out")
     more: dict[str, Any] = {}
     if several:
-        more["thresholds"] = thresholds_of(folder, which, len(subject.task.classes))
+        more["thresholds"] = thresholds_of(folder, which, len(subject.data_spec.classes))
     if (kept := subject.image_settings.range) is not None:
         more["range"] = kept
     if subject.eval_views != "one":
@@ -181,7 +181,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         if from_pixels:
             from ..export.pixels import put_before
 
-            put_before(path, subject.task, subject.image_settings)
+            put_before(path, subject.data_spec, subject.image_settings)
 
     tell(f"weights  {which}")
     with waiting("writing ONNX"):
@@ -189,8 +189,8 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
             dataset = dataset_of(folder, recipe_of(folder))
             written = to_int8(subject, dataset.train, dataset.test, Path(out), more, finish)
         else:
-            written = to_onnx(subject.answers, Path(out), subject.task, more, finish)
-        compared = not from_pixels and subject.task.classes and not several
+            written = to_onnx(subject.answers, Path(out), subject.data_spec, more, finish)
+        compared = not from_pixels and subject.data_spec.classes and not several
         if compared and (moved := by_timms_transform(folder, weights)) and moved.matters:
             tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written
@@ -207,7 +207,7 @@ def _export_dense(run: "RunDir", out: Path, weights: str) -> Path:
     more = {} if images.range is None else {"range": images.range}
     tell(f"weights  {weights or run.which()[0]}")
     with waiting("writing ONNX"):
-        return dense_to_onnx(subject.network, out, subject.task, images.store_size, more)
+        return dense_to_onnx(subject.network, out, subject.data_spec, images.store_size, more)
 
 
 def measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations | LabelEvaluations":

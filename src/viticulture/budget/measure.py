@@ -17,12 +17,12 @@ from ..data.sources.source import Source
 from ..data.splits import check_classes, select
 from ..data.statistics import sample_sizes
 from ..errors import UserError
+from ..models.data_spec import DataSpec
 from ..models.students import count
-from ..models.task import Task
 from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
 from ..study.plan.pace import MOST_SECONDS, MOST_STEPS, Pace, measure_pace
-from ..training.assemble import batch_size, student_of, task_of
+from ..training.assemble import batch_size, data_spec_of, student_of
 from ..training.data import load_dataset
 from ..training.half_precision import compare_gradients
 from ..training.recipe import Recipe, method_class
@@ -119,13 +119,13 @@ class Measurements:
     def macs(self, recipe: Recipe) -> int:
         """Multiply-adds of a recipe's student for one image."""
         images = recipe.section("images")
-        task = Task(self.source.classes, images.shape, *normalization("half", images.channels))
-        return count(student_of(recipe, task), task.image_size, task.channels)[1]
+        data_spec = DataSpec(self.source.classes, images.shape, *normalization("half", images.channels))
+        return count(student_of(recipe, data_spec), data_spec.image_size, data_spec.channels)[1]
 
     def double(self, recipe: Recipe, dataset: Dataset) -> str:
         """A folder with random weights of a recipe's student, in place of a run that is not there yet."""
-        folder, task = self.folder / "double", task_of(dataset)
-        save(student_of(recipe, task), folder, task)
+        folder, data_spec = self.folder / "double", data_spec_of(dataset)
+        save(student_of(recipe, data_spec), folder, data_spec)
         return str(folder)
 
     def _noise(self, recipe: Recipe) -> Dataset:
@@ -175,7 +175,7 @@ class Measurements:
 
 def is_plain_vit(recipe: Recipe, dataset: Dataset) -> bool:
     """Whether a recipe's student is a plain ViT, from which masked patches can be taken."""
-    student = student_of(recipe, task_of(dataset))
+    student = student_of(recipe, data_spec_of(dataset))
     try:
         check_vit(student)
     except UserError:

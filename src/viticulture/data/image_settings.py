@@ -170,7 +170,7 @@ class ImageSettings:
 
     @property
     def without_statistics(self) -> "ImageSettings":
-        """The same for images that a network is shown whose task has its colors: none are computed."""
+        """The same for images fed to a network whose DataSpec has its colors: none are computed."""
         usual: Literal["imagenet", "half"] = "imagenet" if self.channels == 3 else "half"
         return replace(self, normalize=usual) if self.normalize == "dataset" else self
 

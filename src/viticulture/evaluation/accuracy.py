@@ -162,7 +162,7 @@ def collect(
         student: [B, 3, H, W] -> [B, C] in eval mode (a student with several token heads returns their mean).
         batches: `image`, `label`, `index` on the student's device; together every image of the split, in any order.
         names: of the N images, by `index`.
-        probabilities: out of logits, as `Task.probabilities`.
+        probabilities: out of logits, as `DataSpec.probabilities`.
     """
     modes = [(module, module.training) for module in student.modules()]
     student.eval()

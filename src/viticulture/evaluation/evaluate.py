@@ -9,7 +9,7 @@ import torch
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
-from ..models.task import Task
+from ..models.data_spec import DataSpec
 from ..text import shell_word
 from ..training.recipe import Recipe
 from ..training.run_inputs import recipe_of
@@ -78,10 +78,10 @@ def check_held_out(run: RunDir, results: Sized) -> None:
         )
 
 
-def check_one_class(run: RunDir, task: Task) -> None:
+def check_one_class(run: RunDir, data_spec: DataSpec) -> None:
     """Raises: UserError for a run that learnt without labels, or several an image."""
-    check_classes(run, task.classes)
-    if task.several:
+    check_classes(run, data_spec.classes)
+    if data_spec.several:
         raise UserError(
             f"{run.path} tells several labels an image, and this measures one; on other images it can be measured by "
             f"viticulture evaluate {shell_word(run.path)} DATA"
@@ -107,6 +107,6 @@ def _result(run: RunDir, recipe: Recipe, weights: str, images: Images, copies: C
     predictions = collect(subject.answers, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))
     rule = heads_of(subject.network, few["image"], recipe).told(subject.eval_views)
-    evaluation = evaluate_predictions(predictions, subject.task.classes)
+    evaluation = evaluate_predictions(predictions, subject.data_spec.classes)
     rest = without_copies(predictions, copies)
     return Result(replace(evaluation, rule=rule, without_copies=rest), predictions, images)

@@ -45,10 +45,10 @@ def evaluate_other(run: RunDir, data: str | Source) -> OtherImages:
     Nothing is kept. Raises: UserError if they have classes that the run does not know, or no labels.
     """
     recipe = recipe_of(run)
-    _, task, _ = load(run.weights(run.which()[0]))
-    check_classes(run, task.classes)
+    _, data_spec, _ = load(run.weights(run.which()[0]))
+    check_classes(run, data_spec.classes)
     source = data if isinstance(data, Source) else open_source(data)
-    images, skipped = read_unseen(recipe, source, task.classes)
+    images, skipped = read_unseen(recipe, source, data_spec.classes)
     name = name_of(data)
     warnings = [*remarks_on_test(source, skipped), *taught_by(run, images)]
     return OtherImages(name, results_of(run, recipe, name, images), warnings)

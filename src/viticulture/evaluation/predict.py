@@ -54,7 +54,7 @@ def classify(run: RunDir, weights: str, images: Sequence[ImageInput], top: int =
     Raises: UserError if a path does not exist, there is no image in what was named, or none can be read.
     """
     subject, items = opened_subject(run, weights, images, top)
-    check_classes(run, subject.task.classes)
+    check_classes(run, subject.data_spec.classes)
     predictions = ask(subject, items, top)
     check_readable([(prediction.name, prediction.error) for prediction in predictions])
     return predictions
@@ -128,7 +128,9 @@ def ask_opened(subject: Subject, opened: OpenedItems, top: int = 1) -> list[Pred
     """One prediction an item, in their order."""
     probabilities = iter(probabilities_of(subject, opened))
     return [
-        Prediction(name, "", 0.0, {}, error) if error else _one(name, subject.task.classes, next(probabilities), top)
+        Prediction(name, "", 0.0, {}, error)
+        if error
+        else _one(name, subject.data_spec.classes, next(probabilities), top)
         for name, error in zip(opened.names, opened.errors, strict=True)
     ]
 
@@ -137,7 +139,7 @@ def probabilities_of(subject: Subject, opened: OpenedItems) -> list[list[float]]
     """Of every class, for each image that could be read. Raises: UserError where they are no numbers."""
     if (images := opened.images) is None:
         return []
-    decide = subject.task.probabilities
+    decide = subject.data_spec.probabilities
     answers = collect(subject.answers, subject.batches(images), images.records.names, decide).probabilities
     check_finite(answers)
     rows: list[list[float]] = answers.tolist()

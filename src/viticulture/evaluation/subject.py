@@ -25,7 +25,7 @@ from ..data.dataset import ImageSettings
 from ..data.image_settings import CROP_MODES, Fitting
 from ..data.images import Images
 from ..data.transfer import send
-from ..models.task import Task
+from ..models.data_spec import DataSpec
 from ..models.teachers.open import open_teacher
 from ..models.views import Views, answering, views_in
 from ..models.weights.files import find_weights, load
@@ -43,7 +43,7 @@ class Subject:
 
     Args:
         network: in inference mode, on `device`; it takes [B, C, H, W] float32.
-        task: its classes; H and W, pixels; mean and deviation of the channels, which lie in [0, 1].
+        data_spec: its classes; H and W, pixels; mean and deviation of the channels, which lie in [0, 1].
         image_settings: in which size images are kept for it, and which part of them it is shown.
         device: where it computes.
         batch_size: images at once.
@@ -53,7 +53,7 @@ class Subject:
     """
 
     network: nn.Module
-    task: Task
+    data_spec: DataSpec
     image_settings: ImageSettings
     device: torch.device
     batch_size: int = BATCH
@@ -64,7 +64,7 @@ class Subject:
     @cached_property
     def answers(self) -> nn.Module:
         """The network by its views, [B, C, H, W] -> logits [B, K]; who looks inside takes `network`."""
-        return answering(self.network, self.eval_views, self.task)
+        return answering(self.network, self.eval_views, self.data_spec)
 
     @property
     def crop(self) -> BoxCrop:
@@ -74,16 +74,16 @@ class Subject:
     def batches(self, images: Images) -> Iterator[Batch]:
         """Every image once, in order, on the device: `image` [B, C, H, W] float32, normalized; `label` [B], -1 without;
         `index` [B], its place among the images."""
-        return evaluation_batches(images, self.task, self.batch_size, self.device, self.crop)
+        return evaluation_batches(images, self.data_spec, self.batch_size, self.device, self.crop)
 
     def views(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
         """The same before normalization, on the CPU: places [B], and pixels [B, C, H, W] uint8.
         What is drawn, or spoilt first, comes from here and goes on to the network by `normalized`."""
-        return evaluation_views(images, self.task, self.batch_size, CPU, self.crop)
+        return evaluation_views(images, self.data_spec, self.batch_size, CPU, self.crop)
 
     def normalized(self, pixels: Tensor) -> Tensor:
         """What the network takes for pixels [B, C, H, W] uint8: (pixels / 255 - mean) / std, float32 on its device."""
-        return as_seen(self.task).normalize(send(pixels, self.device))
+        return as_seen(self.data_spec).normalize(send(pixels, self.device))
 
 
 def of_run(run: RunDir, weights: str = "", batch_size: int = BATCH) -> Subject:
@@ -95,10 +95,10 @@ def of_run(run: RunDir, weights: str = "", batch_size: int = BATCH) -> Subject:
         batch_size: images at once.
     """
     recipe = recipe_of(run)  # which imports what a student of a person's own needs
-    student, task, config = load(run.weights(weights or run.which()[0]))
+    student, data_spec, config = load(run.weights(weights or run.which()[0]))
     device = device_for(recipe)
     return Subject(
-        student.to(device), task, recipe.section("images"), device, batch_size, _architecture(config),
+        student.to(device), data_spec, recipe.section("images"), device, batch_size, _architecture(config),
         eval_views=views_in(config),
     )  # fmt: skip
 
@@ -111,11 +111,11 @@ def of_source(source: str) -> Subject:
     views: Views = "one"
     folder, kept = find_weights(source), None
     if folder is not None:
-        network, task, config = load(folder)
+        network, data_spec, config = load(folder)
         architecture, described, kept = _architecture(config), config["pretrained_cfg"], config.get("range")
         views = views_in(config)
     else:
-        network, task = open_teacher(source)
+        network, data_spec = open_teacher(source)
         architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})
     fit: Fitting = next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop")
     crop = described.get("crop_pct") or 1.0
@@ -123,16 +123,20 @@ def of_source(source: str) -> Subject:
         tell(f"{source}: images are shown whole, where timm cuts their edges off as well (crop_pct {crop:g})")
         crop = 1.0
     image_settings = ImageSettings(
-        image_size=list(task.image_size),
+        image_size=list(data_spec.image_size),
         eval_crop=crop,
         eval_interpolation="bilinear" if described.get("interpolation") == "bilinear" else "bicubic",
-        normalize="imagenet" if task.channels == 3 else "half",  # for what lies around an image; the task has its own
-        channels=task.channels,
+        normalize="imagenet"
+        if data_spec.channels == 3
+        else "half",  # for what lies around an image; the student has its own
+        channels=data_spec.channels,
         range=kept,
         fit=fit,
     )
     device = _device()
-    return Subject(network.eval().to(device), task, image_settings, device, architecture=architecture, eval_views=views)
+    return Subject(
+        network.eval().to(device), data_spec, image_settings, device, architecture=architecture, eval_views=views
+    )
 
 
 def pictures(pixels: Tensor) -> list[Levels]:

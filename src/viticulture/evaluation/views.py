@@ -49,7 +49,7 @@ def _best_views(run: RunDir, images: Images, score: Callable[[Predictions], floa
     subject = of_run(run)
 
     def probabilities(logits: Tensor) -> Tensor:
-        return torch.cat([subject.task.probabilities(each) for each in logits.chunk(len(EVERY), 1)], 1)
+        return torch.cat([subject.data_spec.probabilities(each) for each in logits.chunk(len(EVERY), 1)], 1)
 
     predictions = collect(EachView(subject.network), subject.batches(images), images.records.names, probabilities)
     alone = dict(zip(EVERY, predictions.probabilities.chunk(len(EVERY), 1), strict=True))

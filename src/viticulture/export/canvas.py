@@ -16,14 +16,14 @@ from ..data.augment.augment import Augment
 from ..data.augment.scale_jitter import Placed
 from ..data.batches.evaluation import as_seen
 from ..data.dense.loader import WHOLE
-from ..models.task import Task
+from ..models.data_spec import DataSpec
 
 
 class Canvas(nn.Module):
     """[H, W, channels] gray levels -> [1, channels, S, S] normalized.
 
     Args:
-        task: size of the canvas, and colors.
+        data_spec: size of the canvas, and colors.
         store: side of the square that images are squeezed to first, pixels.
     """
 
@@ -31,10 +31,10 @@ class Canvas(nn.Module):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, task: Task, store: int) -> None:
+    def __init__(self, data_spec: DataSpec, store: int) -> None:
         super().__init__()
-        self.size, self.store, self.channels = task.image_size, store, task.channels
-        seen: Augment = as_seen(task, WHOLE)
+        self.size, self.store, self.channels = data_spec.image_size, store, data_spec.channels
+        seen: Augment = as_seen(data_spec, WHOLE)
         assert isinstance(seen.crop, Placed)
         self.register_buffer("fill", torch.tensor(seen.crop.fill, dtype=torch.float32)[:, None, None])
         self.register_buffer("scale", seen.scale)

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..models.data_spec import DataSpec
 from ..models.dense.detector import Detector
 from ..models.dense.segmenter import Segmenter
-from ..models.task import Task
 from .agreement import check_agreement, something
 from .canvas import Canvas, back, pasted, stretched
 from .detections import Detections
@@ -41,9 +41,9 @@ class DetectorFile(nn.Module):
 
     outputs = ("boxes", "scores", "labels", "masks")
 
-    def __init__(self, detector: Detector, task: Task, store: int) -> None:
+    def __init__(self, detector: Detector, data_spec: DataSpec, store: int) -> None:
         super().__init__()
-        self.canvas, self.detections = Canvas(task, store), Detections(detector, task.image_size[0])
+        self.canvas, self.detections = Canvas(data_spec, store), Detections(detector, data_spec.image_size[0])
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         size, extent = (image.shape[0], image.shape[1]), self.canvas.extent(image)
@@ -59,9 +59,9 @@ class SegmenterFile(nn.Module):
 
     outputs = ("classes",)
 
-    def __init__(self, segmenter: Segmenter, task: Task, store: int) -> None:
+    def __init__(self, segmenter: Segmenter, data_spec: DataSpec, store: int) -> None:
         super().__init__()
-        self.canvas, self.segmenter = Canvas(task, store), segmenter
+        self.canvas, self.segmenter = Canvas(data_spec, store), segmenter
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         size, extent = (image.shape[0], image.shape[1]), self.canvas.extent(image)
@@ -70,7 +70,7 @@ class SegmenterFile(nn.Module):
 
 
 def dense_to_onnx(
-    network: Detector | Segmenter, path: Path, task: Task, store: int, more: Mapping[str, Any] | None = None
+    network: Detector | Segmenter, path: Path, data_spec: DataSpec, store: int, more: Mapping[str, Any] | None = None
 ) -> Path:
     """Write a network as ONNX, and compare it with the original where onnxruntime is installed.
 
@@ -79,7 +79,7 @@ def dense_to_onnx(
     Args:
         network: of a run.
         path: the file, .onnx.
-        task: its classes, image size and colors.
+        data_spec: its classes, image size and colors.
         store: side of the square in which its images were kept, pixels.
         more: further metadata, such as `range`, the values that are black and white.
 
@@ -87,19 +87,19 @@ def dense_to_onnx(
         UserError: the extra `onnx` is not installed, the file cannot be written, or torch cannot trace the network.
         RuntimeError: the file's answers differ from the network's.
     """
-    eager = file_of(inference_copy(network, path), task, store).eval()
+    eager = file_of(inference_copy(network, path), data_spec, store).eval()
     sizes = {side: torch.export.Dim(name, min=2) for side, name in enumerate(("height", "width"))}
-    program = traced(eager, something((48, 64), 0, task.channels), sizes, "network for images of any size")
+    program = traced(eager, something((48, 64), 0, data_spec.channels), sizes, "network for images of any size")
     names = eager.outputs[: len(program.graph_signature.user_outputs)]
-    plain = task.channels == 3 and "range" not in (more or {})
+    plain = data_spec.channels == 3 and "range" not in (more or {})
     about = {
-        "classes": task.classes,
+        "classes": data_spec.classes,
         "kind": "detection" if isinstance(network, Detector) else "segmentation",
-        "input": INPUT.format(channels=task.channels, kind="RGB" if plain else "levels"),
+        "input": INPUT.format(channels=data_spec.channels, kind="RGB" if plain else "levels"),
         "outputs": names,
-        "image_size": task.image_size,
-        "mean": task.mean,
-        "std": task.std,
+        "image_size": data_spec.image_size,
+        "mean": data_spec.mean,
+        "std": data_spec.std,
         **(more or {}),
     }
     with written(path, program, sizes, names, about, OPSET) as unfinished:
@@ -108,11 +108,11 @@ def dense_to_onnx(
     return path
 
 
-def file_of(network: Detector | Segmenter, task: Task, store: int) -> DetectorFile | SegmenterFile:
+def file_of(network: Detector | Segmenter, data_spec: DataSpec, store: int) -> DetectorFile | SegmenterFile:
     """What a network's file computes, as a module."""
     if isinstance(network, Detector):
-        return DetectorFile(network, task, store)
-    return SegmenterFile(network, task, store)
+        return DetectorFile(network, data_spec, store)
+    return SegmenterFile(network, data_spec, store)
 
 
 def _check(path: Path, eager: nn.Module) -> None:

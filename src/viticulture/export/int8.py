@@ -113,7 +113,7 @@ def to_int8(
         if finish is not None:
             finish(unfinished)
 
-    to_onnx(subject.answers, path, subject.task, more, in_eight_bits)
+    to_onnx(subject.answers, path, subject.data_spec, more, in_eight_bits)
     return outcomes[0]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..disk import replacing
 from ..errors import UserError
-from ..models.task import Task
+from ..models.data_spec import DataSpec
 from ..outputs import check_out
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -29,7 +29,11 @@ Finish = Callable[[Path], None]
 
 
 def to_onnx(
-    student: nn.Module, path: Path, task: Task, more: Mapping[str, Any] | None = None, finish: Finish | None = None
+    student: nn.Module,
+    path: Path,
+    data_spec: DataSpec,
+    more: Mapping[str, Any] | None = None,
+    finish: Finish | None = None,
 ) -> Path:
     """Write a student as ONNX with any batch size, and compare it with the original where onnxruntime is installed.
 
@@ -47,13 +51,19 @@ def to_onnx(
         RuntimeError: the file's logits differ from the student's.
     """
     eager: nn.Module = inference_copy(student, path)
-    output = "probabilities" if task.several else "logits" if task.classes else "features"
-    if task.several:
+    output = "probabilities" if data_spec.several else "logits" if data_spec.classes else "features"
+    if data_spec.several:
         eager = nn.Sequential(eager, nn.Sigmoid())
-    images = torch.randn(2, task.channels, *task.image_size, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(2, data_spec.channels, *data_spec.image_size, generator=torch.Generator().manual_seed(0))
     shapes = {0: torch.export.Dim("batch")}
     hint = "student for batches of any size (len(x) in its code, where x.shape[0] is needed, is a common cause)"
-    about = {"classes": task.classes, "mean": task.mean, "std": task.std, "image_size": task.image_size, **(more or {})}
+    about = {
+        "classes": data_spec.classes,
+        "mean": data_spec.mean,
+        "std": data_spec.std,
+        "image_size": data_spec.image_size,
+        **(more or {}),
+    }
     # The student's operations for any batch size; torch.onnx.export alone would quietly fix the size on failure.
     with written(path, traced(eager, images, shapes, hint), shapes, [output], about) as unfinished:
         gap = _gap(unfinished, eager, images) if find_spec("onnxruntime") else 0.0

@@ -20,7 +20,7 @@ from onnx.compose import add_prefix, merge_models
 from onnx.parser import parse_model
 
 from ..data.image_settings import ImageSettings
-from ..models.task import Task
+from ..models.data_spec import DataSpec
 
 RESIZE = 'mode = "{mode}", antialias = 1, cubic_coeff_a = -0.5, exclude_outside = 1'
 
@@ -103,21 +103,21 @@ ROUND = "up_{i} = Add ({of}, half)\n  floor_{i} = Floor (up_{i})\n  rounded_{i} 
 """To gray levels, halves upwards."""
 
 
-def put_before(path: Path, task: Task, settings: ImageSettings) -> None:
+def put_before(path: Path, data_spec: DataSpec, settings: ImageSettings) -> None:
     """Change a student's file, which nobody reads yet, into one that takes pixels."""
-    onnx.save(from_pixels(onnx.load(str(path)), task, settings), str(path))
+    onnx.save(from_pixels(onnx.load(str(path)), data_spec, settings), str(path))
 
 
-def from_pixels(student: ModelProto, task: Task, settings: ImageSettings) -> ModelProto:
+def from_pixels(student: ModelProto, data_spec: DataSpec, settings: ImageSettings) -> ModelProto:
     """A student's graph behind the steps that prepare an image for it.
 
     Args:
         student: image [B, channels, H, W] float32 -> logits [B, C], as `to_onnx` writes it.
-        task: its image size and colors.
+        data_spec: its image size and colors.
         settings: a settled recipe's: size of the store, crop and filter.
     """
     opset = next(entry.version for entry in student.opset_import if entry.domain in ("", "ai.onnx"))
-    steps = _steps(task, settings, student.ir_version, opset)
+    steps = _steps(data_spec, settings, student.ir_version, opset)
     kept = {prop.key: prop.value for prop in student.metadata_props}
     whole = merge_models(add_prefix(steps, "prepare/", rename_inputs=False), student, [("prepare/image", "image")])
     onnx.helper.set_model_props(whole, kept)
@@ -125,8 +125,8 @@ def from_pixels(student: ModelProto, task: Task, settings: ImageSettings) -> Mod
     return whole
 
 
-def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelProto:
-    height, width = task.image_size
+def _steps(data_spec: DataSpec, settings: ImageSettings, ir: int, opset: int) -> ModelProto:
+    height, width = data_spec.image_size
     crop, side = settings.crop, settings.store_size
     assert side is not None, "a run's recipe is settled"
     before, picture, seen = FITS[settings.fit]
@@ -136,7 +136,7 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
         opset=opset,
         height=height,
         width=width,
-        channels=task.channels,
+        channels=data_spec.channels,
         before=before,
         picture=picture,
         seen=seen,
@@ -147,8 +147,8 @@ def _steps(task: Task, settings: ImageSettings, ir: int, opset: int) -> ModelPro
     steps = parse_model(text)
     target = np.array([height, width], dtype=np.float64)
     covered = np.floor(target / crop.crop_pct)
-    whole = {"zero": 0, "one": 1, "channels": task.channels, "side": side, "height": height, "width": width}
-    mean, std = (np.reshape(values, (1, -1, 1, 1)) for values in (task.mean, task.std))
+    whole = {"zero": 0, "one": 1, "channels": data_spec.channels, "side": side, "height": height, "width": width}
+    mean, std = (np.reshape(values, (1, -1, 1, 1)) for values in (data_spec.mean, data_spec.std))
     kinds: dict[type, dict[str, Any]] = {
         np.int64: {name: [value] for name, value in whole.items()} | {"image_axes": [2, 3]},
         np.float64: {"target": target, "covered": covered, "unit": 1, "two": 2, "side_length": side},

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..models.data_spec import DataSpec
 from ..models.taps import Readings, layout
-from ..models.task import Task
 from ..models.teachers.patches import PatchReadings, freeze, load_patch_teacher
 from ..models.vit.patches import check, finish
 from .guide import Batch, Guide
@@ -31,7 +31,7 @@ class AttentionDistillation(Guide):
 
     Args:
         student: a ViT of timm's layout.
-        task: input of the student.
+        data_spec: input of the student.
         teacher: a run; a timm name with pretrained weights, such as vit_base_patch16_224.mae; or ARCHITECTURE=FILE,
             such as mae_base=mae_pretrain_vit_base.pth.
         blocks: the student's blocks to teach, counted from 0; null: the last one. A teacher of another depth answers
@@ -46,7 +46,7 @@ class AttentionDistillation(Guide):
     def __init__(
         self,
         student: nn.Module,
-        task: Task,
+        data_spec: DataSpec,
         *,
         teacher: str,
         blocks: list[int] | None = None,
@@ -68,7 +68,7 @@ class AttentionDistillation(Guide):
                 f"blocks must have a token for every patch of the first one, got {self.blocks} of a "
                 f"{type(student).__name__}, which pools"
             )
-        vit, reads = load_patch_teacher(teacher, task, known.grid(task.image_size))
+        vit, reads = load_patch_teacher(teacher, data_spec, known.grid(data_spec.image_size))
         if vit.num_prefix_tokens != known.prefix:
             raise UserError(
                 "teacher and student must have as many tokens before the patches, "
@@ -84,7 +84,7 @@ class AttentionDistillation(Guide):
         if hidden_weight:
             own = check(student)
             self.widen, self.finish = nn.Linear(own.embed_dim, vit.embed_dim, bias=False), partial(finish, own)
-        self.teacher = freeze(vit, reads, task, theirs, to_the_end=hidden_weight > 0)
+        self.teacher = freeze(vit, reads, data_spec, theirs, to_the_end=hidden_weight > 0)
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """`attention`, the sum over blocks of means over everything, and `hidden` where it is asked for."""

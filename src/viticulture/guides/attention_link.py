@@ -30,9 +30,9 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..keywords import check_fields
+from ..models.data_spec import DataSpec
 from ..models.links import Links, read_link_set
 from ..models.taps import Readings, layout
-from ..models.task import Task
 from ..models.teachers.feature_maps import load_maps
 from .guide import Batch, Given, Guide
 
@@ -81,7 +81,7 @@ class AttentionLink(Guide):
 
     Args:
         student: a ViT with a class token.
-        task: input of the student.
+        data_spec: input of the student.
         teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file.
         links: full links every map to every head; alpha and beta are those of the paper's Table 1; a YAML file holds
             those that `viticulture links` extracted from a run.
@@ -96,7 +96,7 @@ class AttentionLink(Guide):
     def __init__(
         self,
         student: nn.Module,
-        task: Task,
+        data_spec: DataSpec,
         *,
         teacher: str,
         links: str = "full",
@@ -110,8 +110,8 @@ class AttentionLink(Guide):
         where = layout(student)
         if not (where.class_token and where.attention):
             raise UserError(f"it reads the class token's attention, which this {type(student).__name__} lacks")
-        grids = where.grids(task.image_size)
-        maps = load_maps(teacher, task, dict.fromkeys(grids), view.image_size, view.stages)
+        grids = where.grids(data_spec.image_size)
+        maps = load_maps(teacher, data_spec, dict.fromkeys(grids), view.image_size, view.stages)
         self.teacher = maps.frozen
         linked = read_link_set(links, len(maps.channels), len(where.heads))
         self.links = Links(maps.channels, where.heads, grids, linked)

@@ -30,8 +30,8 @@ from ..losses import cross_entropy, soft_distillation
 from ..models.agent.agent_cnn import AgentShape
 from ..models.agent.for_student import agent_for
 from ..models.agent.shared_agent import SharedAgent, shared_agent_for
+from ..models.data_spec import DataSpec
 from ..models.taps import Readings, layout
-from ..models.task import Task
 from .guide import Batch, Given, Guide
 
 
@@ -90,7 +90,7 @@ class Bootstrap(Guide):
 
     Args:
         student: a ViT with square patches; a plain one where its weights are shared.
-        task: classes and input of the student.
+        data_spec: classes and input of the student.
         agent: architecture of the agent.
         weights: own gives the agent weights of its own (the paper's joint training); shared makes it of the student's
             and sums both gradients, as the authors' code does; aligned first takes out of the agent's gradient the
@@ -107,7 +107,7 @@ class Bootstrap(Guide):
     def __init__(
         self,
         student: nn.Module,
-        task: Task,
+        data_spec: DataSpec,
         *,
         agent: AgentShape = AgentShape(),
         weights: Literal["own", "shared", "aligned"] = "own",
@@ -121,10 +121,10 @@ class Bootstrap(Guide):
         if weights not in ("own", "shared", "aligned"):
             raise UserError(f"weights must be own, shared or aligned, got {weights!r}")
         make = agent_for if weights == "own" else shared_agent_for
-        self.agent = make(student, task, agent)
+        self.agent = make(student, data_spec, agent)
         self.weights, self.features, self.mutual, self.weight = weights, features, mutual, weight
         where = layout(student)
-        self.prefix, self.grid = where.prefix, where.grid(task.image_size)
+        self.prefix, self.grid = where.prefix, where.grid(data_spec.image_size)
         self.blocks = list(range(len(where.blocks))) if features.blocks is None else features.blocks
         for block in self.blocks:
             if not 0 <= block < len(where.blocks):
@@ -234,7 +234,7 @@ def join(pairs: list[tuple[Tensor, Tensor]], align: bool) -> Tensor:
 
     Returns: scalar, the cosine between g_V and g_A; 0 where either vanishes.
 
-    [1] Yu et al., "Gradient Surgery for Multi-Task Learning", NeurIPS 2020, arXiv:2001.06782.
+    [1] Yu et al., "Gradient Surgery for Multi-DataSpec Learning", NeurIPS 2020, arXiv:2001.06782.
     """
     products = torch.stack([torch.stack([(a * v).sum(), (v * v).sum(), (a * a).sum()]) for v, a in pairs])
     dot, student, agent = products.float().sum(0)

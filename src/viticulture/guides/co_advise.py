@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from ..errors import UserError, unknown
 from ..losses import soft_distillation
 from ..models.co_advise.many_heads import every_head
+from ..models.data_spec import DataSpec
 from ..models.students import token_logits
 from ..models.taps import Readings
-from ..models.task import Task
 from ..models.teachers.frozen import load_teacher
 from .guide import Batch, Given, Guide
 
@@ -34,7 +34,7 @@ class CoAdvise(Guide):
 
     Args:
         student: has the class token and as many more tokens or heads as there are teachers.
-        task: classes and input of the student.
+        data_spec: classes and input of the student.
         teachers: name -> teacher, in the order of the tokens after the class token; a teacher is a run, a timm name
             with pretrained weights, or ARCHITECTURE=FILE.
         token: "own" gives each teacher its token; with "class" all teach the one head of a student that has one.
@@ -49,7 +49,7 @@ class CoAdvise(Guide):
     def __init__(
         self,
         student: nn.Module,
-        task: Task,
+        data_spec: DataSpec,
         *,
         teachers: dict[str, str],
         token: Literal["own", "class"] = "own",
@@ -63,10 +63,12 @@ class CoAdvise(Guide):
         for name in teachers:
             if not name.isidentifier():
                 raise UserError(f"a teacher's name in teachers must be a plain word, got {name!r}")
-        _check_heads(student, task, len(teachers), token)
+        _check_heads(student, data_spec, len(teachers), token)
         self.temperatures = _each("temperature", temperature, teachers)
         self.weights = _each("weight", weight, teachers)
-        self.teachers = nn.ModuleDict({name: load_teacher(net, task, teacher_size) for name, net in teachers.items()})
+        self.teachers = nn.ModuleDict(
+            {name: load_teacher(net, data_spec, teacher_size) for name, net in teachers.items()}
+        )
         self.student: nn.Module
         vars(self)["student"] = student  # not a child: its parameters are not the guide's
         self.token = token
@@ -106,13 +108,13 @@ def _each(what: str, value: float | dict[str, float], teachers: Mapping[str, str
     return numbers
 
 
-def _check_heads(student: nn.Module, task: Task, teachers: int, token: str) -> None:
+def _check_heads(student: nn.Module, data_spec: DataSpec, teachers: int, token: str) -> None:
     """There must be a head for every teacher and a teacher for every head."""
     if not teachers:
         raise UserError("teachers must name at least one teacher, got none")
     trial = copy.deepcopy(student).to("meta").train()
     with torch.no_grad():
-        heads = len(token_logits(trial(torch.zeros(2, task.channels, *task.image_size, device="meta"))))
+        heads = len(token_logits(trial(torch.zeros(2, data_spec.channels, *data_spec.image_size, device="meta"))))
     needed = 1 + teachers if token == "own" else 1
     if heads != needed:
         raise UserError(

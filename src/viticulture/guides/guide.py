@@ -15,14 +15,14 @@ class Given(Enum):
     """What a method may show the guides beside it. A method lists what it `gives`, a guide what it `asks`."""
 
     LABELS = "one label an image"  # batch["label"]
-    CLASSES = "scores of the classes"  # Readings.outputs are the student's for the task's classes
+    CLASSES = "scores of the classes"  # Readings.outputs are the student's for the DataSpec's classes
     PATCHES = "a token for every patch"  # no patch is missing in the taps' readings
 
 
 class Guide(nn.Module, ABC):
     """Teaches a student during training and is thrown away after it.
 
-    A constructor takes `student` and `task` first; its keywords after them are the guide's entry in a recipe. Its
+    A constructor takes `student` and `data_spec` first; its keywords after them are the guide's entry in a recipe. Its
     errors begin with the keyword: who makes it adds the entry's name, which is a person's own (`training.assemble`).
     Trainable parameters of a guide are trained with the student; a frozen teacher is kept in `models.teachers.Frozen`,
     which hides it from parameters, state dict and DDP.

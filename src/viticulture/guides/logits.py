@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..losses import binary_distillation, hard_distillation, soft_distillation
+from ..models.data_spec import DataSpec
 from ..models.taps import Readings
-from ..models.task import Task
 from ..models.teachers.frozen import load_teacher
 from .guide import Batch, Given, Guide
 
@@ -32,7 +32,7 @@ class Logits(Guide):
 
     Args:
         student: the student; its architecture does not matter here.
-        task: classes and input of the student.
+        data_spec: classes and input of the student.
         teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file.
         kind: soft matches the teacher's distribution (of several labels an image that of each), hard takes its
             decision for a label.
@@ -46,7 +46,7 @@ class Logits(Guide):
     def __init__(
         self,
         student: nn.Module,
-        task: Task,
+        data_spec: DataSpec,
         *,
         teacher: str,
         kind: Literal["soft", "hard"] = "hard",
@@ -57,15 +57,15 @@ class Logits(Guide):
         super().__init__()
         if kind not in ("soft", "hard"):
             raise UserError(f"kind must be soft or hard, got {kind!r}")
-        if kind == "hard" and task.several:
+        if kind == "hard" and data_spec.several:
             raise UserError("kind hard takes one class of an image for its label; of several labels take kind: soft")
         if temperature <= 0:
             raise UserError(f"temperature must be positive, got {temperature}")
         if weight <= 0:
             raise UserError(f"weight must be positive, got {weight}; leave the guide out to go without")
-        self.teacher = load_teacher(teacher, task, teacher_size)
+        self.teacher = load_teacher(teacher, data_spec, teacher_size)
         self.kind, self.temperature, self.weight = kind, temperature, weight
-        self.soft = binary_distillation if task.several else soft_distillation
+        self.soft = binary_distillation if data_spec.several else soft_distillation
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """One term, `logits`, in nats (times the squared temperature when soft)."""

@@ -25,8 +25,8 @@ from ..evaluation.dense.results import DenseEvaluations, read_dense
 from ..evaluation.multilabel.results import RESULTS as LABEL_RESULTS
 from ..evaluation.multilabel.results import read_labels
 from ..evaluation.results import RESULTS, Evaluations, read_evaluations
+from ..models.data_spec import DataSpec
 from ..models.dense.networks import load_dense
-from ..models.task import Task
 from ..models.views import views_in
 from ..models.weights.files import FILES, load, read_config, save
 from ..text import shell_word
@@ -74,16 +74,16 @@ Parts = tuple[str, dict[str, str], dict[str, bytes | Path] | None]
 
 
 def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
-    _, task, config = load(run.weights(weights))  # which finds damage that a stranger could not mend
+    _, data_spec, config = load(run.weights(weights))  # which finds damage that a stranger could not mend
     results = (read_evaluations(run) or Evaluations("", {})).of_weights(weights)
-    evaluations, student = read_labels(run), _student(run, config, task)
+    evaluations, student = read_labels(run), _student(run, config, data_spec)
     labels = evaluations.of_weights(weights) if evaluations else None
     card = model_card(repository, facts, recipe, labels or results, student)
     kept = {RESULTS: _json(results.to_dict())} if results else {}
     return card, {**kept, **({LABEL_RESULTS: _json(labels.to_dict())} if labels else {})}, None
 
 
-def _student(run: RunDir, config: dict[str, Any], task: Task) -> Student:
+def _student(run: RunDir, config: dict[str, Any], data_spec: DataSpec) -> Student:
     recipe = recipe_of(run)
     network = config.get("architecture")
     if not (isinstance(network, str) and timm.is_model(network)):
@@ -91,21 +91,21 @@ def _student(run: RunDir, config: dict[str, Any], task: Task) -> Student:
             f"{run.path} is damaged: no network of timm is the architecture {received(network)} of {FILES[1]}"
         )
     spans, code = recipe.section("images").pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
-    return Student(network, task.classes, task.several, task.channels, spans, views_in(config), code)
+    return Student(network, data_spec.classes, data_spec.several, data_spec.channels, spans, views_in(config), code)
 
 
 def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
     """timm, which builds no detector, finds the student alone, unless it was made another for windows."""
-    network, task = load_dense(run.weights(weights))
+    network, data_spec = load_dense(run.weights(weights))
     config = read_config(run.weights(weights))
     described, at_top = config["dense"], {}
     if not described.get("window") and not described.get("relative_positions"):
         with TemporaryDirectory() as folder:
-            save(network.backbone.student, Path(folder), replace(task, classes=()))
+            save(network.backbone.student, Path(folder), replace(data_spec, classes=()))
             at_top = {name: Path(folder, name).read_bytes() for name in FILES}
     kind = "objects" if described["kind"] == "detection" else "pixels"
     results = (read_dense(run) or DenseEvaluations("", {}, kind)).of_weights(weights)
-    student = _student(run, config, task)
+    student = _student(run, config, data_spec)
     card = dense_card(repository, facts, recipe, results, student, config, bool(at_top))
     return card, {DENSE_RESULTS: _json(results.to_dict())} if results.results else {}, dict(at_top)
 

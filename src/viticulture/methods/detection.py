@@ -53,7 +53,7 @@ class Detection(Method):
         check_dense(setup, "detection")
         heads = Heads(width, masks, samples)
         around = {"window": window, "global_blocks": list(global_blocks), "relative_positions": relative_positions}
-        network = detector(setup.student, setup.task, heads=heads, **around)  # type: ignore[arg-type]
+        network = detector(setup.student, setup.data_spec, heads=heads, **around)  # type: ignore[arg-type]
         super().__init__(replace(setup, student=network))
         self.taps = Taps(network.backbone)  # the part that is compiled
         self.batch_spec = replace(self.batch_spec, masks=masks)

@@ -98,7 +98,7 @@ class DINO(Method):
                 f"positive, got {temperature_epochs}, {prototypes} and {hidden_width}"
             )
         self.temperature, self.temperature_epochs = temperature, temperature_epochs
-        student, image_size, channels = setup.student, setup.task.image_size, setup.task.channels
+        student, image_size, channels = setup.student, setup.data_spec.image_size, setup.data_spec.channels
         if local_crops.count:
             side = local_side(student, image_size[0]) if local_crops.size is None else local_crops.size
             check_size(student, side, channels)

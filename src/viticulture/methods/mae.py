@@ -187,7 +187,7 @@ class MAE(Method):
             raise UserError(f"method.decoder_width must be a multiple of {HEAD}, got {width}")
         choose_positions(vit, positions)
         self.mask_ratio, self.patch_norm = mask_ratio, patch_norm
-        values = setup.task.channels * self.patch[0] * self.patch[1]
+        values = setup.data_spec.channels * self.patch[0] * self.patch[1]
         if patch_norm and values == 1:
             raise UserError(
                 "method.patch_norm standardizes each patch, and a patch of one pixel of one channel is one value; take "

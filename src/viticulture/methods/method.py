@@ -15,8 +15,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ..errors import UserError
 from ..guides.guide import Batch, Given, Guide
+from ..models.data_spec import DataSpec
 from ..models.taps import Readings, Taps
-from ..models.task import Task
 from ..models.weights.load_matching import classifiers
 from ..optim import SAM, Optim, Schedule
 
@@ -27,7 +27,7 @@ class Setup:
 
     Args:
         student: the network that is kept.
-        task: classes and input of the student.
+        data_spec: classes and input of the student.
         guides: what teaches it besides, by the name that the recipe gives.
         optim: optimizer and its parameter groups.
         schedule: learning rate over the steps.
@@ -35,7 +35,7 @@ class Setup:
     """
 
     student: nn.Module
-    task: Task
+    data_spec: DataSpec
     guides: Mapping[str, Guide] = field(default_factory=dict)
     optim: Optim = field(default_factory=Optim)
     schedule: Schedule = field(default_factory=Schedule)
@@ -137,7 +137,7 @@ class Method(LightningModule, ABC):
     thrown away. What it needs of a batch it says in `batch_spec`, of the class as far as no student is needed for it.
 
     Args:
-        setup: student, task, guides, optimizer, schedule.
+        setup: student, data_spec, guides, optimizer, schedule.
         forward: the pass over the student that taps and guides watch, of images and whatever `losses` hands to the taps
             besides; None: the student's own.
 
@@ -175,7 +175,7 @@ class Method(LightningModule, ABC):
 
     def __init__(self, setup: Setup, forward: Callable[..., Any] | None = None) -> None:
         super().__init__()
-        self.student, self.task = setup.student, setup.task
+        self.student, self.data_spec = setup.student, setup.data_spec
         self.guides = nn.ModuleDict(dict(setup.guides))
         self.auxiliary = nn.ModuleDict()
         self.optim, self.schedule = setup.optim, setup.schedule

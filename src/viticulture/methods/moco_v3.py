@@ -64,7 +64,7 @@ class MoCoV3(Method):
             )
         if min(width, hidden_width) < 1:
             raise UserError(f"method.width and method.hidden_width must be positive, got {width} and {hidden_width}")
-        student, task = setup.student, setup.task
+        student, data_spec = setup.student, setup.data_spec
         choose_positions(student, positions)
         if freeze_patches:
             if not hasattr(student, "patch_embed"):
@@ -73,7 +73,7 @@ class MoCoV3(Method):
                 )
             student.get_submodule("patch_embed").requires_grad_(False)
         self.temperature = temperature
-        features = feature_width(student, task.image_size, task.channels)
+        features = feature_width(student, data_spec.image_size, data_spec.channels)
         projector = perceptron([features, hidden_width, hidden_width, width])
         self.auxiliary["projector"] = projector
         self.auxiliary["predictor"] = perceptron([width, hidden_width, width])

@@ -64,9 +64,9 @@ class Seed(Method):
         if queue < 1:
             raise UserError(f"method.queue must be positive, got {queue}")
         self.temperature, self.teacher_temperature = temperature, teacher_temperature
-        self.teacher = load_embedding(teacher, setup.task, teacher_size)
-        side = setup.task.image_size
-        channels = setup.task.channels
+        self.teacher = load_embedding(teacher, setup.data_spec, teacher_size)
+        side = setup.data_spec.image_size
+        channels = setup.data_spec.channels
         theirs = self.teacher(torch.zeros(1, channels, *side)).shape[1]
         width = feature_width(setup.student, side, channels)
         self.auxiliary["head"] = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, theirs))

@@ -44,7 +44,7 @@ class Segmentation(Method):
     ) -> None:
         check_dense(setup, "segmentation")
         around = {"blocks": list(blocks), "dropout": dropout}
-        network = segmenter(setup.student, setup.task, **around)  # type: ignore[arg-type]
+        network = segmenter(setup.student, setup.data_spec, **around)  # type: ignore[arg-type]
         super().__init__(replace(setup, student=network))
         self.taps = Taps(network.backbone)  # the part that is compiled
         self.extra_config = {"dense": {"kind": "segmentation", **around}}
@@ -64,7 +64,7 @@ class Segmentation(Method):
         pixels that are right; 0 where none has any."""
         predicted = self.student(batch["image"]).argmax(1).cpu().numpy()
         counts = [
-            confusion(each, true, len(self.task.classes))
+            confusion(each, true, len(self.data_spec.classes))
             for each, true in zip(predicted, batch["classes"].cpu().numpy(), strict=True)
         ]
         labeled = [each for each in counts if each.sum()]

@@ -56,7 +56,7 @@ class SimMIM(Method):
         vit = check(setup.student)
         super().__init__(setup, partial(self._encode, vit))
         self.grid, self.patch = vit.patch_embed.grid_size, vit.patch_embed.patch_size
-        unit = nearest_unit(setup.task.image_size, self.patch) if mask_unit is None else (mask_unit, mask_unit)
+        unit = nearest_unit(setup.data_spec.image_size, self.patch) if mask_unit is None else (mask_unit, mask_unit)
         if min(unit) < 1 or any(side % patch for side, patch in zip(unit, self.patch, strict=True)):
             raise UserError(
                 f"method.mask_unit must be a multiple of the patch, got {mask_unit} and patches of "
@@ -73,7 +73,9 @@ class SimMIM(Method):
                 f"some, got {mask_ratio}; a smaller method.mask_unit makes more of them"
             )
         choose_positions(vit, positions)
-        self.auxiliary["decoder"] = PixelDecoder(vit.embed_dim, setup.task.channels * self.patch[0] * self.patch[1])
+        self.auxiliary["decoder"] = PixelDecoder(
+            vit.embed_dim, setup.data_spec.channels * self.patch[0] * self.patch[1]
+        )
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """How far what is painted lies from the image, and what guides add.

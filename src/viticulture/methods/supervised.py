@@ -98,7 +98,7 @@ class Supervised(Method):
         }
         if "class_weight" in batch:  # their mean over all images is that over classes
             more["balanced_accuracy"] = (right * batch["class_weight"]).mean()
-            of_class = F.one_hot(batch["label"], len(self.task.classes)).float()  # [B, C]
+            of_class = F.one_hot(batch["label"], len(self.data_spec.classes)).float()  # [B, C]
             counts = torch.stack([right @ of_class, of_class.sum(0)])
             self.by_class = counts if self.by_class is None else self.by_class + counts
         return {"accuracy": right.mean(), "loss": cross_entropy(logits, batch["label"]), **more}

@@ -13,8 +13,8 @@ from pathlib import Path
 import timm
 import torch
 
+from .data_spec import DataSpec
 from .students import count, create_student, fitting_patch, takes_patch_size
-from .task import Task
 
 COSTS = Path(__file__).parent / "costs.json"
 OPEN_SIDE = 32
@@ -77,10 +77,10 @@ def measured(name: str) -> tuple[int, int, int]:
     """Side of the images, pixels; parameters; multiply-adds. Nothing is computed or drawn."""
     usual = timm.get_pretrained_cfg(name, allow_unregistered=True)
     side = OPEN_SIDE if takes_patch_size(name) or usual is None else int(usual.input_size[-1])
-    task = Task(tuple(map(str, range(CLASSES))), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    data_spec = DataSpec(tuple(map(str, range(CLASSES))), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     with torch.device("meta"):
-        student = create_student(name, task, fitting_patch(name, task.image_size))
-    return side, *count(student, task.image_size)
+        student = create_student(name, data_spec, fitting_patch(name, data_spec.image_size))
+    return side, *count(student, data_spec.image_size)
 
 
 def counted_or_none(name: str) -> tuple[int, int, int] | None:

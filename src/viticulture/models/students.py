@@ -23,12 +23,12 @@ from ..errors import UserError, unknown
 from .agent import registered as agents  # noqa: F401  (registers its students)
 from .co_advise import cit, many_heads
 from .cvt import cvt  # noqa: F401  (registers its student)
+from .data_spec import DataSpec
 from .dhvt import registered as dhvt_models
-from .task import Task
 from .vit import botnet, hybrid_vit, mae_vit, plain_vit
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
-"""Keywords that no option may set: the task, or `patch_size` beside the options, decides them."""
+"""Keywords that no option may set: the data_spec, or `patch_size` beside the options, decides them."""
 HYBRIDS = frozenset({*hybrid_vit.SIZES, *botnet.SIZES})
 """Students that convolve down to few patches, and then attend between these."""
 LIST = "viticulture models"
@@ -96,9 +96,9 @@ def fitting_patch(name: str, image_size: tuple[int, int]) -> int | None:
 
 
 def create_student(
-    name: str, task: Task, patch_size: int | None = None, options: Mapping[str, Any] | None = None
+    name: str, data_spec: DataSpec, patch_size: int | None = None, options: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """Build a network for a task, with random weights from torch's global generator.
+    """Build a network for a data_spec, with random weights from torch's global generator.
 
     The combination is tried first on torch's meta device, which computes and draws nothing: a failure there is an
     error before any work is done. A student with a distillation token returns both heads' logits in training. Without
@@ -107,7 +107,7 @@ def create_student(
     Args:
         name: a timm classifier, ours included, without a pretrained tag; or MODULE.NAME for one that a module of a
             person's own has registered.
-        task: gives image size, channels and classes.
+        data_spec: gives image size, channels and classes.
         patch_size: side of a patch, pixels; None keeps the student's own.
         options: further keywords of the student's class, such as drop_path_rate.
 
@@ -128,14 +128,14 @@ def create_student(
         )
     for key, value in options.items():
         check_option(key, value)
-    arguments = {**options, "num_classes": len(task.classes), "img_size": task.image_size}
-    if task.channels != 3:  # timm's default
-        arguments["in_chans"] = task.channels
+    arguments = {**options, "num_classes": len(data_spec.classes), "img_size": data_spec.image_size}
+    if data_spec.channels != 3:  # timm's default
+        arguments["in_chans"] = data_spec.channels
     if patch_size is not None:
         arguments["patch_size"] = patch_size
-    trial = (timm.model_entrypoint(name), repr((arguments, task.image_size, len(task.classes))))
+    trial = (timm.model_entrypoint(name), repr((arguments, data_spec.image_size, len(data_spec.classes))))
     if trial not in TRIED:
-        TRIED[trial] = _tried(name, arguments, task, options)
+        TRIED[trial] = _tried(name, arguments, data_spec, options)
     arguments = dict(TRIED[trial])
     student = timm.create_model(name, **arguments)
     return_both_heads: Callable[[bool], None] | None = getattr(student, "set_distilled_training", None)
@@ -179,28 +179,32 @@ def check_option(key: str, value: Any) -> None:
         raise UserError(f"option {key} of a student must be at most {DEEPEST}, got {value!r}")
 
 
-def _tried(name: str, arguments: dict[str, Any], task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that build a student which classifies the task's images; img_size only where its class takes it.
+def _tried(name: str, arguments: dict[str, Any], data_spec: DataSpec, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that build a student for a DataSpec; img_size only where its class takes it.
 
     A TypeError is a person's only where it names one of their options, or where there is none without the options.
     """
-    height, width = task.image_size
+    height, width = data_spec.image_size
     try:
         with torch.device("meta"), torch.no_grad():
             trial = timm.create_model(name, **arguments).eval()
             if (size := sum(weight.numel() for weight in trial.parameters())) > LARGEST:
                 raise UserError(f"{name} with {options} would have {size:,} parameters, at most {LARGEST:,} are built")
-            _check_patches(trial, task)
-            (logits, *_) = token_logits(trial(torch.zeros(1, task.channels, height, width)))
+            _check_patches(trial, data_spec)
+            (logits, *_) = token_logits(trial(torch.zeros(1, data_spec.channels, height, width)))
     except UserError:
         raise
     except TypeError as error:
         match = re.search(r"(unexpected keyword|multiple values for).* argument '(\w+)'", str(error))
         key = match[2] if match and match[2] in arguments else ""
         if key == "in_chans":
-            raise UserError(f"{name} takes three channels alone, and images.channels is {task.channels}") from error
+            raise UserError(
+                f"{name} takes three channels alone, and images.channels is {data_spec.channels}"
+            ) from error
         if key == "img_size":  # convolutional networks
-            return _tried(name, {key: value for key, value in arguments.items() if key != "img_size"}, task, options)
+            return _tried(
+                name, {key: value for key, value in arguments.items() if key != "img_size"}, data_spec, options
+            )
         if key == "patch_size":
             raise UserError(
                 f"{name} has no patches to size; leave patch_size out, got {arguments['patch_size']}"
@@ -213,23 +217,23 @@ def _tried(name: str, arguments: dict[str, Any], task: Task, options: Mapping[st
             raise unknown(f"option of {name}", key, _keywords(name)) from error
         if not options:
             raise
-        _tried(name, {key: value for key, value in arguments.items() if key not in options}, task, {})
+        _tried(name, {key: value for key, value in arguments.items() if key not in options}, data_spec, {})
         raise UserError(f"{name} cannot be built with {options}: {str(error).splitlines()[0]}") from error
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{name} does not work on {height}x{width} images with {arguments}: {reason}") from error
-    if task.classes and logits.shape != (1, len(task.classes)):
+    if data_spec.classes and logits.shape != (1, len(data_spec.classes)):
         raise UserError(
             f"a student must give one score a class, {name} gives {tuple(logits.shape)}; it is no classifier"
         )
     return arguments
 
 
-def _check_patches(trial: nn.Module, task: Task) -> None:
+def _check_patches(trial: nn.Module, data_spec: DataSpec) -> None:
     """Patches must tile the image; timm would cut off the rest."""
     patches = getattr(trial, "patch_embed", getattr(trial, "stem", None))  # a mixer's is its stem
     if isinstance(patches, PatchEmbed) and not patches.dynamic_img_pad:
-        for side, patch in zip(task.image_size, patches.patch_size, strict=True):
+        for side, patch in zip(data_spec.image_size, patches.patch_size, strict=True):
             if side % patch:
                 near = sorted({max(side // patch, 1) * patch, (side // patch + 1) * patch})
                 raise UserError(

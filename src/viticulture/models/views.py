@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import unknown
-from .task import Task
+from .data_spec import DataSpec
 
 Views = Literal["one", "mirrored", "middle", "four", "six"]
 VIEWS = "views"
@@ -106,6 +106,6 @@ def told(views: Views) -> str:
     return TOLD.get(views, "")
 
 
-def answering(network: nn.Module, views: Views, task: Task) -> nn.Module:
+def answering(network: nn.Module, views: Views, data_spec: DataSpec) -> nn.Module:
     """The network that answers by these views; by one itself."""
-    return network if views == "one" else SeveralViews(network, NAMED[views], task.several).eval()
+    return network if views == "one" else SeveralViews(network, NAMED[views], data_spec.several).eval()

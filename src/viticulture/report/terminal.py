@@ -59,9 +59,9 @@ def introduce(session: Session) -> None:
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.recipe.section("train").epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
-    unit = "label" if session.method.task.several else "class"
+    unit = "label" if session.method.data_spec.several else "class"
     classes = counted(len(data["classes"]), unit) if data["classes"] else "labels unused"
-    channels = session.method.task.channels
+    channels = session.method.data_spec.channels
     bands = "" if channels == 3 else f" with {counted(channels, 'channel')}"
     lines = [
         f"data     {data['name']}: {counts} images, {classes}, shown at {side[0]} x {side[1]}{bands}",

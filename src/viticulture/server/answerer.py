@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from ..evaluation.opening import Item
-from ..models.task import Task
+from ..models.data_spec import DataSpec
 
 
 class Answerer(Protocol):
     """A run's network, ready to be asked; one request at a time."""
 
     @property
-    def task(self) -> Task:
+    def data_spec(self) -> DataSpec:
         """Its classes."""
         ...
 

@@ -16,8 +16,8 @@ from ..evaluation.multilabel.results import thresholds_of
 from ..evaluation.opening import MAX_SENT_PIXELS, Item, OpenedItems, open_items
 from ..evaluation.predict import BATCH, Prediction, as_csv, ask_opened
 from ..evaluation.subject import Subject, of_run, pictures
+from ..models.data_spec import DataSpec
 from ..models.taps import Taps
-from ..models.task import Task
 from ..report.charts.pictures import overlay, picture_uri
 from ..training.rundir import RunDir
 
@@ -42,9 +42,9 @@ class ClassAnswerer:
     tells: Literal["classes"] = "classes"
 
     @property
-    def task(self) -> Task:
+    def data_spec(self) -> DataSpec:
         """Its classes or labels."""
-        return self.subject.task
+        return self.subject.data_spec
 
     @property
     def looks(self) -> bool:
@@ -62,7 +62,7 @@ class ClassAnswerer:
 
     def csv(self, items: Sequence[Item]) -> str:
         """A row an image."""
-        return self.as_csv(self.ask(open_items(self.subject, items, MAX_SENT_PIXELS)), self.task.classes)
+        return self.as_csv(self.ask(open_items(self.subject, items, MAX_SENT_PIXELS)), self.data_spec.classes)
 
     @torch.inference_mode()
     def _pictures(self, opened: OpenedItems) -> list[str]:
@@ -87,11 +87,11 @@ def answerer(run: RunDir, weights: str = "") -> ClassAnswerer:
         weights: best, last or ema; by default those that count.
     """
     subject = of_run(run, weights, BATCH)
-    check_classes(run, subject.task.classes)
+    check_classes(run, subject.data_spec.classes)
     taps = _taps(subject)
-    if not subject.task.several:
+    if not subject.data_spec.several:
         return ClassAnswerer(subject, taps, lambda opened: ask_opened(subject, opened))
-    thresholds = thresholds_of(run, weights or run.which()[0], len(subject.task.classes))
+    thresholds = thresholds_of(run, weights or run.which()[0], len(subject.data_spec.classes))
     return ClassAnswerer(subject, taps, lambda opened: ask_labels(subject, opened, thresholds), labels_csv)
 
 

@@ -14,8 +14,8 @@ from ..data.dense.outlines import check_outlines
 from ..evaluation.dense.predict import DensePredictor
 from ..evaluation.dense.prediction import DensePrediction, coco_objects, drawn, indexed, objects_csv, pixels_csv
 from ..evaluation.opening import MAX_SENT_PIXELS, Item
+from ..models.data_spec import DataSpec
 from ..models.dense.detector import Detector
-from ..models.task import Task
 from ..report.charts.pictures import picture_uri
 from ..training.rundir import RunDir
 
@@ -38,9 +38,9 @@ class DenseAnswerer:
     looks: bool = True
 
     @property
-    def task(self) -> Task:
+    def data_spec(self) -> DataSpec:
         """Its classes."""
-        return self.predictor.subject.task
+        return self.predictor.subject.data_spec
 
     def rows(self, items: Sequence[Item], look: bool = False) -> list[dict[str, Any]]:
         """Objects in COCO's words, whatever their score, or the classes of all pixels as an indexed PNG. A picture has
@@ -56,7 +56,7 @@ class DenseAnswerer:
     def csv(self, items: Sequence[Item]) -> str:
         """A row an object, or a row an image with the share of every class."""
         predictions = (prediction for prediction, _ in self.predictor.predict(items, MAX_SENT_PIXELS))
-        return objects_csv(predictions) if self.tells == "objects" else pixels_csv(predictions, self.task.classes)
+        return objects_csv(predictions) if self.tells == "objects" else pixels_csv(predictions, self.data_spec.classes)
 
     def _told(self, prediction: DensePrediction) -> dict[str, Any]:
         size = list(prediction.size)

@@ -42,7 +42,7 @@ def page(run: RunDir, answerer: Answerer, weights: str = "") -> Page:
         sentence=f"{sentence}.",
         most=(MAX_FILES, MAX_BYTES - OVERHEAD),
         tells=answerer.tells,
-        classes=comma_separated(answerer.task.classes),
+        classes=comma_separated(answerer.data_spec.classes),
         colors=_colors(answerer),
         looks=answerer.looks,
         style=Markup(style),
@@ -57,12 +57,12 @@ def page(run: RunDir, answerer: Answerer, weights: str = "") -> Page:
 
 def _what(answerer: Answerer) -> str:
     """What a network does, beside so many classes."""
-    task, counted = answerer.task, f"{len(answerer.task.classes):,}"
+    data_spec, counted = answerer.data_spec, f"{len(answerer.data_spec.classes):,}"
     if answerer.tells == "objects":
-        return f"finds objects of {counted} {'class' if len(task.classes) == 1 else 'classes'}"
+        return f"finds objects of {counted} {'class' if len(data_spec.classes) == 1 else 'classes'}"
     if answerer.tells == "pixels":
         return f"tells pixels of {counted} classes apart"
-    return f"tells {counted} {'labels' if task.several else 'classes'} apart"
+    return f"tells {counted} {'labels' if data_spec.several else 'classes'} apart"
 
 
 def _how_well(run: RunDir, weights: str) -> str:
@@ -83,7 +83,9 @@ def _colors(answerer: Answerer) -> dict[str, str]:
     """By class, as they are drawn; of classes of whole images none."""
     if answerer.tells == "classes":
         return {}
-    return {name: "#{:02x}{:02x}{:02x}".format(*color_of(label)) for label, name in enumerate(answerer.task.classes)}
+    return {
+        name: "#{:02x}{:02x}{:02x}".format(*color_of(label)) for label, name in enumerate(answerer.data_spec.classes)
+    }
 
 
 def _digest(text: str) -> str:

@@ -16,9 +16,9 @@ from ..errors import UserError
 from ..guides.guide import Guide
 from ..keywords import made_parts
 from ..methods.method import BatchSpec, Method, Setup
+from ..models.data_spec import DataSpec
 from ..models.students import create_student, fitting_patch
 from ..models.taps import Taps
-from ..models.task import Task
 from ..models.weights.files import find_weights, initialize, read_config, start_digest
 from .combinations import check_parts
 from .raw import VIEWS, flat
@@ -35,38 +35,38 @@ IMAGE_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm
 """Layers whose means over images, or over a map, may be of a single value."""
 
 
-def task_of(dataset: Dataset) -> Task:
+def data_spec_of(dataset: Dataset) -> DataSpec:
     """What a student of this data set must agree with."""
     several = bool(dataset.classes) and dataset.train.records.labels.ndim == 2
-    return Task(dataset.classes, shape_of(dataset.image_size), dataset.mean, dataset.std, several)
+    return DataSpec(dataset.classes, shape_of(dataset.image_size), dataset.mean, dataset.std, several)
 
 
-def patch_size(wanted: Student, task: Task) -> int | None:
+def patch_size(wanted: Student, data_spec: DataSpec) -> int | None:
     """The patch to ask for: the recipe's, or the one that fits the images."""
-    return fitting_patch(wanted.name, task.image_size) if wanted.patch_size is None else wanted.patch_size
+    return fitting_patch(wanted.name, data_spec.image_size) if wanted.patch_size is None else wanted.patch_size
 
 
-def student_of(recipe: Recipe, task: Task) -> nn.Module:
+def student_of(recipe: Recipe, data_spec: DataSpec) -> nn.Module:
     """A recipe's student with random weights."""
     wanted: Student = recipe.section("student")
-    return create_student(wanted.name, task, patch_size(wanted, task), wanted.options)
+    return create_student(wanted.name, data_spec, patch_size(wanted, data_spec), wanted.options)
 
 
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
     """The method with its student and guides, initialized from the seed, and remarks about the weights it is given."""
     check_parts(recipe)
-    task = task_of(dataset)
+    data_spec = data_spec_of(dataset)
     wanted: Student = recipe.section("student")
     torch.manual_seed(seed)
     made = method_class(recipe)
-    shown = replace(task, classes=()) if made.batch_spec.dense else task  # detectors bring heads of their own
+    shown = replace(data_spec, classes=()) if made.batch_spec.dense else data_spec  # detectors bring heads of their own
     student = student_of(recipe, shown)
     remarks = initialize(student, wanted.init, wanted.init_blocks, shown.classes) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
-    guides = build_guides(recipe, student, task)
+    guides = build_guides(recipe, student, data_spec)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
     optim, schedule, weights = recipe.section("optim"), recipe.section("schedule"), weights_of(recipe, dataset)
-    method = made(Setup(student, task, guides, optim, schedule, weights), **keywords)
+    method = made(Setup(student, data_spec, guides, optim, schedule, weights), **keywords)
     method.start = start_digest(student)
     count = method.batch_spec.local_crops
     if bool(count) != bool(recipe.values["augment_local_crops"]):
@@ -106,7 +106,7 @@ def weights_of(recipe: Recipe, dataset: Dataset) -> torch.Tensor | None:
     return class_weights(wanted, dataset.classes, torch.bincount(labels, minlength=len(dataset.classes)))
 
 
-def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Guide]:
+def build_guides(recipe: Recipe, student: nn.Module, data_spec: DataSpec) -> dict[str, Guide]:
     """The guides that a recipe names, for this student.
 
     Raises: UserError that names the recipe's entry.
@@ -115,7 +115,7 @@ def build_guides(recipe: Recipe, student: nn.Module, task: Task) -> dict[str, Gu
     for name, entry in recipe.values["guides"].items():
         made = guide_class(name, entry)
         try:
-            guides[name] = made(student, task, **made_parts(made, settings(entry)))
+            guides[name] = made(student, data_spec, **made_parts(made, settings(entry)))
             Taps(student, guides[name].needs)
         except UserError as error:
             raise UserError(f"guides.{name}: {error}") from error
@@ -130,17 +130,17 @@ def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Au
         dataset: sizes, normalization and classes.
         spec: local crops, and noise, which is drawn with the first view.
     """
-    task = task_of(dataset)
+    data_spec = data_spec_of(dataset)
     large = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
     local = recipe.values["augment_local_crops"], (spec.local_size, spec.local_size)
-    sections = [*((section, task.image_size) for section in large), *[local] * spec.local_crops]
+    sections = [*((section, data_spec.image_size) for section in large), *[local] * spec.local_crops]
     return tuple(
         Augment(
             transforms(section),
             image_size,
-            task.mean,
-            task.std,
-            len(task.classes),
+            data_spec.mean,
+            data_spec.std,
+            len(data_spec.classes),
             spec.noise if view == 0 else 0,
         )
         for view, (section, image_size) in enumerate(sections)

@@ -22,7 +22,7 @@ from ..data.sources.several import is_joined, separated
 from ..data.sources.source import Source
 from ..data.subsets import count_by_class
 from ..errors import UserError
-from ..models.task import Task
+from ..models.data_spec import DataSpec
 from ..parallel import Progress
 from .assemble import student_of
 from .progress import showing
@@ -174,7 +174,7 @@ def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Recipe:
     if not own or not given.keys() & {"student", "student.name"}:
         return recipe
     try:
-        student_of(recipe, Task(("one", "other"), images.shape, *normalization("half", images.channels)))
+        student_of(recipe, DataSpec(("one", "other"), images.shape, *normalization("half", images.channels)))
     except UserError:
         remark = f"student.patch_size {student.patch_size} of {name} is left out, as it does not fit {student.name}"
         fitted = recipe.with_keys({"student.patch_size": None})

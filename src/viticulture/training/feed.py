@@ -101,7 +101,7 @@ class ValidationLoader:
     """
 
     def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
-        self.images, self.task, self.device = images, session.method.task, device
+        self.images, self.data_spec, self.device = images, session.method.data_spec, device
         self.crop = session.recipe.section("images").crop
         self.annotations = session.dataset.annotations.get(split or session.method.course.watched)
         self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
@@ -115,8 +115,8 @@ class ValidationLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         if self.annotations is not None:
-            return dense_batches(self.images, self.annotations, self.task, self.batch_size, self.device)
-        batches = evaluation_batches(self.images, self.task, self.batch_size, self.device, self.crop)
+            return dense_batches(self.images, self.annotations, self.data_spec, self.batch_size, self.device)
+        batches = evaluation_batches(self.images, self.data_spec, self.batch_size, self.device, self.crop)
         if self.weights is None:
             return batches
         weights = self.weights.to(self.device)

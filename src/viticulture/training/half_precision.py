@@ -178,7 +178,7 @@ def _gradients(recipe: Recipe, dataset: Dataset, seed: int, precision: Precision
         train: Train = recipe.section("train")
         method.course = Course(len(loader), train.epochs)
         batch = loader.batch(0, 0)
-        _, macs = count(method.counted_network, method.task.image_size, method.task.channels)
+        _, macs = count(method.counted_network, method.data_spec.image_size, method.data_spec.channels)
         most = max(FEWEST, int(CHECKED_MACS / max(macs, 1)))
         parts = max(train.accumulate, -(-len(batch["image"]) // most))
         batch = {name: value.chunk(parts)[0] for name, value in batch.items()}

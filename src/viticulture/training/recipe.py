@@ -67,7 +67,7 @@ SECTIONS: dict[str, type] = {
 }
 LEARNING = ("student", "augment", "optim", "schedule", "train")
 """Sections whose defaults are no good guess for any images."""
-METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "task")  # constructors' arguments that no recipe sets
+METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "data_spec")  # constructors' arguments that no recipe sets
 GIVEN = {*METHOD_GIVEN, *GUIDE_GIVEN}
 
 

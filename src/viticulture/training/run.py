@@ -129,7 +129,7 @@ def fit(
         close(trainer.loggers)
     if trainer.is_global_zero and not until:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
-            save(student, run.weights(name), method.task, {**facts, "epoch": trainer.current_epoch})
+            save(student, run.weights(name), method.data_spec, {**facts, "epoch": trainer.current_epoch})
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step)
         if replay:
             run.update(teacher_logits=replay.counts)
@@ -208,7 +208,7 @@ def _facts_of_weights(session: Session) -> dict[str, Any]:
         facts["pretrained_cfg"] = {"crop_mode": CROP_MODES[shown]}
     if (kept := images.range) is not None:
         facts["range"] = kept
-    if (views := images.eval_views) not in ("one", "best") and session.method.task.classes:
+    if (views := images.eval_views) not in ("one", "best") and session.method.data_spec.classes:
         facts[VIEWS] = views
     return facts
 

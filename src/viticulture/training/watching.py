@@ -53,7 +53,7 @@ class BestCheckpoint(Callback):
             if trainer.is_global_zero:
                 self.run.check_there()
                 facts = {**self.facts, "epoch": self.best_epoch + 1}
-                save(pl_module.student, self.run.weights("best"), pl_module.task, facts)
+                save(pl_module.student, self.run.weights("best"), pl_module.data_spec, facts)
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "best_epoch": self.best_epoch, "error": self.error}

@@ -20,7 +20,7 @@ from viticulture.data.dense.open import open_dense
 from viticulture.data.dense.prepare import prepare_dense
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.splits import Selection
-from viticulture.models.task import Task
+from viticulture.models.data_spec import DataSpec
 
 Batch = dict[str, torch.Tensor]
 ALONE, CPU = Shard(), torch.device("cpu")
@@ -79,7 +79,7 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(tmp_path: Path, wanted: str) -> Non
     folder = coco_folder if wanted == "objects" else mask_folder
     dataset = dataset_of(folder(tmp_path / "set", {"train": 8, "val": 2}), wanted)
 
-    seen = Task(dataset.classes, (48, 48), dataset.mean, dataset.std)
+    seen = DataSpec(dataset.classes, (48, 48), dataset.mean, dataset.std)
 
     def batches(device: torch.device) -> list[Batch]:
         held_out = dense_batches(dataset.val, dataset.annotations["val"], seen, 4, device)

@@ -34,7 +34,7 @@ from viticulture.data.image_settings import ImageSettings
 from viticulture.data.sources.labels import doubtful
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
-from viticulture.models.task import Task
+from viticulture.models.data_spec import DataSpec
 from viticulture.report.terminal import say
 from viticulture.training.data import load_dataset, open_for
 from viticulture.training.recipe import read, resolve
@@ -910,7 +910,7 @@ def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_the
     dataset = prepare_dense(source, Selection(), ImageSettings(image_size=96))
     assert not [note for note in dataset.warnings if "pixel" in note]
     assert not [note for note in inspect_dense(source, 96).notes if "pixel" in note]
-    seen = Task(dataset.classes, (96, 96), (0.5,) * 3, (0.5,) * 3)
+    seen = DataSpec(dataset.classes, (96, 96), (0.5,) * 3, (0.5,) * 3)
     (batch,) = dense_batches(dataset.train, dataset.annotations["train"], seen, 4, torch.device("cpu"))
     assert int((batch["labels"] >= 0).sum()) == len(labels)
 

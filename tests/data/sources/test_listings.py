@@ -82,45 +82,47 @@ def test_ids_that_point_nowhere_are_told_with_their_type(
         opened(root, {**COCO, part: [*COCO[part], entry]})
 
 
-def task(image: str, *choices: Any, **also: Any) -> dict[str, Any]:
-    """One task as Label Studio exports it."""
+def data_spec(image: str, *choices: Any, **also: Any) -> dict[str, Any]:
+    """One data_spec as Label Studio exports it."""
     result = [{"type": "choices", "from_name": "choice", "value": {"choices": list(choices)}}]
     return {"data": {"image": image}, "annotations": [{"result": result, "was_cancelled": False, **also}]}
 
 
 def test_of_several_labels_an_image_that_nobody_labeled_is_left_out(root: Path) -> None:
     """One that was looked at and shows none stays. Fails if what nobody labeled is learnt as showing nothing."""
-    shows = task("a.png", "vine", "oak")
-    for nobody in (task("c.png", was_cancelled=True), {"data": {"image": "c.png"}, "annotations": []}):
-        source = opened(root, [shows, task("b.png"), nobody])
+    shows = data_spec("a.png", "vine", "oak")
+    for nobody in (data_spec("c.png", was_cancelled=True), {"data": {"image": "c.png"}, "annotations": []}):
+        source = opened(root, [shows, data_spec("b.png"), nobody])
         assert separated(source).labels.tolist() == [[1, 1], [0, 0], [-1, -1]]
         splits, notes = select(separated(source), Selection(test_fraction=0, val_fraction=0), 0)
         assert splits["train"].tolist() == [0, 1]
         assert notes == ["left out 1 train image without a label"]
     least = [{"image": "a.png", "choice": {"choices": ["vine", "oak"]}}, {"image": "b.png", "annotation_id": 7}]
     assert separated(opened(root, [*least, {"image": "c.png"}])).labels[:, 0].tolist() == [1, 0, -1]
-    single = opened(root, [task("a.png", "vine"), task("b.png", "oak"), task("c.png", was_cancelled=True)])
+    single = opened(
+        root, [data_spec("a.png", "vine"), data_spec("b.png", "oak"), data_spec("c.png", was_cancelled=True)]
+    )
     assert separated(single).labels[2].tolist() == [-1, -1], "nor where no image has several"
 
 
 def test_label_studios_exports(root: Path) -> None:
     """JSON and JSON-MIN, of files that were uploaded, served from a folder, or renamed on their way.
 
-    Catches: a skipped task taken for labeled, an address read as a path."""
+    Catches: a skipped data_spec taken for labeled, an address read as a path."""
     tasks = [
-        task("/data/upload/1/8d27eb28-a.png", "vine"),
-        task("/data/local-files/?d=photos/b.png", "oak"),
-        task("s3://bucket/c.png", "oak", was_cancelled=True),
+        data_spec("/data/upload/1/8d27eb28-a.png", "vine"),
+        data_spec("/data/local-files/?d=photos/b.png", "oak"),
+        data_spec("s3://bucket/c.png", "oak", was_cancelled=True),
     ]
     expected = {"photos/a.png": "vine", "photos/b.png": "oak", "photos/c.png": None}
     assert labeled(opened(root, tasks)) == expected
     least = [{"image": "/data/upload/1/8d27eb28-a.png", "choice": "vine"}, {"image": "photos/b.png", "choice": "oak"}]
     assert labeled(opened(root, [*least, {"image": "c.png"}])) == expected
-    agreed = [task("a.png", "vine"), task("b.png", "oak")]
+    agreed = [data_spec("a.png", "vine"), data_spec("b.png", "oak")]
     agreed[0]["annotations"] *= 2
     source = opened(root, agreed)
     assert (labeled(source)["photos/a.png"], source.notes) == ("vine", ())
-    agreed[0]["annotations"] = task("a.png", "vine")["annotations"] + task("a.png", "oak")["annotations"]
+    agreed[0]["annotations"] = data_spec("a.png", "vine")["annotations"] + data_spec("a.png", "oak")["annotations"]
     source = opened(root, agreed)
     assert labeled(source)["photos/a.png"] == "vine|oak"
     assert source.notes == ("annotators disagree about 1 image, taken to show all that any of them chose: a.png",)
@@ -133,7 +135,7 @@ def test_label_studios_exports(root: Path) -> None:
         ({**COCO, "images": [{"id": 7, "file_name": "gone.png"}, *COCO["images"][1:]]}, "does not hold: gone.png"),
         ([{"data": {"image": "a.png"}, "annotations": [{"result": [{"value": {"x": 1}}]}]}], "regions"),
         ({**COCO, "images": [*COCO["images"], {"id": 7, "file_name": "c.png"}]}, "gives two images one id"),
-        ([task(f"data:image/png;base64,{'A' * 5000}/gone.png", "vine")], "1 file that .* does not hold"),
+        ([data_spec(f"data:image/png;base64,{'A' * 5000}/gone.png", "vine")], "1 file that .* does not hold"),
         ({"rows": []}, "KeyError: 'categories'.*Label Studio"),
         ([{"image": "a.png", "species": "vine", "annotation_id": 7}], "no image has the key choice, .* but species"),
         ([{"path": "a.png", "label": 1}], "no image has the key choice, .* but label, path"),
@@ -149,17 +151,17 @@ def test_other_lists_are_refused_in_a_line(root: Path, content: Any, said: str) 
 
 def test_choices_may_be_numbers_or_null(root: Path) -> None:
     """In both of Label Studio's exports. Fails by a TypeError, if null is a class, or a word is read by its letters."""
-    tasks = [task("a.png", 3), task("b.png", None, 3.0), task("c.png", None)]
+    tasks = [data_spec("a.png", 3), data_spec("b.png", None, 3.0), data_spec("c.png", None)]
     expected = {"photos/a.png": "3", "photos/b.png": "3", "photos/c.png": None}
     assert labeled(opened(root, tasks)) == expected
     choices = {"a.png": 3, "b.png": [None, 3], "c.png": None}
     least = [{"image": name, "choice": choice} for name, choice in choices.items()]
     assert labeled(opened(root, least)) == expected
-    word: Any = task("a.png")
+    word: Any = data_spec("a.png")
     word["annotations"][0]["result"][0]["value"]["choices"] = "vine"
     assert opened(root, [word]).classes == ("vine",)
     with pytest.raises(UserError, match=r"TypeError: the choice \{\} is no class"):
-        opened(root, [task("a.png", {})])
+        opened(root, [data_spec("a.png", {})])
 
 
 def test_a_name_that_may_mean_two_files_is_asked_for(root: Path) -> None:
@@ -186,7 +188,7 @@ def listing(root: Path, kind: str, rows: dict[str, str]) -> Path:
         "list_train.txt": "".join(f"{path} {label == 'vine':d}\n" for path, label in rows.items()),
         "list.json": json.dumps(content),
         "train2018.json": json.dumps(content),
-        "tasks.json": json.dumps([task(path, label) for path, label in rows.items()]),
+        "tasks.json": json.dumps([data_spec(path, label) for path, label in rows.items()]),
     }
     (root / kind).write_text(text[kind])
     return root / kind

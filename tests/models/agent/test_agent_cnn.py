@@ -16,7 +16,7 @@ from torch import nn
 from boot_names import both, renamed
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
-from networks import BACKENDS, error, random_images, task
+from networks import BACKENDS, data_spec, error, random_images
 from slowly import slow_but
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
@@ -270,7 +270,7 @@ def test_an_agent_is_made_from_any_plain_vit_and_from_dhvt(
 
     Catches: the squeeze layers of DHVT taken for its MLP, a distillation token counted as a patch.
     """
-    asked = task(3, pixels, pixels)
+    asked = data_spec(3, pixels, pixels)
     vit = create_student(student, asked, patch, options)
     assert sizes_of(vit) == sizes
     agent = agent_for(vit, asked)
@@ -305,7 +305,7 @@ def test_an_agent_is_made_from_any_plain_vit_and_from_dhvt(
 def test_what_cannot_work_is_refused_with_its_remedy(
     student: str, patch: int | None, height: int, width: int, shape: dict[str, Any], words: str
 ) -> None:
-    asked = task(3, height, width)
+    asked = data_spec(3, height, width)
     with pytest.raises(UserError, match=words) as caught:
         agent_for(create_student(student, asked, patch), asked, AgentShape(**shape))
     assert "\n" not in str(caught.value)
@@ -334,19 +334,19 @@ def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: s
 
 @pytest.mark.parametrize("name", ["agent_small", "agent_base"])
 def test_registered_agents_are_ordinary_students(name: str, tmp_path: Path) -> None:
-    """Listed, built for a task, saved with their options, loaded to the same bits; features by timm's habits.
+    """Listed, built for a data_spec, saved with their options, loaded to the same bits; features by timm's habits.
 
     Catches: an option lost in the blueprint, a head that is not exchanged, a norm outside the layers of `layer_decay`.
     """
     options = {"depth": 3, "embed_dim": 16, "num_heads": 4, "hidden": 32, "stem": "res", "pool_after": [0]}
-    student = create_student(name, task(), 4, options)
+    student = create_student(name, data_spec(), 4, options)
     assert name in matching()
     randomized(student).eval()
-    save(student, tmp_path, task())
+    save(student, tmp_path, data_spec())
     again, known, _ = load(tmp_path)
     images = random_images(2, 3, 32, 32)
     assert torch.equal(again(images), student(images))
-    assert known == task()
+    assert known == data_spec()
 
     features = student.forward_features(images)
     assert features.shape == (2, 16, 8, 8)
@@ -370,6 +370,6 @@ def test_registered_agents_are_ordinary_students(name: str, tmp_path: Path) -> N
 
 def test_unknown_settings_of_a_registered_agent_are_refused() -> None:
     with pytest.raises(UserError, match="unknown setting of agent_small 'stems'; did you mean stem"):
-        create_student("agent_small", task(), 4, {"stems": "base"})
+        create_student("agent_small", data_spec(), 4, {"stems": "base"})
     with pytest.raises(UserError, match="agent_small does not work on 2x2 images"):
-        create_student("agent_small", task(3, 2, 2), 4, {"pool_after": [0, 1, 2]})
+        create_student("agent_small", data_spec(3, 2, 2), 4, {"pool_after": [0, 1, 2]})

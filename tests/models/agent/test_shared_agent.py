@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from boot_names import both
 from conftest import GOLDEN, Golden
-from networks import error, neighbor_matrices, task
+from networks import data_spec, error, neighbor_matrices
 from viticulture.errors import UserError
 from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
 from viticulture.models.agent.for_student import agent_for
@@ -87,7 +87,7 @@ def test_it_is_the_official_shared_agent(golden: Load) -> None:
     data = golden("boot_shared_step_prenorm")
     student = vit(img_size=64, patch_size=16, embed_dim=18, depth=3, num_heads=9)
     student.reset_classifier(5)
-    agent = shared_agent_for(student, task(5, 64, 64), AgentShape()).train()
+    agent = shared_agent_for(student, data_spec(5, 64, 64), AgentShape()).train()
     agent.stem = ResStem(Sizes(embed_dim=18), 6, 3, "usual")  # narrowed as in the reference
     students, agents = both(data.part("w/"))
     student.load_state_dict(students)
@@ -154,7 +154,7 @@ def test_there_is_one_set_of_shared_weights() -> None:
     Catches: a copy, q rows instead of v rows, second parameters in the state dict or in an optimizer's groups.
     """
     student = vit()
-    agent = shared_agent_for(student, task())
+    agent = shared_agent_for(student, data_spec())
     block, conv, mlp = student.blocks[1], agent.blocks[1].conv, agent.blocks[1].mlp
     assert conv.values.data_ptr() == block.attn.qkv.weight[24:].data_ptr()
     assert conv.values.shape == (12, 12)
@@ -177,7 +177,7 @@ def test_there_is_one_set_of_shared_weights() -> None:
 def test_the_agent_sees_each_step_of_the_student() -> None:
     """One optimizer over the student moves the agent; loading the student's weights does too."""
     student = vit()
-    agent, images = shared_agent_for(student, task()).eval(), noise(2, 3, 32, 32)
+    agent, images = shared_agent_for(student, data_spec()).eval(), noise(2, 3, 32, 32)
     before = agent(images)
     optim = Optim(lr=0.1)
     optimizer = optim.build(optim.groups(student))
@@ -187,7 +187,7 @@ def test_the_agent_sees_each_step_of_the_student() -> None:
     assert not torch.allclose(before, after, rtol=1e-2)
     other = vit()
     student.load_state_dict(other.state_dict())
-    apart = shared_agent_for(other, task()).eval()
+    apart = shared_agent_for(other, data_spec()).eval()
     apart.load_state_dict(agent.state_dict())
     torch.testing.assert_close(agent(images), apart(images))
 
@@ -198,7 +198,7 @@ def test_one_backward_pass_leaves_two_gradients() -> None:
     Catches: gradients added up on the way, v rows addressed at another place, a pair left out or given twice.
     """
     student = vit().double()
-    agent = shared_agent_for(student, task()).double().train()
+    agent = shared_agent_for(student, data_spec()).double().train()
     images = noise(3, 3, 32, 32, dtype=torch.float64)
     (student(images).square().sum() + agents_loss(agent, images)).backward()
     students = {name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None}
@@ -238,7 +238,7 @@ def test_both_gradients_together_are_that_of_shared_weights() -> None:
     Measured by moving the student's weights a little: (L(w + e d) - L(w - e d)) / 2 e = <g_V + g_A, d>.
     """
     student = vit().double()
-    agent = shared_agent_for(student, task()).double().eval()
+    agent = shared_agent_for(student, data_spec()).double().eval()
     images, weight = noise(2, 3, 32, 32, dtype=torch.float64), student.blocks[0].attn.qkv.weight
     direction = torch.zeros_like(weight)
     direction[24:] = noise(12, 12, dtype=torch.float64)
@@ -273,7 +273,7 @@ def test_both_gradients_together_are_that_of_shared_weights() -> None:
 def test_weights_stay_shared_wherever_they_go(move: Callable[[nn.ModuleDict], nn.ModuleDict]) -> None:
     """Moves, casts and copies of both together tie the agent to the student's new storage, never to the old one."""
     own = vit()
-    pair = nn.ModuleDict({"student": own, "agent": shared_agent_for(own, task())})
+    pair = nn.ModuleDict({"student": own, "agent": shared_agent_for(own, data_spec())})
     agents_loss(pair["agent"], noise(2, 3, 32, 32)).backward()
     old, before = pair["student"], len(storages(pair))
     pair = move(pair)
@@ -293,7 +293,7 @@ def test_weights_stay_shared_wherever_they_go(move: Callable[[nn.ModuleDict], nn
 def test_the_state_dict_holds_what_is_the_agents_own() -> None:
     """It loads strictly into another agent and leaves that one's student alone."""
     student, other = vit(), vit()
-    agent, target = shared_agent_for(student, task()), shared_agent_for(other, task())
+    agent, target = shared_agent_for(student, data_spec()), shared_agent_for(other, data_spec())
     before = copy.deepcopy(other.state_dict())
     target.load_state_dict(agent.state_dict())
     torch.testing.assert_close(target.head.weight, agent.head.weight)
@@ -311,7 +311,7 @@ def test_the_state_dict_holds_what_is_the_agents_own() -> None:
 def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: str) -> None:
     """One graph for the watched pass and its backward; bfloat16 within its precision, all gradients float32."""
     student = vit(embed_dim=18, num_heads=9)
-    agent = shared_agent_for(student, task(), AgentShape(norm=norm)).train()
+    agent = shared_agent_for(student, data_spec(), AgentShape(norm=norm)).train()
     images = noise(4, 3, 32, 32)
     agents_loss(agent, images).backward()
     expected = [theirs.clone() for _, theirs in agent.gradients()]
@@ -333,7 +333,7 @@ def test_what_the_student_keeps_frozen_the_agent_does_not_train() -> None:
     """A frozen matrix gets no gradient from the agent either."""
     student = vit()
     student.blocks[0].mlp.fc1.requires_grad_(False)
-    agent = shared_agent_for(student, task())
+    agent = shared_agent_for(student, data_spec())
     agents_loss(agent, noise(2, 3, 32, 32)).backward()
     assert len(list(agent.gradients())) == 2 * 7 - 2
     assert agent.blocks[0].mlp.fc1_weight.grad is None
@@ -342,7 +342,7 @@ def test_what_the_student_keeps_frozen_the_agent_does_not_train() -> None:
 def test_processes_reduce_the_second_gradients(tmp_path: Path) -> None:
     """DDP takes second parameters for ordinary ones: it finds them all used, and leaves gradients as they were."""
     student = vit()
-    agent, images = shared_agent_for(student, task()).train(), noise(2, 3, 32, 32)
+    agent, images = shared_agent_for(student, data_spec()).train(), noise(2, 3, 32, 32)
 
     class Both(nn.Module):
         def __init__(self) -> None:
@@ -368,11 +368,11 @@ def test_processes_reduce_the_second_gradients(tmp_path: Path) -> None:
 
 def test_dropout_takes_the_students_rates_and_both_branches() -> None:
     """Inside the MLP and on both branches, as in the authors' shared agent; a rate of the shape counts for both."""
-    student = create_student("vit_small", task(), 4, {"depth": 2})
+    student = create_student("vit_small", data_spec(), 4, {"depth": 2})
     for shape, rate in ((AgentShape(), 0.1), (AgentShape(dropout=0.3), 0.3), (AgentShape(dropout=0.0), 0.0)):
-        block = shared_agent_for(student, task(), shape).blocks[1]
+        block = shared_agent_for(student, data_spec(), shape).blocks[1]
         assert (block.drop.p, block.mlp.drop.p) == (rate, rate)
-    block = shared_agent_for(student, task(), AgentShape(dropout=1 - 1e-9)).train().blocks[0]
+    block = shared_agent_for(student, data_spec(), AgentShape(dropout=1 - 1e-9)).train().blocks[0]
     x = noise(2, 288, 4, 4)
     assert torch.equal(block(x), x)
 
@@ -390,7 +390,7 @@ def test_parameters_are_counted_as_in_the_paper(entry: str, name: str, shape: Ag
 
     Shared ones of the specification are whole attention layers and MLPs: q, k and all biases, too.
     """
-    numbers, asked = NUMBERS[entry], task(100, 224, 224)
+    numbers, asked = NUMBERS[entry], data_spec(100, 224, 224)
     with torch.device("meta"):
         student = timm.create_model(name, num_classes=100, img_size=224, patch_size=16)
         agent = shared_agent_for(student, asked, shape)
@@ -408,7 +408,7 @@ def test_parameters_are_counted_as_in_the_paper(entry: str, name: str, shape: Ag
 def test_qk_norm_and_missing_biases_are_no_obstacle() -> None:
     """Queries and keys are not used, and a bias that is not there is not added."""
     student = vit(qk_norm=True, qkv_bias=False, proj_bias=False)
-    agent = shared_agent_for(student, task())
+    agent = shared_agent_for(student, data_spec())
     assert set(agent.blocks[0].conv.loans) == {"values", "weight"}
     assert set(agent.blocks[0].mlp.loans) == {"fc1_weight", "fc2_weight"}
     x, weights = noise(2, 12, 4, 4), dict(student.blocks[0].mlp.named_parameters())
@@ -420,7 +420,7 @@ def test_qk_norm_and_missing_biases_are_no_obstacle() -> None:
 @pytest.mark.parametrize(
     ("student", "words"),
     [
-        (lambda: create_student("dhvt_nano", task(), 4), "DHVT: its blocks are Block; give the agent weights"),
+        (lambda: create_student("dhvt_nano", data_spec(), 4), "DHVT: its blocks are Block; give the agent weights"),
         (lambda: vit(init_values=1e-5), "VisionTransformer: it has LayerScale"),
         (lambda: vit(mlp_layer=SwiGLU), "its MLP is SwiGLU"),
         (lambda: vit(act_layer=nn.ReLU), "its MLP has ReLU, no GELU"),
@@ -432,4 +432,4 @@ def test_qk_norm_and_missing_biases_are_no_obstacle() -> None:
 )
 def test_weights_that_cannot_be_shared_are_refused(student: Callable[[], nn.Module], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        shared_agent_for(student(), task())
+        shared_agent_for(student(), data_spec())

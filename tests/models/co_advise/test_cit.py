@@ -19,14 +19,14 @@ from viticulture.errors import UserError
 from viticulture.export.onnx_file import to_onnx
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.co_advise.cit import CiT, checkpoint_filter_fn
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import count, create_student, token_logits
 from viticulture.models.taps import Taps
-from viticulture.models.task import Task
 from viticulture.models.weights.files import initialize, load, save
 from viticulture.optim import Optim
 
 NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["co_advise"]
-TASK = Task(tuple("abcde"), (16, 24), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+TASK = DataSpec(tuple("abcde"), (16, 24), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 SMALL = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 
 
@@ -195,16 +195,16 @@ def test_decay_spares_what_the_authors_spare() -> None:
 @pytest.mark.parametrize("name", ["cit_tiny", "cit_tiny_aligned"])
 def test_weights_survive_disk_and_serve_others(tmp_path: Path, name: str) -> None:
     """Saved and loaded: same logits, heads included. Another size and other classes start from it."""
-    square = Task(TASK.classes, (16, 16), TASK.mean, TASK.std)
+    square = DataSpec(TASK.classes, (16, 16), TASK.mean, TASK.std)
     student = randomized(create_student(name, square, 8, SMALL)).eval()
     save(student, tmp_path / "w", square)
-    again, task, _ = load(tmp_path / "w")
+    again, data_spec, _ = load(tmp_path / "w")
     x = random_images(2, 3, 16, 16)
-    assert task == square
+    assert data_spec == square
     assert torch.equal(again(x), student(x))
     bare = timm.create_model(f"local-dir:{tmp_path / 'w'}", pretrained=True).eval()
     assert torch.equal(bare(x), student(x))
-    other = create_student(name, Task(("a", "b"), (32, 32), TASK.mean, TASK.std), 8, SMALL)
+    other = create_student(name, DataSpec(("a", "b"), (32, 32), TASK.mean, TASK.std), 8, SMALL)
     remarks = " ".join(initialize(other, str(tmp_path / "w")))
     assert "positions resampled from 2x2 to 4x4" in remarks
     assert "head starts anew: head.weight, head.bias, heads.0.weight" in remarks

@@ -5,11 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from networks import task
+from networks import data_spec
 from viticulture.models.cvt.cvt import Block, CvT, Stage
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.features import features
 from viticulture.models.students import count, create_student
-from viticulture.models.task import Task
 from viticulture.optim.optim import outer_parameters
 
 
@@ -18,7 +18,7 @@ def test_it_has_the_papers_size(classes: int, parameters: str) -> None:
     """19.7 M on DomainNet (DHVT's supplement, Table 7), 20.0 M on ImageNet (Table 9), and 4.5 G multiply-adds, to which
     attention's own products add less than a tenth. Fails if a stage, a projection or a bias is missing or too many."""
     with torch.device("meta"):
-        student = create_student("cvt_13", task(classes, 224, 224))
+        student = create_student("cvt_13", data_spec(classes, 224, 224))
     known, macs = count(student, (224, 224))
     assert f"{known / 1e6:.1f}" == parameters
     assert 4.5e9 < macs < 4.6e9
@@ -27,7 +27,7 @@ def test_it_has_the_papers_size(classes: int, parameters: str) -> None:
 def test_it_tells_which_layers_are_its_stem_and_its_head() -> None:
     """Fails if Muon makes the rows of its classes as long as all matrices."""
     with torch.device("meta"):
-        student = create_student("cvt_13", Task(("a", "b"), (64, 64), (0.5,) * 3, (0.5,) * 3))
+        student = create_student("cvt_13", DataSpec(("a", "b"), (64, 64), (0.5,) * 3, (0.5,) * 3))
     assert outer_parameters(student) == {"embeds.0.weight", "head.weight", "head.bias"}
 
 

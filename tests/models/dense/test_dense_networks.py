@@ -17,18 +17,18 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredic
 from torchvision.models.detection.rpn import RPNHead
 
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.dense.backbone import MapBackbone
 from viticulture.models.dense.detector import Detector, Heads
 from viticulture.models.dense.networks import detector, load_dense, segmenter
 from viticulture.models.dense.pyramid import SimpleFeaturePyramid
 from viticulture.models.dense.windows import open_windows
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.weights.files import load, save
 
 SIZE = (64, 64)
-TASK = Task(("disk", "square"), SIZE, (0.5,) * 3, (0.5,) * 3)
-BARE = Task((), SIZE, (0.5,) * 3, (0.5,) * 3)
+TASK = DataSpec(("disk", "square"), SIZE, (0.5,) * 3, (0.5,) * 3)
+BARE = DataSpec((), SIZE, (0.5,) * 3, (0.5,) * 3)
 SMALL = Heads(width=16, samples=32)
 NO_TOKEN = {"class_token": False, "global_pool": "avg"}
 
@@ -242,8 +242,8 @@ def test_a_network_comes_back_from_its_folder(tmp_path: Path, kind: str) -> None
         around = {"blocks": [0, 1], "dropout": 0.1}
         network = segmenter(vit, TASK, **around)  # type: ignore[arg-type]
     save(network, tmp_path / "dense", TASK, {"dense": {"kind": kind, **around}})
-    found, task = load_dense(tmp_path / "dense")
-    assert task == TASK
+    found, data_spec = load_dense(tmp_path / "dense")
+    assert data_spec == TASK
     with torch.no_grad():
         mine, other = network.eval()(images()), found(images())
     if kind == "segmentation":
@@ -283,15 +283,15 @@ def test_what_does_not_go_together_is_refused(made: object, words: str) -> None:
 def test_a_map_that_the_pyramid_cannot_halve_is_refused() -> None:
     """One token of an image as large as a patch; four are enough. Fails if pooling ends in torch's own words."""
     for side, tokens in ((16, 1), (32, 4)):
-        task = Task(TASK.classes, (side, side), TASK.mean, TASK.std)
-        vit = create_student("vit_nano", Task((), (side, side), TASK.mean, TASK.std), 16, {"depth": 1})
+        data_spec = DataSpec(TASK.classes, (side, side), TASK.mean, TASK.std)
+        vit = create_student("vit_nano", DataSpec((), (side, side), TASK.mean, TASK.std), 16, {"depth": 1})
         if tokens > 1:
-            assert len(detector(vit, task, heads=SMALL).maps(torch.zeros(1, 3, side, side))) == 5
+            assert len(detector(vit, data_spec, heads=SMALL).maps(torch.zeros(1, 3, side, side))) == 5
         else:
             with pytest.raises(
                 UserError, match="at least 2x2 tokens, got images of 16x16 pixels and patches of 16; set"
             ):
-                detector(vit, task, heads=SMALL)
+                detector(vit, data_spec, heads=SMALL)
 
 
 def test_the_whole_canvas_counts_as_image() -> None:

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from networks import error
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.vit.attention import DroppedAttention, attend, in_products
 
 EPSILON = 2.0**-8
@@ -48,7 +48,9 @@ def test_students_train_in_products_in_mixed_precision_alone(
         return kernel(q, *args, **kwargs)  # type: ignore[arg-type]
 
     options = {"embed_dim": 16, "depth": 1, "num_heads": 2}
-    network = create_student(student, Task(("a", "b"), (16, 16), (0.5,) * 3, (0.2,) * 3), 8, options).train(training)
+    network = create_student(student, DataSpec(("a", "b"), (16, 16), (0.5,) * 3, (0.2,) * 3), 8, options).train(
+        training
+    )
     monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
     with torch.autocast("cpu", torch.bfloat16, enabled=mixed), torch.set_grad_enabled(training):
         network(torch.zeros(2, 3, 16, 16))

@@ -11,16 +11,16 @@ from timm.layers.bottleneck_attn import BottleneckAttn
 from torch import Tensor, nn
 
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import HYBRIDS, create_student, fitting_patch, takes_patch_size
-from viticulture.models.task import Task
 from viticulture.optim import Optim
 
 NAME = "botnet14t"
 SMALL = {"embed_dim": 64, "num_heads": 2}
 
 
-def task(pixels: int, height: int | None = None) -> Task:
-    return Task(("a", "b"), (height or pixels, pixels), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+def data_spec(pixels: int, height: int | None = None) -> DataSpec:
+    return DataSpec(("a", "b"), (height or pixels, pixels), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def task(pixels: int, height: int | None = None) -> Task:
 )
 def test_stages_halve_the_image_until_a_pixel_is_a_patch(patch: int, widths: list[int], pooled: int) -> None:
     """Catches a halving too many or too few, a stage that is not twice as wide, pooling of small images."""
-    student = create_student(NAME, task(4 * patch), patch, {**SMALL, "embed_dim": 2 * widths[-1]}).eval()
+    student = create_student(NAME, data_spec(4 * patch), patch, {**SMALL, "embed_dim": 2 * widths[-1]}).eval()
     assert student.forward_features(torch.zeros(2, 3, 4 * patch, 4 * patch)).shape == (2, 2 * widths[-1], 4, 4)
     assert [stage[0].conv2_kxk.conv.out_channels for stage in student.stages[:-1]] == widths
     assert sum(isinstance(layer, nn.MaxPool2d) for layer in student.modules()) == pooled
@@ -37,7 +37,7 @@ def test_stages_halve_the_image_until_a_pixel_is_a_patch(patch: int, widths: lis
 
 def test_of_patches_of_16_it_is_resnet_10_up_to_its_last_stage() -> None:
     """timm's ResNet-10 gives the same maps by the same weights; catches strided shortcuts that drop pixels."""
-    ours, theirs = create_student(NAME, task(64), 16).eval(), timm.create_model("resnet10t").eval()
+    ours, theirs = create_student(NAME, data_spec(64), 16).eval(), timm.create_model("resnet10t").eval()
     for value in ours.state_dict().values():
         if value.is_floating_point():
             value.uniform_(0.5, 1.5) if value.ndim == 1 else value.normal_(std=0.05)
@@ -66,7 +66,7 @@ def _in_resnet(name: str) -> str:
 def test_at_the_start_branches_add_nothing_and_then_all_of_it_learns() -> None:
     """Catches a branch that is random at the start, or one that stays dead."""
     torch.manual_seed(0)
-    student = create_student(NAME, task(32), 8, SMALL).train()
+    student = create_student(NAME, data_spec(32), 8, SMALL).train()
     last = student.stages[-1][-1]
     x = torch.randn(2, 64, 4, 4)
     assert torch.equal(last(x), x.relu())
@@ -81,7 +81,7 @@ def test_at_the_start_branches_add_nothing_and_then_all_of_it_learns() -> None:
 
 def test_every_bottleneck_attends_between_all_patches() -> None:
     """What a patch gives depends on every other one; catches a stage without attention."""
-    student = create_student(NAME, task(64), 8, {**SMALL, "depth": 3}).eval()
+    student = create_student(NAME, data_spec(64), 8, {**SMALL, "depth": 3}).eval()
     assert sum(isinstance(layer, BottleneckAttn) for layer in student.modules()) == 3
     for block in student.stages[-1]:
         nn.init.ones_(block.conv3_1x1.bn.weight)
@@ -95,13 +95,13 @@ def test_it_leaves_its_patch_to_the_data_and_takes_oblong_images() -> None:
     assert NAME in HYBRIDS
     assert takes_patch_size(NAME)
     assert [fitting_patch(NAME, (side, side)) for side in (32, 64, 224)] == [8, 16, 32]
-    student = create_student(NAME, task(32, height=64), 8, SMALL)
+    student = create_student(NAME, data_spec(32, height=64), 8, SMALL)
     assert student.forward_features(torch.zeros(2, 3, 64, 32)).shape == (2, 64, 8, 4)
 
 
 def test_muon_leaves_the_kernel_of_the_pixels_the_head_and_positions_alone() -> None:
     """Catches a table of positions, or the head, whose momentum is made orthogonal."""
-    student = create_student(NAME, task(64), 16)
+    student = create_student(NAME, data_spec(64), 16)
     groups = Optim("muon", 1e-3, 0.05).groups(student)
     names = [name for group in groups if group["use_muon"] for name, _ in group["params"]]
     left = {name for name, p in student.named_parameters() if p.ndim > 1} - set(names)
@@ -121,11 +121,11 @@ def test_muon_leaves_the_kernel_of_the_pixels_the_head_and_positions_alone() -> 
 )
 def test_mistakes_are_told(pixels: int, patch: int, options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        create_student(NAME, task(pixels), patch, options)
+        create_student(NAME, data_spec(pixels), patch, options)
 
 
 def test_an_exported_one_takes_any_number_of_images() -> None:
-    student = create_student(NAME, task(32), 8, SMALL).eval()
+    student = create_student(NAME, data_spec(32), 8, SMALL).eval()
     batch = {0: torch.export.Dim("batch")}
     program = torch.export.export(student, (torch.randn(2, 3, 32, 32),), dynamic_shapes=(batch,), strict=False)
     images = torch.randn(5, 3, 32, 32)

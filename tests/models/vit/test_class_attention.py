@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings, Taps, layout
-from viticulture.models.task import Task
 
 ATTENTION = frozenset({"attention", "class_attention"})
 PIT = {"patch_size": 8, "stride": 4, "base_dims": [4, 4, 4], "depth": [1, 2, 1], "heads": [2, 4, 8]}
@@ -36,8 +36,8 @@ def grow(name: str, options: dict[str, Any], size: tuple[int, int]) -> tuple[nn.
     torch.manual_seed(0)
     options = dict(options)
     patch = options.pop("patch_size", None if name.startswith("dhvt") else 4)
-    task = Task(("a", "b", "c"), size, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    return create_student(name, task, patch, options), torch.randn(2, 3, *size)
+    data_spec = DataSpec(("a", "b", "c"), size, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    return create_student(name, data_spec, patch, options), torch.randn(2, 3, *size)
 
 
 def probabilities(net: nn.Module, images: Tensor) -> list[Tensor]:

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import count, create_student, fitting_patch, takes_patch_size
-from viticulture.models.task import Task
 from viticulture.models.vit.hybrid_vit import Residual, ResidualEmbed
 
 
-def task(pixels: int, height: int | None = None) -> Task:
-    return Task(("a", "b"), (height or pixels, pixels), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+def data_spec(pixels: int, height: int | None = None) -> DataSpec:
+    return DataSpec(("a", "b"), (height or pixels, pixels), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 
 
 @pytest.mark.parametrize(("pixels", "patch", "patches"), [(32, 8, 16), (64, 16, 16), (32, 4, 64), (16, 2, 64)])
@@ -21,7 +21,7 @@ def test_every_halving_makes_the_map_half_as_wide_until_a_pixel_is_a_patch(
     pixels: int, patch: int, patches: int
 ) -> None:
     """Catches a halving too many or too few, widths that do not end at D, residual blocks behind the last halving."""
-    student = create_student("hybrid_nano", task(pixels), patch, {"embed_dim": 32})
+    student = create_student("hybrid_nano", data_spec(pixels), patch, {"embed_dim": 32})
     assert student.patch_embed(torch.zeros(2, 3, pixels, pixels)).shape == (2, patches, 32)
     halvings = [layer for layer in student.patch_embed.stages if isinstance(layer, nn.Conv2d)]
     assert [layer.out_channels for layer in halvings] == [32 >> k for k in reversed(range(len(halvings)))]
@@ -33,7 +33,7 @@ def test_every_halving_makes_the_map_half_as_wide_until_a_pixel_is_a_patch(
 
 def test_at_the_start_residual_branches_add_nothing() -> None:
     """The blocks of a fresh network are the identity and a residual block is a ReLU; catches a start that is random."""
-    student = create_student("hybrid_nano", task(32), 8).eval()
+    student = create_student("hybrid_nano", data_spec(32), 8).eval()
     x = torch.randn(2, 16, 256)
     assert torch.equal(student.blocks(x), x)
     maps = torch.randn(2, 8, 4, 4)
@@ -43,7 +43,7 @@ def test_at_the_start_residual_branches_add_nothing() -> None:
 def test_all_of_it_learns() -> None:
     """One step gives what was silent a slope, two give all parameters one; catches a branch that stays dead."""
     torch.manual_seed(0)
-    student = create_student("hybrid_nano", task(16), 4, {"embed_dim": 32, "num_heads": 2}).train()
+    student = create_student("hybrid_nano", data_spec(16), 4, {"embed_dim": 32, "num_heads": 2}).train()
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
     images, labels = torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 0, 1])
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_all_of_it_learns() -> None:
 
 def test_every_block_attends_between_all_patches() -> None:
     """What a patch gives depends on every other one, though convolutions do not reach it; it counts as a ViT."""
-    student = create_student("hybrid_nano", task(64), 8, {"embed_dim": 32, "num_heads": 2, "depth": 1}).eval()
+    student = create_student("hybrid_nano", data_spec(64), 8, {"embed_dim": 32, "num_heads": 2, "depth": 1}).eval()
     nn.init.normal_(student.blocks[0].attn.proj.weight)
     x = torch.randn(1, 64, 32, requires_grad=True)
     slope: Tensor = torch.autograd.grad(student.blocks(x)[0, 0].square().sum(), x)[0]
@@ -65,7 +65,7 @@ def test_every_block_attends_between_all_patches() -> None:
 
 def test_most_of_the_product_is_counted() -> None:
     """`count` sees convolutions and attention alike; catches a stage that the meta device cannot run."""
-    student = create_student("hybrid_micro", task(32), 8)
+    student = create_student("hybrid_micro", data_spec(32), 8)
     parameters, products = count(student, (32, 32))
     with FlopCounterMode(display=False) as counter:
         student(torch.zeros(1, 3, 32, 32))
@@ -78,7 +78,7 @@ def test_it_leaves_its_patch_to_the_data_and_takes_oblong_images() -> None:
     assert takes_patch_size("hybrid_nano")
     patches = {side: fitting_patch("hybrid_nano", (side, side)) for side in (8, 28, 30, 32, 36, 48, 64, 96, 160, 224)}
     assert patches == {8: 2, 28: 4, 30: 2, 32: 8, 36: 4, 48: 8, 64: 16, 96: 16, 160: 32, 224: 32}
-    student = create_student("hybrid_nano", task(32, height=64), 8, {"embed_dim": 32, "num_heads": 2})
+    student = create_student("hybrid_nano", data_spec(32, height=64), 8, {"embed_dim": 32, "num_heads": 2})
     assert student.patch_embed.grid_size == (8, 4)
     assert student(torch.zeros(1, 3, 64, 32)).shape == (1, 2)
 
@@ -95,7 +95,7 @@ def test_it_leaves_its_patch_to_the_data_and_takes_oblong_images() -> None:
 )
 def test_mistakes_are_told(pixels: int, patch: int, options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        create_student("hybrid_nano", task(pixels), patch, options)
+        create_student("hybrid_nano", data_spec(pixels), patch, options)
 
 
 def test_an_image_of_another_size_is_refused() -> None:
@@ -107,7 +107,7 @@ def test_an_image_of_another_size_is_refused() -> None:
 def test_an_exported_hybrid_holds_what_converters_know() -> None:
     """Of any number of images. ExecuTorch 1.5.1 makes zeros of an image whose layout is changed in a batch of any size,
     and coremltools 9.0 lacks an alias, which a cut that cuts off nothing becomes."""
-    student = create_student("hybrid_nano", task(32), 8).eval()
+    student = create_student("hybrid_nano", data_spec(32), 8).eval()
     batch = {0: torch.export.Dim("batch")}
     program = torch.export.export(student, (torch.randn(2, 3, 32, 32),), dynamic_shapes=(batch,), strict=False)
     operations = list(program.run_decompositions({}).graph.nodes)

@@ -16,8 +16,8 @@ from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from networks import error
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size
-from viticulture.models.task import Task
 from viticulture.models.vit.dropout import Dropout
 from viticulture.models.weights.files import load, save
 
@@ -26,8 +26,8 @@ NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["bootstrapping_vits"
 NO_DROPOUT = {"attn_drop_rate": 0.0, "proj_drop_rate": 0.0}
 
 
-def task(classes: int, pixels: int) -> Task:
-    return Task(tuple(map(str, range(classes))), (pixels, pixels), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+def data_spec(classes: int, pixels: int) -> DataSpec:
+    return DataSpec(tuple(map(str, range(classes))), (pixels, pixels), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 
 
 def renamed(official: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -56,7 +56,7 @@ def test_a_block_is_the_official_encoder_layer(golden: Load) -> None:
     data = golden("boot_encoder_layer_prenorm")
     config = data.about["config"]
     options = {"embed_dim": config["embed_dim"], "num_heads": config["num_heads"], "depth": 1, "mlp_ratio": 2}
-    student = create_student("vit_small", task(2, 16), 8, {**options, **NO_DROPOUT})
+    student = create_student("vit_small", data_spec(2, 16), 8, {**options, **NO_DROPOUT})
     student.blocks[0].load_state_dict(renamed(data.part("w/")))
     ours = student.blocks[0](data["in/x"].transpose(0, 1))
     assert error(ours.transpose(0, 1), data["out/y"]) < 1e-6
@@ -69,7 +69,7 @@ def test_a_tiny_model_is_the_official_one(golden: Load) -> None:
     """
     data = golden("boot_vit_tiny")
     sizes = {"embed_dim": 18, "depth": 3, "num_heads": 9, "mlp_ratio": 2}
-    student = create_student("vit_small", task(5, 64), 16, {**sizes, **NO_DROPOUT})
+    student = create_student("vit_small", data_spec(5, 64), 16, {**sizes, **NO_DROPOUT})
     student.load_state_dict(renamed(data.part("w/")))
     found: list[Tensor] = []
     for block in student.blocks:
@@ -91,7 +91,7 @@ def test_full_size_models_are_the_official_ones(golden: Load, name: str, referen
     """
     data = golden(reference)
     config = data.about["config"]
-    student = create_student(name, task(config["num_classes"], config["img"]), 16).eval()
+    student = create_student(name, data_spec(config["num_classes"], config["img"]), 16).eval()
     student.load_state_dict(renamed(fill(config["state"])))
     found: list[Tensor] = []
     for block in student.blocks:
@@ -127,7 +127,7 @@ def test_the_published_start_is_the_published_start() -> None:
     Catches: q, k and v as three matrices (their bound would be larger), the usual start, an MLP without its biases.
     """
     torch.manual_seed(0)
-    student = create_student("vit_small", task(100, 64), 16, {"start": "published"}).requires_grad_(False)
+    student = create_student("vit_small", data_spec(100, 64), 16, {"start": "published"}).requires_grad_(False)
     D = 288
     assert student.patch_embed.proj.weight.std() == pytest.approx(1, rel=0.01)
     assert not student.patch_embed.proj.bias.any()
@@ -147,13 +147,13 @@ def test_the_published_start_is_the_published_start() -> None:
         assert 0.9 * D**-0.5 < part.abs().max() <= D**-0.5
     assert (student.norm.weight == 1).all()
 
-    usual = create_student("vit_small", task(100, 64), 16)
+    usual = create_student("vit_small", data_spec(100, 64), 16)
     assert usual.pos_embed.std() == pytest.approx(0.5, rel=0.02)
     assert not usual.blocks[0].mlp.fc1.bias.any()
-    wide = create_student("vit_small", task(100, 64), 16, {"start": "published", "position_std": 0.1})
+    wide = create_student("vit_small", data_spec(100, 64), 16, {"start": "published", "position_std": 0.1})
     assert wide.pos_embed.std() == pytest.approx(0.1, rel=0.05)
     with pytest.raises(UserError, match="unknown start 'publisht'; did you mean published"):
-        create_student("vit_small", task(100, 64), 16, {"start": "publisht"})
+        create_student("vit_small", data_spec(100, 64), 16, {"start": "publisht"})
 
 
 @pytest.mark.slow
@@ -166,8 +166,8 @@ def test_bare_timm_builds_the_same_network(tmp_path: Path) -> None:
     images, expected = torch.randn(4, 3, 16, 16), {}
     torch.save(images, tmp_path / "images.pt")
     for name in ("vit_small", "vit_base"):
-        student = create_student(name, task(5, 16), 8, {"depth": 2, "start": "published"}).eval()
-        save(student, tmp_path / name, task(5, 16))
+        student = create_student(name, data_spec(5, 16), 8, {"depth": 2, "start": "published"}).eval()
+        save(student, tmp_path / name, data_spec(5, 16))
         with torch.inference_mode():
             expected[name] = student(images)
         epsilons = {module.eps for module in student.modules() if isinstance(module, nn.LayerNorm)}
@@ -195,7 +195,7 @@ def test_bare_timm_builds_the_same_network(tmp_path: Path) -> None:
 def test_dropout_acts_where_the_paper_has_it() -> None:
     """Attention probabilities, MLP hidden and both branches: 4 places a block at 0.1, none elsewhere, none in ViT-B."""
     for name, places in (("vit_small", 4), ("vit_base", 0)):
-        student = create_student(name, task(5, 16), 8, {"depth": 1})
+        student = create_student(name, data_spec(5, 16), 8, {"depth": 1})
         rates = [module.p for module in student.modules() if isinstance(module, nn.Dropout) and module.p]
         assert rates == [0.1] * places
         assert type(student.blocks[0].mlp.drop1) is (Dropout if places else nn.Dropout)
@@ -205,10 +205,10 @@ def test_dropout_acts_where_the_paper_has_it() -> None:
 def test_sparse_students_are_ours_to_load(name: str, tmp_path: Path) -> None:
     """Saved and loaded again they say the same, by timm, too, which knows them here; they are listed, and their folder
     names them, not a timm model."""
-    student = create_student(name, task(5, 16), 8, {"depth": 2, "start": "published"}).eval()
+    student = create_student(name, data_spec(5, 16), 8, {"depth": 2, "start": "published"}).eval()
     with torch.no_grad():
         student.blocks[1].attn.alpha_offset.fill_(0.3)
-    save(student, tmp_path, task(5, 16))
+    save(student, tmp_path, data_spec(5, 16))
     again, _, config = load(tmp_path)
     images = torch.randn(4, 3, 16, 16)
     assert torch.equal(again(images), student(images))

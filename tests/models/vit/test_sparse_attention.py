@@ -12,11 +12,11 @@ from torch import Tensor
 from conftest import Golden
 from viticulture.errors import UserError
 from viticulture.export.onnx_file import to_onnx
+from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.task import Task
 from viticulture.models.vit.sparse_attention import Entmax, SparseAttention, threshold
 
-TASK = Task(("a", "b", "c"), (16, 16), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+TASK = DataSpec(("a", "b", "c"), (16, 16), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 ALPHAS = (1.051, 1.2, 1.5, 1.8, 1.949)
 
 

@@ -18,7 +18,7 @@ from .loader import fetch
 
 
 class Input(Protocol):
-    """What a student expects of an image; a data set and a task both say it."""
+    """What a student expects of an image; a data set and a DataSpec both say it."""
 
     @property
     def image_size(self) -> tuple[int, int]: ...

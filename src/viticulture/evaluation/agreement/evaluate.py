@@ -64,8 +64,8 @@ def read_agreement(run: RunDir) -> Agreement | None:
 def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:
     """By the names that the recipe gives them; `teacher` where it gives none."""
     own = of_class(recipe.values["guides"], *ADVISED)
-    student, task, _ = load(weights)
-    guides = build_guides(Recipe(recipe.name, {**recipe.values, "guides": own}), student.train(), task)
+    student, data_spec, _ = load(weights)
+    guides = build_guides(Recipe(recipe.name, {**recipe.values, "guides": own}), student.train(), data_spec)
     return {
         key if (label := name.rpartition(".")[2]) == "teacher" and key not in ADVISED else label: module
         for key, guide in guides.items()

@@ -67,7 +67,7 @@ def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
     """
     recipe = recipe_of(run)
     source = open_dense(data, method_class(recipe).batch_spec.contents)
-    classes = of_run(run).task.classes
+    classes = of_run(run).data_spec.classes
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable
         masks = recipe.values["method"].get("masks", False)
@@ -126,7 +126,7 @@ def judge_images(
     threshold: float | None = None,
 ) -> Judged:
     """What a network finds in images, beside what is there; where there is no threshold, these images choose it."""
-    classes = subject.task.classes
+    classes = subject.data_spec.classes
     if isinstance(true, Boxed):
         detections = list(find(subject, images))
         boxes = None if isinstance(baseline, int) else baseline

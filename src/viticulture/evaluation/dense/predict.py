@@ -53,7 +53,7 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[ImageInput], out: 
         check_out(out, *ENDINGS)
     elif out and (ending or Path(out).is_file()):
         raise UserError(f"--out must be a .json or .csv file or a folder of pictures, got {out}")
-    listed = _listed(images, predictor.subject.task.classes)
+    listed = _listed(images, predictor.subject.data_spec.classes)
     if listed and ending == ".json":
         _check_sizes(listed)
     items: list[Item] = list(named([*listed.images] if listed else images))
@@ -70,7 +70,7 @@ def predict_dense(run: RunDir, weights: str, images: Sequence[ImageInput], out: 
     if ending == ".json":
         write_out(out, json.dumps(coco_results(predictions, listed), indent=1) + "\n")
     elif ending == ".csv":
-        classes = predictor.subject.task.classes
+        classes = predictor.subject.data_spec.classes
         write_out(out, pixels_csv(predictions, classes) if segments else objects_csv(predictions))
     elif out:
         tell(f"written  pictures into {out}")
@@ -155,7 +155,7 @@ class DensePredictor:
                 opened.append(picture)
         answers = zip(sizes, self._answers(squeezed, sizes), strict=True)
         for (name, _), shown in zip(items, opened, strict=True):
-            readable_name, classes = readable(name), self.subject.task.classes
+            readable_name, classes = readable(name), self.subject.data_spec.classes
             if isinstance(shown, str):
                 yield DensePrediction(readable_name, None, None, classes, shown), None
                 continue

@@ -15,10 +15,10 @@ from ...data.batches.loader import CPU
 from ...data.dense.loader import dense_views
 from ...data.dense.outlines import encoded
 from ...data.images import Images
+from ...models.data_spec import DataSpec
 from ...models.dense.detector import Detector
 from ...models.dense.networks import load_dense
 from ...models.dense.segmenter import Segmenter
-from ...models.task import Task
 from ...training.run_inputs import recipe_of
 from ...training.rundir import RunDir
 from ..subject import device_for
@@ -34,20 +34,20 @@ class DenseSubject:
 
     Args:
         network: in inference mode, on `device`.
-        task: its classes, image size and colors.
+        data_spec: its classes, image size and colors.
         device: where it computes.
     """
 
     network: Detector | Segmenter
-    task: Task
+    data_spec: DataSpec
     device: torch.device = CPU
 
 
 def of_run(run: RunDir, weights: str = "") -> DenseSubject:
     """A run's network; weights: best, last or ema, by default those that count."""
-    network, task = load_dense(run.weights(weights or run.which()[0]))
+    network, data_spec = load_dense(run.weights(weights or run.which()[0]))
     device = device_for(recipe_of(run))
-    return DenseSubject(network.to(device), task, device)
+    return DenseSubject(network.to(device), data_spec, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Found:
 @torch.inference_mode()
 def find(subject: DenseSubject, images: Images) -> Iterator[Found]:
     """What a detector finds in every image, in order."""
-    for _, pixels, place in dense_views(images, subject.task, BATCH, subject.device):
+    for _, pixels, place in dense_views(images, subject.data_spec, BATCH, subject.device):
         for i, output in enumerate(subject.network(pixels)):
             boxes = place.back(i, output["boxes"].float().cpu())
             solid = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)  # in padding there is nothing
@@ -92,7 +92,7 @@ def _pasted(masks: Tensor, boxes: Tensor, height: int, width: int) -> Iterator[N
 @torch.inference_mode()
 def classify_pixels(subject: DenseSubject, images: Images) -> Iterator[NDArray[np.uint8]]:
     """What a segmenter says of every image, in order: [H, W] classes, in the size of the original."""
-    for _, pixels, place in dense_views(images, subject.task, BATCH, subject.device):
+    for _, pixels, place in dense_views(images, subject.data_spec, BATCH, subject.device):
         logits = subject.network(pixels).float()
         for i in range(len(logits)):
             height, width = place.extents[i].tolist()

@@ -52,9 +52,9 @@ def held_out(dataset: Dataset) -> Images:
 def other_images(run: RunDir, data: str) -> Images:
     """Images that the run has never seen: their test split where they declare one, else all of them."""
     recipe = recipe_of(run)
-    _, task, _ = load(run.weights(run.which()[0]))
-    check_one_class(run, task)
-    return read_unseen(recipe, data, task.classes)[0]
+    _, data_spec, _ = load(run.weights(run.which()[0]))
+    check_one_class(run, data_spec)
+    return read_unseen(recipe, data, data_spec.classes)[0]
 
 
 def class_taps(student: nn.Module) -> Taps:
@@ -90,7 +90,7 @@ def localize(
     numbers, true = _in_view(subject, images, boxes)
     part = images.part(torch.tensor(numbers))
     (largest, any_part), shown = _compare(subject, part, true, protocol)
-    height, width = subject.task.image_size
+    height, width = subject.data_spec.image_size
     everything = np.array([box_overlaps(np.array([[0.0, 0.0, width, height]]), some).max() for some in true])
     accuracy = max_box_accuracy(largest, protocol.thresholds)
     middle = int(np.searchsorted(protocol.thresholds, accuracy.thresholds[len(OVERLAPS) // 2]))
@@ -124,7 +124,7 @@ def _in_view(subject: Subject, images: Images, boxes: Mapping[str, Boxes]) -> tu
     true: list[Boxes] = []
     for number, given in enumerate(boxes_of(images.records.names, boxes)):
         if given is not None:
-            seen = in_view(given, images.extent(number), subject.crop, subject.task.image_size)
+            seen = in_view(given, images.extent(number), subject.crop, subject.data_spec.image_size)
             if len(seen):
                 numbers.append(number)
                 true.append(seen)
@@ -144,7 +144,7 @@ def _compare(
     examples = _spread(len(true))
     for index, pixels in subject.views(images):
         seen = taps(subject.normalized(pixels)).class_attention
-        scores = score_maps(seen, subject.task.image_size).cpu().numpy()
+        scores = score_maps(seen, subject.data_spec.image_size).cpu().numpy()
         for i, view, score in zip(index.tolist(), pictures(pixels), scores, strict=True):
             overlaps.append(best_overlaps(score, true[i], protocol))
             if i in examples:

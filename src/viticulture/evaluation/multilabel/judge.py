@@ -100,7 +100,7 @@ def _precision(predictions: Predictions) -> float:
 
 def _asked(run: RunDir, weights: str, images: Images) -> Predictions:
     subject = of_run(run, weights)
-    return collect(subject.answers, subject.batches(images), images.records.names, subject.task.probabilities)
+    return collect(subject.answers, subject.batches(images), images.records.names, subject.data_spec.probabilities)
 
 
 def _plain(train: Images, held: Images) -> dict[str, float]:

@@ -43,7 +43,7 @@ def tell_labels(run: RunDir, weights: str, images: Sequence[ImageInput], top: in
     Raises: UserError as `classify`.
     """
     subject, items = opened_subject(run, weights, images, top)
-    thresholds = thresholds_of(run, weights, len(subject.task.classes))
+    thresholds = thresholds_of(run, weights, len(subject.data_spec.classes))
     predictions = in_batches(subject, items, lambda opened: ask_labels(subject, opened, thresholds, top))
     check_readable([(prediction.name, prediction.error) for prediction in predictions])
     return predictions
@@ -57,7 +57,7 @@ def ask_labels(
     return [
         LabelsPrediction(name, (), {}, error)
         if error
-        else _one(name, subject.task.classes, next(probabilities), thresholds, top)
+        else _one(name, subject.data_spec.classes, next(probabilities), thresholds, top)
         for name, error in zip(opened.names, opened.errors, strict=True)
     ]
 

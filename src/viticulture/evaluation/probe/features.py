@@ -35,11 +35,11 @@ def frozen_features(subject: Subject, dataset: Dataset) -> Features:
         dataset: prepared with the subject's `image_settings`.
     """
     splits = {name: images for name in ("train", "val", "test") if (images := getattr(dataset, name)) is not None}
-    task, crop = subject.task, subject.image_settings.crop
+    data_spec, crop = subject.data_spec, subject.image_settings.crop
     kept = dataset.image_settings
     # The data's fingerprint knows neither a stretched shape, nor how images that are streamed are decoded.
     made = [kept.store_size, kept.shape, kept.fitting, kept.pixel_format]
-    how = repr([task.image_size, task.mean, task.std, crop.crop_pct, crop.interpolation, made])
+    how = repr([data_spec.image_size, data_spec.mean, data_spec.std, crop.crop_pct, crop.interpolation, made])
     key = digest([VERSION, subject.architecture, weights_digest(subject.network), how, dataset.fingerprint])
 
     def make(folder: Path) -> None:

@@ -101,24 +101,24 @@ def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, we
     weights = weights or run.which()[0]
     own = stands_for_own(run, data)
     context = _Context(of_run(run, weights, BATCH), recipe_of(run), data if own else "")
-    task = context.subject.task
-    check_one_class(run, task)
+    data_spec = context.subject.data_spec
+    check_one_class(run, data_spec)
     content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.subject.eval_views).encode()
     mark = hashlib.blake2b(content, digest_size=16).hexdigest()
     held_out = "test" if "test" in run.read("run.json")["data"]["images"] else "validation"
     name = held_out if own else name_of(data)
-    blank = Robustness(name, weights, 0, len(task.classes), len(task.classes), "", "", (), key=mark)
-    blank = replace(blank, imagenet=are_imagenets(task.classes), checksum=checksum_of(run, weights))
+    blank = Robustness(name, weights, 0, len(data_spec.classes), len(data_spec.classes), "", "", (), key=mark)
+    blank = replace(blank, imagenet=are_imagenets(data_spec.classes), checksum=checksum_of(run, weights))
     if isinstance(data, str) and data.endswith(".json"):
         return _judge_relabeled(run, context, blank, Path(data).expanduser())
     folders = corrupted_folders(Path(data).expanduser()) if isinstance(data, str) and data else {}
     if folders:
         return _evaluate_folders(run, context, blank, folders)
     source = None if own else open_source(data)
-    numbered = source is not None and is_numbered(source, task)
+    numbered = source is not None and is_numbered(source, data_spec)
     if source is not None:
-        source = by_number(source, task) if numbered else named_like(source, task)
-    if source is not None and (numbered or is_part(source, task)):
+        source = by_number(source, data_spec) if numbered else named_like(source, data_spec)
+    if source is not None and (numbered or is_part(source, data_spec)):
         return _evaluate_part(run, context, blank, source)
     return _evaluate_corrupted(run, context, blank, source, limit)
 
@@ -153,7 +153,7 @@ def _judge_relabeled(run: RunDir, context: _Context, blank: Robustness, file: Pa
 
 def _evaluate_part(run: RunDir, context: _Context, blank: Robustness, source: Source) -> Robustness:
     """ImageNet-A, -R: as they are, with the answers that they allow."""
-    classes = context.subject.task.classes
+    classes = context.subject.data_spec.classes
     images, _ = read_unseen(context.recipe, source, classes)
     among = torch.tensor([name in source.classes for name in classes], device=context.subject.device)
     heads = context.heads(_first(images, context))
@@ -169,15 +169,15 @@ def _evaluate_folders(run: RunDir, context: _Context, blank: Robustness, folders
     whole = replace(
         context.subject.image_settings,
         stream=True,
-        store_size=max(context.subject.task.image_size),
+        store_size=max(context.subject.data_spec.image_size),
         eval_crop=1.0,
         eval_interpolation="bicubic",
     )
     skip = context.recipe.section("data").skip_unreadable
 
     def images_of(corruption: str, severity: int) -> Images:
-        source = named_like(open_source(folders[corruption] / str(severity)), context.subject.task)
-        return prepare_test(source, context.subject.task.classes, whole, skip)[0]
+        source = named_like(open_source(folders[corruption] / str(severity)), context.subject.data_spec)
+        return prepare_test(source, context.subject.data_spec.classes, whole, skip)[0]
 
     first = images_of(next(iter(folders)), 1)
     heads = context.heads(_first(first, context))
@@ -194,7 +194,7 @@ def _evaluate_corrupted(
     run: RunDir, context: _Context, blank: Robustness, source: Source | None, limit: int
 ) -> Robustness:
     """A test set: clean, then corrupted in 19 ways and 5 strengths."""
-    if (channels := context.subject.task.channels) != 3:
+    if (channels := context.subject.data_spec.channels) != 3:
         raise UserError(
             f"the 19 corruptions are of pictures in color, and {run.path} has images.channels {channels}; other images "
             "can be named, such as a folder of your own corrupted ones: CORRUPTION/SEVERITY/CLASS/image"
@@ -205,15 +205,17 @@ def _evaluate_corrupted(
         if images is None:
             raise UserError(f"{dataset.name} has neither test nor validation images; name other data to judge by")
     else:
-        images, _ = read_unseen(context.recipe, source, context.subject.task.classes)
+        images, _ = read_unseen(context.recipe, source, context.subject.data_spec.classes)
     numbers = torch.linspace(0, len(images) - 1, min(limit or len(images), len(images))).round().long()
     some = images.part(numbers)
-    clean = Views(lambda: _views(some, context.subject), some.records.labels, numbers, context.subject.task.image_size)
+    clean = Views(
+        lambda: _views(some, context.subject), some.records.labels, numbers, context.subject.data_spec.image_size
+    )
     heads = context.heads(_first(some, context))
     blank = replace(
         _about(blank, heads, context.subject),
         images=len(some),
-        corrupted_by=SETS[nearest(min(context.subject.task.image_size))],
+        corrupted_by=SETS[nearest(min(context.subject.data_spec.image_size))],
     )
     blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(context.errors(clean.open(), heads)))
     budget = int(context.recipe.section("images").budget_gb * 1e9)

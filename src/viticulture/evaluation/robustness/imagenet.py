@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...data.sources.source import Source
 from ...errors import UserError
-from ...models.task import Task
+from ...models.data_spec import DataSpec
 
 IMAGENET_CLASSES = 1000
 _WNID = re.compile(r"n\d{8}")
@@ -28,16 +28,16 @@ def are_imagenets(classes: Sequence[str]) -> bool:
     )
 
 
-def is_part(source: Source, task: Task) -> bool:
+def is_part(source: Source, data_spec: DataSpec) -> bool:
     """Whether data holds some of ImageNet's classes only, as ImageNet-A and -R do."""
-    named = all(_WNID.fullmatch(name) for name in source.classes) or len(task.classes) == IMAGENET_CLASSES
-    return named and 0 < len(source.classes) < len(task.classes)
+    named = all(_WNID.fullmatch(name) for name in source.classes) or len(data_spec.classes) == IMAGENET_CLASSES
+    return named and 0 < len(source.classes) < len(data_spec.classes)
 
 
-def named_like(source: Source, task: Task) -> Source:
+def named_like(source: Source, data_spec: DataSpec) -> Source:
     """Folders called by WordNet ids, for a run that learnt torchvision's `imagenet` and calls classes by words."""
     ids = bool(source.classes) and all(_WNID.fullmatch(name) for name in source.classes)
-    if not ids or set(source.classes) <= set(task.classes) or len(task.classes) != IMAGENET_CLASSES:
+    if not ids or set(source.classes) <= set(data_spec.classes) or len(data_spec.classes) != IMAGENET_CLASSES:
         return source
     from timm.data.imagenet_info import ImageNetInfo
 
@@ -46,16 +46,16 @@ def named_like(source: Source, task: Task) -> Source:
     unknown = [name for name in source.classes if name not in index_of]
     if unknown:
         raise UserError(f"{unknown[0]} is none of ImageNet's 1,000 classes; remove its folder from {source.name}")
-    return dataclasses.replace(source, classes=tuple(task.classes[index_of[name]] for name in source.classes))
+    return dataclasses.replace(source, classes=tuple(data_spec.classes[index_of[name]] for name in source.classes))
 
 
-def is_numbered(source: Source, task: Task) -> bool:
+def is_numbered(source: Source, data_spec: DataSpec) -> bool:
     """Whether data calls ImageNet's classes by their numbers, as ImageNet-V2 does."""
     numbers = [name.isascii() and name.isdigit() and int(name) < IMAGENET_CLASSES for name in source.classes]
-    known = len(task.classes) == IMAGENET_CLASSES and not set(source.classes) <= set(task.classes)
+    known = len(data_spec.classes) == IMAGENET_CLASSES and not set(source.classes) <= set(data_spec.classes)
     return known and bool(numbers) and all(numbers)
 
 
-def by_number(source: Source, task: Task) -> Source:
+def by_number(source: Source, data_spec: DataSpec) -> Source:
     """Data that is numbered so, with the run's names of the classes."""
-    return dataclasses.replace(source, classes=tuple(task.classes[int(name)] for name in source.classes))
+    return dataclasses.replace(source, classes=tuple(data_spec.classes[int(name)] for name in source.classes))

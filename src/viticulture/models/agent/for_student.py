@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from ...errors import UserError
-from ..task import Task
+from ..data_spec import DataSpec
 from .agent_cnn import AgentCNN, AgentShape, PlainStem, Sizes
 
 
@@ -36,31 +36,31 @@ def rate_of(layer: nn.Module) -> float:
     return next((float(part.p) for part in layer.modules() if isinstance(part, nn.Dropout)), 0.0)
 
 
-def agent_for(student: nn.Module, task: Task, shape: AgentShape = AgentShape()) -> AgentCNN:
+def agent_for(student: nn.Module, data_spec: DataSpec, shape: AgentShape = AgentShape()) -> AgentCNN:
     """An agent with weights of its own for a ViT, of the ViT's width, depth, heads and patches ("joint" training).
 
     Args:
         student: a ViT, DHVT included; only its sizes are read.
-        task: classes and image size of the student.
+        data_spec: classes and image size of the student.
         shape: what is the agent's own.
 
     Raises: UserError for a student that is no ViT, or where the maps do not fit the student's grid.
     """
     sizes = sizes_of(student)
-    agent = AgentCNN(sizes, shape, in_chans=task.channels, num_classes=len(task.classes))
-    check_maps(agent, sizes, task)
+    agent = AgentCNN(sizes, shape, in_chans=data_spec.channels, num_classes=len(data_spec.classes))
+    check_maps(agent, sizes, data_spec)
     return agent
 
 
-def check_maps(agent: AgentCNN, sizes: Sizes, task: Task) -> None:
+def check_maps(agent: AgentCNN, sizes: Sizes, data_spec: DataSpec) -> None:
     """Every map must be halved without remainder, and be as long as the student's sequence or a multiple or part of it.
 
     Raises: UserError naming the map and what to change.
     """
-    rows, columns = (-(-side // sizes.patch_size) for side in task.image_size)
+    rows, columns = (-(-side // sizes.patch_size) for side in data_spec.image_size)
     pixels = agent.feature_info[0]["reduction"]
     cut = isinstance(agent.stem, PlainStem)  # off what fills no patch
-    height, width = (side // pixels if cut else -(-side // pixels) for side in task.image_size)
+    height, width = (side // pixels if cut else -(-side // pixels) for side in data_spec.image_size)
     for block in range(sizes.depth):
         shorter, longer = sorted((rows * columns, height * width))
         if not shorter or longer % shorter:

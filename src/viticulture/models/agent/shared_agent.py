@@ -22,7 +22,7 @@ from timm.models.vision_transformer import Block as ViTBlock
 from torch import Tensor, nn
 
 from ...errors import UserError
-from ..task import Task
+from ..data_spec import DataSpec
 from ..vit.attention import is_plain
 from ..vit.dropout import Dropout
 from .agent_cnn import BLOCKS, AgentCNN, AgentShape
@@ -111,14 +111,14 @@ class SharedAgent(AgentCNN):
                 yield from ((loan, layer.get_parameter(name)) for name, loan in layer.loans.items())
 
 
-def shared_agent_for(student: nn.Module, task: Task, shape: AgentShape = AgentShape()) -> SharedAgent:
+def shared_agent_for(student: nn.Module, data_spec: DataSpec, shape: AgentShape = AgentShape()) -> SharedAgent:
     """An agent made of a plain ViT's weights ("shared" training).
 
     Dropout acts inside the MLP and on both branches of a block, with the student's rates if the shape names none.
 
     Args:
         student: timm's `VisionTransformer` or DeiT of any size, ours included.
-        task: classes and image size of the student.
+        data_spec: classes and image size of the student.
         shape: what is the agent's own.
 
     Raises: UserError for a student whose layers do more than the agent can repeat, naming what, or where the maps do
@@ -133,8 +133,8 @@ def shared_agent_for(student: nn.Module, task: Task, shape: AgentShape = AgentSh
         )
         conv, mlp = SharedConv(block.attn), SharedMlp(block.mlp, inside)
         blocks.append(BLOCKS[shape.norm](sizes.embed_dim, conv, mlp, branches))
-    agent = SharedAgent(sizes, shape, blocks, len(task.classes), in_chans=task.channels)
-    check_maps(agent, sizes, task)
+    agent = SharedAgent(sizes, shape, blocks, len(data_spec.classes), in_chans=data_spec.channels)
+    check_maps(agent, sizes, data_spec)
     return agent
 
 

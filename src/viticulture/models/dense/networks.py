@@ -13,8 +13,8 @@ from typing import Any
 from torch import nn
 
 from ...errors import UserError, unknown
+from ..data_spec import DataSpec
 from ..students import FROM_DATA, blueprint, create_student
-from ..task import Task
 from ..weights.files import FILES, parsed_config, read_config, read_weights
 from ..weights.fill import filled
 from .backbone import MapBackbone
@@ -27,7 +27,7 @@ PLAIN = Heads()
 
 def detector(
     student: nn.Module,
-    task: Task,
+    data_spec: DataSpec,
     *,
     heads: Heads = PLAIN,
     window: int = 0,
@@ -38,7 +38,7 @@ def detector(
 
     Args:
         student: without classes, started already; it becomes a part of the detector.
-        task: the objects' classes and the size of an image.
+        data_spec: the objects' classes and the size of an image.
         heads: sizes of what follows the student.
         window: side of the windows that attention is kept in, tokens; 0 leaves it global.
         global_blocks: numbers of the blocks that attend to all the same.
@@ -47,59 +47,61 @@ def detector(
     Raises: UserError for a map that the pyramid cannot halve.
     """
     open_windows(student, window, global_blocks, relative_positions)
-    backbone = MapBackbone(student, task.image_size, channels=task.channels)
-    (height, width), (stride,) = task.image_size, backbone.strides
+    backbone = MapBackbone(student, data_spec.image_size, channels=data_spec.channels)
+    (height, width), (stride,) = data_spec.image_size, backbone.strides
     if min(height, width) < 2 * stride:  # the pyramid halves the map
         raise UserError(
             f"detection needs a map of at least 2x2 tokens, got images of {height}x{width} pixels and patches of "
             f"{stride}; set images.image_size or student.patch_size"
         )
-    network = Detector(backbone, len(task.classes), heads)
+    network = Detector(backbone, len(data_spec.classes), heads)
     vars(network)["blueprint"] = blueprint(student)
     return network
 
 
-def segmenter(student: nn.Module, task: Task, *, blocks: Sequence[int] = (), dropout: float = 0.0) -> Segmenter:
+def segmenter(
+    student: nn.Module, data_spec: DataSpec, *, blocks: Sequence[int] = (), dropout: float = 0.0
+) -> Segmenter:
     """A segmenter around a student.
 
     Args:
         student: as for `detector`.
-        task: the pixels' classes and the size of an image.
+        data_spec: the pixels' classes and the size of an image.
         blocks: numbers of the blocks whose maps are read; without any, the last one.
         dropout: of channels, while training.
     """
     if not 0 <= dropout < 1:
         raise UserError(f"method.dropout must lie in [0, 1), got {dropout}")
-    backbone = MapBackbone(student, task.image_size, blocks, channels=task.channels)
-    network = Segmenter(backbone, len(task.classes), dropout)
+    backbone = MapBackbone(student, data_spec.image_size, blocks, channels=data_spec.channels)
+    network = Segmenter(backbone, len(data_spec.classes), dropout)
     vars(network)["blueprint"] = blueprint(student)
     return network
 
 
-def load_dense(folder: Path) -> tuple[Detector | Segmenter, Task]:
-    """The network that a folder of weights holds, in inference mode, and its task.
+def load_dense(folder: Path) -> tuple[Detector | Segmenter, DataSpec]:
+    """The network that a folder of weights holds, in inference mode, and its data_spec.
 
     Raises: UserError if files are missing, damaged or do not belong together, or if it holds a classifier.
     """
     config = read_config(folder)
-    task, name, arguments = parsed_config(config, folder / FILES[1])
+    data_spec, name, arguments = parsed_config(config, folder / FILES[1])
     described = config.get("dense")
     if not isinstance(described, dict):
         raise UserError(f"{folder} holds a classifier, which finds no objects and tells no pixels apart")
     options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
 
-    def make() -> tuple[Detector | Segmenter, Task]:
-        student = create_student(name, replace(task, classes=()), arguments.get("patch_size"), options)
-        return built(student, task, described), task
+    def make() -> tuple[Detector | Segmenter, DataSpec]:
+        student = create_student(name, replace(data_spec, classes=()), arguments.get("patch_size"), options)
+        return built(student, data_spec, described), data_spec
 
     try:
         network, _ = filled(make, read_weights(folder / FILES[0]))
     except (KeyError, TypeError, RuntimeError) as error:
         raise UserError(f"{folder} is damaged: its files do not fit together ({str(error).splitlines()[0]})") from error
-    return network.eval(), task
+    return network.eval(), data_spec
 
 
-def built(student: nn.Module, task: Task, described: dict[str, Any]) -> Detector | Segmenter:
+def built(student: nn.Module, data_spec: DataSpec, described: dict[str, Any]) -> Detector | Segmenter:
     """What `dense` in a config.json describes, around a student."""
     kinds: dict[str, Callable[..., Detector | Segmenter]] = {"detection": detector, "segmentation": segmenter}
     keywords = {key: value for key, value in described.items() if key != "kind"}
@@ -107,4 +109,4 @@ def built(student: nn.Module, task: Task, described: dict[str, Any]) -> Detector
         raise unknown("kind of network", described["kind"], kinds)
     if isinstance(keywords.get("heads"), dict):
         keywords["heads"] = Heads(**keywords["heads"])
-    return kinds[described["kind"]](student, task, **keywords)
+    return kinds[described["kind"]](student, data_spec, **keywords)

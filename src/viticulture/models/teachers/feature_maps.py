@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Activation maps of a frozen CNN, channel by channel, on the grid of a student's patches.
 
-    teacher = load_maps("efficientnet_b3.ra2_in1k", task, {(14, 14)})
+    teacher = load_maps("efficientnet_b3.ra2_in1k", data_spec, {(14, 14)})
     teacher.channels                            # {"blocks.0": 24, ..., "blocks.6": 384}
     teacher.frozen(images)[14, 14]              # one [B, C, 14, 14] a stage
 
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UserError, unknown
-from ..task import Task
+from ..data_spec import DataSpec
 from ..vit.patches import PatchGrid
 from .frozen import Frozen, adapted
 from .open import open_teacher
@@ -45,7 +45,7 @@ class TeacherMaps:
 
 def load_maps(
     source: str,
-    task: Task,
+    data_spec: DataSpec,
     grids: Collection[PatchGrid],
     image_size: int | None = None,
     stages: Sequence[str] | None = None,
@@ -55,7 +55,7 @@ def load_maps(
     Args:
         source: a run or a folder of weights; a timm name with pretrained weights, such as efficientnet_b3.ra2_in1k; or
             ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
-        task: what the student is shown, normalization included.
+        data_spec: what the student is shown, normalization included.
         grids: sizes to which every map is resized.
         image_size: show the teacher images of so many pixels on a side; None: those of the student as they are.
         stages: names of the modules whose outputs are taken; None: those that `stage_names` finds.
@@ -68,9 +68,9 @@ def load_maps(
     for name in names:
         if name not in modules:
             raise unknown(f"module of {source}", name, modules)
-    as_they_are = replace(known, image_size=task.image_size)
-    frozen = adapted(source, Stages(net, names, tuple(grids)), as_they_are, task, image_size)
-    maps = next(iter(frozen(torch.zeros(1, task.channels, *task.image_size)).values()))
+    as_they_are = replace(known, image_size=data_spec.image_size)
+    frozen = adapted(source, Stages(net, names, tuple(grids)), as_they_are, data_spec, image_size)
+    maps = next(iter(frozen(torch.zeros(1, data_spec.channels, *data_spec.image_size)).values()))
     return TeacherMaps(frozen, {name: of_name.shape[1] for name, of_name in zip(names, maps, strict=True)})
 
 

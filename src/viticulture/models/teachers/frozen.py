@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UserError, counted
+from ..data_spec import DataSpec
 from ..students import token_logits
-from ..task import Task
 from .open import open_teacher
 
 
@@ -63,7 +63,7 @@ class Adapted(nn.Module):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, net: nn.Module, student: Task, teacher: Task) -> None:
+    def __init__(self, net: nn.Module, student: DataSpec, teacher: DataSpec) -> None:
         super().__init__()
         self.net, self.image_size = net, teacher.image_size
         mean_s, std_s, mean_t, std_t = (
@@ -97,23 +97,23 @@ class Embedding(nn.Module):
         return token_logits(net.forward_head(net.forward_features(images), pre_logits=True))[0]
 
 
-def load_teacher(source: str, task: Task, image_size: int | None = None) -> Frozen:
+def load_teacher(source: str, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
     """A frozen teacher for the student's images and classes.
 
     Args:
         source: a run or a folder of weights; a timm name with pretrained weights, such as
             regnety_160.deit_in1k; or ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
-        task: what the student is shown, normalization included.
+        data_spec: what the student is shown, normalization included.
         image_size: show the teacher images of so many pixels on a side; None: of the size it learned with.
 
     Raises: UserError if the teacher cannot be read, or tells other classes apart than the student.
     """
     net, known = open_teacher(source)
-    _check_classes(source, known, task)
-    return adapted(source, net, known, task, image_size)
+    _check_classes(source, known, data_spec)
+    return adapted(source, net, known, data_spec, image_size)
 
 
-def load_embedding(source: str, task: Task, image_size: int | None) -> Frozen:
+def load_embedding(source: str, data_spec: DataSpec, image_size: int | None) -> Frozen:
     """A frozen teacher that gives what its classifier would read, [B, D], whatever classes it knows.
 
     Args: as of `load_teacher`.
@@ -121,27 +121,27 @@ def load_embedding(source: str, task: Task, image_size: int | None) -> Frozen:
     Raises: UserError if the teacher cannot be read.
     """
     net, known = open_teacher(source)
-    return adapted(source, Embedding(net), known, task, image_size)
+    return adapted(source, Embedding(net), known, data_spec, image_size)
 
 
-def adapted(source: str, net: nn.Module, known: Task, task: Task, image_size: int | None = None) -> Frozen:
+def adapted(source: str, net: nn.Module, known: DataSpec, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
     """The network, frozen, for images as a student gets them.
 
     Args:
         source: what it is called in an error.
         net: the network.
         known: what it reads.
-        task: what the student is shown.
+        data_spec: what the student is shown.
         image_size: as of `load_teacher`.
 
     Raises: UserError if it cannot read images of that size or of so many channels.
     """
     if image_size is not None:
         known = replace(known, image_size=(image_size, image_size))
-    check_channels(source, known, task)
-    teacher = Frozen(Adapted(net, task, known))
+    check_channels(source, known, data_spec)
+    teacher = Frozen(Adapted(net, data_spec, known))
     try:
-        teacher(torch.zeros(1, task.channels, *task.image_size))
+        teacher(torch.zeros(1, data_spec.channels, *data_spec.image_size))
     except Exception as error:
         height, width = known.image_size
         reason = " ".join(str(error).split())
@@ -149,21 +149,21 @@ def adapted(source: str, net: nn.Module, known: Task, task: Task, image_size: in
     return teacher
 
 
-def check_channels(source: str, known: Task, task: Task) -> None:
+def check_channels(source: str, known: DataSpec, data_spec: DataSpec) -> None:
     """Raises: UserError if a teacher takes other channels than the student's images have."""
-    if known.channels != task.channels:
+    if known.channels != data_spec.channels:
         raise UserError(
             f"the teacher {source} takes {counted(known.channels, 'channel')}, and images.channels is "
-            f"{task.channels}; train a teacher on such images and name its run"
+            f"{data_spec.channels}; train a teacher on such images and name its run"
         )
 
 
-def _check_classes(source: str, known: Task, task: Task) -> None:
+def _check_classes(source: str, known: DataSpec, data_spec: DataSpec) -> None:
     """The teacher must tell the student's classes apart, in the same order; numbered classes match any names."""
-    theirs, ours = known.classes, task.classes
-    if known.several != task.several:
+    theirs, ours = known.classes, data_spec.classes
+    if known.several != data_spec.several:
         words = {True: "several labels an image", False: "one class an image"}
-        raise UserError(f"{source} learnt {words[known.several]}, and the student learns {words[task.several]}")
+        raise UserError(f"{source} learnt {words[known.several]}, and the student learns {words[data_spec.several]}")
     if len(theirs) != len(ours):
         raise UserError(
             f"a teacher must know the student's {len(ours)} classes, {source} knows {len(theirs)}; "

@@ -11,12 +11,12 @@ from torch import nn
 
 from ...errors import UserError, unknown
 from ...text import tell
-from ..task import Task
+from ..data_spec import DataSpec
 from ..weights.checkpoint_keys import encoder, own_names
 from ..weights.files import fetch, find_weights, load, read_weights
 
 
-def open_teacher(source: str) -> tuple[nn.Module, Task]:
+def open_teacher(source: str) -> tuple[nn.Module, DataSpec]:
     """A network that has learned, and the classes and input that it learned with; source: as for `load_teacher`.
 
     A file says nothing of its colors: which are taken for it is told.
@@ -61,16 +61,16 @@ def _from_file(architecture: str, file: Path) -> nn.Module:
     return net
 
 
-def _described(net: Any) -> Task:
+def _described(net: Any) -> DataSpec:
     """What timm knows of a network's input and classes; classes without names are numbered."""
     described = net.pretrained_cfg
     names = described.get("label_names") or map(str, range(net.num_classes))
     height, width = described["input_size"][1:]
-    return Task(tuple(names), (height, width), tuple(described["mean"]), tuple(described["std"]))
+    return DataSpec(tuple(names), (height, width), tuple(described["mean"]), tuple(described["std"]))
 
 
-def _assumed(net: Any) -> Task:
+def _assumed(net: Any) -> DataSpec:
     """The same for a student of ours, which timm does not describe: ImageNet's mean and deviation, the size it has."""
     size = net.patch_embed.img_size if hasattr(net, "patch_embed") else net.pretrained_cfg["input_size"][1:]
     classes = tuple(map(str, range(net.num_classes)))
-    return Task(classes, tuple(size), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
+    return DataSpec(classes, tuple(size), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)

@@ -10,7 +10,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from ...errors import UserError
-from ..task import Task
+from ..data_spec import DataSpec
 from ..vit.attention import is_plain
 from ..vit.patches import PatchGrid, check, embed, finish
 from .frozen import Adapted, Frozen, check_channels
@@ -72,19 +72,19 @@ def scores(block: nn.Module, x: Tensor) -> Tensor:
     return (attention.scale * attention.q_norm(q)) @ attention.k_norm(k).mT
 
 
-def load_patch_teacher(source: str, task: Task, grid: PatchGrid) -> tuple[VisionTransformer, Task]:
+def load_patch_teacher(source: str, data_spec: DataSpec, grid: PatchGrid) -> tuple[VisionTransformer, DataSpec]:
     """A ViT that has learned, for as many patches as the student sees, and what it reads.
 
     Args:
         source: as for `teachers.load_teacher`; classes do not matter.
-        task: what the student is shown.
+        data_spec: what the student is shown.
         grid: rows and columns of the student's patches. A teacher that learned with others is shown the image in a
             size that gives these, and its positions are resampled.
 
     Raises: UserError if it is no plain ViT.
     """
     net, known = open_teacher(source)
-    check_channels(source, known, task)
+    check_channels(source, known, data_spec)
     try:
         vit = check(net)
     except UserError as error:
@@ -99,6 +99,8 @@ def load_patch_teacher(source: str, task: Task, grid: PatchGrid) -> tuple[Vision
     return vit, known
 
 
-def freeze(vit: VisionTransformer, known: Task, task: Task, layers: Sequence[int], to_the_end: bool = False) -> Frozen:
+def freeze(
+    vit: VisionTransformer, known: DataSpec, data_spec: DataSpec, layers: Sequence[int], to_the_end: bool = False
+) -> Frozen:
     """The teacher, frozen: `teacher(images, kept)` gives `PatchReadings` for images as the student gets them."""
-    return Frozen(Adapted(PartialViT(vit, layers, to_the_end), task, known))
+    return Frozen(Adapted(PartialViT(vit, layers, to_the_end), data_spec, known))

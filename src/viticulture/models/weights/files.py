@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from ...disk import read_json, replacing, write_whole
 from ...errors import UserError, as_named, some, unknown
 from ...waiting import quiet_hub, waiting
+from ..data_spec import DataSpec
 from ..students import FROM_DATA, blueprint, create_student
-from ..task import Task
 from .checkpoint_keys import own_names, strip_prefixes, wrappers
 from .fill import at_most, check_numbers, check_pretrained, filled
 from .load_matching import State, classifiers, for_classes, grid_of, load_matching
@@ -46,13 +46,13 @@ MOST_CLASSES, LONGEST_SIDE, MOST_CHANNELS = 1_000_000, 8192, 1024  # beyond thes
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")  # .tar: scripts that write NAME.pth.tar
 
 
-def save(student: nn.Module, folder: Path, task: Task, extra: Mapping[str, Any] | None = None) -> None:
+def save(student: nn.Module, folder: Path, data_spec: DataSpec, extra: Mapping[str, Any] | None = None) -> None:
     """Write a student and what is needed to use it; each file appears whole or not at all.
 
     Args:
         student: made by `create_student`.
         folder: created if need be; files of an earlier save are replaced.
-        task: class names and the input's size and normalization.
+        data_spec: class names and the input's size and normalization.
         extra: further facts for config.json. Under "pretrained_cfg" they override timm's description of the input,
             whose crop is otherwise the whole image (`crop_pct` 1).
 
@@ -61,38 +61,38 @@ def save(student: nn.Module, folder: Path, task: Task, extra: Mapping[str, Any] 
     # Copies, as safetensors refuses tensors on one storage: a CoaT's blocks share layers.
     whole = torch.contiguous_format
     weights = {name: value.detach().cpu().clone(memory_format=whole) for name, value in student.state_dict().items()}
-    config = json.dumps(_config(student, task, dict(extra or {})), indent=2, ensure_ascii=False)
+    config = json.dumps(_config(student, data_spec, dict(extra or {})), indent=2, ensure_ascii=False)
     with replacing(folder / FILES[0]) as part:
         part.write_bytes(_sealed(safetensors.torch.save(weights, {"format": "pt"})))
     write_whole(folder / FILES[1], config)
 
 
-def _config(student: nn.Module, task: Task, extra: dict[str, Any]) -> dict[str, Any]:
+def _config(student: nn.Module, data_spec: DataSpec, extra: dict[str, Any]) -> dict[str, Any]:
     made, known = blueprint(student), getattr(student, "pretrained_cfg", {})
     described = {
         key: known[key] for key in ("classifier", "first_conv", "fixed_input_size", "pool_size") if key in known
     }
-    if task.channels != 3:
+    if data_spec.channels != 3:
         described.pop("first_conv", None)  # by it timm would turn weights of three channels into these
     if len(names := classifiers(student)) > 1:
         described["classifier"] = names  # which timm starts anew for other classes
     return {
         "architecture": made.architecture,
-        "num_classes": len(task.classes),
+        "num_classes": len(data_spec.classes),
         "pretrained_cfg": {
             **described,
-            "num_classes": len(task.classes),
-            "input_size": [task.channels, *task.image_size],
+            "num_classes": len(data_spec.classes),
+            "input_size": [data_spec.channels, *data_spec.image_size],
             "crop_pct": 1.0,
             "interpolation": "bicubic",
-            "mean": list(task.mean),
-            "std": list(task.std),
-            "label_names": list(task.classes),
+            "mean": list(data_spec.mean),
+            "std": list(data_spec.std),
+            "label_names": list(data_spec.classes),
             **extra.pop("pretrained_cfg", {}),
         },
         "model_args": made.arguments,
         "student": made.name,
-        **({"several": True} if task.several else {}),
+        **({"several": True} if data_spec.several else {}),
         **extra,
     }
 
@@ -126,8 +126,8 @@ def _opened(content: bytes) -> tuple[dict[str, Any], memoryview]:
     return json.loads(content[8:begin]), memoryview(content)[begin:]
 
 
-def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
-    """The student that `save` wrote, in inference mode, with its task and the whole of config.json.
+def load(folder: Path) -> tuple[nn.Module, DataSpec, dict[str, Any]]:
+    """The student that `save` wrote, in inference mode, with its DataSpec and the whole of config.json.
 
     Raises: UserError if files are missing, damaged or of a detector or a segmenter, or do not belong together.
     """
@@ -139,26 +139,26 @@ def load(folder: Path) -> tuple[nn.Module, Task, dict[str, Any]]:
         )
     weights = read_weights(folder / FILES[0])
     try:
-        student, task = filled(lambda: _built(config, folder / FILES[1]), weights)
+        student, data_spec = filled(lambda: _built(config, folder / FILES[1]), weights)
     except RuntimeError as error:
         raise UserError(f"{folder / FILES[0]} does not fit {FILES[1]} beside it: {_brief(error)}") from error
-    return student.eval(), task, config
+    return student.eval(), data_spec, config
 
 
-def _built(config: dict[str, Any], path: Path) -> tuple[nn.Module, Task]:
+def _built(config: dict[str, Any], path: Path) -> tuple[nn.Module, DataSpec]:
     """The student that a config.json describes, with random weights."""
-    task, name, arguments = parsed_config(config, path)
+    data_spec, name, arguments = parsed_config(config, path)
     options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
     try:
-        return create_student(name, task, arguments.get("patch_size"), options), task
+        return create_student(name, data_spec, arguments.get("patch_size"), options), data_spec
     except UserError as error:
         raise UserError(f"{path} does not work: {error}") from error
     except Exception as error:  # whatever a constructor makes of nonsense
         raise UserError(f"{path} is damaged: no {name} can be built by it ({_brief(error)})") from error
 
 
-def parsed_config(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[str, Any]]:
-    """Task, student and its keywords out of a config.json, ours or timm's own."""
+def parsed_config(config: dict[str, Any], path: Path) -> tuple[DataSpec, str, dict[str, Any]]:
+    """DataSpec, student and its keywords out of a config.json, ours or timm's own."""
     try:
         described, classes = config["pretrained_cfg"], int(config["num_classes"])
         if not 0 <= classes <= MOST_CLASSES:
@@ -176,11 +176,11 @@ def parsed_config(config: dict[str, Any], path: Path) -> tuple[Task, str, dict[s
             or min(std) <= 0
         ):
             raise ValueError(f"colors of mean {mean} and standard deviation {std}")
-        task = Task(tuple(map(str, names)), (height, width), mean, std, bool(config.get("several", False)))
-        if len(task.classes) != classes:
-            raise ValueError(f"{classes} classes but {len(task.classes)} names")
+        data_spec = DataSpec(tuple(map(str, names)), (height, width), mean, std, bool(config.get("several", False)))
+        if len(data_spec.classes) != classes:
+            raise ValueError(f"{classes} classes but {len(data_spec.classes)} names")
         check_numbers([config.get("model_args"), config.get("dense")])
-        return task, str(config.get("student", config["architecture"])), dict(config.get("model_args", {}))
+        return data_spec, str(config.get("student", config["architecture"])), dict(config.get("model_args", {}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged or not written by viticulture: {error!r}") from error
 

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ...errors import UserError, shortened
+from ..data_spec import DataSpec
 from ..students import check_option
-from ..task import Task
 from .load_matching import State
 
 TIMES = 10
@@ -88,8 +88,8 @@ def check_pretrained(name: str) -> None:
             return
 
 
-def filled(make: Callable[[], tuple[_Net, Task]], weights: State) -> tuple[_Net, Task]:
-    """A network with weights that were read for it, and its task.
+def filled(make: Callable[[], tuple[_Net, DataSpec]], weights: State) -> tuple[_Net, DataSpec]:
+    """A network with weights that were read for it, and its data_spec.
 
     It is built on torch's meta device first, where its tensors take no memory, until every name and shape agrees: a few
     words of a config.json may describe a network of any size.
@@ -101,6 +101,6 @@ def filled(make: Callable[[], tuple[_Net, Task]], weights: State) -> tuple[_Net,
     trial.load_state_dict(weights, assign=True)
     if (size := sum(buffer.nbytes for buffer in trial.buffers())) > MOST_BUFFERED:
         raise UserError(f"its config.json describes a network that computes {size:,} bytes of tables; it is damaged")
-    network, task = make()
+    network, data_spec = make()
     network.load_state_dict(weights)
-    return network, task
+    return network, data_spec

@@ -186,7 +186,7 @@ def _looks(
         ((_, pixels),) = subject.views(images.part(torch.from_numpy(chosen)))
         with torch.inference_mode():
             readings = taps(subject.normalized(pixels))
-        maps = class_map(readings.attention[-1], taps.layout.grid(subject.task.image_size)).cpu().numpy()
+        maps = class_map(readings.attention[-1], taps.layout.grid(subject.data_spec.image_size)).cpu().numpy()
     except (UserError, ValueError, RuntimeError, IndexError):
         return []
     return list(zip(pictures(pixels), maps, strict=True))

@@ -213,7 +213,7 @@ class Clock(Callback):
         annotations = self.session.dataset.annotations
         if not annotations:
             return lambda: method.measured(batch)
-        subject = DenseSubject(method.student, method.task, method.device)  # type: ignore[arg-type]
+        subject = DenseSubject(method.student, method.data_spec, method.device)  # type: ignore[arg-type]
         return lambda: judge_images(subject, some, annotations[split].first(len(some)))
 
     def _timed(self, work: Callable[[], object]) -> float:

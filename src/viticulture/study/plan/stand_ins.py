@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...models.weights.files import save
-from ...training.assemble import student_of, task_of
+from ...training.assemble import data_spec_of, student_of
 from ...training.data import load_dataset
 from ...training.recipe import Recipe
 from ...training.references import references, replaced
@@ -34,7 +34,7 @@ def stand_ins(
     for name in references(candidate.overrides).values():
         other = next(other for other in grid.candidates if other.name == name)
         recipe = recipes[name].with_keys(subset.overrides)
-        task = task_of(load_dataset(opened(other), recipe, grid.seeds[0]))
+        data_spec = data_spec_of(load_dataset(opened(other), recipe, grid.seeds[0]))
         folders[name] = str(folder / str(len(folders)))
-        save(student_of(recipe, task), Path(folders[name]), task)
+        save(student_of(recipe, data_spec), Path(folders[name]), data_spec)
     return {**replaced(candidate.overrides, folders), **grid.conditions}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Task:
+class DataSpec:
     """The part of a data set that a network must agree with.
 
     Args:
