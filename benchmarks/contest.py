@@ -37,7 +37,7 @@ from viticulture.evaluation.other import evaluate_other
 from viticulture.evaluation.results import read_evaluations
 from viticulture.study.conclude.statistics import Estimate, estimate
 from viticulture.training import auto_optimizer
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 from .clock import processor
 
@@ -202,7 +202,7 @@ def on_one_thread(words: Sequence[str], folder: Path) -> None:
 
 def tested(folder: Path, data: str) -> float:
     """Share of a set's test images that a run's weights are right about, %."""
-    run = RunDir(folder)
+    run = RunFolder(folder)
     return 100 * evaluate_other(run, data).results[f"{run.which()[0]}/{data}"].evaluation.top1
 
 
@@ -210,7 +210,7 @@ def train(cell: Cell, out: Path) -> None:
     """One cell."""
     words, folder = cell.words(out), cell.folder(out)
     on_one_thread(words, folder)
-    evaluations = read_evaluations(RunDir(folder))
+    evaluations = read_evaluations(RunFolder(folder))
     assert evaluations is not None
     assert evaluations.counting is not None
     cost = {"core_s": read_plan(folder).spent, "resumed": float(words[0] == "resume")}

@@ -62,7 +62,7 @@ def study(path: Path, names: list[str], subsets: tuple[int, ...], seeds: int, st
                 "batch_size": 20,
                 "seed": cell.seed,
                 "recipe": "default/digits",
-                "remarks": [],
+                "warnings": [],
                 "student": {
                     "name": "vit_nano",
                     "parameters": 200_000 * (1 + which),

@@ -20,7 +20,7 @@ from viticulture.models.weights.files import save
 from viticulture.training.assemble import assemble
 from viticulture.training.data import load_dataset
 from viticulture.training.recipe import Recipe, method_class, resolve
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session
 
 SIDE, CLASSES = 16, ("a", "b", "c")
@@ -113,8 +113,8 @@ def pair(method: str, guide: str, student: str, data: Data, teachers: Path) -> S
     }
     wanted = Recipe(student, values)
     dataset = data.labeled if method_class(wanted).batch_spec.labels else data.bare
-    made, remarks = assemble(wanted, dataset, seed=0)
-    return Session(RunDir("nowhere"), wanted, dataset, made, 0, remarks)
+    made, warnings = assemble(wanted, dataset, seed=0)
+    return Session(RunFolder("nowhere"), wanted, dataset, made, 0, warnings)
 
 
 @cache

@@ -24,14 +24,14 @@ from viticulture.evaluation.dense.results import read_dense
 from viticulture.hub.push import contents
 from viticulture.models.dense.networks import load_dense
 from viticulture.models.weights.files import initialize
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 NAME, SECRET = "somebody/berries", "/home/somebody/vineyard"
 KINDS = ("detection", "segmentation")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDir]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
     """Of images in a folder of somebody's, with results."""
     root = tmp_path_factory.mktemp("runs")
     made = {kind: untrained_dense(root / kind, kind) for kind in KINDS}
@@ -51,7 +51,7 @@ def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_was_sent_is_used_by_its_name(
-    kind: str, runs: dict[str, RunDir], online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, runs: dict[str, RunFolder], online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same boxes or classes of pixels to the last bit, drawn from the same score; the student alone in bare timm,
     and as another training's start.
@@ -94,7 +94,7 @@ def test_a_run_that_was_sent_is_used_by_its_name(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(kind: str, runs: dict[str, RunDir]) -> None:
+def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(kind: str, runs: dict[str, RunFolder]) -> None:
     """Catches: the folder of the images in a fact, the command or the recipe; a picture, a file's name."""
     sent = contents(runs[kind], NAME)
     assert set(sent) == {
@@ -119,7 +119,7 @@ def test_a_student_made_for_windows_is_not_sent_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunDir]) -> None:
+def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunFolder]) -> None:
     """Catches: a number that is not the result's, an interval or a limit left out, the best weights' numbers beside the
     last ones, a class's name that is markup, commands that the parser does not take, a block of YAML that cannot be
     read."""
@@ -156,10 +156,10 @@ def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunDir]) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_card_of_weights_that_were_not_measured_promises_nothing(
-    kind: str, runs: dict[str, RunDir], tmp_path: Path
+    kind: str, runs: dict[str, RunFolder], tmp_path: Path
 ) -> None:
     """Catches other weights' AP or mIoU beside them, and a table of nothing."""
-    other = RunDir(Path(shutil.copytree(runs[kind].path, tmp_path / "run")))
+    other = RunFolder(Path(shutil.copytree(runs[kind].path, tmp_path / "run")))
     shutil.copytree(other.weights("last"), other.weights("last").with_name("ema"))
     sent = contents(other, NAME, "ema")
     card = bytes(sent["README.md"]).decode()

@@ -27,7 +27,7 @@ from viticulture.data.dense.outlines import encoded
 from viticulture.evaluation.dense import subject
 from viticulture.evaluation.dense.draw import draw_found
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, drawn
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 for needed in ("starlette", "uvicorn", "python_multipart", "pycocotools"):
     pytest.importorskip(needed, reason="the extras `serve` and `dense`")
@@ -39,13 +39,13 @@ KINDS = ("detection", "segmentation")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDir]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
     root = tmp_path_factory.mktemp("runs")
     return {kind: untrained_dense(root / kind, kind, masks=True) for kind in KINDS}
 
 
 @pytest.fixture(scope="module")
-def ports(runs: dict[str, RunDir]) -> Iterator[dict[str, int]]:
+def ports(runs: dict[str, RunFolder]) -> Iterator[dict[str, int]]:
     """Of real servers, each in a thread of its own."""
     with ExitStack() as stack:
         yield {kind: stack.enter_context(serving(run, dense_answerer(run))) for kind, run in runs.items()}
@@ -65,7 +65,7 @@ def contents(paths: list[Path]) -> list[tuple[str, bytes]]:
 
 
 def test_a_served_detector_says_what_the_command_says(
-    runs: dict[str, RunDir], ports: dict[str, int], photos: list[Path], tmp_path: Path
+    runs: dict[str, RunFolder], ports: dict[str, int], photos: list[Path], tmp_path: Path
 ) -> None:
     """Boxes, scores, classes and masks as COCO's results have them, and the CSV, image by image.
 
@@ -98,7 +98,7 @@ def test_a_served_detector_says_what_the_command_says(
 
 
 def test_a_served_segmenter_says_what_the_command_says(
-    runs: dict[str, RunDir], ports: dict[str, int], photos: list[Path], tmp_path: Path
+    runs: dict[str, RunFolder], ports: dict[str, int], photos: list[Path], tmp_path: Path
 ) -> None:
     """The mask's values are the classes that `predict` writes, in the image's size; shares are theirs.
 

@@ -19,7 +19,7 @@ from viticulture.errors import UserError
 from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.declare.terms import Subsets
 from viticulture.study.folder import StudyDir
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 
 def test_text_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def test_a_file_system_without_locks_is_named_with_a_cure_that_works(
     monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
     prepare(data)
     with pytest.raises(UserError, match=r"without locks .*local disk \(another --out\)"):
-        RunDir.create(without / "run")
-    assert RunDir(without / "run").in_use
-    RunDir.create(tmp_path / "run").unlock()
+        RunFolder.create(without / "run")
+    assert RunFolder(without / "run").in_use
+    RunFolder.create(tmp_path / "run").unlock()
     grid = Grid("digits", (Candidate("a", "default/digits", {}),), Subsets(), (0,))
     study = StudyDir.create(without / "study", grid, "viticulture compare digits")
     with pytest.raises(UserError, match="without locks"), study.locked("plan"):

@@ -20,7 +20,7 @@ from viticulture.data.resample import on_pixels
 from viticulture.evaluation import opening
 from viticulture.export.preparation import by_timms_transform
 from viticulture.models.data_spec import DataSpec
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
@@ -112,7 +112,7 @@ def test_a_file_that_takes_pixels_says_what_predict_says(tmp_path: Path) -> None
         torch.testing.assert_close(found, expected, rtol=0, atol=5e-3)
 
 
-def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunDir:
+def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunFolder:
     """A run whose test images lie in a folder, and are stored with so many pixels a side."""
     for i in range(6):
         photo(folder / "photos" / "ab"[i % 2] / f"{i}.png", i, size)
@@ -155,9 +155,9 @@ def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pyt
     assert moved.largest > 1e-4
     assert moved.largest >= moved.mean > 0
     monkeypatch.setattr(opening, "MAX_SENT_PIXELS", 100)  # which bounds what strangers send
-    assert by_timms_transform(RunDir(tmp_path / "moved" / "run")) == moved
+    assert by_timms_transform(RunFolder(tmp_path / "moved" / "run")) == moved
     (tmp_path / "same" / "run" / "split.json").unlink()  # as of a run on the Hub
-    assert by_timms_transform(RunDir(tmp_path / "same" / "run")) is None
+    assert by_timms_transform(RunFolder(tmp_path / "same" / "run")) is None
     gone = of_photos(tmp_path / "gone", (20, 20), 20)
     gone.update(data={**gone.read("run.json")["data"], "folder": str(tmp_path / "nowhere")})
     assert by_timms_transform(gone) is None

@@ -32,7 +32,7 @@ from viticulture.models.weights.files import fetch, initialize, load
 from viticulture.report.pages.run_page import costs_of
 from viticulture.text import read_yaml
 from viticulture.training.recipe import shipped
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 CLASSES = ("cabernet", "mer|lot", "<b>pinot</b>, red")
 SECRET = "/home/somebody/vineyard"
@@ -40,13 +40,13 @@ NAME = "somebody/vines"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Trained on images in a folder of somebody's, with results."""
     run = untrained(tmp_path_factory.mktemp("runs") / "run", CLASSES)
     facts = run.read("run.json")
     run.update(
         command=f"viticulture train {SECRET}/photos",
-        remarks=[f"{SECRET}/photos/a.jpg stands in two splits"],
+        warnings=[f"{SECRET}/photos/a.jpg stands in two splits"],
         data={**facts["data"], "source": f"{SECRET}/photos", "folder": f"{SECRET}/photos", "images": {"train": 90}},
     )
     labels = torch.arange(30) % 3
@@ -88,9 +88,9 @@ def test_a_network_of_the_hub_is_built_where_it_fits_its_weights(
 
 
 @pytest.mark.parametrize("network", [None, "no_such", "a:b", ["vit_nano"], {"class_path": "a.B"}])
-def test_an_architecture_that_is_none_is_a_line(network: Any, run: RunDir, tmp_path: Path) -> None:
+def test_an_architecture_that_is_none_is_a_line(network: Any, run: RunFolder, tmp_path: Path) -> None:
     """Our own name of the student, by which the weights are loaded, stands beside it. Catches: a traceback of timm."""
-    other = RunDir(shutil.copytree(run.path, tmp_path / "run"))
+    other = RunFolder(shutil.copytree(run.path, tmp_path / "run"))
     path = other.weights("last") / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "architecture": network}))
     with pytest.raises(UserError, match=r"run is damaged: no network of timm is the architecture .* of config.json$"):
@@ -98,7 +98,7 @@ def test_an_architecture_that_is_none_is_a_line(network: Any, run: RunDir, tmp_p
 
 
 def test_a_run_that_was_sent_is_used_by_its_name(
-    run: RunDir, online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: RunFolder, online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same probabilities to the last bit, the same weights in bare timm, and a start for another training.
 
@@ -128,7 +128,7 @@ def test_a_run_that_was_sent_is_used_by_its_name(
     assert torch.equal(weight, sent)
 
 
-def test_what_an_earlier_run_left_answers_no_more(run: RunDir, online: FakeHub) -> None:
+def test_what_an_earlier_run_left_answers_no_more(run: RunFolder, online: FakeHub) -> None:
     """Files of others stay. Catches: best weights of the run before that stand beside this one's and are preferred, its
     results beside this one's card."""
     left = dict.fromkeys(("weights/best/model.safetensors", "weights/best/config.json", "dense.json"), b"older")
@@ -139,7 +139,7 @@ def test_what_an_earlier_run_left_answers_no_more(run: RunDir, online: FakeHub) 
     assert viticulture.open(f"hf-hub:{NAME}").folder.which()[0] == "last"
 
 
-def test_what_is_to_be_private_is_not_sent_where_everybody_sees_it(run: RunDir, online: FakeHub) -> None:
+def test_what_is_to_be_private_is_not_sent_where_everybody_sees_it(run: RunFolder, online: FakeHub) -> None:
     """The Hub leaves a repository that is there as it is, whatever was asked of a new one."""
     push(run, NAME, private=True)
     push(run, NAME, private=True)
@@ -151,8 +151,8 @@ def test_what_is_to_be_private_is_not_sent_where_everybody_sees_it(run: RunDir, 
     push(run, "somebody/public")
 
 
-def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunDir) -> None:
-    """Catches: the folder of the images in a fact, the command, a remark or the recipe; a picture, a file's name."""
+def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunFolder) -> None:
+    """Catches: the folder of the images in a fact, the command, a warning or the recipe; a picture, a file's name."""
     sent = contents(run, NAME)
     assert set(sent) == {
         *("README.md", "run.json", "recipe.yaml", "evaluation.json", "config.json", "model.safetensors"),
@@ -193,7 +193,7 @@ def test_the_name_of_data_that_is_no_folder_tells_no_place(source: str, kept: st
     assert json.loads(contents(run, NAME)["run.json"])["data"]["source"] == kept  # type: ignore[arg-type]
 
 
-def test_the_numbers_and_the_facts_are_those_of_the_weights_that_are_sent(run: RunDir, tmp_path: Path) -> None:
+def test_the_numbers_and_the_facts_are_those_of_the_weights_that_are_sent(run: RunFolder, tmp_path: Path) -> None:
     """Catches: the best weights' accuracy on the card of the last ones, a recipe's folder in config.json."""
     other = untrained(tmp_path / "run", CLASSES)
     other.update(data={**other.read("run.json")["data"], "images": {"train": 90}})
@@ -271,7 +271,7 @@ def test_a_path_keeps_its_name_alone(given: Any, kept: Any) -> None:
     assert without_folders(given) == kept
 
 
-def test_the_card_says_what_the_files_say(run: RunDir) -> None:
+def test_the_card_says_what_the_files_say(run: RunFolder) -> None:
     """Catches: a number that is not the result's, an interval left out, a class's name that breaks its table, is
     markup or, with a comma, looks like two, commands that the parser does not take, a block of YAML that cannot be
     read."""
@@ -306,7 +306,7 @@ def test_a_run_without_labels_is_sent_as_features(tmp_path: Path) -> None:
 
 
 def test_a_mistake_is_said_in_a_line(
-    run: RunDir,
+    run: RunFolder,
     online: FakeHub,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -338,7 +338,7 @@ def test_a_mistake_is_said_in_a_line(
     assert "HF_HUB_OFFLINE" in said("predict", "hf-hub:some/body", image)
 
 
-def test_what_is_not_finished_is_not_sent(run: RunDir, tmp_path: Path) -> None:
+def test_what_is_not_finished_is_not_sent(run: RunFolder, tmp_path: Path) -> None:
     other = untrained(tmp_path / "run", CLASSES)
     other.update(status="running")
     with pytest.raises(viticulture.UserError, match="is not finished"):
@@ -346,7 +346,7 @@ def test_what_is_not_finished_is_not_sent(run: RunDir, tmp_path: Path) -> None:
 
 
 def test_the_card_of_a_recipe_that_names_code_says_how_it_is_used(
-    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Catches: commands that are refused as soon as they are typed, and not a word of it; an architecture of the
     author's own that a module of this package is said to know."""

@@ -26,7 +26,7 @@ from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.opening import MAX_SENT_PIXELS
 from viticulture.evaluation.results import Evaluations
 from viticulture.models.weights.files import load, save
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 for needed in ("starlette", "uvicorn", "python_multipart"):
     pytest.importorskip(needed, reason="the extra `serve`")
@@ -41,18 +41,20 @@ CLASSES = ("=cmd()", "<i>merlot</i>, red")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return untrained(tmp_path_factory.mktemp("runs") / "run", CLASSES)
 
 
 @pytest.fixture(scope="module")
-def port(run: RunDir) -> Iterator[int]:
+def port(run: RunFolder) -> Iterator[int]:
     """Of a real server, in a thread of its own."""
     with serving(run, answerer(run)) as port:
         yield port
 
 
-def test_the_server_the_command_and_python_say_the_same_to_the_last_bit(run: RunDir, port: int, tmp_path: Path) -> None:
+def test_the_server_the_command_and_python_say_the_same_to_the_last_bit(
+    run: RunFolder, port: int, tmp_path: Path
+) -> None:
     """As JSON and as CSV, of images of several shapes and one that is torn.
 
     Catches: another resize or crop than the verb's, numbers rounded on the way, answers moved by a file that cannot be
@@ -177,7 +179,7 @@ async def statuses(app: Any, *receives: Any) -> list[int]:
     return [messages[0]["status"] for messages in answers]
 
 
-def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunDir) -> None:
+def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunFolder) -> None:
     """Somebody closed the page, or pressed Ctrl-C. Catches: a traceback in the server's own terminal for each."""
     network = answerer(run)
 
@@ -187,7 +189,7 @@ def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunDir) ->
     assert asyncio.run(statuses(application(network, page(run, network), ["*"]), ended)) == [400]
 
 
-def test_uploads_that_never_end_leave_room_and_are_let_go_of(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_that_never_end_leave_room_and_are_let_go_of(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a temporary folder that unfinished uploads fill, room that is not given back, a request that is waited
     for without end."""
     network = answerer(run)
@@ -227,7 +229,7 @@ def test_uploads_that_never_end_leave_room_and_are_let_go_of(run: RunDir, monkey
 
 @pytest.mark.parametrize("earlier", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"], ids=["first", "second"])
 def test_a_connection_whose_header_never_ends_is_closed(
-    earlier: bytes, run: RunDir, monkeypatch: pytest.MonkeyPatch
+    earlier: bytes, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Catches: a few hundred half-sent requests after which nothing is answered any more; a limit that holds for the
     first request of a connection alone."""
@@ -243,7 +245,7 @@ def test_a_connection_whose_header_never_ends_is_closed(
 
 
 def test_a_server_that_stops_within_a_request_says_so_and_nothing_else(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SIGTERM while an answer takes longer than is waited for. Catches: a traceback, a caller that hears nothing."""
     begun, over = threading.Event(), threading.Event()
@@ -357,7 +359,7 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
 
 
 def test_a_mistake_is_said_before_anything_is_served(
-    run: RunDir, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: RunFolder, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Catches: a traceback for a port that is taken or a folder that is no run."""
     for words, said in {

@@ -33,7 +33,7 @@ from viticulture.study.study import Study
 from viticulture.text import read_yaml
 from viticulture.training.metrics import cut
 from viticulture.training.recipe import read, resolve
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 CANARY = "canary_of_a_stranger"
 SPEC = {"class_path": f"{CANARY}.Thing", "init_args": {"x": 1}}
@@ -199,7 +199,7 @@ def read_results_of(run: Path) -> None:
 
 def report(run: Path) -> None:
     """The content of its page, not drawn."""
-    page_of(RunDir.open(run))
+    page_of(RunFolder.open(run))
 
 
 @pytest.mark.slow
@@ -266,7 +266,7 @@ def test_no_recipe_of_a_run_leads_to_an_import(measured: Path, tmp_path: Path) -
             quietly(lambda: api.predict(str(run), [str(image)]))
             quietly(lambda: api.resume(str(run), progress=False))
             quietly(lambda: api.probe(str(run)))
-            quietly(lambda: contents(RunDir(run), "somebody/vines"))
+            quietly(lambda: contents(RunFolder(run), "somebody/vines"))
             assert CANARY not in sys.modules, (key, value)
     (run / "run.json").write_text(json.dumps(facts))
     for tag in (f"!!python/name:{CANARY}.Thing ''", f"!!python/object/new:{CANARY}.Thing {{}}"):
@@ -289,7 +289,7 @@ def test_no_other_file_of_a_run_leads_to_an_import(file: str, measured: Path, tm
             path.write_text(json.dumps(changed(content, place, value)))
             quietly(lambda: api.predict(str(run), [str(image)]))
             quietly(lambda: api.evaluate(str(run)))
-            quietly(lambda: contents(RunDir(run), "somebody/vines"))
+            quietly(lambda: contents(RunFolder(run), "somebody/vines"))
             assert CANARY not in sys.modules, (place, value)
 
 
@@ -373,5 +373,5 @@ def test_code_that_a_training_here_has_used_opens_its_runs(
     (tmp_path / "cache" / "code.txt").write_text("my_vineyard.Shift\nmy_other.Guide")
     assert viticulture.Run(run).recipe["augment"]["brighter"] == shift
     api.cache(clear=True)
-    assert RunDir(run).path.exists()
+    assert RunFolder(run).path.exists()
     assert (tmp_path / "cache" / "code.txt").exists()

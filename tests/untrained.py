@@ -12,15 +12,15 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
 from viticulture.training.recipe import read, resolve
-from viticulture.training.rundir import FORMAT, RunDir
+from viticulture.training.run_folder import FORMAT, RunFolder
 from viticulture.version import VERSION
 
 SIDE = 16
 
 
-def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: object) -> RunDir:
+def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: object) -> RunFolder:
     """A plain ViT for images of 16 x 16 pixels, kept at 20, shown by the middle 0.75 of them."""
-    run = RunDir(folder)
+    run = RunFolder(folder)
     sizes = {"images.image_size": SIDE, "images.store_size": 20, "images.eval_crop": 0.75}
     keys = {**sizes, "student.name": "vit_nano", "student.patch_size": 4, **overrides}
     name = "default/small-images"
@@ -33,7 +33,7 @@ def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: 
         "classes": classes,
         "images": {},
     }
-    facts = {"seed": 0, "command": "", "commit": None, "started": "", "remarks": []}
+    facts = {"seed": 0, "command": "", "commit": None, "started": "", "warnings": []}
     student = {"name": "vit_nano", "parameters": 0, "macs": None}
     known = {"format": FORMAT, "recipe": name, "status": "finished", "hardware": {}, "data": data}
     run.write("run.json", {**known, **facts, "student": student, "versions": {"viticulture": VERSION}})

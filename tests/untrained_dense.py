@@ -16,20 +16,20 @@ from viticulture.models.dense.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
 from viticulture.training.recipe import read, resolve
-from viticulture.training.rundir import FORMAT, RunDir
+from viticulture.training.run_folder import FORMAT, RunFolder
 from viticulture.version import VERSION
 
 SIDE, STORE = 64, 80
 CLASSES = ("=cmd()", "<i>merlot</i>", "berry")
 
 
-def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: object) -> RunDir:
+def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: object) -> RunFolder:
     """A run of `detection` or `segmentation` on images of 64 x 64 pixels, kept at 80."""
-    run, name = RunDir(folder), f"{kind}/photos"
+    run, name = RunFolder(folder), f"{kind}/photos"
     sizes = {"images.image_size": SIDE, "images.store_size": STORE, "student.name": "vit_nano", "student.patch_size": 8}
     run.write("recipe.yaml", resolve(name, read(name), sizes).to_yaml())
     data: dict[str, Any] = {"source": "cells", "folder": None, "name": "cells", "fingerprint": "", "classes": CLASSES}
-    facts = {"seed": 0, "command": "", "commit": None, "started": "", "remarks": []}
+    facts = {"seed": 0, "command": "", "commit": None, "started": "", "warnings": []}
     student = {"name": "vit_nano", "parameters": 12345, "macs": None}
     known = {"format": FORMAT, "recipe": name, "status": "finished", "hardware": {}}
     known |= {"data": {**data, "images": {"train": 90}}}
@@ -55,7 +55,7 @@ def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: obj
     return run
 
 
-def judged_objects(run: RunDir) -> None:
+def judged_objects(run: RunFolder) -> None:
     """dense.json with an AP of 40 % and a threshold of 0.25 for the last weights, 50 % and 0.75 for the best."""
 
     def result(ap: float, threshold: float) -> ObjectsEvaluation:
@@ -68,7 +68,7 @@ def judged_objects(run: RunDir) -> None:
     run.write("dense.json", DenseEvaluations("best/test", results, "objects").to_dict())
 
 
-def judged_pixels(run: RunDir) -> None:
+def judged_pixels(run: RunFolder) -> None:
     """dense.json with a mIoU of 60 % for the last weights."""
     per_class = tuple(ClassIoU(name, 1000, 0.7 - 0.1 * i) for i, name in enumerate(CLASSES))
     result = PixelsEvaluation(20, 0.6, (0.5, 0.7), 0.8, per_class, {"berry everywhere": 0.1}, ((9, 1, 0),) * 3)

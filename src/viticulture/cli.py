@@ -19,7 +19,7 @@ from .command import HELP, LONGEST, OF_A_TABLE, VERBS, Command, Parser, parser_o
 from .errors import HELPER_LOST, UserError, is_lost_helper, shortened
 from .text import clean, tell
 from .training.raw import check_key
-from .training.rundir import PLAN, RunDir
+from .training.run_folder import PLAN, RunFolder
 from .version import VERSION
 from .waiting import STDERR, waiting
 
@@ -224,7 +224,7 @@ def _check(command: Command) -> None:
         check_there(given["data"])
     run = given.get("run", "")
     if command.verb in OF_A_RUN and not run.startswith("hf-hub:") and not (Path(run) / PLAN).is_file():
-        RunDir.open(run)
+        RunFolder.open(run)
     for image in given["images"] if command.verb is api.predict and not file else ():
         if image and not Path(image).exists():
             raise UserError(f"there is no file or folder {image}")
@@ -237,7 +237,7 @@ def _completion(words: list[str]) -> _Text:
         raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
     from .study.declare.table import tables
     from .training.recipe import shipped
-    from .training.rundir import WEIGHTS
+    from .training.run_folder import WEIGHTS
 
     parsers = {name: Parser(name, verb) for name, verb in VERBS.items()}
     more = {name: set(parser.short) for name, parser in parsers.items() if parser.takes_recipe}

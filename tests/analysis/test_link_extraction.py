@@ -14,7 +14,7 @@ from viticulture.analysis.link_extraction import magnitude_strengths, printed_st
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.models.links import Links, read_link_set
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 GRID = (2, 2)
 
@@ -84,9 +84,9 @@ def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.Captur
     run = api.train("digits", "default/digits", out=str(tmp_path / "full"), overrides=settings)
     file.rename(tmp_path / "elsewhere.safetensors")
     assert "Links to the teacher" in run.report.read_text()
-    learned = read_links(RunDir.open(run.path))
+    learned = read_links(RunFolder.open(run.path))
     with pytest.raises(UserError, match=r"unknown guide with links in .*yours.*valid: mine"):
-        read_links(RunDir.open(run.path), "yours")
+        read_links(RunFolder.open(run.path), "yours")
     assert len(learned.magnitudes) == 3
     assert not learned.inside
     torch.testing.assert_close(learned.magnitudes[-1], learned.links.magnitudes())
@@ -101,7 +101,7 @@ def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.Captur
     assert read_link_set(str(out), *strengths.shape) == select(strengths, threshold)
     settings["guides.mine.links"] = str(out)
     chosen = trained(tmp_path / "selective", settings)
-    assert set(read_links(RunDir.open(chosen.path)).links.weights()) == {
+    assert set(read_links(RunFolder.open(chosen.path)).links.weights()) == {
         (block, layer) for block, layer in torch.nonzero(strengths > threshold).tolist()
     }
     plain = {key: value for key, value in settings.items() if "guides" not in key}

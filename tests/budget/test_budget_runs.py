@@ -55,8 +55,8 @@ from viticulture.training.half_precision import Comparison
 from viticulture.training.length import may_change, set_length
 from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
-from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin
 from viticulture.waiting import silence
 
@@ -210,7 +210,7 @@ def test_a_budget_of_a_named_cnn_leaves_out_the_default_patch_size(tmp_path: Pat
     overrides = {"student.name": "resnet10t", "student.options": {}}
     (stage,) = planned(tmp_path / "run", overrides=overrides, search=False).stages
     assert stage.values["student"]["patch_size"] is None
-    assert any("patch_size 2 of default/digits is left out" in remark for remark in stage.remarks)
+    assert any("patch_size 2 of default/digits is left out" in warning for warning in stage.warnings)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_budget_of_a_named_cnn_leaves_out_the_default_patch_size(tmp_path: Pat
 def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
     found: Comparison, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The student's here, not the masked images'; a remark says so, and epochs are planned at float32's pace. Catches:
+    """The student's here, not the masked images'; a warning says so, and epochs are planned at float32's pace. Catches:
     a fault that is not looked for in every stage, or chosen over without a word."""
     eager(monkeypatch)
     compared = []
@@ -238,7 +238,7 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
     precisions = {stage.kind: stage.values["engine"]["precision"] for stage in plan.stages}
     assert precisions == {"mae": "bf16-mixed", "teacher": "auto", "student": "auto"}
     assert plan.stages[-1].epochs == slow.stages[-1].epochs
-    assert [words in " ".join(stage.remarks) for stage in plan.stages] == [False, False, True]
+    assert [words in " ".join(stage.warnings) for stage in plan.stages] == [False, False, True]
     assert set(compared) == {"mae", "supervised"}
 
 
@@ -494,7 +494,9 @@ def test_what_a_persons_recipe_leaves_out_is_told_within_a_budget(tmp_path: Path
     mine.write_text("student: vit_nano\n", encoding="utf-8")
     planned(tmp_path / "run", "30s", search=False, recipe=str(mine))
     trained(tmp_path / "run")
-    (told,) = (remark for remark in RunDir(tmp_path / "run").read("run.json")["remarks"] if "leaves out" in remark)
+    (told,) = (
+        warning for warning in RunFolder(tmp_path / "run").read("run.json")["warnings"] if "leaves out" in warning
+    )
     assert told.startswith(f"{mine} leaves out ")
 
 
@@ -730,10 +732,10 @@ def test_a_run_interrupted_in_a_stage_is_told_as_a_whole(tmp_path: Path, monkeyp
         follow(run, stopped, lambda words: None, now=SetClock())
     sheet = find_runs(tmp_path).sheet
     assert [(row[0], row[4]) for row in sheet.rows] == [("runs/x", "interrupted (stage 1 of 3)")]
-    assert page_of(RunDir(run / "stages/1-mae")).state.startswith("Interrupted: 0 of")
-    assert f"`viticulture resume {shell_word(run)}` goes on" in page_of(RunDir(run / "stages/1-mae")).state
+    assert page_of(RunFolder(run / "stages/1-mae")).state.startswith("Interrupted: 0 of")
+    assert f"`viticulture resume {shell_word(run)}` goes on" in page_of(RunFolder(run / "stages/1-mae")).state
     with pytest.raises(UserError, match=f"viticulture resume {re.escape(shell_word(run))} "):
-        RunDir(run / "stages/1-mae").which()
+        RunFolder(run / "stages/1-mae").which()
 
 
 def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -893,7 +895,7 @@ def test_a_run_may_be_renamed_after_any_stage_and_within_the_last(
     trained(runs[3])
     runs[3].rename(runs[4])
     viticulture.evaluate(str(runs[4]))
-    agreement = read_agreement(RunDir(runs[4]))
+    agreement = read_agreement(RunFolder(runs[4]))
     assert agreement is not None
     assert not agreement.missing
     assert "2-teacher" in (runs[4] / "report.html").read_text()
@@ -933,14 +935,14 @@ def test_a_run_is_not_replaced_while_a_stage_is_trained(tmp_path: Path, monkeypa
 
     def under_way(session: Session, trial: Trial | None) -> None:
         with pytest.raises(UserError, match="in use by another process"):
-            RunDir.create(run, overwrite=True)
+            RunFolder.create(run, overwrite=True)
         session.run.unlock()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         follow(run, under_way, lambda words: None, now=SetClock())
     assert (run / "budget.json").exists()
-    RunDir.create(run, overwrite=True).unlock()
+    RunFolder.create(run, overwrite=True).unlock()
     assert not (run / "stages").exists()
 
 
@@ -999,7 +1001,7 @@ def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
     run = _planned("digits", "default", 0, "", False, TINY, Budget("60s"))
     assert run == Path("runs", "digits-2")
     trained(run)
-    assert RunDir(run).read("run.json")["settings"]["student"]["init"] == str(run.absolute() / "stages" / "1-mae")
+    assert RunFolder(run).read("run.json")["settings"]["student"]["init"] == str(run.absolute() / "stages" / "1-mae")
     assert [path.name for path in first.rglob("*")] == ["stages", "1-mae"]
 
 
@@ -1075,7 +1077,7 @@ def test_a_stage_settled_under_way_learns_as_one_of_that_length(slowness: float,
     assert settings["train"]["epochs"] == stage.epochs
     assert settings["schedule"]["warmup_epochs"] == pytest.approx(0.05 * first)
     assert facts["steps"] == stage.epochs * stage.pace.steps
-    recipe = recipe_of(RunDir(run))
+    recipe = recipe_of(RunFolder(run))
     fit(begin("digits", recipe, 0, str(straight), False, {}, "test"))
     check_same_bits(weights(run), weights(straight))
     assert (run / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
@@ -1093,7 +1095,7 @@ def test_the_first_of_a_few_epochs_settles_how_many(slowness: float, tmp_path: P
     plan = read_plan(run)
     assert (plan.stages[0].epochs > first, plan.stages[0].epochs < first) == (slowness < 1, slowness > 1)
     assert 100 * 0.95 - slowness * plan.stages[0].pace.epoch < plan.spent <= 100 * 0.95
-    assert recipe_of(RunDir(run)).section("schedule").warmup_epochs == 1.0
+    assert recipe_of(RunFolder(run)).section("schedule").warmup_epochs == 1.0
 
 
 @pytest.mark.parametrize(
@@ -1110,9 +1112,9 @@ def test_a_warm_up_that_a_recipe_leaves_open_takes_an_epoch(
 def dies_while_its_length_is_set(out: str, moment: int) -> None:
     """Runs in a child."""
 
-    def dying(run: RunDir, epochs: int, remark: str = "") -> None:
+    def dying(run: RunFolder, epochs: int, warning: str = "") -> None:
         die_at(run.path, moment)
-        set_length(run, epochs, remark)
+        set_length(run, epochs, warning)
 
     follow_module.set_length = dying  # type: ignore[attr-defined]
     trained(Path(out), slowness=2.0)
@@ -1144,9 +1146,9 @@ def test_a_run_of_other_images_gets_no_other_length(tmp_path: Path) -> None:
         fit(begin("digits", recipe, seed, str(run), False, {}, "test"), until=1)
     (runs[0] / "checkpoints/last.ckpt").write_bytes((runs[1] / "checkpoints/last.ckpt").read_bytes())
     with pytest.raises(UserError, match="not of this run"):
-        set_length(RunDir(runs[0]), 5)
-    set_length(RunDir(runs[1]), 5)
-    assert recipe_of(RunDir(runs[1])).section("train").epochs == 5
+        set_length(RunFolder(runs[0]), 5)
+    set_length(RunFolder(runs[1]), 5)
+    assert recipe_of(RunFolder(runs[1])).section("train").epochs == 5
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -1173,10 +1175,10 @@ def test_a_person_may_end_a_budget_sooner(killed: bool, tmp_path: Path, monkeypa
     assert read_plan(run).stages[0].epochs == before.epochs
     if killed:
 
-        def dying(run: RunDir, epochs: int, remark: str = "") -> None:
+        def dying(run: RunFolder, epochs: int, warning: str = "") -> None:
             if epochs == 6:
                 interrupt()
-            set_length(run, epochs, remark)
+            set_length(run, epochs, warning)
 
         for other in (before.epochs, None):  # what was half set gives way, also to the old length
             with monkeypatch.context() as patched:
@@ -1188,14 +1190,14 @@ def test_a_person_may_end_a_budget_sooner(killed: bool, tmp_path: Path, monkeypa
                 assert read_plan(run).stages[0].epochs == other
     else:
         follow_module.change_length(run, 6)
-        assert recipe_of(RunDir(run)).section("train").epochs == 6
+        assert recipe_of(RunFolder(run)).section("train").epochs == 6
     stage = read_plan(run).stages[0]
     assert stage.epochs == 6
     assert stage.seconds == pytest.approx(before.seconds * 6 / before.epochs)
     trained(run)
     facts = json.loads((run / "run.json").read_text())
     assert facts["steps"] == 6 * stage.pace.steps
-    assert any(f"6 epochs in place of {before.epochs}" in remark for remark in facts["remarks"]) is not killed
+    assert any(f"6 epochs in place of {before.epochs}" in warning for warning in facts["warnings"]) is not killed
 
 
 def same_but_for_names(broken: Path, whole: Path) -> None:

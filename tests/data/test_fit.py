@@ -19,7 +19,7 @@ from viticulture.data.images import Images
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.evaluation.results import read_predictions
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import begin
 
 MEAN = (124, 116, 104)
@@ -127,7 +127,7 @@ def test_a_run_predicts_as_it_was_tested_and_tells_timm(photos: Path, tmp_path: 
             "images.fit": "pad", "images.image_size": [16, 24], "data.test_fraction": 0.5, "train.batch_size": 4,
         },
     )  # fmt: skip
-    folder = RunDir.open(run.path)
+    folder = RunFolder.open(run.path)
     kept, names = read_predictions(folder, probabilities=True), folder.read("split.json")["names"]["test"]
     answers = run.predict([photos / name for name in names])
     found = np.array([list(answer.probabilities.values()) for answer in answers])  # type: ignore[union-attr]

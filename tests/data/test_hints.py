@@ -141,7 +141,7 @@ def test_lists_beside_the_images_are_named(tmp_path: Path, capsys: pytest.Captur
 
 def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One class alone and an empty one are refused by both in the same words; a class of one image is none, but has
-    none held out, which both remark upon."""
+    none held out, which both warning upon."""
     for name, count in (("many", 9), ("single", 1), ("empty", 0)):
         (tmp_path / "set" / name).mkdir(parents=True)
         for i in range(count):
@@ -162,7 +162,7 @@ def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("label", ["ab", ""])
 def test_images_without_a_label_are_told_once(label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Some of them, or all. Fails if a second remark counts what another one has told."""
+    """Some of them, or all. Fails if a second warning counts what another one has told."""
     lines = ["path,label", *(f"{i}.png,{label[i % 2 : i % 2 + 1] if i else ''}" for i in range(13))]
     for i in range(13):
         scene(i, (24, 24)).save(tmp_path / f"{i}.png")

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from viticulture.evaluation.kept_weights import of_each
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
+def run(tmp_path: Path) -> RunFolder:
     """Best weights that are the last ones, too, and EMA ones of their own."""
     for weights, content in (("best", b"1"), ("last", b"1"), ("ema", b"2")):
         folder = tmp_path / "weights" / weights
         folder.mkdir(parents=True)
         (folder / "model.safetensors").write_bytes(content)
         (folder / "config.json").write_text("{}")
-    return RunDir(tmp_path)
+    return RunFolder(tmp_path)
 
 
-def test_equal_weights_are_measured_once(run: RunDir) -> None:
+def test_equal_weights_are_measured_once(run: RunFolder) -> None:
     asked = list[str]()
 
     def measure(weights: str) -> bytes:
@@ -33,19 +33,19 @@ def test_equal_weights_are_measured_once(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
-def test_any_other_byte_makes_them_two(run: RunDir, name: str) -> None:
+def test_any_other_byte_makes_them_two(run: RunFolder, name: str) -> None:
     (run.weights("last") / name).write_text("3")
     assert list(of_each(run, lambda weights: weights).values()) == ["best", "last", "ema"]
 
 
 @pytest.mark.parametrize("weights", ["best", "last"])
-def test_a_missing_file_is_no_mistake_of_this_room(weights: str, run: RunDir) -> None:
+def test_a_missing_file_is_no_mistake_of_this_room(weights: str, run: RunFolder) -> None:
     """What loads the weights says so. Fails if nothing is measured, or one set is taken for another."""
     (run.weights(weights) / "model.safetensors").unlink()
     assert list(of_each(run, lambda weights: weights).values()) == ["best", "last", "ema"]
 
 
-def test_a_run_without_validation_has_one(run: RunDir) -> None:
+def test_a_run_without_validation_has_one(run: RunFolder) -> None:
     for weights in ("best", "ema"):
         shutil.rmtree(run.weights(weights))
     assert of_each(run, str.upper) == {"last": "LAST"}

@@ -15,15 +15,15 @@ from viticulture.cli import main
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, pixels_csv
 from viticulture.evaluation.predict import Prediction, as_csv, class_columns, classify
 from viticulture.text import shell_word
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
+def run(tmp_path: Path) -> RunFolder:
     return untrained(tmp_path / "run", ("=cmd()", "\x1b[31mred"))
 
 
-def test_every_image_is_classified_by_its_own_pixels(run: RunDir, tmp_path: Path) -> None:
+def test_every_image_is_classified_by_its_own_pixels(run: RunFolder, tmp_path: Path) -> None:
     """Images of many shapes, one named twice, a torn one between them: each has the answer that it has alone.
 
     Catches: pixels and sizes that are counted differently, answers moved by a file that cannot be read.
@@ -43,7 +43,7 @@ def test_every_image_is_classified_by_its_own_pixels(run: RunDir, tmp_path: Path
 
 
 def test_a_name_that_is_no_text_and_a_class_that_is_a_formula_are_written(
-    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As CSV and as JSON. Catches: answers lost at the end for a byte in a name, a heading that a spreadsheet runs."""
     photo(tmp_path / "photos" / "a.png", 0)
@@ -60,7 +60,7 @@ def test_a_name_that_is_no_text_and_a_class_that_is_a_formula_are_written(
 
 
 def test_what_cannot_be_classified_is_said_in_a_line(
-    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2 for a person's mistake. Catches: an empty word that means the folder one is in, a pipe that is waited
     for, success where nothing could be read, answers over which a file of reasons only was written."""
@@ -80,7 +80,7 @@ def test_what_cannot_be_classified_is_said_in_a_line(
 
 
 def test_a_run_that_is_not_finished_is_said_to_be(
-    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Fails if weights of half a training are used without a word, or a finished run is called unfinished."""
     image = str(photo(tmp_path / "a.png", 0))

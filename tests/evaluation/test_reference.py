@@ -15,7 +15,7 @@ from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.reference import judge_references, put_beside, read_references, reference_lines
 from viticulture.study.conclude.disagreement import _varied
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 
 def images(values: list[int], labels: list[int], side: int = 4) -> StoredImages:
@@ -44,7 +44,7 @@ def test_many_classes_of_few_images_are_classified_without_a_warning() -> None:
 
 def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path) -> None:
     """Digits, ten of each to learn from. Catches: chance of the training images, counts of another split."""
-    run = RunDir(tmp_path)
+    run = RunFolder(tmp_path)
     dataset = prepare("digits", Selection(per_class=10))
     judge_references(run, dataset)
     known = read_references(run)

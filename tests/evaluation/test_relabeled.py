@@ -17,13 +17,13 @@ from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.evaluation.robustness.relabeled import read_truth, relabeled
 from viticulture.evaluation.subject import of_run
 from viticulture.study.run.measures import other_measure
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
-from viticulture.training.rundir import RunDir
 
 CLASSES = tuple(f"n{number:08d}" for number in range(1000))
 
 
-def answers(run: RunDir) -> dict[str, int]:
+def answers(run: RunFolder) -> dict[str, int]:
     """What the run's student says of its test images, by name."""
     subject, images = of_run(run), dataset_of(run, recipe_of(run)).test
     assert images is not None
@@ -33,7 +33,7 @@ def answers(run: RunDir) -> dict[str, int]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
+def run(tmp_path: Path) -> RunFolder:
     """A student of ImageNet's 1,000 classes with random weights, tested on four images."""
     pictures(tmp_path / "photos" / "train", {"a": 1, "b": 1})
     pictures(tmp_path / "photos" / "test", {"a": 2, "b": 2})
@@ -52,7 +52,7 @@ def run(tmp_path: Path) -> RunDir:
     return grown
 
 
-def test_any_of_several_classes_is_right_and_images_without_one_are_left_out(run: RunDir, tmp_path: Path) -> None:
+def test_any_of_several_classes_is_right_and_images_without_one_are_left_out(run: RunFolder, tmp_path: Path) -> None:
     """Four images: one whose answer is among its classes, one that it misses, one without classes, one with its own
     alone. Fails if numbers count from 0, the wrong image is left out, or the last class wins."""
     said = answers(run)
@@ -72,7 +72,7 @@ def test_any_of_several_classes_is_right_and_images_without_one_are_left_out(run
             evaluate_robustness(run, str(file))
 
 
-def test_folders_of_numbers_are_imagenets_classes_and_nothing_is_corrupted(run: RunDir, tmp_path: Path) -> None:
+def test_folders_of_numbers_are_imagenets_classes_and_nothing_is_corrupted(run: RunFolder, tmp_path: Path) -> None:
     """V2's folders 0 to 999 in the order of WordNet ids. Fails if 10 comes before 2, images are judged among the
     folders that are there alone, or corrupted."""
     said = answers(run)

@@ -29,8 +29,8 @@ from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
 from viticulture.models.views import VIEWS
 from viticulture.models.weights.files import load, note
 from viticulture.study.run.measures import other_measure
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
-from viticulture.training.rundir import RunDir
 
 SIDE = 16
 CLASSES = ("n00000001", "n00000002", "n00000003")
@@ -311,7 +311,7 @@ def test_mistakes_are_said_in_a_line(run: api.Run, capsys: pytest.CaptureFixture
 def test_names_of_data_and_heads_are_cells_of_the_csv_and_no_more(tmp_path: Path) -> None:
     """Catches: a comma or a quote in a name that moves the columns, a name that a spreadsheet runs."""
     found = dataclasses.replace(some_errors(heads=2), data='my, "set"', heads=("student", "=cmd(),x"))
-    _keep(RunDir(tmp_path), found)
+    _keep(RunFolder(tmp_path), found)
     with (tmp_path / "robustness.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {row["data"] for row in rows} == {'my, "set"'}

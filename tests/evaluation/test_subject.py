@@ -26,8 +26,8 @@ from viticulture.evaluation.robustness.evaluate import read_robustness
 from viticulture.evaluation.subject import Subject, device_for, of_run
 from viticulture.report.charts.pictures import gallery
 from viticulture.study.conclude.disagreement import _looks
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
-from viticulture.training.rundir import RunDir
 
 
 def shown(subject: Subject, folder: Path) -> tuple[Images, list[Tensor]]:
@@ -153,7 +153,7 @@ def test_damaged_measurements_are_named_in_a_line(tmp_path: Path, content: dict[
     """A file that holds JSON of another shape. Catches: a KeyError or TypeError from within."""
     from viticulture.analysis.explanation import read_explanation
 
-    run = RunDir(tmp_path)
+    run = RunFolder(tmp_path)
     readers = {
         "agreement.json": read_agreement,
         "explain.json": read_explanation,

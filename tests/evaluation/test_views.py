@@ -35,8 +35,8 @@ from viticulture.models.weights.files import note
 from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset
 from viticulture.training.recipe import read, resolve
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
-from viticulture.training.rundir import RunDir
 
 SMALL = {
     "images.image_size": 8,
@@ -93,14 +93,14 @@ def test_several_views_that_are_sure_are_as_sure_together() -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A training of an epoch after which validation images chose."""
     folder = pictures(tmp_path_factory.mktemp("views") / "photos", {"a": 24, "b": 24, "c": 24}, side=8)
     keys = {**SMALL, "images.eval_views": "best", "data.val_fraction": 0.3}
-    return RunDir(viticulture.train(str(folder), out=str(folder.parent / "run"), overrides=keys).path)
+    return RunFolder(viticulture.train(str(folder), out=str(folder.parent / "run"), overrides=keys).path)
 
 
-def asked_by_hand(run: RunDir, images: Images, name: Views) -> Tensor:
+def asked_by_hand(run: RunFolder, images: Images, name: Views) -> Tensor:
     subject = of_run(run)
     pixels = torch.cat([batch["image"] for batch in subject.batches(images)])
     with torch.inference_mode():
@@ -108,7 +108,7 @@ def asked_by_hand(run: RunDir, images: Images, name: Views) -> Tensor:
     return torch.stack(views).mean(0)
 
 
-def test_validation_images_choose(run: RunDir) -> None:
+def test_validation_images_choose(run: RunFolder) -> None:
     """The kept choice is the first of the best, and every figure that the run keeps is of it."""
     dataset = dataset_of(run, recipe_of(run))
     assert dataset.val is not None
@@ -125,7 +125,7 @@ def test_validation_images_choose(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("name", get_args(Views))
-def test_the_first_of_the_best_is_chosen(name: Views, run: RunDir) -> None:
+def test_the_first_of_the_best_is_chosen(name: Views, run: RunFolder) -> None:
     """By scores that are known beforehand. Catches the worst or the dearest being taken, or the test images asked."""
     dataset = dataset_of(run, recipe_of(run))
     assert dataset.val is not None
@@ -178,7 +178,7 @@ def test_everything_that_answers_asks_by_these_views(tmp_path: Path) -> None:
     assert np.allclose(found, logits, atol=1e-4 * np.abs(logits).max())
 
 
-def test_a_card_tells_strangers(run: RunDir) -> None:
+def test_a_card_tells_strangers(run: RunFolder) -> None:
     """What is pushed answers by these views, and says that timm's network alone does not."""
     known = (run.weights("last") / "config.json").read_text()
     try:
@@ -201,9 +201,9 @@ def test_without_validation_images(wanted: str, kept: str, tmp_path: Path) -> No
     keys: dict[str, Any] = {**SMALL, "images.eval_views": wanted, "data.val_fraction": 0.0}
     keys |= {"train.watch": "val", "train.best_by": "balanced_accuracy"}
     made = viticulture.train(str(folder), out=str(tmp_path / "run"), overrides=keys)
-    assert of_run(RunDir(made.path)).eval_views == kept
-    remarks = RunDir(made.path).read("run.json")["remarks"]
-    chosen = {remark.split()[0] for remark in remarks if "nothing can choose" in remark}
+    assert of_run(RunFolder(made.path)).eval_views == kept
+    warnings = RunFolder(made.path).read("run.json")["warnings"]
+    chosen = {warning.split()[0] for warning in warnings if "nothing can choose" in warning}
     assert chosen == {"train.best_by"} | ({"images.eval_views"} if wanted == "best" else set())
     assert ("a view, 4 an image" in (made.path / "report.html").read_text()) is (kept == "four"), "what an answer costs"
 

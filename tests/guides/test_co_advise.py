@@ -120,14 +120,14 @@ def test_a_mean_of_heads_that_nothing_teaches_is_told(teachers: dict[str, str]) 
         ("deit_tiny_distilled_patch16_224", 4, small),
     ):
         net = create_student(name, TASK, patch, options)
-        (said,) = Supervised(Setup(net, TASK, {})).remarks(4)
+        (said,) = Supervised(Setup(net, TASK, {})).warnings(4)
         assert "mean of " in said
-        assert not Supervised(Setup(net, TASK, {}), every_head=True).remarks(4)
-    assert not Supervised(Setup(student(), TASK, {})).remarks(4)  # the class token answers
-    assert not Supervised(Setup(create_student("vit_nano", TASK, 4, TINY), TASK, {})).remarks(4)
+        assert not Supervised(Setup(net, TASK, {}), every_head=True).warnings(4)
+    assert not Supervised(Setup(student(), TASK, {})).warnings(4)  # the class token answers
+    assert not Supervised(Setup(create_student("vit_nano", TASK, 4, TINY), TASK, {})).warnings(4)
     net = create_student("resnet10", TASK, None, heads)
-    assert not Supervised(Setup(net, TASK, {"co_advise": CoAdvise(net, TASK, teachers=teachers)})).remarks(4)
-    assert Supervised(Setup(net, TASK, {"logits": Logits(net, TASK, teacher=teachers["conv"])})).remarks(4)
+    assert not Supervised(Setup(net, TASK, {"co_advise": CoAdvise(net, TASK, teachers=teachers)})).warnings(4)
+    assert Supervised(Setup(net, TASK, {"logits": Logits(net, TASK, teacher=teachers["conv"])})).warnings(4)
 
 
 def test_each_token_hears_its_teacher_alone(teachers: dict[str, str]) -> None:

@@ -108,8 +108,8 @@ def test_positions_that_are_not_kept_are_told(positions: str, data: Data, teache
         "options": {"embed_dim": 16, "depth": 2, "num_heads": 2},
     }
     changed = {**values, "student": student, "method": {**values["method"], "positions": positions}}
-    method, remarks = assemble(replace(recipe("mae", "none", teachers), values=changed), data.bare, seed=0)
-    told = [remark for remark in remarks if "not kept: pos_embed, which method mae sets itself" in remark]
+    method, warnings = assemble(replace(recipe("mae", "none", teachers), values=changed), data.bare, seed=0)
+    told = [warning for warning in warnings if "not kept: pos_embed, which method mae sets itself" in warning]
     assert len(told) == (positions == "fixed")
     assert method.student.pos_embed.requires_grad == (positions == "learned")
 
@@ -119,13 +119,13 @@ def test_a_teacher_that_saw_other_values_is_told(
     method: str, guide: str, data: Data, teachers: Path, tmp_path: Path
 ) -> None:
     """Of twelve bits by `images.range`, shown images without it: dark ones. Catches: a guide's teachers or a method's
-    forgotten; a remark where both are alike."""
+    forgotten; a warning where both are alike."""
     shutil.copytree(teachers, tmp_path / "there")
     for folder in (tmp_path / "there").iterdir():
         note(folder, {"range": [0, 4095]})
     words = "learned by images.range [0, 4095] and is shown images by null"
     for place, told in ((teachers, 0), (tmp_path / "there", 1)):
-        assert sum(words in remark for remark in pair(method, guide, "vit", data, place).remarks) == told
+        assert sum(words in warning for warning in pair(method, guide, "vit", data, place).warnings) == told
 
 
 @pytest.mark.parametrize(("name", "last"), [("resnet10t", True), ("vit_nano", False)])

@@ -62,7 +62,7 @@ def test_a_classifier_of_mae_or_deit_gives_the_official_logits(golden: Load, tmp
 def test_an_encoder_of_mae_gives_the_official_latent(golden: Load, tmp_path: Path, layout: str) -> None:
     """MAE's training and published layout, and MAE-Lite's (.pth.tar), in which distillation adds a teacher.
 
-    Catches: the decoder or the teacher taken for the encoder, a remark that does not say what is left unused.
+    Catches: the decoder or the teacher taken for the encoder, a warning that does not say what is left unused.
     """
     data = golden("mae_forward_normpix1")
     weights = data.part("w/")
@@ -77,9 +77,9 @@ def test_an_encoder_of_mae_gives_the_official_latent(golden: Load, tmp_path: Pat
     }[layout]
     torch.save(stored, tmp_path / "w.pth.tar")
     ours = student(24)
-    remarks = " ".join(initialize(ours, str(tmp_path / "w.pth.tar")))
-    assert "30 of 30 tensors taken" in remarks
-    assert ("there but not used" in remarks) == (layout != "encoder")
+    warnings = " ".join(initialize(ours, str(tmp_path / "w.pth.tar")))
+    assert "30 of 30 tensors taken" in warnings
+    assert ("there but not used" in warnings) == (layout != "encoder")
     kept, _ = split(data["in/noise"], data.about["config"]["mask_ratio"])
     latent = encode(ours, data["in/img"], kept)  # type: ignore[arg-type]
     torch.testing.assert_close(latent, data["out/latent"], rtol=1e-4, atol=1e-5)
@@ -92,10 +92,10 @@ def test_the_trained_encoder_of_moco_v3_is_taken(golden: Load, tmp_path: Path, w
     official = {**data.part("after/"), **data.part("w/")}
     torch.save({wrapper: prefixed("module.", official), "arch": "vit_tiny"}, tmp_path / "w.pth")
     ours = student(16, 3)
-    remarks = " ".join(initialize(ours, str(tmp_path / "w.pth")))
-    assert "30 of 32 tensors taken" in remarks
-    assert "the head starts anew: head.weight, head.bias" in remarks
-    assert "there but not used: momentum_encoder." in remarks
+    warnings = " ".join(initialize(ours, str(tmp_path / "w.pth")))
+    assert "30 of 32 tensors taken" in warnings
+    assert "the head starts anew: head.weight, head.bias" in warnings
+    assert "there but not used: momentum_encoder." in warnings
     theirs, found = data.part("w/base_encoder."), ours.state_dict()
     assert all(torch.equal(found[name], theirs[name]) for name in found if not name.startswith("head."))
 
@@ -158,9 +158,9 @@ def test_of_weights_and_their_running_mean_those_are_taken_that_their_authors_ta
     torch.save(stored, tmp_path / "w.pth")
     taken, other = (f"{key}_ema", key) if mean_first else (key, f"{key}_ema")
     assert read_checkpoint(tmp_path / "w.pth")[1] == [f"its {taken} is taken; for another: w.pth#{other}"]
-    weights, remarks = read_checkpoint(tmp_path / f"w.pth#{other}")
+    weights, warnings = read_checkpoint(tmp_path / f"w.pth#{other}")
     assert weights["head.weight"].eq(float(not mean_first)).all()
-    assert remarks == []
+    assert warnings == []
     with pytest.raises(UserError, match=f"no weights under teacher, but under {taken} and {other}"):
         read_weights(tmp_path / "w.pth#teacher")
     assert place_of(f"vit_nano={tmp_path}/w.pth#{other}") == place_of(f"{tmp_path}/w.pth") == tmp_path / "w.pth"
@@ -247,6 +247,6 @@ def test_a_vit_of_bootstrapping_gives_the_official_logits(golden: Load, tmp_path
     data_spec = DataSpec(tuple("abcde"), (64, 64), HALF, HALF)
     sizes = {"embed_dim": 18, "depth": 3, "num_heads": 9, "mlp_ratio": 2}
     ours = create_student("vit_small", data_spec, 16, sizes).eval()
-    remarks = initialize(ours, str(tmp_path / "w.pth"))
-    assert "44 of 44 tensors taken" in remarks
+    warnings = initialize(ours, str(tmp_path / "w.pth"))
+    assert "44 of 44 tensors taken" in warnings
     torch.testing.assert_close(ours(data["in/x"]), data["out/logits"], rtol=1e-5, atol=1e-6)

@@ -97,7 +97,7 @@ def test_a_link_set_survives_its_file(tmp_path: Path) -> None:
     assert write_link_set(alpha).splitlines()[:2] == ["0: [0, 1, 2]", "1: [0, 1, 2, 3, 4]"]
     for linked in (alpha, [[0, 2, 3, 4], [], [5]], [[1]]):
         path = tmp_path / "links.yaml"
-        path.write_text("# with a remark\n" + write_link_set(linked))
+        path.write_text("# with a warning\n" + write_link_set(linked))
         assert read_link_set(str(path), len(linked), 12) == linked
     assert write_link_set([[0, 2, 3, 4], [], [5]]) == "0: [0, 2, 3, 4]\n2: [5]\n"
 

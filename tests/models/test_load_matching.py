@@ -72,8 +72,8 @@ def test_a_square_table_in_a_bare_file_is_told_by_its_tokens(
 ) -> None:
     """No config.json lies beside it: 4x4 patches to 2x6, whatever stands before them there and here."""
     safetensors.torch.save_file(student(data_spec(), 1, name, **options).state_dict(), tmp_path / FILE)
-    remarks = initialize(student(data_spec(8, 24), 2, name, **into), str(tmp_path / FILE))
-    assert "positions resampled from 4x4 to 2x6 patches" in remarks
+    warnings = initialize(student(data_spec(8, 24), 2, name, **into), str(tmp_path / FILE))
+    assert "positions resampled from 4x4 to 2x6 patches" in warnings
 
 
 def test_a_table_in_a_bare_file_that_is_not_square(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_file_of_weights_is_read_by_the_config_beside_it(tmp_path: Path) -> No
 )
 def test_a_head_goes_by_the_names_of_its_classes(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     """cat, dog, truck -> the same in another order: each class keeps its logit. -> apple, pear, plum: what the seed
-    gives, and a remark. Where no names are known the head is taken as it is.
+    gives, and a warning. Where no names are known the head is taken as it is.
 
     Fails if shapes alone decide, rows move the wrong way (three classes in a circle), or a further head is forgotten.
     """
@@ -132,7 +132,7 @@ def test_a_head_goes_by_the_names_of_its_classes(tmp_path: Path, name: str, opti
     anew, fresh = of(others, 2), of(others, 2)
     said = initialize(anew, str(tmp_path), classes=others)
     assert "the head there is of other classes: cat, dog, truck" in said
-    assert any(remark.startswith("the head starts anew: head.weight, head.bias") for remark in said)
+    assert any(warning.startswith("the head starts anew: head.weight, head.bias") for warning in said)
     for key, value in anew.state_dict().items():
         assert torch.equal(value, (fresh if key.startswith("head") else theirs).state_dict()[key]), key
 
@@ -155,9 +155,9 @@ def test_the_first_blocks_are_kept_and_all_else_starts_anew(tmp_path: Path, bloc
             parameter.add_(0.1)
     save(theirs, tmp_path, data_spec())
     ours, fresh = student(data_spec(), 2, **deep), student(data_spec(), 2, **deep).state_dict()
-    remarks = initialize(ours, str(tmp_path), blocks)
-    assert f"the first {blocks} blocks and what comes before them are kept, all else starts anew" in remarks
-    assert not [remark for remark in remarks if "not there" in remark or "not used" in remark]
+    warnings = initialize(ours, str(tmp_path), blocks)
+    assert f"the first {blocks} blocks and what comes before them are kept, all else starts anew" in warnings
+    assert not [warning for warning in warnings if "not there" in warning or "not used" in warning]
     before = ("cls_token", "pos_embed", "patch_embed.", *(f"blocks.{number}." for number in range(blocks)))
     for name, value in ours.state_dict().items():
         assert torch.equal(value, theirs.state_dict()[name] if name.startswith(before) else fresh[name]), name

@@ -256,7 +256,7 @@ def test_what_does_not_fit_is_resampled_or_said(tmp_path: Path) -> None:
     ours = student("deit_tiny_distilled_patch16_224", 2, data_spec("a", "b"), 8, depth=3)
     before = {key: value.clone() for key, value in ours.state_dict().items()}
     save(theirs, tmp_path / "w", data_spec(size=(16, 24)))
-    remarks = "\n".join(initialize(ours, str(tmp_path / "w")))
+    warnings = "\n".join(initialize(ours, str(tmp_path / "w")))
     for words in (
         "30 of 47 tensors taken",
         "positions resampled from 4x6 to 2x2 patches",
@@ -264,7 +264,7 @@ def test_what_does_not_fit_is_resampled_or_said(tmp_path: Path) -> None:
         "the head starts anew: head.weight, head.bias, head_dist.weight, head_dist.bias",
         "not there, started anew: dist_token, blocks.2.norm1.weight",
     ):
-        assert words in remarks, remarks
+        assert words in warnings, warnings
     now, source = ours.state_dict(), theirs.state_dict()
     assert torch.equal(now["blocks.1.mlp.fc1.weight"], source["blocks.1.mlp.fc1.weight"])
     assert torch.equal(now["head.weight"], before["head.weight"])
@@ -321,8 +321,8 @@ def test_pretrained_weights_start_a_student_through_timm(tmp_path: Path, monkeyp
     described = _model_pretrained_cfgs["resnet10t.c3_in1k"]
     monkeypatch.setattr(described, "file", str(tmp_path / "w.safetensors"))
     ours = student("resnet10t")
-    remarks = initialize(ours, "resnet10t.c3_in1k")
-    assert "the head starts anew: fc.weight, fc.bias" in remarks
+    warnings = initialize(ours, "resnet10t.c3_in1k")
+    assert "the head starts anew: fc.weight, fc.bias" in warnings
     assert torch.equal(ours.state_dict()["layer2.0.conv1.weight"], theirs.state_dict()["layer2.0.conv1.weight"])
 
 

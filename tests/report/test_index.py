@@ -11,7 +11,7 @@ import viticulture
 from made_study import study
 from viticulture.errors import UserError
 from viticulture.report.tables.runs import find_runs
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 EVIL = "javascript:alert(1) <b> \" 'q' &"
 
@@ -54,7 +54,7 @@ def test_runs_are_found_at_any_depth_and_a_damaged_one_says_so(folder: Path) -> 
 
 def test_a_run_that_no_process_trains_is_told_from_one_that_is(folder: Path) -> None:
     """After kill -9 nobody is left to write that it stopped."""
-    run = RunDir(folder / "deep/er/plain")
+    run = RunFolder(folder / "deep/er/plain")
     run.update(status="running")
     for trained, state in ((True, "running"), (False, "interrupted"), (True, "running")):
         if trained:

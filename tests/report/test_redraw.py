@@ -25,7 +25,7 @@ from viticulture.models.weights.files import load, save
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.terminal import say
 from viticulture.text import shell_word
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 SMALL = {
     "student.name": "vit_nano",
@@ -198,7 +198,7 @@ def test_results_of_the_former_layout_are_read(run: viticulture.Run) -> None:
 
 def test_what_was_said_survives_rounding(tmp_path: Path) -> None:
     """Two probabilities that are one in float16; and the layout in which cells kept the counting answers alone."""
-    run = RunDir(tmp_path)
+    run = RunFolder(tmp_path)
     close = torch.tensor([[0.49999, 0.50001]])
     keep_predictions(run, "best/val", {"last/val": Predictions(1 - close, torch.tensor([0]), ["a"]),
                                    "best/val": Predictions(close, torch.tensor([-1]), ["a"])})  # fmt: skip

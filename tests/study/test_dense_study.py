@@ -104,7 +104,7 @@ def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], 
             "run.json",
             {
                 **{"format": 1, "status": "finished", "cell": contents(folder, cell, plan), "vit": True, "epochs": 4},
-                **{"seconds": 60.0, "steps": 36, "batch_size": 4, "seed": cell.seed, "remarks": []},
+                **{"seconds": 60.0, "steps": 36, "batch_size": 4, "seed": cell.seed, "warnings": []},
                 **{"recipe": cell.candidate.recipe, "versions": {"viticulture": "0"}},
                 "student": {"name": "vit_nano", "parameters": 200_000, "macs": 3_000_000},
                 "data": {"source": "cells", "folder": None, "classes": list(NAMES), "images": images},

@@ -55,8 +55,8 @@ def test_a_row_without_its_weights_is_refused_in_a_line_and_goes_on_once_they_ar
     declared.write_text(declared.read_text().replace(GIVEN, start))
     study = viticulture.compare_resume(str(tmp_path / "s"))
     assert [row["status"] for row in study.rows] == ["finished"] * 4
-    remarks = json.loads((tmp_path / "s" / study.rows[0]["folder"] / "run.json").read_text())["remarks"]
-    assert f"started from {start}" in remarks
+    warnings = json.loads((tmp_path / "s" / study.rows[0]["folder"] / "run.json").read_text())["warnings"]
+    assert f"started from {start}" in warnings
 
 
 def test_weights_are_given_by_row_or_by_pattern_and_shared_by_rows_that_are_trained_alike(table: str) -> None:

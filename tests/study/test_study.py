@@ -41,8 +41,8 @@ from viticulture.study.run.work import Work, changed
 from viticulture.study.run.workers import claimed_by
 from viticulture.study.study import Study
 from viticulture.text import comment, read_yaml
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
-from viticulture.training.rundir import RunDir
 
 SMALL = {"train.batch_size": 8}
 PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
@@ -399,8 +399,8 @@ def test_what_a_persons_recipe_leaves_out_is_told_of_a_study_whenever_it_goes_on
     recipe.write_text("student: vit_nano\n")
     study = made(tmp_path / "study", grid(Candidate("mine", str(recipe)), PLAIN))
     for _ in range(2):
-        (remark,) = study.extend()
-        assert remark.startswith(f"mine: {recipe} leaves out augment, optim, schedule")
+        (warning,) = study.extend()
+        assert warning.startswith(f"mine: {recipe} leaves out augment, optim, schedule")
 
 
 def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -> None:
@@ -414,8 +414,8 @@ def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -
     study = made(tmp_path / "study", grid(mine))
     assert study.extend() == []
     recipe.write_text(recipe.read_text().replace("1.0e-3", "2.0e-3"))
-    (remark,) = study.extend()
-    assert "was edited after the study began" in remark
+    (warning,) = study.extend()
+    assert "was edited after the study began" in warning
     assert study.recipe(mine).section("optim").lr == 1e-3
     recipe.unlink()
     assert study.extend() == []  # moved to a machine without it
@@ -683,7 +683,7 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
     (tmp_path / "ranked").mkdir()
     (tmp_path / "ranked" / "study.json").write_text("{}")
     with pytest.raises(UserError, match=r"is a study, no run; to go on .* resume .*; its runs lie in .*ranked/cells"):
-        RunDir.open(tmp_path / "ranked")
+        RunFolder.open(tmp_path / "ranked")
     with pytest.raises(UserError, match=r"nowhere does not exist; runs are made .*, studies by `viticulture compare`"):
         viticulture.report(str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="unknown recipe"):

@@ -210,8 +210,8 @@ def test_what_learns_without_labels_is_a_row_without_a_number(photos: Path, tmp_
     assert not [line for line in said if "failed" in line]
     found = Study(study.path)
     assert [row["test_accuracy"] is None for row in found.rows] == [False, True, False] * 2
-    remarks = json.loads((study.path / "cells/started.4-a-class.seed-0/run.json").read_text())["remarks"]
-    assert any("started from" in remark and "without-labels" in remark for remark in remarks)
+    warnings = json.loads((study.path / "cells/started.4-a-class.seed-0/run.json").read_text())["warnings"]
+    assert any("started from" in warning and "without-labels" in warning for warning in warnings)
     from viticulture.report.pages.study_page import write_study
 
     write_study(found)

@@ -15,7 +15,7 @@ from viticulture.evaluation.results import RESULTS, Evaluations
 from viticulture.study.declare.grid import Grid
 from viticulture.study.declare.table import read_table, tables
 from viticulture.study.run.measures import other_measure
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 TABLES = {name: read_table(name) for name in tables()}
 
@@ -50,7 +50,7 @@ def test_a_probe_is_read_by_its_classifier_and_the_features_that_validation_choo
         )
     ]  # fmt: skip
     probe = Probe("r", "best", "digits", 10, {"train": 9, "val": 1, "test": 5}, tuple(findings))
-    run = RunDir(tmp_path)
+    run = RunFolder(tmp_path)
     assert other_measure(run, "probe/k-NN") == {}
     run.write("probe.json", {"best/digits/10": asdict(probe)})
     shares = [other_measure(run, f"probe/{name}") for name in ("linear probe", "k-NN", "SVM")]
@@ -74,7 +74,7 @@ def test_top5_is_read_where_there_are_five_classes_to_choose_between(tmp_path: P
     """Six classes, two images: of one the true class is second, of the other sixth. Fails for top-1, for splits that
     are swapped, or for a top-k of fewer classes, which says another thing."""
 
-    def kept(classes: int) -> RunDir:
+    def kept(classes: int) -> RunFolder:
         folder = tmp_path / str(classes)
         folder.mkdir()
         shares = torch.arange(classes, 0, -1.0).repeat(2, 1)
@@ -85,7 +85,7 @@ def test_top5_is_read_where_there_are_five_classes_to_choose_between(tmp_path: P
         best = evaluate_predictions(
             Predictions(torch.eye(classes)[:2], torch.tensor([0, 1]), ["a", "b"]), list("abcdef"[:classes])
         )
-        run = RunDir(folder)
+        run = RunFolder(folder)
         run.write(RESULTS, Evaluations("best/val", {"best/val": best, "best/test": found}).to_dict())
         return run
 

@@ -23,7 +23,7 @@ from viticulture.training.feed import training_loader
 from viticulture.training.recipe import read, resolve
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import begin
 from viticulture.training.state import load_checkpoint
 
@@ -110,7 +110,7 @@ def test_the_best_weights_are_those_of_the_best_mean_over_classes(
     assert "val/balanced_accuracy" not in read_curves(_fitted(tmp_path / "plain").metrics)
 
 
-def _fitted(out: Path) -> RunDir:
+def _fitted(out: Path) -> RunFolder:
     """A run of one epoch by the defaults."""
     made = session(out, **{"train.epochs": 1})
     fit(made)

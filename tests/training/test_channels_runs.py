@@ -26,7 +26,7 @@ from viticulture.models.students import create_student
 from viticulture.models.weights.files import initialize, save
 from viticulture.server.answers import answerer
 from viticulture.training.run import fit
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin
 
 TOP = 4000
@@ -96,9 +96,9 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(kind: str, data: Pat
 
 def test_a_student_learns_from_every_channel(run: viticulture.Run, kind: str) -> None:
     """What the last band alone holds is told apart, which a student of the first three could not."""
-    subject = of_run(RunDir(run.path))
+    subject = of_run(RunFolder(run.path))
     assert subject.data_spec.channels == KINDS[kind]["images.channels"]
-    counting = read_evaluations(RunDir(run.path)).counting
+    counting = read_evaluations(RunFolder(run.path)).counting
     assert counting is not None
     assert counting.top1 >= 0.8
 
@@ -106,10 +106,10 @@ def test_a_student_learns_from_every_channel(run: viticulture.Run, kind: str) ->
 def test_predict_says_of_files_and_arrays_what_was_tested(run: viticulture.Run, kind: str, data: Path) -> None:
     """The very probabilities of the evaluation, of a path, of numbers of numpy and of a tensor. Fails if a range or the
     channels are forgotten on any way in."""
-    names = RunDir(run.path).read("split.json")["names"]["test"][:4]
-    told = classify(RunDir(run.path), "best", [data / name for name in names])
+    names = RunFolder(run.path).read("split.json")["names"]["test"][:4]
+    told = classify(RunFolder(run.path), "best", [data / name for name in names])
     arrays = [np.load(data / n) if kind == "bands" else np.asarray(Image.open(data / n))[..., None] for n in names]
-    kept = read_predictions(RunDir(run.path), "best/test", probabilities=True).probabilities
+    kept = read_predictions(RunFolder(run.path), "best/test", probabilities=True).probabilities
     assert kept is not None
     for given in (arrays, [torch.from_numpy(array).permute(2, 0, 1) for array in arrays]):
         for expected, found in zip(told, run.predict(given), strict=True):
@@ -122,8 +122,8 @@ def test_predict_says_of_files_and_arrays_what_was_tested(run: viticulture.Run, 
 def test_a_folder_of_weights_alone_reads_images_alike_and_timm_builds_it(run: viticulture.Run, kind: str) -> None:
     """timm takes the weights as they are (it would turn a first convolution of color into one of these channels), and
     what looks at a folder of weights keeps channels and range."""
-    folder = RunDir(run.path).weights("best")
-    subject, own = of_source(str(folder)), of_run(RunDir(run.path), "best")
+    folder = RunFolder(run.path).weights("best")
+    subject, own = of_source(str(folder)), of_run(RunFolder(run.path), "best")
     assert subject.image_settings.pixel_format == own.image_settings.pixel_format
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     images = torch.randn(2, own.data_spec.channels, 16, 16)
@@ -142,7 +142,7 @@ def test_the_exported_file_takes_these_channels(
 
     viticulture.export(str(run.path), str(tmp_path / "a.onnx"), from_pixels=from_pixels)
     file = onnxruntime.InferenceSession(str(tmp_path / "a.onnx"), providers=["CPUExecutionProvider"])
-    subject = of_run(RunDir(run.path))
+    subject = of_run(RunFolder(run.path))
     (taken,) = file.get_inputs()
     if not from_pixels:
         assert taken.shape[1:] == [subject.data_spec.channels, 16, 16]
@@ -157,7 +157,7 @@ def test_the_exported_file_takes_these_channels(
 
 def test_pages_and_the_server_show_pictures_and_say_which_channels(run: viticulture.Run, kind: str, data: Path) -> None:
     """Gray is shown as gray without a word; of five channels three are shown, and every figure says so."""
-    galleries = read_galleries(RunDir(run.path).path / FILE)
+    galleries = read_galleries(RunFolder(run.path).path / FILE)
     assert galleries is not None
     shown = [
         gallery
@@ -175,7 +175,7 @@ def test_pages_and_the_server_show_pictures_and_say_which_channels(run: viticult
     assert ("the first three are shown as red, green and blue" in page) == (kind == "bands")
     path = sorted(data.glob("a/*"))[0]
     with path.open("rb") as file:
-        (row,) = answerer(RunDir(run.path)).rows([("a", file)], look=True)
+        (row,) = answerer(RunFolder(run.path)).rows([("a", file)], look=True)
     assert row["label"] in ("a", "b")
     assert row["look"].startswith("data:image/")
     assert viticulture.explain(run, images=16).stat().st_size > 1000
@@ -209,8 +209,8 @@ def test_weights_of_three_channels_start_students_of_others_as_timm_does_it(
     save(color, tmp_path / "color", data_spec)
     other = DataSpec(("a", "b"), (16, 16), (0.5,) * channels, (0.5,) * channels)
     student = create_student("vit_nano", other, 4)
-    remarks = initialize(student, str(tmp_path / "color"))
-    assert any(words in remark for remark in remarks)
+    warnings = initialize(student, str(tmp_path / "color"))
+    assert any(words in warning for warning in warnings)
     image = torch.randn(2, 1, 16, 16)
     ours, theirs = (net.patch_embed(image.expand(-1, c, -1, -1)) for net, c in ((student, channels), (color, 3)))
     if channels == 1:

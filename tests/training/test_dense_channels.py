@@ -29,8 +29,8 @@ from viticulture.evaluation.dense.results import read_dense
 from viticulture.evaluation.dense.subject import of_run
 from viticulture.hub.push import contents
 from viticulture.server.dense_answers import dense_answerer
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
-from viticulture.training.rundir import RunDir
 from viticulture.training.session import Session, begin
 
 TOP = 4000
@@ -168,10 +168,10 @@ def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> 
 
 def test_a_segmenter_learns_what_one_band_alone_shows(street: viticulture.Run) -> None:
     """Fails if bands are dropped, joined or mistaken for another's: four of them are noise."""
-    judged = read_dense(RunDir(street.path))
+    judged = read_dense(RunFolder(street.path))
     assert judged is not None
     assert judged.counting is not None
-    assert of_run(RunDir(street.path)).data_spec.channels == 5
+    assert of_run(RunFolder(street.path)).data_spec.channels == 5
     assert isinstance(judged.counting, PixelsEvaluation)
     (nothing_learnt,) = judged.counting.baselines.values()
     assert judged.counting.score > 1.3 * nothing_learnt  # which it cannot be by noise alone
@@ -179,7 +179,7 @@ def test_a_segmenter_learns_what_one_band_alone_shows(street: viticulture.Run) -
 
 def test_predict_says_of_files_and_numbers_what_was_tested(street: viticulture.Run, tmp_path: Path) -> None:
     """Pixel for pixel, of a path, an array and a tensor; drawn over the first three bands."""
-    run = RunDir(street.path)
+    run = RunFolder(street.path)
     dataset = dataset_of(run, recipe_of(run))
     true = dataset.annotations["test"]
     assert isinstance(true, Masked)
@@ -223,17 +223,17 @@ def test_a_detector_tells_and_draws_images_of_these_channels(found: viticulture.
     """The served answer has a picture, other data of the same channels is judged, and the page says what is shown."""
     data = found.path.parent / "cells"
     images = sorted((data / "images").iterdir())[:2]
-    answers = dense_answerer(RunDir(found.path)).rows([(path.name, path) for path in images], look=True)
+    answers = dense_answerer(RunFolder(found.path)).rows([(path.name, path) for path in images], look=True)
     assert all(row["look"].startswith("data:image/") and not row["error"] for row in answers)
     assert viticulture.evaluate(found, str(data)) is not None
     page = (found.path / "report.html").read_text("utf-8")
-    bands = of_run(RunDir(found.path)).data_spec.channels == 5
+    bands = of_run(RunFolder(found.path)).data_spec.channels == 5
     assert ("Images have 5 channels, the first three are shown" in page) == bands
 
 
 def test_the_card_tells_channels_and_range(street: viticulture.Run) -> None:
     """Fails if it sends people with photographs to a network of bands."""
-    card = contents(RunDir(street.path), "somebody/fields", "best")["README.md"]
+    card = contents(RunFolder(street.path), "somebody/fields", "best")["README.md"]
     assert isinstance(card, bytes)
     assert b"| channels of an image | 5 |" in card
     assert b"| values that are black and white | 0 to 4000 |" in card

@@ -34,7 +34,7 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin
 from viticulture.training.watching import BestCheckpoint
 
@@ -189,7 +189,7 @@ def test_other_data_are_judged_as_the_runs_own_are(
     """The run's own test images, brought as other data with their classes in another order and under other numbers,
     give the run's own numbers but for baselines; nothing is kept. Fails if labels keep the numbers of the other data,
     if its training images are judged, or if a class that it lacks counts as 0."""
-    run = RunDir(learnt[kind])
+    run = RunFolder(learnt[kind])
     other = tmp_path / "other"
     if kind == "detection":
         coco_folder(other, {"test": 2}, first=8)
@@ -245,7 +245,7 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
     started = session("detection", tmp_path, "second", **same, **{"student.init": str(tmp_path / "first")})
     assert started.dataset.split_names == first.dataset.split_names
     assert {len(names) for names in first.dataset.split_names.values()} == {6, 2}
-    assert any("tensors taken" in remark for remark in started.remarks), started.remarks
+    assert any("tensors taken" in warning for warning in started.warnings), started.warnings
     learnt = weights(first.run.path)
     ours = started.method.student.state_dict()
     blocks = [name for name in learnt if name.startswith("blocks.")]
@@ -258,7 +258,7 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
     best = weights(started.run.path, "best")
     for name in [f"backbone.student.{name}" for name in blocks]:
         assert torch.equal(third.method.student.state_dict()[name], best[name]), name
-    assert any("there but not used: " in remark for remark in third.remarks), third.remarks
+    assert any("there but not used: " in warning for warning in third.warnings), third.warnings
 
 
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
@@ -346,10 +346,10 @@ def test_objects_and_masks_without_a_recipe_get_theirs_and_this_is_said(tmp_path
     session = begin(str(data), "default", 0, str(tmp_path / "run"), False, overrides, "test")
     session.run.unlock()
     assert session.recipe.name == recipe
-    assert session.remarks[0].endswith(f"in place of classes, so {recipe} is the recipe")
+    assert session.warnings[0].endswith(f"in place of classes, so {recipe} is the recipe")
     request = Wish(str(data), "default", 0, tmp_path / "planned", overrides, Budget("1h"))
     _, base, default = _opened(request)
-    assert (base.name, default, base.remarks[0]) == (recipe, recipe, session.remarks[0])
+    assert (base.name, default, base.warnings[0]) == (recipe, recipe, session.warnings[0])
     assert f"name: {recipe.partition('/')[0]}" in resolved(str(data))
     with pytest.raises(UserError, match=f"learn by --recipe {recipe}"):
         begin(str(data), "default/photos", 0, str(tmp_path / "other"), False, {}, "test")

@@ -22,11 +22,11 @@ def photos(tmp_path: Path) -> str:
     return str(pictures(tmp_path / "photos", {"cats": 50, "dogs": 50}))
 
 
-def remarks(out: Path, data: str, overrides: dict[str, Any]) -> list[str]:
+def warnings(out: Path, data: str, overrides: dict[str, Any]) -> list[str]:
     """Of a session that is made ready, and let go."""
     session = begin(data, "default/digits", 0, str(out), False, overrides, "test")
     session.run.unlock()
-    return session.remarks
+    return session.warnings
 
 
 def test_weights_that_know_the_test_images_are_refused(tmp_path: Path, photos: str) -> None:
@@ -40,21 +40,21 @@ def test_weights_that_know_the_test_images_are_refused(tmp_path: Path, photos: s
     more = {**FEW, "data.test_fraction": 0.4}
     for number, run in enumerate((known.path, known.path / "weights" / "last", heir.path)):
         with pytest.raises(UserError, match=r"student\.init: .*known learned from \d+ of the \d+ images .* tested on"):
-            remarks(tmp_path / f"start{number}", photos, {**more, "student.init": str(run)})
+            warnings(tmp_path / f"start{number}", photos, {**more, "student.init": str(run)})
     teacher = {"guides.logits": {"teacher": str(known.path)}}
     with pytest.raises(UserError, match=r"guides\.logits\.teacher: .*known learned from"):
-        remarks(tmp_path / "taught", photos, {**more, **teacher})
+        warnings(tmp_path / "taught", photos, {**more, **teacher})
     assert not (tmp_path / "taught").exists(), "told before the folder is made"
     file = {"guides.logits": {"teacher": f"vit_nano={known.path}/weights/last/model.safetensors"}}
     with pytest.raises(UserError, match=r"guides\.logits\.teacher: .*known learned from"):
-        remarks(tmp_path / "file", photos, {**more, **file})
+        warnings(tmp_path / "file", photos, {**more, **file})
     same = {**FEW, "data.test_fraction": 0.1}
-    assert not any("learned from" in said for said in remarks(tmp_path / "same", photos, {**same, **teacher}))
+    assert not any("learned from" in said for said in warnings(tmp_path / "same", photos, {**same, **teacher}))
     facts = known.folder.read("run.json")
     del facts["settings"]["data"]["near_copies"]  # of a version that divided near-copies
     known.folder.write("run.json", facts)
     with pytest.raises(UserError, match=r"as that run did \(its data\.\* keys and data\.near_copies ignore;"):
-        remarks(tmp_path / "earlier", photos, {**more, **teacher})
+        warnings(tmp_path / "earlier", photos, {**more, **teacher})
 
 
 def test_one_folder_is_one_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,13 +67,13 @@ def test_one_folder_is_one_however_it_is_written(tmp_path: Path, monkeypatch: py
     heir = {**FEW, "data.test_fraction": 0.4, "student.init": str(known.path)}
     for number, same in enumerate((str(photos), f"{tmp_path}/link/*", "..")):
         with pytest.raises(UserError, match=r"known learned from \d+ of the \d+ images"):
-            remarks(tmp_path / f"heir{number}", same, heir)
+            warnings(tmp_path / f"heir{number}", same, heir)
 
 
 def test_weights_that_know_the_validation_images_are_told(tmp_path: Path, photos: str) -> None:
     """Catches: a silent best epoch chosen by images that the start learned from."""
     known = trained(tmp_path / "known", {**FEW, "data.val_fraction": 0.1}, data=photos)
-    said = remarks(tmp_path / "heir", photos, {**FEW, "data.val_fraction": 0.4, "student.init": str(known.path)})
+    said = warnings(tmp_path / "heir", photos, {**FEW, "data.val_fraction": 0.4, "student.init": str(known.path)})
     assert any("images of validation, which flatter" in line for line in said)
 
 
@@ -96,4 +96,4 @@ def test_a_damaged_run_is_no_traceback(tmp_path: Path, photos: str) -> None:
     """Fails for a KeyError where a start's split.json lost its names."""
     known = trained(tmp_path / "known", {**FEW, "data.test_fraction": 0.1}, data=photos)
     (known.path / "split.json").write_text("{}")
-    assert remarks(tmp_path / "heir", photos, {**FEW, "student.init": str(known.path)}) is not None
+    assert warnings(tmp_path / "heir", photos, {**FEW, "student.init": str(known.path)}) is not None

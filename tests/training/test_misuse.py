@@ -28,8 +28,8 @@ from viticulture.text import command_line, comment, read_yaml, write_yaml
 from viticulture.training.combinations import check_rates
 from viticulture.training.recipe import parse, resolve
 from viticulture.training.recipe import read as read_recipe
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
-from viticulture.training.rundir import RunDir
 from viticulture.training.session import begin
 
 FILES: dict[str, bytes] = {
@@ -243,7 +243,7 @@ def test_words_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: p
     nasty = "viticulture train digits --out 'n\ntrain: {epochs: 7}\n#' \x1b[31m"
     session = begin("digits", str(file), 0, str(tmp_path / "n\ntrain: {epochs: 7}\n#"), False, {}, nasty)
     session.run.unlock()
-    assert recipe_of(RunDir.open(session.run.path)).values == session.recipe.values
+    assert recipe_of(RunFolder.open(session.run.path)).values == session.recipe.values
     assert session.recipe.section("train").epochs == 2
 
     grid = Grid("digits", (Candidate("x", str(file)),), epochs=2)

@@ -33,7 +33,7 @@ from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say
 from viticulture.training.data import CHOSEN, open_by_default
 from viticulture.training.run import fit
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin, reopen
 
 SETTINGS = {**SMALL, "images.image_size": 24}
@@ -58,10 +58,10 @@ def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_p
     for views in (*get_args(Views), "best"):
         keys = {**SETTINGS, "images.eval_views": views, "train.epochs": 2}
         viticulture.train(str(data), out=str(tmp_path / views), overrides=keys, progress=False)
-        found = read_labels(RunDir(tmp_path / views))
+        found = read_labels(RunFolder(tmp_path / views))
         assert found is not None
         asked[views] = found
-    chosen = of_run(RunDir(tmp_path / "best")).eval_views
+    chosen = of_run(RunFolder(tmp_path / "best")).eval_views
     precision = {views: found.results["best/val"].map for views, found in asked.items()}
     assert precision["best"] == max(precision.values()) == precision[chosen]
     likelihoods = {views: found.results["best/val"].nll for views, found in asked.items()}
@@ -102,15 +102,15 @@ def test_joined_labels_choose_the_recipe_and_a_recipe_of_one_class_is_told(data:
     """Catches: combinations learnt as classes without a word, a note where a person asked for several labels."""
     chosen = begin(str(data), "default", 0, str(tmp_path / "a"), False, SETTINGS, "test")
     assert chosen.recipe.name == "multilabel/photos"
-    assert CHOSEN in chosen.remarks
+    assert CHOSEN in chosen.warnings
     assert chosen.dataset.classes == ("blue", "green", "red")
     apart = separated(open_source(str(data)))  # as a function of a program gives them
     assert open_by_default(apart) == (apart, "multilabel/photos", (CHOSEN,))
     one = begin(str(data), "default/photos", 0, str(tmp_path / "b"), False, SETTINGS, "test")
-    (told,) = [note for note in one.remarks if "several labels" in note]
+    (told,) = [note for note in one.warnings if "several labels" in note]
     assert "--recipe multilabel/photos" in told
     named = begin(str(data), "multilabel/photos", 0, str(tmp_path / "c"), False, SETTINGS, "test")
-    assert not [note for note in named.remarks if "several labels" in note]
+    assert not [note for note in named.warnings if "several labels" in note]
 
 
 def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
@@ -152,13 +152,13 @@ def test_a_split_that_shows_no_label_has_no_average_precision(tmp_path: Path) ->
 def test_a_probability_just_below_a_threshold_stays_below(tmp_path: Path) -> None:
     """Fails if answers are kept with so few bits that a label appears which the numbers do not count."""
     close = Predictions(torch.tensor([[0.49999, 0.50001]]), torch.tensor([[0.0, 1.0]]), ["a.png"])
-    keep_answers(RunDir(tmp_path), {"best/test": (close, [0.5, 0.5])})
-    said = read_answers(RunDir(tmp_path), "best/test")
+    keep_answers(RunFolder(tmp_path), {"best/test": (close, [0.5, 0.5])})
+    said = read_answers(RunFolder(tmp_path), "best/test")
     assert said.predicted.tolist() == said.labels.tolist() == [[False, True]]
     np.savez(
         tmp_path / "multilabel.npz", **{"best/test/probabilities": said.probabilities, "best/test/labels": said.labels}
     )
-    assert read_answers(RunDir(tmp_path), "best/test").predicted.tolist() == [[True, True]]  # of an earlier layout
+    assert read_answers(RunFolder(tmp_path), "best/test").predicted.tolist() == [[True, True]]  # of an earlier layout
 
 
 def test_the_page_shows_every_label(run: viticulture.Run, capsys: pytest.CaptureFixture[str]) -> None:

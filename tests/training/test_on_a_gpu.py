@@ -28,7 +28,7 @@ from viticulture.training.metrics import EpochMeans
 from viticulture.training.recipe import Recipe
 from viticulture.training.replay import Budget, Memory
 from viticulture.training.run import fit, precision
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.settings import Engine
 from viticulture.training.state import Ema
 
@@ -229,11 +229,11 @@ def trained(
     if student in STEADY:  # Adam makes whole steps of rounding
         plain["optim"] = {"name": "sgd", "lr": 0.1}
     recipe = Recipe("pair", {**session.recipe.values, **plain})
-    made, remarks = assemble(recipe, session.dataset, seed=0)
-    run, devices = RunDir.create(folder), Devices()
+    made, warnings = assemble(recipe, session.dataset, seed=0)
+    run, devices = RunFolder.create(folder), Devices()
     run.write("run.json", {})
     torch.manual_seed(0)
-    fit(replace(session, run=run, recipe=recipe, method=made, remarks=remarks), more=[devices])
+    fit(replace(session, run=run, recipe=recipe, method=made, warnings=warnings), more=[devices])
     assert devices.seen == {device}
     assert not devices.waited
     return {name: value.cpu() for name, value in made.student.state_dict().items()}

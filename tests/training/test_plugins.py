@@ -31,7 +31,7 @@ from viticulture.models.weights.files import load, save
 from viticulture.training.assemble import build_guides
 from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin, reopen
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
@@ -270,7 +270,7 @@ def test_method_student_and_augmentation_of_a_persons_own(tmp_path: Path, monkey
     assert resolve("again", yaml.safe_load(text)).values["augment"]["brighter"]["most"] == 20
     forget(monkeypatch)
     with pytest.raises(UserError, match="is code of its author's, which weights alone do not load"):
-        load(RunDir(run.path).weights("last"))
+        load(RunFolder(run.path).weights("last"))
     assert "my_vineyard" not in sys.modules
     assert sum(p.numel() for p in run.student().parameters()) > 0
 

@@ -29,7 +29,7 @@ from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.training.metrics import EpochMeans
 from viticulture.training.processes import check_devices, environment, the_first_works
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.settings import Engine
 from viticulture.training.state import RandomState
 
@@ -130,7 +130,7 @@ def test_a_training_on_two_processes_is_that_on_one(launcher: str, tmp_path: Pat
         process.join()
     said = [log.read_text() for log in logs]
     assert [process.exitcode for process in pair] == [0, 0], said
-    assert RunDir.open(tmp_path / "two").read("run.json")["status"] == "finished"
+    assert RunFolder.open(tmp_path / "two").read("run.json")["status"] == "finished"
     assert [words.count("report: ") for words in said] == [1, 0]
     assert "sync_dist" not in "".join(said)
 
@@ -194,7 +194,7 @@ def test_a_training_of_one_process_is_one_wherever_it_runs(where: str, tmp_path:
     said = log.read_text()
     assert process.exitcode == 0, said
     assert said.count("report: ") == 1
-    run = RunDir.open(tmp_path / "run")
+    run = RunFolder.open(tmp_path / "run")
     assert run.read("run.json")["status"] == "finished"
     assert "train/loss" in run.metrics.read_text()
 
@@ -206,7 +206,7 @@ def test_who_loses_another_process_says_how_to_go_on(tmp_path: Path) -> None:
     logs = [tmp_path / f"log {rank}" for rank in (0, 1)]
     words = ["train", *SMALL, *TINY, "--epochs", "9999", "--out", "run"]
     pair = [command(tmp_path, log, words, role_of(rank, port)) for rank, log in enumerate(logs)]
-    while pair[0].exitcode is None and not RunDir(tmp_path / "run").checkpoint.exists():
+    while pair[0].exitcode is None and not RunFolder(tmp_path / "run").checkpoint.exists():
         time.sleep(0.01)
     pair[1].kill()
     for process in pair:
@@ -262,7 +262,7 @@ def test_a_training_on_two_processes_ends_well_however_long_it_is_measured(tmp_p
     call += ["--out", str(run)]
     done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, **ALONE})
     assert done.returncode == 0, done.stderr
-    assert RunDir.open(run).read("run.json")["status"] == "finished"
+    assert RunFolder.open(run).read("run.json")["status"] == "finished"
     assert done.stdout.count("report: ") == 1
     assert "error" not in done.stderr
     assert "sync_dist" not in done.stderr
@@ -303,17 +303,17 @@ def test_a_training_by_torchrun_resumes_after_one_process_is_killed(tmp_path: Pa
     assert out.count("report: ") == 1
 
     stopped = torchrun("train", *long, "--out", str(broken))
-    while stopped.poll() is None and not RunDir(broken).checkpoint.exists():
+    while stopped.poll() is None and not RunFolder(broken).checkpoint.exists():
         time.sleep(0.01)
     os.kill(second(stopped.pid), signal.SIGKILL)
     stopped.communicate()  # returns once all that write to its pipes are gone
     assert stopped.returncode != 0
-    assert RunDir.open(broken).read("run.json")["status"] == "running"
+    assert RunFolder.open(broken).read("run.json")["status"] == "running"
 
     resumed = torchrun("resume", str(broken))
     _, err = resumed.communicate()
     assert resumed.returncode == 0, err
-    assert RunDir.open(broken).read("run.json")["status"] == "finished"
+    assert RunFolder.open(broken).read("run.json")["status"] == "finished"
     for which in ("last", "best"):
         check_same_bits(weights(whole, which), weights(broken, which))
 

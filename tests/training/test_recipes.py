@@ -54,20 +54,20 @@ def test_a_value_of_another_kind_is_refused_in_a_persons_words(key: str) -> None
 
 def test_a_persons_file_that_leaves_sections_out_is_told_whose_values_it_gets(tmp_path: Path) -> None:
     """Fails if a hundred epochs without augmentation are trained without a word; if a section that a key of the command
-    fills, one that is empty on purpose, a shipped recipe, or a run's own is remarked upon; if a later key drops what
+    fills, one that is empty on purpose, a shipped recipe, or a run's own is warned about; if a later key drops what
     was told, or tells it twice."""
     mine = tmp_path / "mine.yaml"
     mine.write_text("student: vit_nano\naugment:\n", encoding="utf-8")
-    (told,) = resolve(str(mine), read(str(mine)), {"optim.lr": 1e-3}).remarks
+    (told,) = resolve(str(mine), read(str(mine)), {"optim.lr": 1e-3}).warnings
     assert told.startswith(f"{mine} leaves out schedule, train: ")
     assert "--print-config" in told
     longer = resolve(str(mine), read(str(mine)), {"schedule.warmup_epochs": 10})
     shorter = longer.with_keys({"train.epochs": 5})
-    assert [remark.partition(" ")[0] for remark in shorter.remarks] == [str(mine), "the"]
-    assert shorter.with_keys({"train.epochs": 4}).remarks[:2] == shorter.remarks
-    assert not resolve("dhvt/digits", {"student": "vit_nano"}).remarks
+    assert [warning.partition(" ")[0] for warning in shorter.warnings] == [str(mine), "the"]
+    assert shorter.with_keys({"train.epochs": 4}).warnings[:2] == shorter.warnings
+    assert not resolve("dhvt/digits", {"student": "vit_nano"}).warnings
     mine.write_text(resolve("dhvt/digits", read("dhvt/digits")).to_yaml(), encoding="utf-8")
-    assert not resolve(str(mine), read(str(mine))).remarks
+    assert not resolve(str(mine), read(str(mine))).warnings
 
 
 ADAMW = {"name": "adamw", "lr": 1e-3, "kernel_lr": None, "momentum": 0.9}
@@ -474,10 +474,10 @@ def test_a_shorter_training_has_a_shorter_warm_up() -> None:
     raw = {"train": {"epochs": 100}, "schedule": {"warmup_epochs": 10}}
     short = resolve("x", raw, {"train.epochs": 5})
     assert short.section("schedule").warmup_epochs == shortened_warmup(10, 100, 5) == 0.5
-    assert any("0.5 of 5 epochs" in remark for remark in short.remarks)
-    assert resolve("x", short.values).remarks == ()
+    assert any("0.5 of 5 epochs" in warning for warning in short.warnings)
+    assert resolve("x", short.values).warnings == ()
     fits = resolve("x", raw, {"train.epochs": 11})
-    assert (fits.section("schedule").warmup_epochs, fits.remarks) == (10, ())
+    assert (fits.section("schedule").warmup_epochs, fits.warnings) == (10, ())
     with pytest.raises(UserError, match="fewer"):
         resolve("x", raw, {"train.epochs": 5, "schedule.warmup_epochs": 10})
 

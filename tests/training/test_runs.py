@@ -51,7 +51,7 @@ from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.recipe import read, resolve
 from viticulture.training.references import where_they_lie
 from viticulture.training.run import fit
-from viticulture.training.rundir import RunDir, claimed
+from viticulture.training.run_folder import RunFolder, claimed
 from viticulture.training.session import Session, begin, other_machine, reopen, run_path
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
 from viticulture.training.watching import BestCheckpoint
@@ -72,7 +72,7 @@ def test_ends_of_short_epochs_are_left_out(minutes: float, kept: list[int], monk
     """
     now, saved = [0.0], list[int]()
     monkeypatch.setattr("viticulture.training.state.time", SimpleNamespace(monotonic=lambda: now[0]))
-    keep = KeepLast(RunDir("nowhere"), minutes)
+    keep = KeepLast(RunFolder("nowhere"), minutes)
     for epoch in range(12):
 
         def save(path: Path, epoch: int = epoch) -> None:
@@ -268,7 +268,7 @@ def test_weights_that_an_epochs_last_step_spoils_are_not_kept(tmp_path: Path) ->
     out, settings = str(tmp_path / "run"), {**FAST, **held, "train.epochs": 3, "engine.checkpoint_minutes": 1e-9}
     with pytest.raises(UserError, match=r"weights are no finite numbers after step"):
         viticulture.train("digits", "default/digits", out=out, overrides=settings, callbacks=[Spoil()], progress=False)
-    run = RunDir(Path(out))
+    run = RunFolder(Path(out))
     kept = [load_checkpoint(run.checkpoint)["state_dict"], load_file(run.weights("best") / "model.safetensors")]
     assert all(value.isfinite().all() for weights in kept for value in weights.values())
     assert viticulture.resume(out, callbacks=[Spared()], progress=False).facts["status"] == "finished"
@@ -353,8 +353,8 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     """Fails if a second process may resume, overwrite or continue a run that is being trained."""
     session = small(tmp_path / "run")
     program = (
-        "import sys; from viticulture.training.rundir import RunDir; from viticulture.errors import UserError\n"
-        "try: RunDir(sys.argv[1]).lock()\n"
+        "import sys; from viticulture.training.run_folder import RunFolder; from viticulture.errors import UserError\n"
+        "try: RunFolder(sys.argv[1]).lock()\n"
         "except UserError as error: print(error)\n"
     )
     seen = subprocess.run([sys.executable, "-c", program, str(session.run.path)], capture_output=True, text=True)
@@ -435,7 +435,7 @@ def damage(run: Path, what: str) -> None:
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    elif what in ("recipe", "seed", "data", "status", "student", "remarks"):
+    elif what in ("recipe", "seed", "data", "status", "student", "warnings"):
         del facts[what]
     elif what == "text":
         facts["seed"] = "one"
@@ -491,7 +491,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("data", "data.source is missing"),
         ("status", "status is missing"),
         ("student", "student.name is missing"),
-        ("remarks", "remarks is missing"),
+        ("warnings", "warnings is missing"),
         ("text", "seed cannot be 'one'"),
         ("deep", "run.json is damaged"),
         ("splits", "split.json is damaged"),
@@ -733,13 +733,13 @@ def test_the_average_of_weights_keeps_tables_of_places(decay: float) -> None:
 def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Path) -> None:
     """Fails if --overwrite empties a folder that holds no run, or leaves an old run's checkpoint to resume from."""
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
-    RunDir.create(run, overwrite=True).unlock()
+    RunFolder.create(run, overwrite=True).unlock()
     assert [path.name for path in run.iterdir()] == ["run.lock"]
-    RunDir.check_free(run)  # killed this early, a run leaves nothing that bars the next
+    RunFolder.check_free(run)  # killed this early, a run leaves nothing that bars the next
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("dear")
     with pytest.raises(UserError, match="replaces runs only"):
-        RunDir.create(tmp_path / "letters", overwrite=True)
+        RunFolder.create(tmp_path / "letters", overwrite=True)
 
 
 def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -854,23 +854,23 @@ def test_a_recipe_that_was_changed_is_named_with_the_way_to_a_new_run(tmp_path: 
 
 def test_a_run_killed_while_it_was_made_bars_nothing(tmp_path: Path) -> None:
     """Catches: a folder that train, --overwrite and resume all refuse; a person's own recipe.yaml swept away."""
-    run = RunDir.create(tmp_path / "run")
+    run = RunFolder.create(tmp_path / "run")
     run.write("recipe.yaml", "train: {epochs: 1}")
     run.write("split.json", {"names": {}})
     (run.path / ".run.json.77.part").write_text("{")
     run.unlock()
     for overwrite in (False, True):
-        RunDir.check_free(run.path, overwrite)
+        RunFolder.check_free(run.path, overwrite)
     with pytest.raises(UserError, match=r"before its first step.*begin it again"):
         viticulture.resume(str(run.path))
-    RunDir.create(run.path).unlock()
+    RunFolder.create(run.path).unlock()
     assert [path.name for path in run.path.iterdir()] == ["run.lock"]
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "recipe.yaml").write_text("train: {epochs: 1}")
     with pytest.raises(UserError, match="exists already"):
-        RunDir.check_free(tmp_path / "own")
+        RunFolder.check_free(tmp_path / "own")
     with pytest.raises(UserError, match="is no text; choose another --out"):
-        RunDir.check_free(os.fsdecode(bytes(tmp_path / "own") + b"\xff"))
+        RunFolder.check_free(os.fsdecode(bytes(tmp_path / "own") + b"\xff"))
 
 
 def test_what_killed_writers_left_is_swept_by_the_next(tmp_path: Path, stopped: Path) -> None:
@@ -879,9 +879,9 @@ def test_what_killed_writers_left_is_swept_by_the_next(tmp_path: Path, stopped: 
     left = [run / "checkpoints" / ".last.ckpt.77.part", run / "weights" / "last" / ".config.json.77.part"]
     for part in left:
         part.write_text("half")
-    RunDir.open(run)
+    RunFolder.open(run)
     assert all(part.exists() for part in left)
-    RunDir.open(run).lock()
+    RunFolder.open(run).lock()
     assert not any(part.exists() for part in left)
 
 
@@ -960,12 +960,12 @@ def test_the_default_recipe_goes_by_the_size_of_the_images(pixels: int, recipe: 
 def test_a_patch_size_of_the_default_recipe_gives_way_to_a_named_student(
     student: str, more: dict[str, Any], patch: int | None
 ) -> None:
-    """A remark says so; a user's own patch size stays. Catches: `train digits --student resnet10t` refused for a key
+    """A warning says so; a user's own patch size stays. Catches: `train digits --student resnet10t` refused for a key
     that nobody gave, or a patch size taken from a student that it fits."""
     for key in ("student", "student.name"):
         recipe = resolve_default("default/digits", {key: student, **more})
         assert recipe.section("student").patch_size == patch
-        said = "student.patch_size 2 of default/digits is left out, as it does not fit" in " ".join(recipe.remarks)
+        said = "student.patch_size 2 of default/digits is left out, as it does not fit" in " ".join(recipe.warnings)
         assert said == (patch is None)
     assert resolve_default("default/digits", {}) == resolve("default/digits", read("default/digits"))
 
@@ -975,7 +975,7 @@ def test_a_cnn_trains_by_the_default_recipe(tmp_path: Path) -> None:
     words: dict[str, Any] = {"student": "resnet10t", "data.per_class": 2, "data.test_on": "none"}
     session = begin("digits", "default", 0, str(tmp_path / "run"), False, words, "test")
     session.run.unlock()
-    assert any("patch_size" in remark for remark in session.remarks)
+    assert any("patch_size" in warning for warning in session.warnings)
     assert session.recipe.section("student").patch_size is None
     assert "patch_size: null" in resolved("digits", overrides=words)
 
@@ -1040,7 +1040,7 @@ def test_a_run_without_a_checkpoint_goes_on_from_its_own_start_alone(
         reopen(str(tmp_path / "run"))
     session.run.checkpoint.parent.mkdir()
     session.run.checkpoint.touch()
-    RunDir(tmp_path / "run").unlock()
+    RunFolder(tmp_path / "run").unlock()
     assert reopen(str(tmp_path / "run")).method.start is not None
 
 
@@ -1071,7 +1071,7 @@ def test_a_start_from_other_classes_has_a_head_of_its_own(tmp_path: Path) -> Non
     save(create_student("vit_nano", data_spec, 2), tmp_path / "first", data_spec)
     session = small(tmp_path / "run", **{"student.init": str(tmp_path / "first")})
     session.run.unlock()
-    assert any(said.startswith("the head there is of other classes: a, b, c") for said in session.remarks)
+    assert any(said.startswith("the head there is of other classes: a, b, c") for said in session.warnings)
 
 
 @pytest.mark.parametrize(
@@ -1091,12 +1091,12 @@ def test_a_start_from_other_classes_has_a_head_of_its_own(tmp_path: Path) -> Non
 def test_a_run_that_goes_on_on_another_machine_says_so(
     before: dict[str, Any], now: dict[str, Any], device: str, said: list[str]
 ) -> None:
-    """Sums depend on the processor and on the number of threads. Catches: silence; a remark where nothing changed, or
+    """Sums depend on the processor and on the number of threads. Catches: silence; a warning where nothing changed, or
     of threads on a GPU."""
     machine = {"cpu": "EPYC", "gpus": [], "threads": 99}
-    remarks = other_machine({**machine, **before}, {**machine, **now}, device)
-    assert len(remarks) == len(said)
-    assert all(re.search(words, remark) for words, remark in zip(said, remarks, strict=True))
+    warnings = other_machine({**machine, **before}, {**machine, **now}, device)
+    assert len(warnings) == len(said)
+    assert all(re.search(words, warning) for words, warning in zip(said, warnings, strict=True))
 
 
 class Enough(Callback):
@@ -1156,9 +1156,9 @@ def test_a_length_that_a_kill_left_half_set_is_set_by_resume(
     session = small(tmp_path / "run", **{"train.epochs": 8})
     fit(session, until=2)
     session.run.unlock()
-    write, count = RunDir.write, 0
+    write, count = RunFolder.write, 0
 
-    def killed(run: RunDir, name: str, content: Any) -> Path:
+    def killed(run: RunFolder, name: str, content: Any) -> Path:
         nonlocal count
         if count == written:
             raise KeyboardInterrupt
@@ -1166,11 +1166,11 @@ def test_a_length_that_a_kill_left_half_set_is_set_by_resume(
         return write(run, name, content)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):  # noqa: PT012
-        patched.setattr(RunDir, "write", killed)
+        patched.setattr(RunFolder, "write", killed)
         viticulture.resume(str(tmp_path / "run"), epochs=3)
     ended = viticulture.resume(str(tmp_path / "run"))
     assert (ended.facts["settings"]["train"]["epochs"], ended.facts["steps"]) == (3, 6)
-    assert sum("in place of 8" in remark for remark in ended.facts["remarks"]) == 1
+    assert sum("in place of 8" in warning for warning in ended.facts["warnings"]) == 1
 
 
 def test_a_stopped_training_gets_the_length_that_a_person_asks_for(tmp_path: Path) -> None:
@@ -1187,7 +1187,7 @@ def test_a_stopped_training_gets_the_length_that_a_person_asks_for(tmp_path: Pat
     rates = [[epoch["lr"] for epoch in read_history(one / "metrics.csv")] for one in (run, straight)]
     assert [mine == theirs for mine, theirs in zip(*rates, strict=True)] == [False, False, True, True]
     assert ended.facts["steps"] == json.loads((straight / "run.json").read_text())["steps"] == 8
-    assert "4 epochs in place of 8 by `resume --epochs`, once 2 had begun" in ended.facts["remarks"][-1]
+    assert "4 epochs in place of 8 by `resume --epochs`, once 2 had begun" in ended.facts["warnings"][-1]
     with pytest.raises(UserError, match="finished, after 4 epochs"):
         viticulture.resume(str(run), epochs=9)
     assert viticulture.resume(str(run), epochs=4).accuracy == ended.accuracy
@@ -1237,7 +1237,7 @@ def test_other_processes_wait_for_a_length_without_reading_the_checkpoint(
     def first_works(seconds: float) -> None:
         nonlocal looks
         looks += 1
-        run = RunDir(tmp_path / "run")
+        run = RunFolder(tmp_path / "run")
         if looks == 3:
             run.update(length=4)
         if looks == 6:
@@ -1275,7 +1275,7 @@ def test_a_length_left_half_set_gives_way_to_another(tmp_path: Path, monkeypatch
     change_length(tmp_path / "run", 8)
     change_length(tmp_path / "run")
     fit(reopen(str(tmp_path / "run")))
-    assert RunDir(tmp_path / "run").read("run.json")["steps"] == 16
+    assert RunFolder(tmp_path / "run").read("run.json")["steps"] == 16
 
 
 def test_weights_of_an_epoch_that_is_not_trained_any_more_are_not_the_best(

@@ -58,7 +58,7 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
     overrides = {**SMALL, "method.name": "supervised", "student.init": str(run.path), "train.epochs": 1}
     session = begin("digits", "default/digits", 0, str(tmp_path / "tuned"), False, overrides, "test")
     assert torch.equal(session.method.student.state_dict()["patch_embed.proj.weight"], saved["patch_embed.proj.weight"])
-    assert any("the head starts anew" in remark for remark in session.remarks)
+    assert any("the head starts anew" in warning for warning in session.warnings)
     assert session.method.student.pos_embed.requires_grad
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent CNNs that were trained beside a run's student and that its weights do not hold: out of its last checkpoint.
 
-agents_of(RunDir.open("runs/cifar100"))     # {"bootstrap": the agent}
+agents_of(RunFolder.open("runs/cifar100"))     # {"bootstrap": the agent}
 """
 
 from dataclasses import replace
@@ -12,12 +12,12 @@ from ..guides.bootstrap import Bootstrap
 from ..models.weights.files import load
 from ..training.assemble import build_guides
 from ..training.recipe import guide_class
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
-from ..training.rundir import RunDir
 from ..training.state import beneath, load_checkpoint
 
 
-def agents_of(run: RunDir) -> dict[str, nn.Module]:
+def agents_of(run: RunFolder) -> dict[str, nn.Module]:
     """Agents by the guide that trained them, in inference mode, on the CPU; none without such a guide.
 
     An agent of shared weights is made of the student's of the same step.

@@ -17,14 +17,14 @@ from ..evaluation.dense.judge import read_found
 from ..evaluation.dense.objects import ObjectsEvaluation
 from ..evaluation.dense.results import FOUND, DenseEvaluations
 from ..evaluation.dense.subject import Found, classify_pixels, of_run
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 from .galleries import FILE, LONGEST, Gallery, Group, keep_galleries, shrunk
 
 MOST = 12
 LARGEST = 2 * LONGEST
 
 
-def gather_dense_pictures(run: RunDir, dataset: Dataset, evaluations: DenseEvaluations) -> None:
+def gather_dense_pictures(run: RunFolder, dataset: Dataset, evaluations: DenseEvaluations) -> None:
     """Draw images of the split that counts and keep them for the page: the worst first, evenly down to the best."""
     split = evaluations.counts.partition("/")[2]
     images = dataset.held_out.get(split)
@@ -56,7 +56,7 @@ def _objects(images: Images, true: Boxed, detections: list[Found], classes: tupl
     return Gallery("Found, missed and mistaken", groups, note)
 
 
-def _pixels(run: RunDir, images: Images, true: Masked, ious: list[float | None]) -> Gallery:
+def _pixels(run: RunFolder, images: Images, true: Masked, ious: list[float | None]) -> Gallery:
     """Of each image its mIoU; None where no pixel has a class, which comes last."""
     known = [inf if iou is None else iou for iou in ious]
     numbers = _spread(sorted(range(len(images)), key=lambda i: known[i]))

@@ -19,8 +19,8 @@ from ..errors import UserError, counted
 from ..evaluation.kept import checksum_of, read_kept, still_there
 from ..evaluation.subject import Subject, of_run, of_source
 from ..training.progress import showing
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
-from ..training.rundir import RunDir
 from .agents import agents_of
 from .feature_maps import feature_galleries
 from .galleries import Gallery, keep_galleries, read_galleries
@@ -90,7 +90,7 @@ class Explanation:
         return replace(explanation, beside=beside["run"], cka=tensor(beside["cka"]))
 
 
-def explain_run(run: RunDir, dataset: Dataset, wanted: Wanted) -> Explanation:
+def explain_run(run: RunFolder, dataset: Dataset, wanted: Wanted) -> Explanation:
     """Look at a run's student with the weights that count, as `explain` does; keep what was found in the run."""
     weights = run.which()[0]
     known = checksum_of(run, weights)
@@ -152,7 +152,7 @@ def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
         wanted: what to look at.
     """
     subject, _ = of_any(source)
-    run = RunDir.open(source) if (Path(source) / "run.json").exists() else None
+    run = RunFolder.open(source) if (Path(source) / "run.json").exists() else None
     if run is None or not stands_for_own(run, data):
         pictures = subject.image_settings.without_statistics
         whole = Selection(val_fraction=0, test_fraction=0, near_copies="ignore")
@@ -165,7 +165,7 @@ def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
     return explain(subject, dataset, wanted, agents_beside(run) if run else {})
 
 
-def agents_beside(run: RunDir) -> dict[str, Subject]:
+def agents_beside(run: RunFolder) -> dict[str, Subject]:
     """The agents that learned beside a run's student, shown images as it is, by what to call them; none where there was
     no agent, or where the checkpoint that holds it is gone."""
     if not run.checkpoint.exists():
@@ -179,11 +179,11 @@ def agents_beside(run: RunDir) -> dict[str, Subject]:
 def of_any(source: str) -> tuple[Subject, str]:
     """A run's network, or what `subject.of_source` takes, and what to call it."""
     if (Path(source) / "run.json").exists():
-        return of_run(RunDir.open(source), batch_size=BATCH), Path(source).name
+        return of_run(RunFolder.open(source), batch_size=BATCH), Path(source).name
     return replace(of_source(source), batch_size=BATCH), source
 
 
-def read_explanation(run: RunDir) -> Explanation | None:
+def read_explanation(run: RunFolder) -> Explanation | None:
     """What was found the last time; None before the first, or where it is of other weights."""
     explanation = read_kept(run, FILE, Explanation.from_dict)
     if explanation is None or not still_there(run, explanation.weights, explanation.checksum):

@@ -11,14 +11,14 @@ from ..evaluation.multilabel.judge import EvaluatedLabels
 from ..evaluation.multilabel.labels import LabelsEvaluation
 from ..evaluation.results import Result
 from ..evaluation.subject import of_run
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 from .galleries import FILE, Gallery, Group, keep_galleries
 from .pictures import MISTAKES, examples, fine_attention
 
 NAMED = 4  # labels below an image
 
 
-def gather_label_pictures(run: RunDir, dataset: Dataset, evaluated: EvaluatedLabels) -> None:
+def gather_label_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedLabels) -> None:
     """Write pictures.npz: `mistakes`, `examples` and `attention`."""
     note = shown(len(dataset.mean))
     galleries: dict[str, Sequence[Gallery]] = {"examples": examples(dataset.train, dataset.classes, note.strip())}

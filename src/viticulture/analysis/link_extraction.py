@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which links of a trained run to keep: Algorithm 1 of AAL, arXiv:2211.13852, at the level of CNN blocks and layers.
 
-    trained = read_links(RunDir.open("runs/full"))
+    trained = read_links(RunFolder.open("runs/full"))
     select(magnitude_strengths(trained.links), 0.05)        # a link set for the next run
 
 The algorithm scales all weights to [0, 1], averages them over heads, and keeps what exceeds a threshold. It is printed
@@ -21,8 +21,8 @@ from ..guides.attention_link import AttentionLink
 from ..models.links import Links, LinkSet
 from ..training.feed import Feed
 from ..training.recipe import guide_class
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
-from ..training.rundir import RunDir
 from ..training.state import beneath, load_checkpoint
 
 THRESHOLD = 0.05  # the paper's
@@ -43,13 +43,13 @@ class TrainedLinks:
     inside: bool = False
 
 
-def linked_guides(run: RunDir) -> list[str]:
+def linked_guides(run: RunFolder) -> list[str]:
     """The names that a run's recipe gives its guides of attention links."""
     guides = recipe_of(run).values["guides"]
     return [name for name, entry in guides.items() if issubclass(guide_class(name, entry), AttentionLink)]
 
 
-def read_links(run: RunDir, guide: str = "") -> TrainedLinks:
+def read_links(run: RunFolder, guide: str = "") -> TrainedLinks:
     """The links in a run's last checkpoint; the teacher is not needed.
 
     Args:

@@ -17,8 +17,8 @@ from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
 from ..evaluation.subject import Subject, of_run, pictures
 from ..models.taps import Taps
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
-from ..training.rundir import RunDir
 from .attention_maps import averaged, chosen_layers, class_map, head_token_maps
 from .galleries import FILE, Gallery, Group, keep_galleries
 from .reconstruction import paints, reconstruction_gallery
@@ -33,7 +33,7 @@ MIN_GRID = 6  # patches on a side, below which an attention map is too coarse to
 CELLS = 8  # on a side of an occlusion map; the square that is covered has a quarter of the image's side
 
 
-def gather_pictures(run: RunDir, dataset: Dataset, evaluated: EvaluatedRun) -> None:
+def gather_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedRun) -> None:
     """Write pictures.npz: `mistakes`, `examples`, `attention` and `reconstruction`, as far as there are any."""
     counting = evaluated.counting
     note = shown(len(dataset.mean)).strip()
@@ -47,7 +47,7 @@ def gather_pictures(run: RunDir, dataset: Dataset, evaluated: EvaluatedRun) -> N
     keep_galleries(run.path / FILE, galleries)
 
 
-def gather_corruptions(run: RunDir, dataset: Dataset) -> None:
+def gather_corruptions(run: RunFolder, dataset: Dataset) -> None:
     """Write corruptions.npz: one of the images that count as each corruption leaves it."""
     split, images = next(iter(dataset.held_out.items()))
     ((_, pixels),) = of_run(run).views(images.part(torch.tensor([0])))

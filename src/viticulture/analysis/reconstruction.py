@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a student that learnt by painting masked patches sees in the rest of an image.
 
-found = reconstruct_some(RunDir.open("runs/mae"), dataset, dataset.test)   # pictures, and how far from the truth
+found = reconstruct_some(RunFolder.open("runs/mae"), dataset, dataset.test)   # pictures, and how far from the truth
 """
 
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ from ..models.data_spec import DataSpec
 from ..models.vit.patches import PatchGrid, patchify, unpatchify
 from ..training.assemble import assemble
 from ..training.recipe import Recipe, method_class
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
-from ..training.rundir import RunDir
 from ..training.state import load_checkpoint
 from .galleries import Gallery, Group
 
@@ -93,7 +93,7 @@ def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconst
     return Reconstruction(true, painted, masked, distance(painted, true, masked), distance(flat, true, masked))
 
 
-def reconstruct_some(run: RunDir, dataset: Dataset, images: Images) -> Reconstruction:
+def reconstruct_some(run: RunFolder, dataset: Dataset, images: Images) -> Reconstruction:
     """What a run's method makes of images, all at once.
 
     Args:
@@ -120,7 +120,7 @@ def paints(recipe: Recipe) -> bool:
     return hasattr(method_class(recipe), "reconstruct")
 
 
-def painter_of(run: RunDir, dataset: Dataset) -> Reconstructor:
+def painter_of(run: RunFolder, dataset: Dataset) -> Reconstructor:
     """The method of a run as its last checkpoint holds it, with what it paints by, in inference mode.
 
     Raises: UserError if the run has no checkpoint.
@@ -136,7 +136,7 @@ def painter_of(run: RunDir, dataset: Dataset) -> Reconstructor:
     return method
 
 
-def reconstruction_gallery(run: RunDir, dataset: Dataset) -> Gallery:
+def reconstruction_gallery(run: RunFolder, dataset: Dataset) -> Gallery:
     """Images that did not teach, where there are any, under the same masks every time."""
     if not run.checkpoint.exists():
         return Gallery("", note="What paints is kept in checkpoints/last.ckpt alone, and that file is gone.")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
     from ..data.sources.source import Source
-    from ..training.rundir import RunDir
+    from ..training.run_folder import RunFolder
 
 
 def as_word(data: Any) -> Any:
@@ -95,15 +95,15 @@ def run_word(run: Any) -> str:
     return os.fspath(path)
 
 
-def usable(word: str) -> "RunDir":
+def usable(word: str) -> "RunFolder":
     """The run of that folder or of the Hub; where its training has not ended, that is told.
 
     Raises: UserError if it holds no weights yet.
     """
     from ..hub.fetch import located
-    from ..training.rundir import RunDir
+    from ..training.run_folder import RunFolder
 
-    run = RunDir.open(located(word))
+    run = RunFolder.open(located(word))
     if run.read("run.json")["status"] == "running" and run.which():
         again = shell_word(run.whole if word == str(run.path) else word)
         on = "is still being trained" if run.in_use else f"is not finished (`viticulture resume {again}` goes on)"

@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..methods.method import BatchSpec
-    from ..training.rundir import RunDir
+    from ..training.run_folder import RunFolder
 
 
-def is_dense(run: "RunDir") -> bool:
+def is_dense(run: "RunFolder") -> bool:
     """Whether a run finds objects or tells pixels apart."""
     return _spec(run).dense
 
 
-def is_multilabel(run: "RunDir") -> bool:
+def is_multilabel(run: "RunFolder") -> bool:
     """Whether a run tells several labels an image."""
     return _spec(run).contents == "labels"
 
 
-def _spec(run: "RunDir") -> "BatchSpec":
+def _spec(run: "RunFolder") -> "BatchSpec":
     """What its method asks of a batch."""
     from ..training.recipe import method_class
     from ..training.run_inputs import recipe_of

@@ -118,8 +118,8 @@ def demo() -> "Sheet":
     """
     from ..evaluation.reference import reference_lines
     from ..report.tables.sheet import Column, Sheet
+    from ..training.run_folder import claimed
     from ..training.run_inputs import dataset_of, recipe_of
-    from ..training.rundir import claimed
     from ..training.session import RUNS
 
     labels = {"data.per_class": 20}

@@ -92,20 +92,20 @@ def report(run: Any, beside: Any = "") -> Path:
         write_table(study.folder, Outcomes(study.folder))
         return write_study(study)
     from ..report.pages.run_page import write_page
-    from ..training.rundir import RunDir
+    from ..training.run_folder import RunFolder
 
     if beside:
         from ..evaluation.evaluate import check_classes
         from ..evaluation.reference import put_beside
 
-        ours, theirs = RunDir.open(run), RunDir.open(beside)
+        ours, theirs = RunFolder.open(run), RunFolder.open(beside)
         for folder in (ours, theirs):
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
             if is_dense(folder) or is_multilabel(folder):
                 tells = "finds objects or tells pixels apart" if is_dense(folder) else "tells several labels an image"
                 raise UserError(f"{folder.path} {tells}, and --beside shows top-1; leave it out")
         put_beside(ours, theirs)
-    return write_page(RunDir.open(run))
+    return write_page(RunFolder.open(run))
 
 
 @checked
@@ -161,12 +161,12 @@ def explain(
     from ..disk import write_whole
     from ..outputs import check_out
     from ..report.pages.explain_page import explanation_page, write_explanation
+    from ..training.run_folder import RunFolder
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
-    from ..training.rundir import RunDir
 
     run, data = run_word(run), as_source(data)
     is_run, wanted = (Path(run) / "run.json").exists(), Wanted(images, beside, reading, layers)
-    if is_run and not out and stands_for_own(folder := RunDir.open(run), data):
+    if is_run and not out and stands_for_own(folder := RunFolder.open(run), data):
         explanation = explain_run(folder, dataset_of(folder, recipe_of(folder), data), wanted)
         return write_explanation(folder, explanation)
     if not out or not (is_run or data):
@@ -197,7 +197,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     from ..models.links import write_link_set
     from ..outputs import check_out, write_out
     from ..report.sections.links import link_table
-    from ..training.rundir import RunDir
+    from ..training.run_folder import RunFolder
 
     run = run_word(run)
     rules = {"magnitude": extraction.magnitude_strengths, "printed": extraction.printed_strengths}
@@ -205,7 +205,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
         raise unknown("rule", rule, rules)
     if out:
         check_out(out, ".yaml", ".yml")
-    trained = extraction.read_links(folder := RunDir.open(run), guide).links
+    trained = extraction.read_links(folder := RunFolder.open(run), guide).links
     strengths = rules[rule](trained)
     linked = extraction.select(strengths, threshold)
     note = f"Links of {run} stronger than {threshold:g} (rule {rule})."
@@ -268,8 +268,8 @@ def localize(
     from ..evaluation.localization.results import keep
     from ..outputs import check_out, write_out
     from ..report.sections.localization import localization_page, localization_table
+    from ..training.run_folder import RunFolder
     from ..training.run_inputs import dataset_of, recipe_of
-    from ..training.rundir import RunDir
 
     run = run_word(run)
     if not boxes:
@@ -278,7 +278,7 @@ def localize(
         raise unknown("protocol", protocol, PROTOCOLS)
     if out:
         check_out(out, ".html")
-    true, folder = read_boxes(boxes), RunDir.open(run)
+    true, folder = read_boxes(boxes), RunFolder.open(run)
     dataset = None if data else dataset_of(folder, recipe_of(folder))
     images = localization.held_out(dataset) if dataset else localization.other_images(folder, data)
     result = localization.localize(folder, images, true, weights, PROTOCOLS[protocol])
@@ -307,10 +307,10 @@ def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -
     from ..analysis.pictures import gather_corruptions
     from ..evaluation.robustness.evaluate import evaluate_robustness
     from ..report.sections.robustness import robustness_table
+    from ..training.run_folder import RunFolder
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
-    from ..training.rundir import RunDir
 
-    folder, data = RunDir.open(run_word(run)), as_source(data)
+    folder, data = RunFolder.open(run_word(run)), as_source(data)
     result = evaluate_robustness(folder, data, limit, weights)
     if stands_for_own(folder, data):
         gather_corruptions(folder, dataset_of(folder, recipe_of(folder), data))

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.dense.results import DenseEvaluations
     from ..evaluation.multilabel.results import LabelEvaluations
-    from ..training.rundir import RunDir
+    from ..training.run_folder import RunFolder
 
 
 def judge_other(
-    run: "RunDir", data: "str | Source", out: str
+    run: "RunFolder", data: "str | Source", out: str
 ) -> "Mapping[str, Evaluation] | DenseEvaluations | LabelEvaluations":
     """Measure a run's weights on other images, and tell what a person should know before believing the numbers.
 

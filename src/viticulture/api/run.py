@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
     from ..export.int8 import Quantized
-    from ..training.rundir import RunDir
+    from ..training.run_folder import RunFolder
 
 
 ANSWER = ("name", "label", "predicted")
@@ -46,11 +46,11 @@ class Run:
         object.__setattr__(self, "path", Path(self.path))  # a string will do
 
     @property
-    def folder(self) -> "RunDir":
+    def folder(self) -> "RunFolder":
         """The folder's files. Raises: UserError if there is no run."""
-        from ..training.rundir import RunDir
+        from ..training.run_folder import RunFolder
 
-        return RunDir.open(self.path)
+        return RunFolder.open(self.path)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def open_run(path: "str | os.PathLike[str]") -> Run:
     return run
 
 
-def _label_answers(run: "RunDir", evaluations: "LabelEvaluations") -> list[dict[str, Any]]:
+def _label_answers(run: "RunFolder", evaluations: "LabelEvaluations") -> list[dict[str, Any]]:
     """Rows of `Run.answers` of several labels an image."""
     from ..data.sources.several import JOINT
     from ..evaluation.multilabel.results import read_answers
@@ -275,7 +275,7 @@ def _label_answers(run: "RunDir", evaluations: "LabelEvaluations") -> list[dict[
     ]
 
 
-def _names_of(run: "RunDir", split: str) -> list[str]:
+def _names_of(run: "RunFolder", split: str) -> list[str]:
     """Images of a split. Raises: UserError where the run knows none."""
     if split not in (names := run.image_names):
         raise UserError(f"{run.path / 'split.json'} holds no images of {split or 'a result that counts'}")

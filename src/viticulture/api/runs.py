@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
     from ..export.int8 import Quantized
-    from ..training.rundir import RunDir
+    from ..training.run_folder import RunFolder
 
 
 @checked
@@ -196,7 +196,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     return written
 
 
-def _export_dense(run: "RunDir", out: Path, weights: str) -> Path:
+def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
     from ..evaluation.dense.subject import of_run
     from ..export.dense_file import dense_to_onnx
@@ -210,7 +210,7 @@ def _export_dense(run: "RunDir", out: Path, weights: str) -> Path:
         return dense_to_onnx(subject.network, out, subject.data_spec, images.store_size, more)
 
 
-def measure(run: "RunDir", dataset: "Dataset") -> "Evaluations | DenseEvaluations | LabelEvaluations":
+def measure(run: "RunFolder", dataset: "Dataset") -> "Evaluations | DenseEvaluations | LabelEvaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
     shown = Shown(run.path)
     evaluations: Evaluations | DenseEvaluations | LabelEvaluations

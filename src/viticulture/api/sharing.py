@@ -64,8 +64,8 @@ def push(run: Any, repository: str, weights: str = "", private: bool = False) ->
     Returns: its address.
     """
     from ..hub.push import push as send
-    from ..training.rundir import RunDir
+    from ..training.run_folder import RunFolder
 
-    folder = RunDir.open(run_word(run))
+    folder = RunFolder.open(run_word(run))
     with waiting("sending to the Hub"):
         return send(folder, repository, weights, private)

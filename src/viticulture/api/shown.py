@@ -25,10 +25,10 @@ class Shown:
     def draw(self) -> None:
         """Draw report.html of a run."""
         from ..report.pages.run_page import write_page
-        from ..training.rundir import RunDir
+        from ..training.run_folder import RunFolder
 
         with self.spared("report"):
-            write_page(RunDir(self.folder))
+            write_page(RunFolder(self.folder))
 
     @contextmanager
     def spared(self, verb: str) -> Iterator[None]:

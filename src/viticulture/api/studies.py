@@ -99,7 +99,7 @@ def _compare(grid: "Grid", where: Where) -> "Study":
     from ..data.open import start_of
     from ..study.declare.grid import slug
     from ..study.folder import StudyDir
-    from ..training.rundir import claimed
+    from ..training.run_folder import claimed
 
     stem = slug(grid.table or start_of(grid.data).stem)
     named = nullcontext(Path(where.out)) if where.out else claimed("studies", stem)

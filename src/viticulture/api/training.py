@@ -171,7 +171,7 @@ def resume(
     from ..budget.plan import read_plan
     from ..disk import sweep
     from ..training import length
-    from ..training.rundir import PLAN, RunDir
+    from ..training.run_folder import PLAN, RunFolder
     from ..training.session import reopen
 
     if (Path(run) / PLAN).is_file():
@@ -183,7 +183,7 @@ def resume(
         with _alone(progress):
             return _follow(Path(run), data) if unfinished else _finished(_follow(Path(run)), data)
     length.change_length(Path(run), epochs)
-    if RunDir.open(run).read("run.json")["status"] == "finished":
+    if RunFolder.open(run).read("run.json")["status"] == "finished":
         sweep(Path(run))
         return _finished(Run(Path(run)), data)
     with _alone(progress):

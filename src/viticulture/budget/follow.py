@@ -18,8 +18,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..disk import sweep
 from ..errors import counted
 from ..training.length import asked_length, gone_on, may_change, set_length
+from ..training.run_folder import STAGES, RunFolder
 from ..training.run_inputs import dataset_of, folder_of, last_place, recipe_of
-from ..training.rundir import STAGES, RunDir
 from ..training.session import Session, begin, reopen
 from .budget import Budget
 from .choices import MOST_EPOCHS
@@ -108,21 +108,21 @@ def change_length(run: Path, epochs: int) -> None:
     Raises: UserError if it has not begun, or as `asked_length`.
     """
     with _alone(run):
-        plan, place = read_plan(run), RunDir.open(run)
+        plan, place = read_plan(run), RunFolder.open(run)
         stage = plan.stages[-1]
         set_length(place, stage.epochs)  # a kill may have come between the plan and the run
-        if not (remark := asked_length(place, epochs)):
+        if not (warning := asked_length(place, epochs)):
             return
         seconds = stage.seconds * epochs / stage.epochs
         plan.with_stage(len(plan.stages) - 1, replace(stage, epochs=epochs, seconds=seconds)).write(run)
-        set_length(place, epochs, remark)
+        set_length(place, epochs, warning)
 
 
 @contextmanager
 def _alone(run: Path) -> Iterator[None]:
     """Be the one process that trains the stages. Raises: UserError if another is."""
     (run / STAGES).mkdir(exist_ok=True)
-    stages = RunDir(run / STAGES)
+    stages = RunFolder(run / STAGES)
     stages.lock()
     sweep(run)
     try:
@@ -188,11 +188,11 @@ class _Follower:
             plan = settled(plan, number)
             plan.write(self.run)
         stage = plan.stages[number]
-        if not interrupted or RunDir.open(place).read("run.json")["status"] != "finished":
+        if not interrupted or RunFolder.open(place).read("run.json")["status"] != "finished":
             length = f"{counted(stage.epochs, 'epoch')}, about {stage.seconds / 60:.1f} min"
             self.tell(f"stage    {number + 1} of {len(plan.stages)}: {stage.kind}, {length}")
             if interrupted:
-                set_length(RunDir.open(place), stage.epochs)  # a kill may have come between the plan and the run
+                set_length(RunFolder.open(place), stage.epochs)  # a kill may have come between the plan and the run
                 session = reopen(str(place), self.data)
             else:
                 session = self._session(plan, number)
@@ -232,8 +232,8 @@ class _Follower:
         place = plan.place(self.run, number)
         if self.data and number:
             # Else a student would learn from a teacher of other images, or be tested on what that knows.
-            earlier = RunDir.open(plan.place(self.run, number - 1))
+            earlier = RunFolder.open(plan.place(self.run, number - 1))
             dataset_of(earlier, recipe_of(earlier), self.data)
         known = self.data or last_place(self.run, plan.folder) or plan.data
-        out = RunDir(place) if number == len(plan.stages) - 1 else str(place)
+        out = RunFolder(place) if number == len(plan.stages) - 1 else str(place)
         return begin(known, plan.stages[number].resolved, plan.seed, out, False, {}, plan.command)

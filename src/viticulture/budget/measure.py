@@ -107,8 +107,8 @@ class Measurements:
         if faster.epoch >= WORTH * plain.epoch:
             return recipe, plain
         if dataset is not None and (fault := compare_gradients(mixed, dataset, self.seed).fault):
-            remark = f"{recipe.section('student').name} trains in float32: in bfloat16 {fault}"
-            return replace(recipe, remarks=(*recipe.remarks, remark)), plain
+            warning = f"{recipe.section('student').name} trains in float32: in bfloat16 {fault}"
+            return replace(recipe, warnings=(*recipe.warnings, warning)), plain
         return mixed, faster
 
     def _timed(self, work: Callable[[], object]) -> float:

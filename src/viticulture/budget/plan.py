@@ -18,7 +18,7 @@ from ..training.facts import CURE
 from ..training.plugins import check_data, keep_known_code, of_a_file
 from ..training.recipe import Recipe, resolve
 from ..training.references import where_they_lie
-from ..training.rundir import PLAN, STAGES, RunDir
+from ..training.run_folder import PLAN, STAGES, RunFolder
 from ..version import VERSION, same_release
 from .budget import Budget
 from .choices import Kind
@@ -42,7 +42,7 @@ class Stage:
         seconds: that it was to take, all in all.
         begun: whether its length is settled.
         spent: seconds that it took; None until it is done.
-        remarks: those of its recipe.
+        warnings: those of its recipe.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Stage:
     seconds: float
     begun: bool = False
     spent: float | None = None
-    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def student(self) -> str:
@@ -70,7 +70,7 @@ class Stage:
     def resolved(self) -> Recipe:
         """Its recipe, with its length."""
         with of_a_file(PLAN):
-            recipe = replace(resolve(self.recipe, self.values), remarks=self.remarks)
+            recipe = replace(resolve(self.recipe, self.values), warnings=self.warnings)
             return of_length(recipe, self.epochs, self.values["train"]["epochs"])
 
 
@@ -119,7 +119,7 @@ class Plan:
     def write(self, run: Path) -> None:
         """Into a run's folder."""
         keep_known_code()
-        RunDir(run).write(PLAN, {"format": FORMAT, **asdict(self), "seconds": Budget(self.budget).seconds})
+        RunFolder(run).write(PLAN, {"format": FORMAT, **asdict(self), "seconds": Budget(self.budget).seconds})
 
 
 def is_planned(run: str | Path) -> bool:
@@ -132,7 +132,7 @@ def read_plan(run: str | Path) -> Plan:
 
     Raises: UserError if it is damaged, or of another layout.
     """
-    folder = RunDir(run)
+    folder = RunFolder(run)
     content = folder.read(PLAN)
     if (layout := content.get("format")) != FORMAT:
         raise UserError(

@@ -39,8 +39,8 @@ from ..training.data import (
 from ..training.leakage import check_leakage
 from ..training.recipe import Recipe, read, resolve
 from ..training.references import check_outlast, from_anywhere
+from ..training.run_folder import STAGES, RunFolder
 from ..training.run_inputs import folder_of
-from ..training.rundir import STAGES, RunDir
 from ..training.session import check_seed
 from . import recipes
 from .budget import Budget
@@ -98,7 +98,7 @@ def make_plan(
         measurements: finds out about paces.
     """
     check_seed(wish.seed)
-    RunDir.check_free(wish.out, wish.overwrite)
+    RunFolder.check_free(wish.out, wish.overwrite)
     learnt, base, default = _opened(wish)
     recipes.check(base, wish.overrides)
     base = replace(base, values=from_anywhere(base.values))
@@ -133,7 +133,7 @@ def _opened(wish: Wish) -> tuple[Source | DenseSource, Recipe, str]:
     if not wish.named:
         opened, default, chosen = open_by_default(wish.data)
         base = resolve_default(default, wish.overrides)
-        base = replace(base, remarks=(*chosen, *base.remarks))
+        base = replace(base, warnings=(*chosen, *base.warnings))
         if not isinstance(opened, Source):
             return opened, base, default
     else:
@@ -224,7 +224,7 @@ def _stages(
     for name, (kind, epochs, seconds) in zip(names, map(astuple, lengths), strict=True):
         warmed = recipes.warmed(made[kind], epochs)
         own = known[kind, kind == "student" and "teacher" in kinds]
-        stages.append(Stage(name, kind, warmed.name, warmed.values, own, epochs, seconds, remarks=warmed.remarks))
+        stages.append(Stage(name, kind, warmed.name, warmed.values, own, epochs, seconds, warnings=warmed.warnings))
     return tuple(stages)
 
 
@@ -255,6 +255,6 @@ def _too_short(wish: Wish, recipe: Recipe, pace: Pace, left: float) -> str:
 
 def make_folder(wish: Wish, plan: Plan) -> None:
     """The run's folder with the plan in it, from which on it can be resumed."""
-    run = RunDir.create(wish.out, wish.overwrite)
+    run = RunFolder.create(wish.out, wish.overwrite)
     plan.write(run.path)
     run.unlock()

@@ -19,11 +19,11 @@ from .image_settings import Channels, ImageSettings, choose_image_size, choose_s
 from .images import Images, Records, StoredImages
 from .near_duplicates import NearCopies
 from .open import open_source
-from .remarks import remarks
 from .sources.source import Source, portable
 from .splits import Selection, Splits, check_classes, recall, select
 from .statistics import sample_sizes, stored_statistics, streamed_statistics
 from .stream import StreamImages
+from .warnings import warnings_of
 
 __all__ = ["Dataset", "ImageSettings", "Selection", "prepare", "prepare_test"]
 
@@ -125,7 +125,7 @@ def prepare(
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
     near = {} if remembered else _near(source, read.splits, copies)
-    warnings = (*source.notes, *notes, *remarks(source, read.splits, read.held, selection, skipped, labeled, near))
+    warnings = (*source.notes, *notes, *warnings_of(source, read.splits, read.held, selection, skipped, labeled, near))
     marks = _marks(source, read, anywhere=True)
     fingerprint = _fingerprint(source, marks)
     return Dataset(
@@ -201,7 +201,7 @@ def prepare_test(
     return images, {source.names[i]: reason for i, reason in source.damaged.items()} | skipped
 
 
-def remarks_on_test(source: Source, skipped: Mapping[str, str]) -> list[str]:
+def warnings_on_test(source: Source, skipped: Mapping[str, str]) -> list[str]:
     """What a person should know of the images that `prepare_test` takes of a source, a sentence each; `skipped` as it
     gave them."""
     rows = _to_test_on(source)

@@ -60,7 +60,7 @@ _SHAPE_BY_HEADER: dict[Reader, Callable[[BinaryIO], tuple[int, ...]]] = {
     bands.tiff_values: bands.tiff_shape,
 }
 
-# Pillow's remarks about odd tags and large images say nothing that `Unreadable` does not.
+# Pillow's warnings about odd tags and large images say nothing that `Unreadable` does not.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 

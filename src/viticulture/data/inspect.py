@@ -18,12 +18,12 @@ from .decode import Unreadable
 from .deep import is_of_16_bits
 from .near_duplicates import TOO_MANY, NearCopies
 from .open import open_source
-from .remarks import firsts
 from .sources.several import is_joined, separated, several_words
 from .sources.source import Source
 from .splits import Selection, Splits, check_classes, select
 from .store import find_near_copies, pixel_digest
 from .subsets import count_by_class, labeled
+from .warnings import firsts
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
     split = {int(i): kind for kind, rows in source.splits.items() for i in rows}
     copies = find_near_copies(source, progress)
     too_many = [TOO_MANY] if copies is None else []
-    planned, remarks, refused = _planned(source, copies)
+    planned, warnings, refused = _planned(source, copies)
     kind_of = {int(i): kind for kind, rows in planned.items() for i in rows}
     mark = {i: image.digest for i, image in read.items()}
     near = [
@@ -173,7 +173,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         across=_named(source, [group for group in groups if len({split[i] for i in group}) > 1]),
         contradicting=_named(source, [group for group in groups if _contradict(source.labels[group])]),
         repeated=sum(len(group) - 1 for group in groups),
-        notes=(*source.notes, *remarks, *firsts([image.first for image in read.values()]), *too_many),
+        notes=(*source.notes, *warnings, *firsts([image.first for image in read.values()]), *too_many),
         planned={kind: len(rows) for kind, rows in planned.items()},
         refused=refused,
         smallest=source.names[by_pixels[0]] if by_pixels else "",
@@ -217,16 +217,16 @@ def copy_pairs(source: Source, splits: Splits, copies: NearCopies | None) -> tup
 
 
 def _planned(source: Source, copies: NearCopies | None) -> tuple[Splits, list[str], str]:
-    """The splits that `train` would make by its defaults, its remarks, and why it would refuse them; images without any
-    label are for a recipe that needs none."""
-    splits, remarks = dict[str, np.ndarray](), list[str]()
+    """The splits that `train` would make by its defaults, its warnings, and why it would refuse them; images without
+    any label are for a recipe that needs none."""
+    splits, warnings = dict[str, np.ndarray](), list[str]()
     try:
-        splits, remarks = select(source, Selection(), 0, bool(source.classes), copies)
+        splits, warnings = select(source, Selection(), 0, bool(source.classes), copies)
         if source.classes:
             check_classes(source, splits["train"])
     except UserError as error:
-        return splits, remarks, str(error)
-    return splits, remarks, ""
+        return splits, warnings, str(error)
+    return splits, warnings, ""
 
 
 def _contradict(labels: np.ndarray) -> bool:

@@ -293,7 +293,7 @@ def _hold_out(
 
 def _leave_with_group(source: Source, splits: Splits, kind: str) -> list[str]:
     """Take out of the training what belongs to a group that was held out as a split, which is images without a label:
-    only labeled ones are held out. A remark where there are any."""
+    only labeled ones are held out. A warning where there are any."""
     if source.groups is None:
         return []
     train, held = splits["train"], source.groups[splits[kind]]
@@ -304,20 +304,20 @@ def _leave_with_group(source: Source, splits: Splits, kind: str) -> list[str]:
 
 
 def _unshown(source: Source, splits: Splits) -> list[str]:
-    """A remark for each split that the data or a fold gives, and that is measured, where none of its images shows some
+    """A warning for each split that the data or a fold gives, and that is measured, where none of its images shows some
     class; of one class an image, validation images only choose."""
-    remarks = []
+    warnings = []
     for kind in ("test", "val") if source.labels.ndim == 2 else ("test",):
         if kind not in splits:
             continue
         counts = _count(source, splits[kind])
         if absent := [name for name, count in zip(source.classes, counts, strict=True) if not count]:
-            remarks.append(f"no {kind} image shows {some(absent, 5)}: nothing is measured of what no image shows")
-    return remarks
+            warnings.append(f"no {kind} image shows {some(absent, 5)}: nothing is measured of what no image shows")
+    return warnings
 
 
 def _without_held(source: Source, train: np.ndarray, held: np.ndarray, kind: str) -> list[str]:
-    """A remark where classes have images to learn from and none that were held out as a split."""
+    """A warning where classes have images to learn from and none that were held out as a split."""
     pairs = zip(source.classes, _count(source, train), _count(source, held), strict=True)
     without = [name for name, learned, kept in pairs if learned and not kept]
     few = "images" if source.groups is None else "groups"
@@ -329,7 +329,7 @@ def _without_held(source: Source, train: np.ndarray, held: np.ndarray, kind: str
 
 
 def _hold_out_fold(source: Source, splits: Splits, selection: Selection, copies: np.ndarray | None) -> list[str]:
-    """Move one fold from the training images to the test, or to the validation of data with its own test; a remark.
+    """Move one fold from the training images to the test, or to the validation of data with its own test; a warning.
 
     Raises: UserError where the data has its own validation and test images.
     """

@@ -12,8 +12,8 @@ from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..text import shell_word
 from ..training.recipe import Recipe
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
-from ..training.rundir import RunDir
 from .accuracy import Evaluation, Predictions, collect, evaluate_predictions, without_copies
 from .agreement.evaluate import evaluate_agreement
 from .heads import heads_of
@@ -35,7 +35,7 @@ class EvaluatedRun(Results[Result[Evaluation]]):
         return Evaluations(self.counts, {key: result.evaluation for key, result in self.items()})
 
 
-def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
+def evaluate_run(run: RunFolder, dataset: Dataset) -> EvaluatedRun:
     """Evaluate every kept set of weights on every split that did not teach.
 
     The numbers are kept in evaluation.json, the predictions behind them in predictions.npz. The result that counts is
@@ -59,7 +59,7 @@ def evaluate_run(run: RunDir, dataset: Dataset) -> EvaluatedRun:
     return evaluated
 
 
-def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
+def check_classes(run: RunFolder, classes: tuple[str, ...]) -> None:
     """Raises: UserError for a run that learnt without labels."""
     if not classes:
         student = run.read("run.json")["student"]["name"]
@@ -69,7 +69,7 @@ def check_classes(run: RunDir, classes: tuple[str, ...]) -> None:
         )
 
 
-def check_held_out(run: RunDir, results: Sized) -> None:
+def check_held_out(run: RunFolder, results: Sized) -> None:
     """Raises: UserError for a run that kept no image back, so that there is nothing to measure on."""
     if not results:
         raise UserError(
@@ -78,7 +78,7 @@ def check_held_out(run: RunDir, results: Sized) -> None:
         )
 
 
-def check_one_class(run: RunDir, data_spec: DataSpec) -> None:
+def check_one_class(run: RunFolder, data_spec: DataSpec) -> None:
     """Raises: UserError for a run that learnt without labels, or several an image."""
     check_classes(run, data_spec.classes)
     if data_spec.several:
@@ -94,7 +94,7 @@ def right(predictions: Predictions) -> float:
 
 
 def results_of(
-    run: RunDir, recipe: Recipe, name: str, images: Images, copies: Collection[str] = ()
+    run: RunFolder, recipe: Recipe, name: str, images: Images, copies: Collection[str] = ()
 ) -> dict[str, Result[Evaluation]]:
     """Every kept set of weights on some images, by WEIGHTS/NAME; `copies` names those of them that have near-copies
     among the training images."""
@@ -102,7 +102,9 @@ def results_of(
     return {f"{weights}/{name}": result for weights, result in results.items()}
 
 
-def _result(run: RunDir, recipe: Recipe, weights: str, images: Images, copies: Collection[str]) -> Result[Evaluation]:
+def _result(
+    run: RunFolder, recipe: Recipe, weights: str, images: Images, copies: Collection[str]
+) -> Result[Evaluation]:
     subject = of_run(run, weights)
     predictions = collect(subject.answers, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))

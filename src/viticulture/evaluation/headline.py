@@ -4,7 +4,7 @@ accuracy."""
 
 from dataclasses import dataclass
 
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 from .accuracy import Evaluation
 from .dense.pixels import PixelsEvaluation
 from .dense.results import DenseEvaluations, read_dense
@@ -40,7 +40,7 @@ def named(key: str) -> tuple[str, str]:
     return weights, "validation" if split == "val" else split
 
 
-def read_judged(run: RunDir) -> DenseEvaluations | LabelEvaluations | None:
+def read_judged(run: RunFolder) -> DenseEvaluations | LabelEvaluations | None:
     """Of a detector, a segmenter or a student of several labels; None for others, or before anything was measured.
 
     Raises: UserError if it is damaged.
@@ -49,7 +49,7 @@ def read_judged(run: RunDir) -> DenseEvaluations | LabelEvaluations | None:
     return dense if dense is not None else read_labels(run)
 
 
-def read_headline(run: RunDir, weights: str = "") -> Headline | None:
+def read_headline(run: RunFolder, weights: str = "") -> Headline | None:
     """Of the weights that count, or of others by their name; None before they were measured. Raises: as above."""
     kept = read_evaluations(run) or read_judged(run)
     if kept is not None and weights:

@@ -23,7 +23,7 @@ from ..errors import UserError
 from ..keywords import rebuilt
 from ..models.weights.files import checksum
 from ..text import shell_word
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 
 SPLITS = ("train", "val", "validation", "test")
 """What other images than a run's own cannot be called by."""
@@ -87,7 +87,7 @@ def name_of(data: str | Source) -> str:
     return f"./{name}" if name in SPLITS else name
 
 
-def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
+def read_kept(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
     """A JSON file of measurements; None where there is none.
 
     Args:
@@ -107,23 +107,23 @@ def read_kept(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) ->
         raise UserError(f"{run.path / name} is damaged ({reason}); remove it and measure anew") from error
 
 
-def checksum_of(run: RunDir, weights: str) -> str:
+def checksum_of(run: RunFolder, weights: str) -> str:
     """By which a result knows best, last or ema weights again; empty where these have none."""
     return checksum(run.weights(weights))
 
 
-def still_there(run: RunDir, weights: str, known: str) -> bool:
+def still_there(run: RunFolder, weights: str, known: str) -> bool:
     """Whether the run has the weights of this checksum yet; where either has none nobody can tell, and they count as
     there."""
     return not known or checksum_of(run, weights) in ("", known)
 
 
-def keep_results(run: RunDir, name: str, results: Results[Any]) -> None:
+def keep_results(run: RunFolder, name: str, results: Results[Any]) -> None:
     """Write a JSON file of results by WEIGHTS/SPLIT."""
     run.write(name, {**results.to_dict(), CHECKSUMS: {weights: checksum_of(run, weights) for weights in run.which()}})
 
 
-def read_results(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
+def read_results(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
     """What `keep_results` wrote; None where there is nothing, or where it is of other weights.
 
     Raises: as `read_kept`.
@@ -136,7 +136,7 @@ def read_results(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept])
     return read_kept(run, name, of_these)
 
 
-def read_each(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) -> dict[str, Kept]:
+def read_each(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Kept]) -> dict[str, Kept]:
     """A JSON file of results by name, without those of weights that are gone. Raises: as `read_kept`."""
 
     def is_there(result: Mapping[str, Any]) -> bool:
@@ -146,7 +146,7 @@ def read_each(run: RunDir, name: str, made: Callable[[dict[str, Any]], Kept]) ->
     return every or {}
 
 
-def keep_arrays(run: RunDir, name: str, arrays: Mapping[str, Any]) -> None:
+def keep_arrays(run: RunFolder, name: str, arrays: Mapping[str, Any]) -> None:
     """Write a .npz file of measurements, whole or not at all."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
@@ -155,7 +155,7 @@ def keep_arrays(run: RunDir, name: str, arrays: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def kept_arrays(run: RunDir, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
+def kept_arrays(run: RunFolder, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
     """The arrays of such a file, each read when it is asked for.
 
     Raises: UserError for a file that is missing or damaged, or lacks what is asked for.

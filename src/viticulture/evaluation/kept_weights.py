@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..models.weights.files import FILES
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 
 Measured = TypeVar("Measured")
 
 
-def of_each(run: RunDir, measure: Callable[[str], Measured]) -> dict[str, Measured]:
+def of_each(run: RunFolder, measure: Callable[[str], Measured]) -> dict[str, Measured]:
     """Name of the weights -> what is measured of them, those that count first.
 
     Args:
@@ -25,7 +25,7 @@ def of_each(run: RunDir, measure: Callable[[str], Measured]) -> dict[str, Measur
     return measured
 
 
-def _same(run: RunDir, weights: str, others: str) -> bool:
+def _same(run: RunFolder, weights: str, others: str) -> bool:
     """Whether the files are there and the same; what is missing is told where it is read."""
     places = run.weights(weights), run.weights(others)
     return not any(filecmp.cmpfiles(*places, FILES, shallow=False)[1:])

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
-from ..data.dataset import remarks_on_test
+from ..data.dataset import warnings_on_test
 from ..data.images import Images, StoredImages
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError, counted
 from ..models.weights.files import load
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import dataset_of, recipe_of
-from ..training.rundir import RunDir
 from .accuracy import Evaluation
 from .evaluate import check_classes, results_of
 from .kept import name_of
@@ -39,7 +39,7 @@ class OtherImages:
     warnings: list[str]
 
 
-def evaluate_other(run: RunDir, data: str | Source) -> OtherImages:
+def evaluate_other(run: RunFolder, data: str | Source) -> OtherImages:
     """Measure every kept set of weights on other images: their test split where they declare one, else all of them.
 
     Nothing is kept. Raises: UserError if they have classes that the run does not know, or no labels.
@@ -50,11 +50,11 @@ def evaluate_other(run: RunDir, data: str | Source) -> OtherImages:
     source = data if isinstance(data, Source) else open_source(data)
     images, skipped = read_unseen(recipe, source, data_spec.classes)
     name = name_of(data)
-    warnings = [*remarks_on_test(source, skipped), *taught_by(run, images)]
+    warnings = [*warnings_on_test(source, skipped), *taught_by(run, images)]
     return OtherImages(name, results_of(run, recipe, name, images), warnings)
 
 
-def taught_by(run: RunDir, images: Images) -> list[str]:
+def taught_by(run: RunFolder, images: Images) -> list[str]:
     """A sentence where images, as they are kept, are those that taught a run, or where that cannot be told."""
     try:
         dataset = dataset_of(run, recipe_of(run))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..errors import UserError
 from ..outputs import check_out, csv_text, write_out
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 from .accuracy import check_finite, collect
 from .evaluate import check_classes
 from .given import ImageInput
@@ -42,7 +42,7 @@ class Prediction:
     top: tuple[tuple[str, float], ...] = field(default=(), repr=False)
 
 
-def classify(run: RunDir, weights: str, images: Sequence[ImageInput], top: int = 1) -> list[Prediction]:
+def classify(run: RunFolder, weights: str, images: Sequence[ImageInput], top: int = 1) -> list[Prediction]:
     """Classify files, the images in folders, and pixels, in the order given, as the run's test images were looked at.
 
     Args:
@@ -60,7 +60,7 @@ def classify(run: RunDir, weights: str, images: Sequence[ImageInput], top: int =
     return predictions
 
 
-def opened_subject(run: RunDir, weights: str, images: Sequence[ImageInput], top: int) -> tuple[Subject, list[Item]]:
+def opened_subject(run: RunFolder, weights: str, images: Sequence[ImageInput], top: int) -> tuple[Subject, list[Item]]:
     """A run's student, and the images that are named, one by one; arguments and errors as those of `classify`."""
     if top < 1:
         raise UserError(f"top is how many classes to name, at least 1, got {top}")

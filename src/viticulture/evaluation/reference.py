@@ -15,7 +15,7 @@ from ..data.images import Images, StoredImages
 from ..errors import UserError
 from ..keywords import rebuilt
 from ..text import shell_word
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 from .kept import read_kept
 from .results import read_evaluations
 
@@ -39,7 +39,7 @@ class References:
     images: Mapping[str, tuple[int, ...]]
 
 
-def judge_references(run: RunDir, dataset: Dataset) -> None:
+def judge_references(run: RunFolder, dataset: Dataset) -> None:
     """Write references.json: images of each class, and what chance and plain classifiers reach on the images that
     count. Nothing is learnt from many images, or from those that are decoded anew each time."""
     labels = {name: some.records.labels for name, some in {"train": dataset.train, **dataset.held_out}.items()}
@@ -56,7 +56,7 @@ def judge_references(run: RunDir, dataset: Dataset) -> None:
     run.write(FILE, asdict(References(split, accuracy, images)))
 
 
-def put_beside(run: RunDir, other: RunDir) -> None:
+def put_beside(run: RunFolder, other: RunFolder) -> None:
     """Add another run's accuracy on the same images to the references, such as that of a small CNN.
 
     Raises: UserError if it was not measured, or on other images.
@@ -75,7 +75,7 @@ def put_beside(run: RunDir, other: RunDir) -> None:
     run.write(FILE, asdict(References(known.split, {**known.accuracy, name: theirs.counting.top1}, known.images)))
 
 
-def read_references(run: RunDir) -> References | None:
+def read_references(run: RunFolder) -> References | None:
     """What was kept; None where nothing was yet."""
     return read_kept(run, FILE, partial(rebuilt, References))
 

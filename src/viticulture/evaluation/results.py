@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..data.images import Images
 from ..errors import UserError
 from ..text import shell_word
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 from .accuracy import Evaluation, Predictions
 from .kept import Results, keep_arrays, kept_arrays, read_results
 
@@ -56,12 +56,12 @@ class Evaluations(Results[Evaluation]):
         return Evaluations(counts, {key: Evaluation.from_dict(result) for key, result in results.items()})
 
 
-def read_evaluations(run: RunDir) -> Evaluations | None:
+def read_evaluations(run: RunFolder) -> Evaluations | None:
     """What was measured; None where nothing was yet. Raises: UserError if it is damaged."""
     return read_results(run, RESULTS, Evaluations.from_dict)
 
 
-def keep_predictions(run: RunDir, counts: str, predictions: Mapping[str, Predictions]) -> None:
+def keep_predictions(run: RunFolder, counts: str, predictions: Mapping[str, Predictions]) -> None:
     """Write predictions.npz.
 
     Args:
@@ -92,7 +92,7 @@ class KeptPredictions:
     probabilities: NDArray[np.float16] | None
 
 
-def read_predictions(run: RunDir, key: str = "", probabilities: bool = False) -> KeptPredictions:
+def read_predictions(run: RunFolder, key: str = "", probabilities: bool = False) -> KeptPredictions:
     """What `keep_predictions` wrote.
 
     Args:

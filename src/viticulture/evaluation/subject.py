@@ -2,7 +2,7 @@
 """A network looking at images. Whoever shows images to a trained network does it through here, so that all of them
 show the same part of an image, in the same size and colors, on the same device.
 
-    subject = of_run(RunDir.open("runs/photos"))
+    subject = of_run(RunFolder.open("runs/photos"))
     for batch in subject.batches(dataset.test):
         logits = subject.network(batch["image"])
 """
@@ -31,8 +31,8 @@ from ..models.views import Views, answering, views_in
 from ..models.weights.files import find_weights, load
 from ..text import tell
 from ..training.recipe import Recipe
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
-from ..training.rundir import RunDir
 
 BATCH = 256
 
@@ -86,7 +86,7 @@ class Subject:
         return as_seen(self.data_spec).normalize(send(pixels, self.device))
 
 
-def of_run(run: RunDir, weights: str = "", batch_size: int = BATCH) -> Subject:
+def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> Subject:
     """A run's student, shown images as the run's validation was.
 
     Args:

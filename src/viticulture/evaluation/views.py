@@ -11,7 +11,7 @@ from ..data.images import Images
 from ..models.views import EVERY, NAMED, VIEWS, Views, views_in
 from ..models.weights.files import note, read_config
 from ..text import tell
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 from .accuracy import Predictions, collect
 from .subject import of_run
 
@@ -27,7 +27,7 @@ class EachView(nn.Module):
         return torch.cat([self.network(view.of(images)) for view in EVERY], 1)
 
 
-def settle_views(run: RunDir, images: Images, score: Callable[[Predictions], float]) -> None:
+def settle_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> None:
     """Choose the views of the weights that count, once, and write their name beside all weights of a run.
 
     What is settled stays: files that were exported since answer so. A run that is resumed writes its last weights anew,
@@ -45,7 +45,7 @@ def settle_views(run: RunDir, images: Images, score: Callable[[Predictions], flo
             note(run.weights(weights), {VIEWS: settled})
 
 
-def _best_views(run: RunDir, images: Images, score: Callable[[Predictions], float]) -> Views:
+def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> Views:
     subject = of_run(run)
 
     def probabilities(logits: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def _best_views(run: RunDir, images: Images, score: Callable[[Predictions], floa
     return best
 
 
-def keep_times_asked(run: RunDir) -> None:
+def keep_times_asked(run: RunFolder) -> None:
     """Write into run.json how often the weights that count are asked about an image, where it was or is not once."""
     times = len(NAMED[views_in(read_config(run.weights(run.which()[0])))])
     if times != run.read("run.json").get("views", 1):

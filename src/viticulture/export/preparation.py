@@ -21,8 +21,8 @@ from ..evaluation.predict import ask
 from ..evaluation.subject import Subject, of_run
 from ..models.weights.files import read_config
 from ..training.data import open_for
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import own_data, recipe_of
-from ..training.rundir import RunDir
 
 MOST = 64  # images
 
@@ -55,7 +55,7 @@ class Moved:
         )
 
 
-def by_timms_transform(run: RunDir, weights: str = "") -> Moved | None:
+def by_timms_transform(run: RunFolder, weights: str = "") -> Moved | None:
     """Compare on images that did not teach, or on training images where there are no others.
 
     Args:
@@ -107,7 +107,7 @@ def _ours(subject: Subject, source: Source, places: list[int]) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def _theirs(subject: Subject, run: RunDir, weights: str, source: Source, places: list[int]) -> torch.Tensor:
+def _theirs(subject: Subject, run: RunFolder, weights: str, source: Source, places: list[int]) -> torch.Tensor:
     """Probabilities [N, C] by timm's transform, as config.json describes it."""
     described = read_config(run.weights(weights))["pretrained_cfg"]
     transform = create_transform(**resolve_data_config(described))  # type: ignore[no-untyped-call]

@@ -30,8 +30,8 @@ from ..models.dense.networks import load_dense
 from ..models.views import views_in
 from ..models.weights.files import FILES, load, read_config, save
 from ..text import shell_word
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
-from ..training.rundir import RunDir
 from ..waiting import quiet_hub
 from .card import Student, model_card
 from .dense_card import dense_card
@@ -41,7 +41,7 @@ from .shared import named_code, shareable_facts, shareable_recipe, without_folde
 README = "README.md"
 
 
-def contents(run: RunDir, repository: str, weights: str = "") -> dict[str, bytes | Path]:
+def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, bytes | Path]:
     """Path in the repository -> what stands there.
 
     Args:
@@ -73,7 +73,7 @@ Parts = tuple[str, dict[str, str], dict[str, bytes | Path] | None]
 """The card, files of results, and what timm finds; None: the very weights."""
 
 
-def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
+def _class_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
     _, data_spec, config = load(run.weights(weights))  # which finds damage that a stranger could not mend
     results = (read_evaluations(run) or Evaluations("", {})).of_weights(weights)
     evaluations, student = read_labels(run), _student(run, config, data_spec)
@@ -83,7 +83,7 @@ def _class_parts(run: RunDir, repository: str, weights: str, facts: dict[str, An
     return card, {**kept, **({LABEL_RESULTS: _json(labels.to_dict())} if labels else {})}, None
 
 
-def _student(run: RunDir, config: dict[str, Any], data_spec: DataSpec) -> Student:
+def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> Student:
     recipe = recipe_of(run)
     network = config.get("architecture")
     if not (isinstance(network, str) and timm.is_model(network)):
@@ -94,7 +94,7 @@ def _student(run: RunDir, config: dict[str, Any], data_spec: DataSpec) -> Studen
     return Student(network, data_spec.classes, data_spec.several, data_spec.channels, spans, views_in(config), code)
 
 
-def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
+def _dense_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
     """timm, which builds no detector, finds the student alone, unless it was made another for windows."""
     network, data_spec = load_dense(run.weights(weights))
     config = read_config(run.weights(weights))
@@ -110,7 +110,7 @@ def _dense_parts(run: RunDir, repository: str, weights: str, facts: dict[str, An
     return card, {DENSE_RESULTS: _json(results.to_dict())} if results.results else {}, dict(at_top)
 
 
-def push(run: RunDir, repository: str, weights: str = "", private: bool = False) -> str:
+def push(run: RunFolder, repository: str, weights: str = "", private: bool = False) -> str:
     """Make the repository if need be, send everything in one commit, and give its address.
 
     What an earlier run left there goes in the same commit, so that no other weights answer by the name.

@@ -25,13 +25,13 @@ _KEPT = (
 
 
 def shareable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """run.json without what tells of files and folders: the command, remarks, skipped images and where images lie."""
+    """run.json without what tells of files and folders: the command, warnings, skipped images and where images lie."""
     data = {**facts["data"], "folder": None, "skipped": {}}
     word = str(data["source"])
     if facts["data"]["folder"] is not None or word.startswith(CODE) or ("/" in word and not word.startswith("hf:")):
         data["source"] = data["name"]  # a folder, a pattern of files, or an argument of somebody's code
     settings = {"settings": without_folders(facts["settings"])} if "settings" in facts else {}
-    named = {"recipe": without_folders(facts["recipe"]), "command": "", "remarks": []}
+    named = {"recipe": without_folders(facts["recipe"]), "command": "", "warnings": []}
     return {**{key: facts[key] for key in _KEPT if key in facts}, **named, "data": data, **settings}
 
 

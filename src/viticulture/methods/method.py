@@ -215,7 +215,7 @@ class Method(LightningModule, ABC):
         """The network whose multiply-accumulates are told."""
         return self.student
 
-    def remarks(self, batch_size: int) -> list[str]:
+    def warnings(self, batch_size: int) -> list[str]:
         """What a person should know before a training begins whose losses see so many images at once.
 
         Raises: UserError where nothing can be learnt from so few.

@@ -26,7 +26,7 @@ from ..models.students import feature_width
 from ..models.vit.positions import choose_positions
 from .method import BatchSpec, Method, Setup
 
-FEW = 256  # images in a batch, below which a remark is made
+FEW = 256  # images in a batch, below which a warning is made
 
 
 class MoCoV3(Method):
@@ -105,7 +105,7 @@ class MoCoV3(Method):
         (k,) = self.auxiliary["momentum"](mirrored)
         return {"loss": 2 * self._contrast(self._query(self.student(images)), k)}
 
-    def remarks(self, batch_size: int) -> list[str]:
+    def warnings(self, batch_size: int) -> list[str]:
         if batch_size < 2:
             raise UserError(
                 f"moco_v3 tells each image from the others of its batch, and it sees {batch_size} at once; take a "

@@ -55,7 +55,7 @@ class Supervised(Method):
     def has_idle_heads(self) -> bool:
         return super().has_idle_heads and not self.every_head
 
-    def remarks(self, batch_size: int) -> list[str]:
+    def warnings(self, batch_size: int) -> list[str]:
         """A sentence where answers are the mean of several heads of which all but the first stay as they began."""
         rule = next((layer.inference for layer in self.student.modules() if hasattr(layer, "inference")), "mean")
         if not self.has_idle_heads or rule != "mean":

@@ -31,7 +31,7 @@ from ..study.study import Study
 from ..text import clean, command_line
 from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 from ..training.session import Session
 from ..waiting import STDERR, is_silent
 from .pages.study_page import study_notes
@@ -68,7 +68,7 @@ def introduce(session: Session) -> None:
         f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
         f"recipe   {session.recipe.name}: {epochs}, seed {session.seed}",
         f"run      {session.run.path}",
-        *(f"note     {remark}" for remark in session.remarks),
+        *(f"note     {warning}" for warning in session.warnings),
     ]
     for line in lines:
         console.print(clean(line), markup=False, soft_wrap=not console.is_terminal)
@@ -163,7 +163,7 @@ def say(result: Any) -> None:
         print_table(_predictions(result))
 
 
-def behind(run: RunDir) -> str:
+def behind(run: RunFolder) -> str:
     """What to know where a classifier that learns no features is right more often than the student; else nothing."""
     references, evaluations = read_references(run), read_evaluations(run)
     if references is None or evaluations is None or evaluations.counting is None or not references.accuracy:

@@ -19,7 +19,7 @@ from ..evaluation.subject import Subject, of_run, pictures
 from ..models.data_spec import DataSpec
 from ..models.taps import Taps
 from ..report.charts.pictures import overlay, picture_uri
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 
 Predictions = Sequence[Prediction] | Sequence[LabelsPrediction]
 
@@ -79,7 +79,7 @@ class ClassAnswerer:
         return ["" if error else next(ready) for error in opened.errors]
 
 
-def answerer(run: RunDir, weights: str = "") -> ClassAnswerer:
+def answerer(run: RunFolder, weights: str = "") -> ClassAnswerer:
     """Load a run's student. Raises: UserError for a run that learnt without labels, or has no such weights.
 
     Args:

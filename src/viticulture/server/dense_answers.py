@@ -17,7 +17,7 @@ from ..evaluation.opening import MAX_SENT_PIXELS, Item
 from ..models.data_spec import DataSpec
 from ..models.dense.detector import Detector
 from ..report.charts.pictures import picture_uri
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 
 STEP = 1e-5  # of scores as they are written
 LONGEST = 800
@@ -72,7 +72,7 @@ class DenseAnswerer:
         return {"size": size, "shares": prediction.shares(), "mask": mask}
 
 
-def dense_answerer(run: RunDir, weights: str = "") -> DenseAnswerer:
+def dense_answerer(run: RunFolder, weights: str = "") -> DenseAnswerer:
     """Load a run's network. Raises: UserError for a run that classifies, or has no such weights.
 
     Args:

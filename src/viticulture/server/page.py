@@ -9,7 +9,7 @@ from ..errors import comma_separated
 from ..evaluation.dense.draw import color_of
 from ..evaluation.headline import read_headline
 from ..report.html import Markup, fill, source
-from ..training.rundir import RunDir
+from ..training.run_folder import RunFolder
 from .answerer import Answerer
 from .limits import MAX_BYTES, MAX_FILES
 
@@ -30,7 +30,7 @@ class Page:
     policy: str
 
 
-def page(run: RunDir, answerer: Answerer, weights: str = "") -> Page:
+def page(run: RunFolder, answerer: Answerer, weights: str = "") -> Page:
     """What a run's student is, how well it does, and a place to drop images; weights: those of the student."""
     script, style = source("serve.js"), source("page.css") + source("serve.css")
     facts = run.read("run.json")
@@ -65,7 +65,7 @@ def _what(answerer: Answerer) -> str:
     return f"tells {counted} {'labels' if data_spec.several else 'classes'} apart"
 
 
-def _how_well(run: RunDir, weights: str) -> str:
+def _how_well(run: RunFolder, weights: str) -> str:
     """The number that counts, of these weights if any are named, as the end of a sentence; "" where it is not known."""
     headline = read_headline(run, weights)
     if headline is None:

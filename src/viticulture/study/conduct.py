@@ -198,10 +198,10 @@ def conduct(study: StudyDir, where: Where, tell: Callable[[str], None], show: Ca
         show: is shown the plan.
     """
     sweep(study.path)
-    remarks = study.extend()
-    for remark in remarks:
-        tell(f"note: {remark}")
-    study.update(remarks=remarks)
+    warnings = study.extend()
+    for warning in warnings:
+        tell(f"note: {warning}")
+    study.update(warnings=warnings)
     workers = count(where.workers)
     plan = prepare(study, workers, tell)
     if wrong := changed(study, plan):

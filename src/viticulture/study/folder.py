@@ -2,7 +2,7 @@
 """A study as a folder on disk.
 
 study.yaml         the grid, which a person may extend by candidates, subsets and seeds
-study.json         versions, digests of the recipes, the plan, remarks, candidates' names in file names
+study.json         versions, digests of the recipes, the plan, warnings, candidates' names in file names
 recipes/NAME.yaml  every candidate's recipe, complete, as it was when the study began
 cells/NAME/        one run folder a cell
 failures/NAME.json why a cell failed last time
@@ -31,8 +31,8 @@ from ..training.plugins import check_data, keep_known_code, of_a_file
 from ..training.processes import check_devices
 from ..training.recipe import Recipe, method_class, parse, read, resolve
 from ..training.references import GIVEN
+from ..training.run_folder import CELLS, RunFolder
 from ..training.run_inputs import folder_of
-from ..training.rundir import CELLS, RunDir
 from ..version import VERSION, same_release
 from .declare.grid import Candidate, Cell, Grid, digest
 
@@ -49,7 +49,7 @@ FACTS: dict[str, Any] = {  # what study.json holds, and with a question mark wha
     "folders?": dict[str, str],
     "recipes": dict[str, str],
     "plan?": dict[str, Any],
-    "remarks?": list[str],
+    "warnings?": list[str],
     "looks?": dict[str, list[str | int]],
     "decisions?": list[str],
 }
@@ -167,7 +167,7 @@ class StudyDir:
     def extend(self) -> list[str]:
         """Take in candidates that were added to study.yaml and check that nothing else changed.
 
-        Returns: what a person should know: remarks of the recipes, and those that were edited elsewhere since the study
+        Returns: warnings: those of the recipes, and which of them were edited elsewhere since the study
             keeps them.
         Raises: UserError if the study's own copy of a recipe was edited, or the study is of another version.
         """
@@ -182,7 +182,7 @@ class StudyDir:
                 f"the conditions, terms, folds or epochs of {self.path / 'study.yaml'} were changed after cells were "
                 "trained by them; put them back, or begin a new study (candidates, subsets and seeds may be added)"
             )
-        known, entries, remarks = dict(facts["recipes"]), dict(facts["candidates"]), []
+        known, entries, warnings = dict(facts["recipes"]), dict(facts["candidates"]), []
         unnamed = {name for name in known if self._asks_for_weights(name)}
         for candidate in self.grid.candidates:
             name = self.slugs[candidate.name]
@@ -204,13 +204,13 @@ class StudyDir:
                 if name not in known:
                     raise
                 continue  # a study may move to a machine without the recipe's file
-            remarks += [f"{candidate.name}: {remark}" for remark in recipe.remarks]
+            warnings += [f"{candidate.name}: {warning}" for warning in recipe.warnings]
             text = recipe.to_yaml()
             if name not in known:
                 self.write(f"recipes/{name}.yaml", text)
                 known[name] = digest(text)
             elif digest(text) != known[name]:
-                remarks.append(
+                warnings.append(
                     f"{candidate.recipe} was edited after the study began; {candidate.name} goes on with the study's "
                     f"own copy, recipes/{name}.yaml. Add it under another name, or begin a new study, to compare the "
                     "edited one"
@@ -218,7 +218,7 @@ class StudyDir:
         folders = {**self.grid.folders, **self.slugs}
         if (known, entries, folders) != (facts["recipes"], facts["candidates"], facts.get("folders")):
             self.update(recipes=known, candidates=entries, folders=folders)
-        return remarks
+        return warnings
 
     def _resolved(self, candidate: Candidate) -> Recipe:
         """A candidate's complete recipe on the study's conditions, as its source says today."""
@@ -260,9 +260,9 @@ class StudyDir:
         with of_a_file(self.path):
             return resolve(candidate.recipe, parse(read_text(path, "recipe"), str(path)))
 
-    def run(self, cell: Cell) -> RunDir:
+    def run(self, cell: Cell) -> RunFolder:
         """A cell's run folder, there or not."""
-        return RunDir(self.path / CELLS / cell.name)
+        return RunFolder(self.path / CELLS / cell.name)
 
     def finished(self, cell: Cell) -> bool:
         """Whether a cell is trained and judged; one whose run.json is damaged is not, and will be trained again."""

@@ -53,7 +53,7 @@ def student_of(recipe: Recipe, data_spec: DataSpec) -> nn.Module:
 
 
 def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
-    """The method with its student and guides, initialized from the seed, and remarks about the weights it is given."""
+    """The method with its student and guides, initialized from the seed, and warnings about the weights it is given."""
     check_parts(recipe)
     data_spec = data_spec_of(dataset)
     wanted: Student = recipe.section("student")
@@ -61,7 +61,7 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     made = method_class(recipe)
     shown = replace(data_spec, classes=()) if made.batch_spec.dense else data_spec  # detectors bring heads of their own
     student = student_of(recipe, shown)
-    remarks = initialize(student, wanted.init, wanted.init_blocks, shown.classes) if wanted.init else []
+    warnings = initialize(student, wanted.init, wanted.init_blocks, shown.classes) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
     guides = build_guides(recipe, student, data_spec)
     keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
@@ -74,25 +74,25 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
         raise UserError(f"method {recipe.values['method']['name']} looks at {count} local crops of an image; {mend}")
     started = student.state_dict()
     if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
-        remarks.append(
+        warnings.append(
             f"not kept: {', '.join(lost)}, which method {recipe.values['method']['name']} sets itself; "
             "method.positions learned keeps what was taken"
         )
-    return method, [*remarks, *_other_ranges(recipe)]
+    return method, [*warnings, *_other_ranges(recipe)]
 
 
 def _other_ranges(recipe: Recipe) -> list[str]:
-    """A remark for each teacher that learned from images with other values for black and white than it is shown."""
-    own, remarks = recipe.section("images").range, []
+    """A warning for each teacher that learned from images with other values for black and white than it is shown."""
+    own, warnings = recipe.section("images").range, []
     for key, value in flat(recipe.values).items():
         is_teacher = keyword_of(key) in ("teacher", "teachers") and isinstance(value, str)
         folder = find_weights(value) if is_teacher else None
         if folder is not None and (theirs := read_config(folder).get("range")) != own:
-            remarks.append(
+            warnings.append(
                 f"{key}: {value} learned by images.range {theirs or 'null'} and is shown images by {own or 'null'}; "
                 "the same images are darker or brighter so"
             )
-    return remarks
+    return warnings
 
 
 def weights_of(recipe: Recipe, dataset: Dataset) -> torch.Tensor | None:

@@ -93,8 +93,8 @@ def open_by_default(data: Any) -> tuple[Source | DenseSource, str, tuple[str, ..
         recipe = default_recipe(source)
         return source, recipe, (CHOSEN,) if recipe == SEVERAL else ()
     annotated, task = ANNOTATED[source]
-    remark = f"images come with {annotated} in place of classes, so {task}/photos is the recipe"
-    return open_dense(data, source), f"{task}/photos", (remark,)
+    warning = f"images come with {annotated} in place of classes, so {task}/photos is the recipe"
+    return open_dense(data, source), f"{task}/photos", (warning,)
 
 
 def _opened(data: Any) -> Source | str:
@@ -176,7 +176,7 @@ def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Recipe:
     try:
         student_of(recipe, DataSpec(("one", "other"), images.shape, *normalization("half", images.channels)))
     except UserError:
-        remark = f"student.patch_size {student.patch_size} of {name} is left out, as it does not fit {student.name}"
+        warning = f"student.patch_size {student.patch_size} of {name} is left out, as it does not fit {student.name}"
         fitted = recipe.with_keys({"student.patch_size": None})
-        return replace(fitted, remarks=(*fitted.remarks, remark))
+        return replace(fitted, warnings=(*fitted.warnings, warning))
     return recipe

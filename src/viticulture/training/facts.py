@@ -37,7 +37,7 @@ FACTS: dict[str, Any] = {  # what run.json holds from the first on, and with a q
     "student.name": str,
     "student.parameters": int,
     "student.macs": int | None,
-    "remarks": list[str],
+    "warnings": list[str],
     "batch_size?": int,
     "length?": int,
     "logged?": dict[str, Any],

@@ -31,7 +31,7 @@ from .allocator import filled_memory
 from .assemble import assemble
 from .feed import training_loader
 from .recipe import Recipe
-from .rundir import RunDir
+from .run_folder import RunFolder
 from .session import Session
 from .settings import Engine, Train
 
@@ -174,7 +174,7 @@ def _gradients(recipe: Recipe, dataset: Dataset, seed: int, precision: Precision
     """Gradients of a training's first step, by a method that is then thrown away."""
     with torch.random.fork_rng(devices=[]), filled_memory(fill):
         method, _ = assemble(recipe, dataset, seed)
-        loader = training_loader(Session(RunDir(""), recipe, dataset, method, seed, []))
+        loader = training_loader(Session(RunFolder(""), recipe, dataset, method, seed, []))
         train: Train = recipe.section("train")
         method.course = Course(len(loader), train.epochs)
         batch = loader.batch(0, 0)

@@ -10,7 +10,7 @@ from ..data.open import start_of
 from ..errors import UserError
 from ..models.weights.files import place_of
 from .recipe import Recipe
-from .rundir import BEGUN, RunDir
+from .run_folder import BEGUN, RunFolder
 
 
 def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
@@ -21,10 +21,10 @@ def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) ->
         dataset: its images.
         about: where they came from, as run.json says it under `data`.
 
-    Returns: a remark for each run that learned from validation images.
+    Returns: a warning for each run that learned from validation images.
     Raises: UserError if one learned from test images.
     """
-    remarks = []
+    warnings = []
     for key, run in _runs(recipe.values, set()):
         facts = run.read("run.json")
         if "names" not in run.read("split.json") or _origin(facts["data"]) != _origin(about):
@@ -41,8 +41,8 @@ def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) ->
             )
         if shared.get("val"):
             count = f"{shared['val']:,} of the {len(dataset.split_names['val']):,}"
-            remarks.append(f"{key}: {run.path} learned from {count} images of validation, which flatter its heirs")
-    return remarks
+            warnings.append(f"{key}: {run.path} learned from {count} images of validation, which flatter its heirs")
+    return warnings
 
 
 def _origin(about: Mapping[str, Any]) -> Any:
@@ -53,7 +53,7 @@ def _origin(about: Mapping[str, Any]) -> Any:
     return about.get("given") or about.get("name")
 
 
-def _runs(values: Mapping[str, Any], known: set[Path], key: str = "") -> Iterator[tuple[str, RunDir]]:
+def _runs(values: Mapping[str, Any], known: set[Path], key: str = "") -> Iterator[tuple[str, RunFolder]]:
     """Dotted key -> the run that its value is or lies in, and the runs that the run's own settings name."""
     for name, value in values.items():
         dotted = f"{key}.{name}" if key else name
@@ -65,7 +65,7 @@ def _runs(values: Mapping[str, Any], known: set[Path], key: str = "") -> Iterato
             yield from ((dotted, inner) for _, inner in _runs(run.read("run.json").get("settings", {}), known))
 
 
-def _around(place: str) -> RunDir | None:
+def _around(place: str) -> RunFolder | None:
     """The run that a source of weights is, or lies in; None for any other text."""
     try:
         path = place_of(place).absolute()
@@ -75,5 +75,5 @@ def _around(place: str) -> RunDir | None:
         return None
     for folder in (path, *path.parents[:3]):
         if all((folder / name).is_file() for name in (*BEGUN, "run.json")):
-            return RunDir(folder)
+            return RunFolder(folder)
     return None

@@ -21,8 +21,8 @@ from .assemble import assemble
 from .plugins import of_a_file
 from .processes import POLL_SECONDS, is_leader
 from .recipe import Recipe, resolve
+from .run_folder import RunFolder
 from .run_inputs import recipe_of
-from .rundir import RunDir
 from .session import Session, fingerprint_of
 from .state import WholeCheckpointIO, load_checkpoint
 from .watching import BestCheckpoint
@@ -45,7 +45,7 @@ def change_length(path: Path, epochs: int | None = None) -> None:
 
     Raises: UserError if it is in use, or as `asked_length`.
     """
-    run = RunDir.open(path)
+    run = RunFolder.open(path)
     half_set = run.read("run.json").get("length")
     wanted = half_set if epochs is None else epochs
     if wanted is None:
@@ -56,31 +56,31 @@ def change_length(path: Path, epochs: int | None = None) -> None:
             time.sleep(POLL_SECONDS)
         return
     for length in (half_set, wanted):  # files of two lengths become one's before they are another's
-        if length is None or not (remark := asked_length(run, length)):
+        if length is None or not (warning := asked_length(run, length)):
             continue
         run.lock()
         try:
             run.update(length=length)
-            set_length(run, length, remark)
+            set_length(run, length, warning)
         finally:
             run.unlock()
 
 
-def _recipe(run: RunDir) -> Recipe:
+def _recipe(run: RunFolder) -> Recipe:
     """Return the recipe in run.json. Raises: UserError if it names code that the user has not."""
     facts = run.read("run.json")
     with of_a_file(run.path):
         return resolve(facts["recipe"], facts["settings"])
 
 
-def _has_length(run: RunDir, epochs: int) -> bool:
+def _has_length(run: RunFolder, epochs: int) -> bool:
     """Whether a run's files are of so many epochs, and nothing is left half done: run.json is the last to say so."""
     facts = run.read("run.json")
     return facts.get("length") in (None, epochs) and facts["settings"]["train"]["epochs"] == epochs
 
 
-def asked_length(run: RunDir, epochs: int) -> str:
-    """What is to be remarked of a stopped run whose length a person changes; empty where it has that already.
+def asked_length(run: RunFolder, epochs: int) -> str:
+    """What to warn about for a stopped run whose length a person changes; empty where it has that already.
 
     Raises: UserError if more epochs have begun, its recipe cannot have so few, or the run is finished or without a
         checkpoint.
@@ -101,13 +101,13 @@ def asked_length(run: RunDir, epochs: int) -> str:
     )
 
 
-def set_length(run: RunDir, epochs: int, remark: str = "") -> None:
+def set_length(run: RunFolder, epochs: int, warning: str = "") -> None:
     """Give a run another length in its files. After a kill the same call makes good what it left half done.
 
     Args:
         run: that has begun.
         epochs: of the whole training.
-        remark: for its page.
+        warning: for its page.
 
     Raises: UserError for a checkpoint that is not the run's.
     """
@@ -127,11 +127,11 @@ def set_length(run: RunDir, epochs: int, remark: str = "") -> None:
     if lost:
         shutil.rmtree(run.weights("best"))
     run.write("recipe.yaml", f"{comment(facts['command'])}{comment(f'recipe: {recipe.name}')}{longer.to_yaml()}")
-    remarks = [*facts["remarks"], *([remark] if remark else [])]
-    run.update(settings=longer.values, remarks=remarks)  # last: until then the run is one whose length is not set
+    warnings = [*facts["warnings"], *([warning] if warning else [])]
+    run.update(settings=longer.values, warnings=warnings)  # last: until then the run is one whose length is not set
 
 
-def _best_is_lost(run: RunDir, checkpoint: dict[str, Any]) -> bool:
+def _best_is_lost(run: RunFolder, checkpoint: dict[str, Any]) -> bool:
     """Whether the best weights are those of an epoch after the checkpoint, which is not trained as it was then."""
     kept = run.weights("best")
     known = checkpoint["callbacks"].get(BestCheckpoint.__qualname__, {"best_epoch": -1})

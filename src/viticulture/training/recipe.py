@@ -78,12 +78,12 @@ class Recipe:
     Args:
         name: where it came from: a shipped recipe's name or a path.
         values: section -> keyword -> value, plain YAML types; not to be written to.
-        remarks: what a person should know about the choices that were made for them.
+        warnings: what a person should know about the choices that were made for them.
     """
 
     name: str
     values: dict[str, Any]
-    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def section(self, name: str) -> Any:
         """One of the dataclass sections as its object: `recipe.section("train").epochs`."""
@@ -94,9 +94,9 @@ class Recipe:
         return replace(self, values={**self.values, name: asdict(section)})
 
     def with_keys(self, keys: Mapping[str, Any]) -> "Recipe":
-        """The recipe with dotted keys changed (`{"train.epochs": 3}`), checked anew; its remarks stay."""
+        """The recipe with dotted keys changed (`{"train.epochs": 3}`), checked anew; its warnings stay."""
         changed = resolve(self.name, self.values, keys)
-        return replace(changed, remarks=tuple(dict.fromkeys((*self.remarks, *changed.remarks))))
+        return replace(changed, warnings=tuple(dict.fromkeys((*self.warnings, *changed.warnings))))
 
     def to_yaml(self) -> str:
         """The recipe as a file that trains the same thing."""
@@ -178,7 +178,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: Mapping[str, Any] | None 
 
 
 def _defaults_told(name: str, sections: list[str]) -> tuple[str, ...]:
-    """A remark about sections that a person's own file leaves out, which shipped recipes do on purpose."""
+    """A warning about sections that a person's own file leaves out, which shipped recipes do on purpose."""
     if not sections or not name.endswith((".yaml", ".yml")):
         return ()
     return (
@@ -201,15 +201,15 @@ def _check(recipe: Recipe) -> None:
 
 
 def _warmed_up(recipe: Recipe, own: int | None) -> Recipe:
-    """The recipe with a warm-up that ends before the training, which is shorter than its own; told as a remark."""
+    """The recipe with a warm-up that ends before the training, which is shorter than its own; told as a warning."""
     schedule, train = recipe.section("schedule"), recipe.section("train")
     warmup = schedule.warmup_epochs
     if warmup is None or warmup < train.epochs:
         return recipe
     fitted = replace(schedule, warmup_epochs=shortened_warmup(warmup, own or Train.epochs, train.epochs))
     length = counted(train.epochs, "epoch")
-    remark = f"the warm-up takes {fitted.warmup_epochs:g} of {length}; the recipe's own takes {warmup:g}"
-    return replace(recipe.with_section("schedule", fitted), remarks=(*recipe.remarks, remark))
+    warning = f"the warm-up takes {fitted.warmup_epochs:g} of {length}; the recipe's own takes {warmup:g}"
+    return replace(recipe.with_section("schedule", fitted), warnings=(*recipe.warnings, warning))
 
 
 def reference() -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import UserError
 from ..models.weights.files import anchored, place_of
 from .raw import flat
-from .rundir import CELLS, STAGES
+from .run_folder import CELLS, STAGES
 
 ROW, GIVEN = "row:", "given:"
 PLACES = ("init", "teacher", "teachers")

@@ -133,9 +133,9 @@ def fit(
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step)
         if replay:
             run.update(teacher_logits=replay.counts)
-        if remark := perfect.remark(validation, trainer.current_epoch, train.epochs):
-            run.update(ended=remark)
-            tell(f"note     {remark}")
+        if warning := perfect.warning(validation, trainer.current_epoch, train.epochs):
+            run.update(ended=warning)
+            tell(f"note     {warning}")
 
 
 def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeCheckpointIO, on_gpu: bool) -> Trainer:

@@ -20,10 +20,10 @@ from .plugins import check_data, of_a_file
 from .raw import flat
 from .recipe import Recipe, parse, resolve
 from .references import where_they_lie
-from .rundir import RunDir
+from .run_folder import RunFolder
 
 
-def recipe_of(run: RunDir) -> Recipe:
+def recipe_of(run: RunFolder) -> Recipe:
     """The recipe that a run began with, from its recipe.yaml; its own earlier stages are named by where they lie now.
 
     Raises: UserError if a value in the file was changed since: a run is one training, by one recipe; or if it names
@@ -41,7 +41,7 @@ def recipe_of(run: RunDir) -> Recipe:
     return replace(recipe, values=where_they_lie(run.path, recipe.values))
 
 
-def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
+def dataset_of(run: RunFolder, recipe: Recipe, data: Any = "") -> Dataset:
     """The images of a run with its very splits; `data` says where they are now if they have moved, and is the very
     object where the run learnt from one of a Python program.
 
@@ -63,7 +63,7 @@ def dataset_of(run: RunDir, recipe: Recipe, data: Any = "") -> Dataset:
     return dataset
 
 
-def own_data(run: RunDir) -> str:
+def own_data(run: RunFolder) -> str:
     """Return the data that a run trained on, by its place or its name.
 
     Raises: UserError if it is not there any more, or code opens it that the user has not named.
@@ -83,7 +83,7 @@ def last_place(run: Path, folder: str | None) -> str | None:
     return folder
 
 
-def keep_place(run: RunDir, data: Any) -> None:
+def keep_place(run: RunFolder, data: Any) -> None:
     """Write down where a run's images are now, once `dataset_of` has taken them for its own; nothing of an object of a
     Python program, or where no place is named."""
     if isinstance(data, str) and data:
@@ -97,7 +97,7 @@ def folder_of(data: str) -> str | None:
     return str(Path(data).absolute()) if is_there(data) else None
 
 
-def are_same(run: RunDir, dataset: Dataset) -> bool:
+def are_same(run: RunFolder, dataset: Dataset) -> bool:
     """Whether these images, labels and classes are those that a run began with."""
     known = run.read("run.json")["data"]
     return (
@@ -106,7 +106,7 @@ def are_same(run: RunDir, dataset: Dataset) -> bool:
     )
 
 
-def others(run: RunDir, hint: str = "") -> UserError:
+def others(run: RunFolder, hint: str = "") -> UserError:
     """What is said where they are not."""
     return UserError(
         f"the images of {run.read('run.json')['data']['source']}, or their labels, are not those that {run.path} began "
@@ -115,7 +115,7 @@ def others(run: RunDir, hint: str = "") -> UserError:
     )
 
 
-def given_again(run: RunDir, data: Any) -> Source:
+def given_again(run: RunFolder, data: Any) -> Source:
     """The object that a run learnt from. Raises: UserError where it is not there, or another one is."""
     name, way = run.read("run.json")["data"]["source"], f"viticulture.resume({str(run.path)!r}, data)"
     if isinstance(data, str):
@@ -132,12 +132,12 @@ def given_again(run: RunDir, data: Any) -> Source:
     return source
 
 
-def stands_for_own(run: RunDir, data: str | Source) -> bool:
+def stands_for_own(run: RunFolder, data: str | Source) -> bool:
     """Whether a run's own images are meant: by nothing, or by the very object that it learnt from."""
     return is_own(run, data) if isinstance(data, Source) else not data
 
 
-def is_own(run: RunDir, source: Source) -> bool:
+def is_own(run: RunFolder, source: Source) -> bool:
     """Whether this is the object of a Python program that a run learnt from."""
     known = run.read("run.json")["data"].get("given")
     if known is None or known == source.fingerprint:

@@ -33,8 +33,8 @@ from .plugins import keep_known_code
 from .processes import RUN_FOLDER, check_devices, is_leader, launched
 from .recipe import Recipe, read, resolve
 from .references import check_alone, check_outlast, from_anywhere
+from .run_folder import RunFolder, claimed, fresh
 from .run_inputs import are_same, dataset_of, folder_of, keep_place, others, recipe_of
-from .rundir import RunDir, claimed, fresh
 from .surroundings import hardware, surroundings
 
 RUNS = "runs"
@@ -51,17 +51,17 @@ class Session:
         dataset: the images, decoded or ready to be.
         method: student, guides and losses.
         seed: what all randomness follows from.
-        remarks: what a person should know, such as images that stand in two splits.
+        warnings: what a person should know, such as images that stand in two splits.
         fingerprint: digest of settings, seed and images; a checkpoint of another is not this run's.
         begun: whether it goes on, from its checkpoint where it has one.
     """
 
-    run: RunDir
+    run: RunFolder
     recipe: Recipe
     dataset: Dataset
     method: Method
     seed: int
-    remarks: list[str]
+    warnings: list[str]
     fingerprint: str = ""
     begun: bool = False
 
@@ -75,7 +75,7 @@ def begin(
     data: Any,
     recipe: str | Recipe,
     seed: int,
-    out: str | RunDir,
+    out: str | RunFolder,
     overwrite: bool,
     overrides: dict[str, Any],
     command: str,
@@ -97,20 +97,20 @@ def begin(
     checked = recipe if isinstance(recipe, Recipe) else None
     if isinstance(recipe, str) and recipe != "default":
         checked = resolve(recipe, read(recipe), overrides)
-    if not isinstance(out, RunDir) and (is_leader(checked.section("engine")) if checked else launched() is None):
-        RunDir.check_free(run_path(out, data), overwrite)  # again once it is made: other processes may be quicker
+    if not isinstance(out, RunFolder) and (is_leader(checked.section("engine")) if checked else launched() is None):
+        RunFolder.check_free(run_path(out, data), overwrite)  # again once it is made: other processes may be quicker
     given = not isinstance(data, str)
     if checked is None:
         source, default, chosen = open_by_default(data)
         checked = resolve_default(default, overrides)
-        checked = replace(checked, remarks=(*chosen, *checked.remarks))
+        checked = replace(checked, warnings=(*chosen, *checked.warnings))
         learnt = for_method(checked, source) if isinstance(source, Source) else source
     else:
         learnt = source = open_for(checked, data)
     check_alone(checked.values)
     check_devices(checked.section("engine"))
     leads = is_leader(checked.section("engine"))
-    path = out.path if isinstance(out, RunDir) else run_path(out, data, leads)
+    path = out.path if isinstance(out, RunFolder) else run_path(out, data, leads)
     if overwrite:
         check_outlast(checked.values, path)
     check_parts(checked)
@@ -125,29 +125,29 @@ def begin(
         "name": dataset.name,
     }
     known = check_leakage(checked, dataset, about)
-    method, remarks = assemble(checked, dataset, seed)
+    method, warnings = assemble(checked, dataset, seed)
     checked = replace(checked, values=from_anywhere(checked.values))
     size = batch_size(checked, len(dataset.train))
-    few = method.remarks(size // checked.section("train").accumulate)
+    few = method.warnings(size // checked.section("train").accumulate)
     if has_single_image_norms(method, checked, size):
-        _try_single_image(Session(RunDir(path), checked, dataset, method, seed, []))
+        _try_single_image(Session(RunFolder(path), checked, dataset, method, seed, []))
         method, _ = assemble(checked, dataset, seed)  # as it was before it saw an image
-    remarks = [*checked.remarks, *dataset.warnings, *known, *remarks, *few]
+    warnings = [*checked.warnings, *dataset.warnings, *known, *warnings, *few]
     if dataset.val is None:
         nothing = "without validation images nothing can choose"
         if checked.section("images").eval_views == "best":
-            remarks.append(f"images.eval_views best: {nothing}, so images are asked once")
+            warnings.append(f"images.eval_views best: {nothing}, so images are asked once")
         if (measure := checked.section("train").best_by) is not None:
-            remarks.append(f"train.best_by {measure}: {nothing}, so the last weights count")
+            warnings.append(f"train.best_by {measure}: {nothing}, so the last weights count")
         if checked.section("train").stop_when_perfect is not None:
-            remarks.append("train.stop_when_perfect: without validation images nothing ends the training early")
-    if isinstance(out, RunDir):
+            warnings.append("train.stop_when_perfect: without validation images nothing ends the training early")
+    if isinstance(out, RunFolder):
         run = out
     else:
         with new_path(out, data, leads) as path:
-            run = RunDir.create(path, overwrite) if leads else RunDir(path)
+            run = RunFolder.create(path, overwrite) if leads else RunFolder(path)
     fingerprint = fingerprint_of(checked.values, seed, dataset.fingerprint)
-    session = Session(run, checked, dataset, method, seed, remarks, fingerprint)
+    session = Session(run, checked, dataset, method, seed, warnings, fingerprint)
     if leads:
         _record(session, command, about)
     return session
@@ -207,7 +207,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
         },
         student={"name": recipe.section("student").name, "parameters": parameters, "macs": macs},
         batch_size=batch_size(recipe, len(dataset.train)),
-        remarks=session.remarks,
+        warnings=session.warnings,
         teachers=teachers_of(method),
         start=method.start,
         settings=recipe.values,
@@ -222,7 +222,7 @@ def check_seed(seed: int) -> None:
 
 def reopen(path: str, data: Any = "") -> Session:
     """The session of a stopped run. Raises: UserError if its images, version or checkpoint do not allow to go on."""
-    run = RunDir.open(path)
+    run = RunFolder.open(path)
     facts = run.read("run.json")
     made_by = facts["versions"]["viticulture"]
     if not same_release(made_by):
@@ -256,8 +256,8 @@ def reopen(path: str, data: Any = "") -> Session:
     if leads:
         keep_place(run, data)
     fingerprint = fingerprint_of(facts.get("settings", recipe.values), facts["seed"], facts["data"]["fingerprint"])
-    remarks = [*facts["remarks"], *other_machine(facts["hardware"], hardware(), recipe.section("engine").device)]
-    return Session(run, recipe, dataset, method, facts["seed"], remarks, fingerprint, begun=True)
+    warnings = [*facts["warnings"], *other_machine(facts["hardware"], hardware(), recipe.section("engine").device)]
+    return Session(run, recipe, dataset, method, facts["seed"], warnings, fingerprint, begun=True)
 
 
 def teachers_of(method: Method) -> list[str]:
@@ -266,7 +266,7 @@ def teachers_of(method: Method) -> list[str]:
 
 
 def other_machine(before: dict[str, Any], now: dict[str, Any], device: str) -> list[str]:
-    """A remark where a run goes on on another GPU or CPU than it began on, or on a CPU with other than its number of
+    """A warning where a run goes on on another GPU or CPU than it began on, or on a CPU with other than its number of
     threads: sums depend on them.
 
     Args:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from ..disk import replacing
 from ..errors import UserError
 from .processes import of_every
-from .rundir import RunDir
+from .run_folder import RunFolder
 
 SHARE = 0.05
 """Of the time, for checkpoints at epochs' ends."""
@@ -133,7 +133,7 @@ class KeepLast(Checkpoint):
         minutes: longest time between two checkpoints.
     """
 
-    def __init__(self, run: RunDir, minutes: float) -> None:
+    def __init__(self, run: RunFolder, minutes: float) -> None:
         self.run, self.interval = run, 60 * minutes
         self.saved_at = self.began_at = time.monotonic()
         self.seconds_before = self.cost = 0.0

@@ -10,7 +10,7 @@ from ..errors import UserError, counted
 from ..methods.method import Method
 from ..models.weights.files import save
 from ..scores.intervals import error_of_recalls, indistinct
-from .rundir import RunDir
+from .run_folder import RunFolder
 
 
 class BestCheckpoint(Callback):
@@ -28,7 +28,7 @@ class BestCheckpoint(Callback):
         best_by: the measure; None for the method's own.
     """
 
-    def __init__(self, run: RunDir, facts: dict[str, Any], images: int, best_by: str | None = None) -> None:
+    def __init__(self, run: RunFolder, facts: dict[str, Any], images: int, best_by: str | None = None) -> None:
         self.run, self.facts, self.images, self.best_by = run, facts, images, best_by
         self.best, self.best_epoch = float("-inf"), -1
         self.error: float | None = None  # of a balanced accuracy that is best
@@ -86,7 +86,7 @@ class Perfect(Callback):
         if self.stop_after is not None and self.count >= self.stop_after:
             trainer.should_stop = True
 
-    def remark(self, images: int, trained: int, planned: int) -> str:
+    def warning(self, images: int, trained: int, planned: int) -> str:
         """Return a note about a training after its end; empty where most of it improved on validation images.
 
         Args:

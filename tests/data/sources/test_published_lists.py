@@ -26,7 +26,7 @@ from viticulture.data.sources.source import Source
 from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError
 from viticulture.evaluation.kept import kept_arrays
-from viticulture.training.rundir import RunDir
+from viticulture.training.run_folder import RunFolder
 
 
 def pictures(root: Path, *paths: str) -> None:
@@ -415,7 +415,7 @@ def test_numbers_of_an_array_that_are_not_there_are_not_made_room_for(tmp_path: 
         open_source(tmp_path).read(0)
     assert tracemalloc.get_traced_memory()[1] < 10**7
     tracemalloc.stop()
-    kept = RunDir(tmp_path)
+    kept = RunFolder(tmp_path)
     for name in ("train_images", "index"):
         npz(tmp_path / "pictures.npz", {name: header("()", "<U99999999")}, index=np.array("{}"))
         with pytest.raises(UserError, match=r"pictures.npz is damaged .*promises .* numbers, which do not follow"):

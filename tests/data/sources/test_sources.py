@@ -596,7 +596,7 @@ def test_whole_numbers_with_a_point_are_those_without(
 
 
 def test_classes_and_groups_of_nearly_one_name_are_told(tmp_path: Path) -> None:
-    """Catches: silence about Cat and cat, or about a patient of two spellings in two splits; a remark about names
+    """Catches: silence about Cat and cat, or about a patient of two spellings in two splits; a warning about names
     that differ by a letter or a digit."""
     text = "path,label\nimg/a b.png,Old_cat\n3.png,old cat\n4.png,old cat 2\n"
     source = open_source(table(tmp_path, "path,label,group\nimg/a b.png,x,P-1\n3.png,x,p_1\n4.png,x,P-2\n"))
@@ -621,9 +621,9 @@ def test_classes_and_groups_of_nearly_one_name_are_told(tmp_path: Path) -> None:
 def test_classes_that_are_hardly_meant_are_told(classes: tuple[str, ...], said: str | None) -> None:
     """Missing labels and lists of others as they are written by other programs. Fails if they are learnt in silence, or
     names that only look alike are told."""
-    remarks = doubtful(classes)
-    assert len(remarks) == (said is not None)
-    assert said is None or remarks[0].startswith(said)
+    warnings = doubtful(classes)
+    assert len(warnings) == (said is not None)
+    assert said is None or warnings[0].startswith(said)
 
 
 @pytest.mark.parametrize(

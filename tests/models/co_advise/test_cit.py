@@ -205,9 +205,9 @@ def test_weights_survive_disk_and_serve_others(tmp_path: Path, name: str) -> Non
     bare = timm.create_model(f"local-dir:{tmp_path / 'w'}", pretrained=True).eval()
     assert torch.equal(bare(x), student(x))
     other = create_student(name, DataSpec(("a", "b"), (32, 32), TASK.mean, TASK.std), 8, SMALL)
-    remarks = " ".join(initialize(other, str(tmp_path / "w")))
-    assert "positions resampled from 2x2 to 4x4" in remarks
-    assert "head starts anew: head.weight, head.bias, heads.0.weight" in remarks
+    warnings = " ".join(initialize(other, str(tmp_path / "w")))
+    assert "positions resampled from 2x2 to 4x4" in warnings
+    assert "head starts anew: head.weight, head.bias, heads.0.weight" in warnings
 
 
 @pytest.mark.slow

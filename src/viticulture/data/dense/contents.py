@@ -41,7 +41,7 @@ def counts(classes: Sequence[str], held: Annotations) -> Tensor:
     return total[: len(classes)]
 
 
-def remarks(
+def warnings_of(
     classes: Sequence[str],
     held: Mapping[str, Annotations],
     needed: Mapping[str, NDArray[np.float32]],

@@ -123,14 +123,14 @@ def inspect_dense(source: DenseSource, image_size: int = MAX_SIDE) -> DenseInspe
 
 
 def _untaught(source: DenseSource, counts: dict[str, np.ndarray]) -> list[str]:
-    """A remark for masks of one class, and for each split with classes that no training image has."""
+    """A warning for masks of one class, and for each split with classes that no training image has."""
     if "train" not in counts:
         return []
     classes, absent = source.classes, counts["train"] == 0
     labels_of = {split: np.flatnonzero(absent & (each > 0)).tolist() for split, each in counts.items()}
     alone = one_class(classes, counts["train"].tolist()) if source.masks is not None else ""
-    remarks = [alone] if alone else []
-    return remarks + [
+    warnings = [alone] if alone else []
+    return warnings + [
         f"in {split}, but in no image to learn from: {some([classes[label] for label in labels], 5)}"
         for split, labels in labels_of.items()
         if labels

@@ -27,7 +27,7 @@ from ..images import Images
 from ..sources.files import file_fingerprint
 from ..splits import Selection, groups_of, use_validation
 from ..store import find_near_copies
-from .contents import counts, gone, narrow_boxes, needed_of_mask, needed_of_split, remarks, unshown
+from .contents import counts, gone, narrow_boxes, needed_of_mask, needed_of_split, unshown, warnings_of
 from .loader import side_of
 from .mask_folders import read_mask
 from .outlines import check_outlines, fault
@@ -90,7 +90,7 @@ def prepare_dense(
                 side = dataset.image_settings.store_size or 0
                 held[split], needed[split] = _masked(source, rows, seen, side, progress)
     image_size = min(dataset.image_settings.shape)
-    notes += remarks(source.classes, held, needed, image_size)
+    notes += warnings_of(source.classes, held, needed, image_size)
     for split, seen in (("train", dataset.train), ("val", dataset.val), ("test", dataset.test)):
         if seen is not None and isinstance(boxed := held[split], Boxed):
             sizes = needed_of_split(boxed.objects, [seen.extent(i) for i in range(len(seen))])

@@ -42,7 +42,7 @@ def natural(name: str) -> tuple[list[tuple[int, str]], str]:
 
 
 def alike(names: Sequence[str], what: str = "classes") -> list[str]:
-    """A remark where names of classes, or of what else, differ in nothing but what is rarely meant: case, spaces,
+    """A warning where names of classes, or of what else, differ in nothing but what is rarely meant: case, spaces,
     hyphens, underscores, or a 1 and a 1.0."""
     same: dict[str, list[str]] = {}
     for name in names:
@@ -53,21 +53,21 @@ def alike(names: Sequence[str], what: str = "classes") -> list[str]:
 
 
 def doubtful(classes: Sequence[str]) -> list[str]:
-    """Remarks where names of classes are nearly one, are what missing labels are written as, or name several others."""
+    """Return warnings for class names that nearly match, stand for missing labels, or join several others."""
     missing = [repr(name) for name in classes if MISSING.fullmatch(name)]
     known = {*classes}
     parts = {name: {*_SEVERAL.split(name.strip("[]"))} for name in classes}
     lists = [
         name for name in classes if (name not in parts[name] and parts[name] <= known) or re.fullmatch(r"\[.*\]", name)
     ]
-    remarks = alike(classes)
+    warnings = alike(classes)
     if missing:
-        remarks.append(f"learnt as a class: {some(missing, 5)}, as missing labels are written; leave those empty")
+        warnings.append(f"learnt as a class: {some(missing, 5)}, as missing labels are written; leave those empty")
     if lists:
-        remarks.append(
+        warnings.append(
             f"learnt as a class each: {some(list(map(repr, lists)), 3)}; join several labels by a bar: cat|dog"
         )
-    return remarks
+    return warnings
 
 
 def class_words(names: Iterable[str | Sequence[str]], ids: Sequence[str] | None = None) -> tuple[str, ...]:

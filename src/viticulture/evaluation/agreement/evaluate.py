@@ -15,7 +15,7 @@ from ...models.teachers.frozen import Frozen
 from ...models.weights.files import load
 from ...training.assemble import build_guides
 from ...training.recipe import Recipe, of_class
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 from ..heads import all_logits, heads_of
 from ..kept import checksum_of, read_kept, still_there
 from ..subject import Subject, of_run
@@ -27,7 +27,7 @@ ADVISED = ("co_advise", "logits")
 """Guides whose teachers answer with logits."""
 
 
-def evaluate_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) -> Agreement | None:
+def evaluate_agreement(run: RunFolder, recipe: Recipe, key: str, images: Images) -> Agreement | None:
     """Measure and keep in agreement.json how the student, its heads and its teachers agree; None without teachers.
 
     A teacher that is no longer there leaves what was measured before, else its reason: the run can be judged without.
@@ -54,7 +54,7 @@ def evaluate_agreement(run: RunDir, recipe: Recipe, key: str, images: Images) ->
     return agreement
 
 
-def read_agreement(run: RunDir) -> Agreement | None:
+def read_agreement(run: RunFolder) -> Agreement | None:
     """What was measured of the run's weights; None where nothing was."""
     agreement = read_kept(run, FILE, partial(rebuilt, Agreement))
     current = agreement is not None and still_there(run, agreement.weights, agreement.checksum)

@@ -20,8 +20,8 @@ from ...errors import UserError
 from ...text import shell_word
 from ...training.progress import showing
 from ...training.recipe import method_class
+from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ...training.rundir import RunDir
 from ..kept import keep_results, name_of
 from ..kept_weights import of_each
 from ..other import taught_by
@@ -31,7 +31,7 @@ from .results import FOUND, RESULTS, DenseEvaluations, Evaluation, read_dense
 from .subject import DenseSubject, Found, classify_pixels, find, of_run
 
 
-def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
+def judge_dense(run: RunFolder, dataset: Dataset) -> DenseEvaluations:
     """Results by WEIGHTS/SPLIT, kept in dense.json; what the one that counts found in each image, in found.json.
 
     The one that counts: the best weights (the last, where no validation chose), on test (on validation, without test).
@@ -57,7 +57,7 @@ def judge_dense(run: RunDir, dataset: Dataset) -> DenseEvaluations:
     return evaluations
 
 
-def judge_other(run: RunDir, data: str) -> tuple[DenseEvaluations, list[str]]:
+def judge_other(run: RunFolder, data: str) -> tuple[DenseEvaluations, list[str]]:
     """The same for images that the run has never seen, by WEIGHTS/DATA, and what a person should know of them.
 
     Boxes count from the score on that the run's own images chose. Nothing is kept. What needs no learning is not judged
@@ -110,7 +110,7 @@ def _thresholds(results: Mapping[str, Evaluation]) -> dict[str, float]:
 
 
 def _judged(
-    run: RunDir, images: Images, true: Annotations, baseline: Baseline | None, thresholds: Mapping[str, float]
+    run: RunFolder, images: Images, true: Annotations, baseline: Baseline | None, thresholds: Mapping[str, float]
 ) -> dict[str, Judged]:
     """Of every kept set of weights; where there is no threshold, these images choose it."""
     return of_each(
@@ -161,7 +161,7 @@ def restored(content: dict[str, Any]) -> Found:
     )
 
 
-def read_found(run: RunDir) -> list[Found]:
+def read_found(run: RunFolder) -> list[Found]:
     """What the weights that count found in each image of the split that counts."""
     try:
         return [restored(each) for each in run.read(FOUND)["images"]]

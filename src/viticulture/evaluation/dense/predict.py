@@ -21,8 +21,8 @@ from ...errors import UserError, some
 from ...models.dense.segmenter import Segmenter
 from ...outputs import check_out, write_out
 from ...text import readable, tell
+from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ...training.rundir import RunDir
 from ..given import ImageInput
 from ..opening import Item, decoded, named
 from .prediction import ClassMap, DensePrediction, coco_results, drawn, indexed, objects_csv, pixels_csv
@@ -33,7 +33,7 @@ LEAST = 0.5  # score of what is drawn, where the weights were not judged
 ENDINGS = (".json", ".csv")
 
 
-def predict_dense(run: RunDir, weights: str, images: Sequence[ImageInput], out: str) -> list[DensePrediction]:
+def predict_dense(run: RunFolder, weights: str, images: Sequence[ImageInput], out: str) -> list[DensePrediction]:
     """Look at files, folders' images and pixels, in the order given.
 
     Args:
@@ -110,7 +110,7 @@ class DensePredictor:
         weights: best, last or ema, with the score from which their objects count; by default those that count.
     """
 
-    def __init__(self, run: RunDir, weights: str = "") -> None:
+    def __init__(self, run: RunFolder, weights: str = "") -> None:
         self.subject: DenseSubject = of_run(run, weights)
         images = recipe_of(run).section("images")
         self.side: int = images.store_size

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...keywords import rebuilt
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 from ..kept import Results, read_results
 from .objects import ObjectsEvaluation
 from .pixels import PixelsEvaluation
@@ -40,6 +40,6 @@ def from_dict(content: Mapping[str, Any]) -> DenseEvaluations:
     return DenseEvaluations(content["counts"], results, content["kind"])
 
 
-def read_dense(run: RunDir) -> DenseEvaluations | None:
+def read_dense(run: RunFolder) -> DenseEvaluations | None:
     """What was measured; None where nothing was yet, or the run classifies. Raises: UserError if it is damaged."""
     return read_results(run, RESULTS, from_dict)

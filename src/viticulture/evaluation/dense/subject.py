@@ -19,8 +19,8 @@ from ...models.data_spec import DataSpec
 from ...models.dense.detector import Detector
 from ...models.dense.networks import load_dense
 from ...models.dense.segmenter import Segmenter
+from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ...training.rundir import RunDir
 from ..subject import device_for
 
 BATCH = 16
@@ -43,7 +43,7 @@ class DenseSubject:
     device: torch.device = CPU
 
 
-def of_run(run: RunDir, weights: str = "") -> DenseSubject:
+def of_run(run: RunFolder, weights: str = "") -> DenseSubject:
     """A run's network; weights: best, last or ema, by default those that count."""
     network, data_spec = load_dense(run.weights(weights or run.which()[0]))
     device = device_for(recipe_of(run))

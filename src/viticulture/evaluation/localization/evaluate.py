@@ -18,8 +18,8 @@ from ...errors import UserError
 from ...models.taps import Taps, layout
 from ...models.weights.files import load
 from ...scores.objects import box_overlaps
+from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ...training.rundir import RunDir
 from ..evaluate import check_one_class
 from ..kept import checksum_of
 from ..opening import read_unseen
@@ -49,7 +49,7 @@ def held_out(dataset: Dataset) -> Images:
     return images
 
 
-def other_images(run: RunDir, data: str) -> Images:
+def other_images(run: RunFolder, data: str) -> Images:
     """Images that the run has never seen: their test split where they declare one, else all of them."""
     recipe = recipe_of(run)
     _, data_spec, _ = load(run.weights(run.which()[0]))
@@ -69,7 +69,7 @@ def class_taps(student: nn.Module) -> Taps:
 
 
 def localize(
-    run: RunDir, images: Images, boxes: Mapping[str, Boxes], weights: str = "", protocol: Protocol = PUBLISHED
+    run: RunFolder, images: Images, boxes: Mapping[str, Boxes], weights: str = "", protocol: Protocol = PUBLISHED
 ) -> Localization:
     """Look at every image that has a box once, and compare.
 

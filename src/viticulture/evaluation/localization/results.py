@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...keywords import rebuilt
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 from ..kept import read_each
 from .metrics import AS_EVALUATED, PUBLISHED, BoxAccuracy, Boxes
 
@@ -74,13 +74,13 @@ class Localization:
         return rebuilt(Localization, {**before, **content})
 
 
-def keep(run: RunDir, data: str, result: Localization) -> None:
+def keep(run: RunFolder, data: str, result: Localization) -> None:
     """Write the numbers into the run's localization.json, beside those of other weights, data and protocols."""
     way = "" if result.protocol == PUBLISHED.name else f", {result.protocol}"
     every = {**read_localizations(run), f"{result.weights}/{data}{way}": result}
     run.write(FILE, {name: entry.to_dict() for name, entry in every.items()})
 
 
-def read_localizations(run: RunDir) -> dict[str, Localization]:
+def read_localizations(run: RunFolder) -> dict[str, Localization]:
     """What was measured so far of the run's weights, by weights and data."""
     return read_each(run, FILE, Localization.from_dict)

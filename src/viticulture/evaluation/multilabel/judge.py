@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...data.dataset import Dataset, remarks_on_test
+from ...data.dataset import Dataset, warnings_on_test
 from ...data.images import Images, StoredImages
 from ...data.sources.source import Source
 from ...errors import UserError
 from ...models.views import told
 from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
+from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ...training.rundir import RunDir
 from ..accuracy import Predictions, collect
 from ..kept import Results, keep_results, name_of
 from ..kept_weights import of_each
@@ -36,7 +36,7 @@ class EvaluatedLabels(Results[Result[LabelsEvaluation]]):
         return LabelEvaluations(self.counts, {key: result.evaluation for key, result in self.items()})
 
 
-def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
+def judge_labels(run: RunFolder, dataset: Dataset) -> EvaluatedLabels:
     """Results by WEIGHTS/SPLIT, kept in multilabel.json; predictions in multilabel.npz.
 
     Thresholds are those of the best F1 on validation images, by label; one half without any. The result that counts:
@@ -69,7 +69,7 @@ def judge_labels(run: RunDir, dataset: Dataset) -> EvaluatedLabels:
     return evaluated
 
 
-def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]]:
+def judge_other(run: RunFolder, source: Source) -> tuple[EvaluatedLabels, list[str]]:
     """The same for images that the run has never seen, by WEIGHTS/DATA, at the thresholds that the run chose; and what
     a person should know of them. Nothing is kept.
 
@@ -86,7 +86,7 @@ def judge_other(run: RunDir, source: Source) -> tuple[EvaluatedLabels, list[str]
     for weights, predictions in of_each(run, lambda weights: _asked(run, weights, images)).items():
         evaluation = evaluate_labels(predictions, classes, thresholds_of(run, weights, len(classes)))
         results[f"{weights}/{name_of(source)}"] = Result(replace(evaluation, asked=views), predictions, images)
-    notes = [*remarks_on_test(source, skipped), *taught_by(run, images)]
+    notes = [*warnings_on_test(source, skipped), *taught_by(run, images)]
     return EvaluatedLabels(f"{run.which()[0]}/{name_of(source)}", results), notes
 
 
@@ -98,7 +98,7 @@ def _precision(predictions: Predictions) -> float:
     return mean_average_precision(predictions.probabilities.numpy(), predictions.labels.numpy())
 
 
-def _asked(run: RunDir, weights: str, images: Images) -> Predictions:
+def _asked(run: RunFolder, weights: str, images: Images) -> Predictions:
     subject = of_run(run, weights)
     return collect(subject.answers, subject.batches(images), images.records.names, subject.data_spec.probabilities)
 

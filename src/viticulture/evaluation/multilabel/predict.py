@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ...data.sources.several import JOINT
 from ...outputs import csv_text
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 from ..given import ImageInput
 from ..opening import OpenedItems
 from ..predict import check_readable, class_columns, in_batches, opened_subject, probabilities_of
@@ -31,7 +31,7 @@ class LabelsPrediction:
     error: str = ""
 
 
-def tell_labels(run: RunDir, weights: str, images: Sequence[ImageInput], top: int) -> list[LabelsPrediction]:
+def tell_labels(run: RunFolder, weights: str, images: Sequence[ImageInput], top: int) -> list[LabelsPrediction]:
     """Judge files, the images in folders, and pixels, in the order given, as the run's test images were looked at.
 
     Args:

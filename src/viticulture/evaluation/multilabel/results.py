@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...keywords import rebuilt
 from ...scores.labels import UNDECIDED
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 from ..accuracy import Predictions
 from ..kept import Results, keep_arrays, kept_arrays, read_results
 from .labels import LabelsEvaluation
@@ -27,7 +27,7 @@ class LabelEvaluations(Results[LabelsEvaluation]):
     """Of a classifier of several labels an image."""
 
 
-def read_labels(run: RunDir) -> LabelEvaluations | None:
+def read_labels(run: RunFolder) -> LabelEvaluations | None:
     """What was measured; None where nothing was yet, or the run learns something else. Raises: UserError if damaged."""
     return read_results(run, RESULTS, _from_dict)
 
@@ -37,7 +37,7 @@ def _from_dict(content: Mapping[str, Any]) -> LabelEvaluations:
     return LabelEvaluations(content["counts"], results)
 
 
-def thresholds_of(run: RunDir, weights: str, classes: int) -> list[float]:
+def thresholds_of(run: RunFolder, weights: str, classes: int) -> list[float]:
     """Thresholds that validation images chose for a run's weights; one half where nothing was measured yet."""
     results = read_labels(run)
     for key, result in (results.results if results else {}).items():
@@ -61,7 +61,7 @@ class LabelAnswers:
     predicted: NDArray[np.bool_]
 
 
-def keep_answers(run: RunDir, answers: Mapping[str, tuple[Predictions, Sequence[float]]]) -> None:
+def keep_answers(run: RunFolder, answers: Mapping[str, tuple[Predictions, Sequence[float]]]) -> None:
     """Write multilabel.npz, of every result its predictions and the labels' thresholds."""
     arrays: dict[str, Any] = {}
     for key, (predictions, thresholds) in answers.items():
@@ -72,7 +72,7 @@ def keep_answers(run: RunDir, answers: Mapping[str, tuple[Predictions, Sequence[
     keep_arrays(run, ANSWERS, arrays)
 
 
-def read_answers(run: RunDir, key: str) -> LabelAnswers:
+def read_answers(run: RunFolder, key: str) -> LabelAnswers:
     """Of a result. Raises: UserError if they are missing or damaged."""
     with kept_arrays(run, ANSWERS) as file:
         shares = file[f"{key}/probabilities"]

@@ -23,8 +23,8 @@ from ...keywords import rebuilt
 from ...outputs import write_out
 from ...training.data import open_labeled
 from ...training.progress import showing
+from ...training.run_folder import RunFolder
 from ...training.run_inputs import given_again, own_data, recipe_of, stands_for_own
-from ...training.rundir import RunDir
 from ..accuracy import wilson
 from ..kept import checksum_of, read_each
 from ..subject import Subject, of_run, of_source
@@ -109,7 +109,7 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
 
     Raises: UserError for data without labels or without images to test on, and for features that are not there.
     """
-    run = RunDir.open(source) if (Path(source) / "run.json").is_file() else None
+    run = RunFolder.open(source) if (Path(source) / "run.json").is_file() else None
     if run is None and weights:
         raise UserError(f"{source} is no run, so it has no weights {weights!r} to choose; leave --weights out")
     weights = weights or run.which()[0] if run else ""
@@ -137,18 +137,18 @@ def keep(result: Probe, out: str = "") -> Path | None:
         return write_out(out, asdict(result))
     if not result.weights:
         return None
-    run = RunDir.open(result.subject)
+    run = RunFolder.open(result.subject)
     known = run.read("probe.json") if (run.path / "probe.json").exists() else {}
     learnt = result.images["train"] + result.images["val"]
     return run.write("probe.json", {**known, f"{result.weights}/{result.data}/{learnt}": asdict(result)})
 
 
-def read_probes(run: RunDir) -> list[Probe]:
+def read_probes(run: RunFolder) -> list[Probe]:
     """What was found so far of the run's weights."""
     return [*read_each(run, "probe.json", partial(rebuilt, Probe)).values()]
 
 
-def _images(run: RunDir | None, data: str | Source, subject: Subject) -> Dataset:
+def _images(run: RunFolder | None, data: str | Source, subject: Subject) -> Dataset:
     """Labeled images: other ones in all their number, or the run's own with its very splits."""
     if not data and run is None:
         raise UserError("labeled images are needed to judge by: viticulture probe NETWORK DATA")

@@ -35,8 +35,8 @@ from ...models.views import told
 from ...outputs import csv_text
 from ...training.progress import showing
 from ...training.recipe import Recipe
+from ...training.run_folder import RunFolder
 from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
-from ...training.rundir import RunDir
 from ..evaluate import check_one_class
 from ..heads import OutputHeads, heads_of
 from ..kept import checksum_of, name_of, read_each
@@ -84,7 +84,7 @@ class _Context:
         return heads_of(self.subject.network, self.subject.normalized(pixels), self.recipe)
 
 
-def evaluate_robustness(run: RunDir, data: str | Source = "", limit: int = 0, weights: str = "") -> Robustness:
+def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0, weights: str = "") -> Robustness:
     """Measure a run's weights out of distribution; the result joins the run's robustness.json.
 
     Args:
@@ -137,7 +137,7 @@ def corrupted_folders(path: Path) -> dict[str, Path]:
     return {name: by_corruption[name] for name in CORRUPTIONS if name in by_corruption}
 
 
-def _judge_relabeled(run: RunDir, context: _Context, blank: Robustness, file: Path) -> Robustness:
+def _judge_relabeled(run: RunFolder, context: _Context, blank: Robustness, file: Path) -> Robustness:
     """ReaL: the images on which the run is tested, as they are; each may have several right answers."""
     if blank.known != IMAGENET_CLASSES:
         raise UserError(f"{file} relabels ImageNet's 1,000 classes, and {run.path} knows {blank.known}")
@@ -151,7 +151,7 @@ def _judge_relabeled(run: RunDir, context: _Context, blank: Robustness, file: Pa
     return _keep(run, replace(_about(blank, heads, context.subject), images=len(part), clean=tuple(errors)))
 
 
-def _evaluate_part(run: RunDir, context: _Context, blank: Robustness, source: Source) -> Robustness:
+def _evaluate_part(run: RunFolder, context: _Context, blank: Robustness, source: Source) -> Robustness:
     """ImageNet-A, -R: as they are, with the answers that they allow."""
     classes = context.subject.data_spec.classes
     images, _ = read_unseen(context.recipe, source, classes)
@@ -164,7 +164,7 @@ def _evaluate_part(run: RunDir, context: _Context, blank: Robustness, source: So
     return _keep(run, result)
 
 
-def _evaluate_folders(run: RunDir, context: _Context, blank: Robustness, folders: dict[str, Path]) -> Robustness:
+def _evaluate_folders(run: RunFolder, context: _Context, blank: Robustness, folders: dict[str, Path]) -> Robustness:
     """ImageNet-C: decoded once and not stored; shown whole, since the published images are crops already."""
     whole = replace(
         context.subject.image_settings,
@@ -191,7 +191,7 @@ def _evaluate_folders(run: RunDir, context: _Context, blank: Robustness, folders
 
 
 def _evaluate_corrupted(
-    run: RunDir, context: _Context, blank: Robustness, source: Source | None, limit: int
+    run: RunFolder, context: _Context, blank: Robustness, source: Source | None, limit: int
 ) -> Robustness:
     """A test set: clean, then corrupted in 19 ways and 5 strengths."""
     if (channels := context.subject.data_spec.channels) != 3:
@@ -224,7 +224,7 @@ def _evaluate_corrupted(
     )
 
 
-def _over_cells(run: RunDir, context: _Context, blank: Robustness, names: list[str], cell: Cell) -> Robustness:
+def _over_cells(run: RunFolder, context: _Context, blank: Robustness, names: list[str], cell: Cell) -> Robustness:
     """Every corruption at every severity; those that an earlier, stopped evaluation finished are taken from it."""
     earlier = read_robustness(run).get(blank.data)
     by_corruption = dict(earlier.errors) if earlier is not None and earlier.key == blank.key else {}
@@ -241,12 +241,12 @@ def _over_cells(run: RunDir, context: _Context, blank: Robustness, names: list[s
     return _keep(run, replace(blank, errors={name: by_corruption[name] for name in names}))
 
 
-def read_robustness(run: RunDir) -> dict[str, Robustness]:
+def read_robustness(run: RunFolder) -> dict[str, Robustness]:
     """What was measured so far of the run's weights, by data."""
     return read_each(run, FILE, Robustness.from_dict)
 
 
-def _keep(run: RunDir, result: Robustness) -> Robustness:
+def _keep(run: RunFolder, result: Robustness) -> Robustness:
     """Write robustness.json, and beside it the same as a long table."""
     every = {**read_robustness(run), result.data: result}
     run.write(FILE, {data: entry.to_dict() for data, entry in every.items()})

@@ -207,7 +207,7 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
     Returns: the tensors, and which of several weights they are, for the user.
     Raises: UserError if the file is missing, damaged, holds Python objects, or has no such key.
     """
-    (path, key), remarks = file_and_key(source), list[str]()
+    (path, key), warnings = file_and_key(source), list[str]()
     try:
         if path.suffix == ".safetensors":
             content = path.read_bytes()
@@ -221,7 +221,7 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
             with torch.serialization.safe_globals([argparse.Namespace]):
                 stored = torch.load(path, map_location="cpu", weights_only=True)
             taken, *others = [key] * bool(key) or wrappers(stored) or [""]
-            remarks += [f"its {taken} is taken; for another: {path.name}#{other}" for other in others[:1]]
+            warnings += [f"its {taken} is taken; for another: {path.name}#{other}" for other in others[:1]]
             state = strip_prefixes(stored, key)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
@@ -240,7 +240,7 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
         raise UserError(f"{path} holds no weights by name")
     if odd := [name for name, value in state.items() if not _is_plain(value)]:
         raise UserError(f"{path} stores tensors otherwise than number by number: {some(odd, 3)}; save them dense")
-    return state, remarks
+    return state, warnings
 
 
 def _is_plain(value: Tensor) -> bool:
@@ -332,11 +332,11 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
         classes: names of those that the student tells apart, in the order of its logits; empty takes a head of their
             number, whatever it tells apart.
 
-    Returns: remarks for a person: what was taken, resampled, left as it was, left unused.
+    Returns: warnings for a person: what was taken, resampled, left as it was, left unused.
     Raises: UserError if the source cannot be read, if nothing but the head fits, or if there are no such blocks.
     """
     folder, grid, known = find_weights(source) or _around(Path(source)), None, ()
-    remarks: list[str] = []
+    warnings: list[str] = []
     if folder is not None:
         theirs, config = read_weights(folder / FILES[0]), read_config(folder)
         if config.get("dense"):  # of a detector or a segmenter its student; what is around it stays under its name
@@ -345,14 +345,14 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
             grid = grid_of(_built(config, folder / FILES[1])[0])
         known = config["pretrained_cfg"].get("label_names")
     elif file_and_key(source)[0].suffix in SUFFIXES:
-        theirs, remarks = read_checkpoint(Path(source))
+        theirs, warnings = read_checkpoint(Path(source))
     else:
         net: Any = fetch(source)
         theirs, grid, known = net.state_dict(), grid_of(net), net.pretrained_cfg.get("label_names")
     vars(student)["start"] = state_digest(dict(sorted(theirs.items())))  # safetensors keeps no order
     names = [*map(str, known or ())] if blocks is None else []  # else their head is not taken
     theirs, moved = for_classes(student, own_names(student, theirs), names, classes)
-    return [f"started from {source}", *remarks, *load_matching(student, theirs, grid, blocks), *moved]
+    return [f"started from {source}", *warnings, *load_matching(student, theirs, grid, blocks), *moved]
 
 
 def _around(file: Path) -> Path | None:

@@ -39,13 +39,13 @@ def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blo
         grid: the patches for which their position table was made; None takes it to be square.
         blocks: take so many leading blocks and what comes before them; None takes all that fits.
 
-    Returns: remarks for a person: what was taken, resampled, left as it was, left unused.
+    Returns: warnings for a person: what was taken, resampled, left as it was, left unused.
     Raises: UserError if nothing but the head fits, if their grid cannot be told, or if there are no such blocks.
     """
     ours, heads = student.state_dict(), _heads(student)
     wanted = list(ours) if blocks is None else leading(student, blocks)
     taken: State = {}
-    theirs, remarks = _as_many_channels(student, ours, theirs)
+    theirs, warnings = _as_many_channels(student, ours, theirs)
     for key in (key for key in wanted if key in theirs):
         own, value = ours[key], theirs[key]
         if key == POSITIONS and own.ndim == value.ndim == 3 and own.shape[-1] == value.shape[-1]:
@@ -58,13 +58,13 @@ def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blo
                 )
             taken[key] = resample_positions(value, own, old, new)
             if old != new:
-                remarks.append(f"positions resampled from {old[0]}x{old[1]} to {new[0]}x{new[1]} patches")
+                warnings.append(f"positions resampled from {old[0]}x{old[1]} to {new[0]}x{new[1]} patches")
         elif own.squeeze().shape == value.squeeze().shape:  # a 1x1 convolution there may be a matrix here
             taken[key] = value.reshape(own.shape)
         elif key.endswith("patch_embed.proj.weight") and own.shape[:2] == value.shape[:2]:
             taken[key] = resample_patch_embed(value, list(own.shape[2:]))
             sizes = "{}x{} to {}x{}".format(*value.shape[2:], *own.shape[2:])
-            remarks.append(f"patch embedding resampled from {sizes} pixels")
+            warnings.append(f"patch embedding resampled from {sizes} pixels")
     if not any(key.endswith("weight") and not key.startswith(heads) for key in taken):
         raise UserError(
             f"these weights fit no layer of this {type(student).__name__}: "
@@ -72,7 +72,7 @@ def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blo
         )
     student.load_state_dict(taken, strict=False)
     if blocks is not None:
-        remarks.append(f"the first {blocks} blocks and what comes before them are kept, all else starts anew")
+        warnings.append(f"the first {blocks} blocks and what comes before them are kept, all else starts anew")
     left = [key for key in wanted if key not in taken]
     lists = {
         "the head starts anew": [key for key in left if key.startswith(heads)],
@@ -81,7 +81,7 @@ def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blo
         "there but not used": [key for key in theirs if key not in ours],
     }
     named = [f"{words}: {some(keys, NAMED)}" for words, keys in lists.items() if keys]
-    return [f"{len(taken)} of {len(ours)} tensors taken", *remarks, *named]
+    return [f"{len(taken)} of {len(ours)} tensors taken", *warnings, *named]
 
 
 def for_classes(
@@ -96,7 +96,7 @@ def for_classes(
         known: names of the classes that their head tells apart, in its order; empty where nobody says.
         wanted: of the student's.
 
-    Returns: tensors, and a remark where they are not what they were.
+    Returns: tensors, and a warning where they are not what they were.
     """
     heads = [name for name in theirs if name.startswith(_heads(student)) and theirs[name].shape[:1] == (len(wanted),)]
     if not heads or not known or len(known) != len(wanted) or tuple(known) == tuple(wanted):

@@ -4,14 +4,14 @@
 from pathlib import Path
 
 from ...analysis.explanation import Explanation
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 from ..charts.pictures import galleries
 from ..document import Head, Section, document
 from ..html import Markup
 from ..sections.inside import features_section, inside_sections, likeness_section
 
 
-def write_explanation(run: RunDir, explanation: Explanation) -> Path:
+def write_explanation(run: RunFolder, explanation: Explanation) -> Path:
     """Draw explain.html."""
     title = f"Inside {run.read('run.json')['student']['name']}: {run.path.name}"
     return run.write("explain.html", explanation_page(title, run.path.name, explanation))
@@ -23,7 +23,7 @@ def explanation_page(title: str, name: str, explanation: Explanation) -> str:
     return document(Head(title, sentence=_basis(explanation)), [*_sections(name, explanation), looks])
 
 
-def explanation_sections(run: RunDir, explanation: Explanation | None) -> list[Section]:
+def explanation_sections(run: RunFolder, explanation: Explanation | None) -> list[Section]:
     """The same for the report, which shows where it looks in a section of its own; nothing where the run was not
     explained."""
     if explanation is None:

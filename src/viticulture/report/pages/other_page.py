@@ -9,14 +9,14 @@ from ...analysis.label_pictures import label_mistakes
 from ...analysis.pictures import mistakes
 from ...evaluation.multilabel.judge import EvaluatedLabels
 from ...evaluation.other import OtherImages
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 from ..sections.multilabel import labels_answer, labels_sections
 from ..tables.results import Evaluated
 from .page import RunPage, render
 from .run_page import costs_of, judged_headline
 
 
-def other_page(run: RunDir, other: OtherImages) -> str:
+def other_page(run: RunFolder, other: OtherImages) -> str:
     """The page as HTML text: accuracy, confusion, classes and mistakes on these images, and where it comes from."""
     first = next(iter(other.results.values()))
     return render(
@@ -30,7 +30,7 @@ def other_page(run: RunDir, other: OtherImages) -> str:
     )
 
 
-def other_labels_page(run: RunDir, name: str, evaluated: EvaluatedLabels, warnings: Sequence[str]) -> str:
+def other_labels_page(run: RunFolder, name: str, evaluated: EvaluatedLabels, warnings: Sequence[str]) -> str:
     """The same of several labels an image."""
     first = evaluated.results[evaluated.counts]
     return render(
@@ -44,7 +44,7 @@ def other_labels_page(run: RunDir, name: str, evaluated: EvaluatedLabels, warnin
     )
 
 
-def _page(run: RunDir, name: str, images: int, warnings: Sequence[str]) -> RunPage:
+def _page(run: RunFolder, name: str, images: int, warnings: Sequence[str]) -> RunPage:
     """What the page says of the run and of the images, before any result."""
     facts = run.read("run.json")
     return RunPage(

@@ -26,8 +26,8 @@ from ...evaluation.robustness.evaluate import read_robustness
 from ...models.weights.files import read_config
 from ...text import shell_word
 from ...training.recipe import method_class
+from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ...training.rundir import RunDir
 from ..charts.chart import Points
 from ..charts.curves import read_curves
 from ..charts.pictures import galleries
@@ -47,12 +47,12 @@ from .page import Costs, RunPage, render
 LOST = "Results or pictures of this run are not kept beside it; to have them: viticulture evaluate {}"
 
 
-def write_page(run: RunDir) -> Path:
+def write_page(run: RunFolder) -> Path:
     """Draw report.html from what the run left on disk; no network and no image is asked again."""
     return run.write("report.html", render(page_of(run)))
 
 
-def page_of(run: RunDir) -> RunPage:
+def page_of(run: RunFolder) -> RunPage:
     """The page's content as plain data."""
     facts = run.read("run.json")
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
@@ -85,7 +85,7 @@ def page_of(run: RunDir) -> RunPage:
         mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
         warnings=[
-            *facts["remarks"],
+            *facts["warnings"],
             *([facts["ended"]] if "ended" in facts else []),
             *([LOST.format(shell_word(run.path))] if lost else []),
         ],
@@ -118,7 +118,7 @@ def page_of(run: RunDir) -> RunPage:
     )
 
 
-def _best_epoch(run: RunDir) -> int | None:
+def _best_epoch(run: RunFolder) -> int | None:
     """As the best weights tell it; None where there are none that can be read."""
     with suppress(UserError):
         return cast("int | None", read_config(run.weights("best")).get("epoch"))
@@ -145,7 +145,7 @@ def costs_of(facts: Mapping[str, Any]) -> Costs:
     return Costs(student["parameters"], student["macs"], speed, seconds, facts.get("views", 1))
 
 
-def _state(run: RunDir, curves: Mapping[str, Points], facts: Mapping[str, Any]) -> str:
+def _state(run: RunFolder, curves: Mapping[str, Points], facts: Mapping[str, Any]) -> str:
     """How far a training is; what its last epoch measured stands in the curves."""
     done = int(max((points[-1][0] for points in curves.values() if points), default=0))
     epochs = facts.get("settings", {}).get("train", {}).get("epochs", "?")
@@ -168,7 +168,7 @@ def _evaluated(evaluations: Evaluations | None) -> list[Evaluated]:
     ]
 
 
-def _links(run: RunDir) -> list[Section]:
+def _links(run: RunFolder) -> list[Section]:
     """A section for each guide that trains links, once there is a checkpoint; no other run has its checkpoint read."""
     guides = linked_guides(run) if run.checkpoint.exists() else []
     return [links_section(read_links(run, guide), guide if len(guides) > 1 else "") for guide in guides]

@@ -103,14 +103,14 @@ def study_notes(study: Study) -> list[str]:
     notes = [f"{failed} training{'s' * (failed > 1)} failed, by the errors under Failed{kept}."] if failed else []
     notes += few_steps(study.plan, unit) if study.plan else []
     notes += [FOLDS] if study.folder.grid.overlap else []
-    notes += study.folder.facts.get("remarks", [])
+    notes += study.folder.facts.get("warnings", [])
     if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.published:
         notes.append("Nothing is held out for validation, so test images rank, which favors the first.")
     if study.verdicts and study.verdicts[-1].reported == "validation" and not study.folder.grid.published:
         notes.append("Nothing is held out as test: results are of the images that rank, which favors the first.")
     if study.verdicts and all(len(standing.outcomes) == 1 for standing in study.verdicts[-1].standings):
         notes.append(f"One {unit} tells nothing about chance; train three or more.")
-    data = [str(remark) for remark in ((study.outcomes[0].facts or {}).get("remarks") or [])]
+    data = [str(warning) for warning in ((study.outcomes[0].facts or {}).get("warnings") or [])]
     return [*notes, *data]
 
 

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from ...analysis.galleries import Gallery, Group
 from ...evaluation.localization.metrics import OVERLAPS, BoxAccuracy
 from ...evaluation.localization.results import Example, Localization
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 from ..charts.pictures import gallery
 from ..document import Head, Section, document, table
 from ..html import Markup
@@ -52,7 +52,7 @@ def localization_section(every: Mapping[str, Localization]) -> list[Section]:
     return [Section("Localization", Markup().join(map(table, tables)))] if tables else []
 
 
-def localization_page(localization: Localization, run: RunDir, data: str) -> str:
+def localization_page(localization: Localization, run: RunFolder, data: str) -> str:
     """The table and the examples as HTML text; write it as UTF-8.
 
     Args:

@@ -5,19 +5,19 @@ from urllib.parse import quote
 
 from ...budget.plan import is_planned, read_plan
 from ...evaluation.headline import read_headline
-from ...training.rundir import STAGES, RunDir
+from ...training.run_folder import STAGES, RunFolder
 from ..document import Section, table
 from ..html import Markup
 from ..tables.stages import NAMES, stages_sheet
 
 
-def stages_section(run: RunDir) -> Section:
+def stages_section(run: RunFolder) -> Section:
     """Empty for a run without a budget."""
     title = "Stages"
     if not is_planned(run.path):
         return Section(title, "")
     plan = read_plan(run.path)
-    places = [RunDir(plan.place(run.path, number)) for number in range(len(plan.stages))]
+    places = [RunFolder(plan.place(run.path, number)) for number in range(len(plan.stages))]
     links = Markup(", ").join(
         Markup('<a href="{}/{}/report.html">{}</a>').format(STAGES, quote(stage.name), NAMES[stage.kind])
         for stage in plan.stages[:-1]

@@ -155,12 +155,12 @@ def dense_inspected(inspection: DenseInspection) -> list[Sheet]:
         [name, *(inspection.counts[split][label] for split in inspection.images)]
         for label, name in enumerate(inspection.classes)
     ]
-    remarks = [*inspection.notes]
-    remarks += [f"{counted(inspection.crowds, 'crowd')}, not learnt from"] if inspection.crowds else []
-    remarks += (
+    warnings = [*inspection.notes]
+    warnings += [f"{counted(inspection.crowds, 'crowd')}, not learnt from"] if inspection.crowds else []
+    warnings += (
         [f"{counted(inspection.outside, 'box')} empty or reaching outside the image"] if inspection.outside else []
     )
-    remarks += [f"{name}: {why}" for name, why in list(inspection.unreadable.items())[:20]]
+    warnings += [f"{name}: {why}" for name, why in list(inspection.unreadable.items())[:20]]
     teaches = any(inspection.counts.get("train", ()))
     recipe = "detection/photos" if inspection.kind == "objects" else "segmentation/photos"
     line = command_line(["viticulture", "train", inspection.data, "--recipe", recipe if teaches else "mae/photos"])
@@ -171,5 +171,5 @@ def dense_inspected(inspection: DenseInspection) -> list[Sheet]:
     return [
         Sheet("", [Column(""), Column("")], facts, f"{way}: {line}"),
         Sheet(what, columns, rows[:LONGEST_LIST], f"The first {LONGEST_LIST} of {len(rows):,}." if more else ""),
-        *([Sheet("Look at", [Column("", "prose")], [[line] for line in remarks])] if remarks else []),
+        *([Sheet("Look at", [Column("", "prose")], [[line] for line in warnings])] if warnings else []),
     ]

@@ -10,7 +10,7 @@ from ...budget.plan import is_planned, read_plan
 from ...disk import read_json
 from ...errors import UserError
 from ...evaluation.headline import read_headline
-from ...training.rundir import PLAN, STAGES, RunDir
+from ...training.run_folder import PLAN, STAGES, RunFolder
 from .results import percent
 from .sheet import Cell, Column, Sheet
 
@@ -74,7 +74,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 def _row(name: str, path: Path) -> list[Cell]:
     if is_planned(path) and not (path / "run.json").exists():
         return _early_row(name, path)
-    run = RunDir.open(path)
+    run = RunFolder.open(path)
     facts = run.read("run.json")
     measured: list[Cell] = ["", "", ""]
     if (headline := read_headline(run)) is not None:
@@ -90,7 +90,7 @@ def _early_row(name: str, path: Path) -> list[Cell]:
     """Of a run within a budget whose earlier stages are under way: what it is to be, and how far it has come."""
     plan = read_plan(path)
     last, done = plan.stages[-1], sum(stage.spent is not None for stage in plan.stages)
-    state = "running" if RunDir(path / STAGES).in_use else STOPPED
+    state = "running" if RunFolder(path / STAGES).in_use else STOPPED
     first, begun = plan.place(path, 0) / "run.json", ""
     if first.exists():
         begun = str(read_json(first).get("started"))[:16].replace("T", " ")

@@ -20,8 +20,8 @@ from ...errors import UserError
 from ...evaluation.results import PREDICTIONS, read_predictions
 from ...evaluation.subject import of_run, pictures
 from ...models.taps import Taps
+from ...training.run_folder import RunFolder
 from ...training.run_inputs import dataset_of, recipe_of
-from ...training.rundir import RunDir
 from ..declare.grid import Candidate
 from ..folder import StudyDir
 from ..run.cell import data_of
@@ -175,7 +175,7 @@ def _images(study: StudyDir, standing: Standing) -> tuple[Images, Sequence[str]]
 
 
 def _looks(
-    run: RunDir, images: Images, chosen: NDArray[np.int64]
+    run: RunFolder, images: Images, chosen: NDArray[np.int64]
 ) -> list[tuple[NDArray[np.uint8], NDArray[np.floating]]]:
     """Images as the student is shown them, and maps of its class token's attention in the last layer; none for students
     without plain attention."""

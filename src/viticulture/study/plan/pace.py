@@ -23,7 +23,7 @@ from ...training.assemble import assemble
 from ...training.feed import DENSE_BATCH, ValidationLoader
 from ...training.recipe import Recipe, method_class
 from ...training.run import fit
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 from ...training.session import Session
 
 MOST_SECONDS = 1.5
@@ -136,7 +136,7 @@ def measure_pace(
     shutil.rmtree(folder, ignore_errors=True)  # what a kill left
     try:
         folder.mkdir(parents=True)
-        run = RunDir(folder)
+        run = RunFolder(folder)
         run.write("run.json", {"status": "measured"})  # without it a training would take its folder for removed
         session = Session(run, recipe, dataset, method, seed, [])
         clock = Clock(session, now, patience)

@@ -21,7 +21,7 @@ from ...text import command_line, read_yaml, yaml_word
 from ...training.half_precision import check_precision
 from ...training.references import replaced
 from ...training.run import fit
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 from ...training.session import Session, begin, reopen
 from ...training.state import Damaged, load_checkpoint
 from ..declare.grid import Candidate, Cell, digest
@@ -127,7 +127,7 @@ def _session(study: StudyDir, cell: Cell, plan: Plan) -> Session:
     run, marked = study.run(cell), contents(study, cell, plan)
     where = data_of(study, cell.candidate)
     if (run.path / "run.json").exists():
-        RunDir(run.path).lock()  # raises if someone resumes the run by itself; falls at once
+        RunFolder(run.path).lock()  # raises if someone resumes the run by itself; falls at once
         if not is_damaged(run):
             if run.read("run.json").get("cell", marked) != marked:
                 raise UserError(
@@ -150,7 +150,7 @@ def _marked(session: Session, cell: Cell, marked: str) -> Session:
     return session
 
 
-def is_damaged(run: RunDir) -> bool:
+def is_damaged(run: RunFolder) -> bool:
     """Whether a begun run's files are broken, so that it must be trained anew.
 
     Raises: UserError for files that cannot be read today. Whatever else keeps a run from going on, such as a module

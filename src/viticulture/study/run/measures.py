@@ -11,10 +11,10 @@ from ...evaluation.localization.results import read_localizations
 from ...evaluation.probe.evaluate import read_probes
 from ...evaluation.results import read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
-from ...training.rundir import RunDir
+from ...training.run_folder import RunFolder
 
 
-def other_measure(run: RunDir, measure: str) -> dict[str, float]:
+def other_measure(run: RunFolder, measure: str) -> dict[str, float]:
     """What a table's number is where it is not the student's accuracy, by the split that it is of, test or val (other
     images than the run's are test); empty where the run does not know it.
 
@@ -63,7 +63,7 @@ def other_measure(run: RunDir, measure: str) -> dict[str, float]:
     return _last_values(run, measure)
 
 
-def _last_values(run: RunDir, measure: str) -> dict[str, float]:
+def _last_values(run: RunFolder, measure: str) -> dict[str, float]:
     splits = {f"{split}/{measure}": split for split in ("test", "val")}
     last = {}
     if run.metrics.exists():

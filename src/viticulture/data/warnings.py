@@ -22,7 +22,7 @@ _DARK = 14  # bits, of 16, that leave 64 levels of 256
 _DOCUMENT = re.compile(r"(^|/)(readme|licen[cs]e|copying|citation|authors|changelog)[^/]*$|\.md$", re.IGNORECASE)
 
 
-def remarks(
+def warnings_of(
     source: Source,
     splits: Splits,
     held: store.Store | None,
@@ -78,7 +78,7 @@ def remarks(
 
 
 def firsts(first: Sequence[bool]) -> list[str]:
-    """A remark where images that were looked at are the first of several in their files, as `first` says of each."""
+    """A warning where images that were looked at are the first of several in their files, as `first` says of each."""
     if not any(first):
         return []
     return [f"of several pages or frames in a file the first is read: {sum(first):,} of {counted(len(first), 'image')}"]

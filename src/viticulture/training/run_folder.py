@@ -50,7 +50,7 @@ CELLS = "cells"
 BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 
 
-class RunDir:
+class RunFolder:
     """The folder of one run; opening it writes nothing.
 
     Args:
@@ -118,7 +118,7 @@ class RunDir:
             raise UserError(f"--overwrite replaces runs only, and {path} holds no run.json")
 
     @classmethod
-    def create(cls, path: str | Path, overwrite: bool = False) -> "RunDir":
+    def create(cls, path: str | Path, overwrite: bool = False) -> "RunFolder":
         """A new, empty, locked folder. Raises: UserError if that is not to be had."""
         cls.check_free(path, overwrite)
         run = cls(path)
@@ -140,7 +140,7 @@ class RunDir:
         return run
 
     @classmethod
-    def open(cls, path: str | Path) -> "RunDir":
+    def open(cls, path: str | Path) -> "RunFolder":
         """An existing run. Raises: UserError if the folder is none, or of another version."""
         run = cls(path)
         if not (run.path / "run.json").is_file():
