@@ -196,7 +196,7 @@ class Run:
 
         It looks at one view of an image; where the run answers by several (`images.eval_views`), `predict` asks them.
         """
-        from ..models.dense.networks import load_dense
+        from ..models.detection.networks import load_dense
         from ..models.weights.files import load
         from ..training.run_inputs import recipe_of
         from .kinds import is_dense

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..models.co_advise.many_heads import every_head
+from ..models.cit.many_heads import every_head
 from ..models.views import Views, told
 from ..training.recipe import Recipe, of_class
 from .accuracy import ONE_HEAD

@@ -14,8 +14,8 @@ from ...errors import UserError
 from ...evaluation.dense.judge import judge_dense
 from ...evaluation.evaluate import evaluate_run
 from ...evaluation.multilabel.judge import judge_labels
-from ...models.dense.detector import Detector
-from ...models.dense.segmenter import Segmenter
+from ...models.detection.detector import Detector
+from ...models.detection.segmenter import Segmenter
 from ...models.taps import layout
 from ...text import command_line, read_yaml, yaml_word
 from ...training.half_precision import check_precision
