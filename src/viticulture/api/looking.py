@@ -10,8 +10,8 @@ from .given import as_source, checked, run_word
 from .kinds import is_dense, is_multilabel
 
 if TYPE_CHECKING:
-    from ..data.dense.inspect import DenseInspection
     from ..data.inspect import Inspection
+    from ..data.inspect_dense import DenseInspection
     from ..table import Table
 
 
@@ -27,11 +27,11 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
-    from ..data.dense.inspect import DenseInspection, inspect_dense
-    from ..data.dense.open import open_any
-    from ..data.dense.source import DenseSource
     from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
+    from ..data.inspect_dense import DenseInspection, inspect_dense
+    from ..data.open_dense import open_any
+    from ..data.sources.annotated import DenseSource
     from ..data.store import find_near_copies
     from ..outputs import check_out, csv_text, write_out
     from ..training.data import ANNOTATED

@@ -11,9 +11,9 @@ from rich.console import Console
 from ..budget.budget import Budget
 from ..budget.plan import Plan as BudgetPlan
 from ..budget.plan import is_planned
-from ..data.dense.inspect import DenseInspection
 from ..data.image_settings import shape_of
 from ..data.inspect import Inspection
+from ..data.inspect_dense import DenseInspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.dense.prediction import DensePrediction

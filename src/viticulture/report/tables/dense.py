@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from ...data.dense.inspect import DenseInspection
+from ...data.inspect_dense import DenseInspection
 from ...errors import comma_separated, counted
 from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precisions
 from ...evaluation.dense.pixels import PixelsEvaluation
