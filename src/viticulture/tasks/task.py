@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of a task: how the runs that are trained for it are evaluated, predict, and show their results.
 
-A method names its task (`Method.task`), and `task_of` gives a run's. Everything above asks this object: no command, page
-or file names a kind of task.
+A method names its task (`Method.task`), and `task_of` gives a run's. Everything above asks this object: no command and
+no page names a kind of task.
 """
 
 from abc import ABC, abstractmethod
@@ -144,7 +144,8 @@ class Task(ABC):
 
 def task_class(method: type[Method]) -> type[Task]:
     """Return the task of a method; classification or representation where the method names none."""
-    task = method.task or f"viticulture.tasks.{'classification.Classification' if method.batch_spec.labels else 'representation.Representation'}"
+    default = "classification.Classification" if method.batch_spec.labels else "representation.Representation"
+    task = method.task or f"viticulture.tasks.{default}"
     if isinstance(task, str):
         module, _, name = task.rpartition(".")
         task = getattr(import_module(module), name)

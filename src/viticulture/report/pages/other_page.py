@@ -3,6 +3,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from ...analysis.label_pictures import label_mistakes
 from ...analysis.pictures import mistakes
@@ -19,8 +20,9 @@ from .run_page import costs_of, judged_headline
 
 def other_page(task: Task, other: OtherImages) -> str:
     """The page as HTML text: results and mistakes on these images, and where it comes from."""
-    facts, results = task.run.read("run.json"), other.evaluated.results
-    classes, first = facts["data"]["classes"], results.counting
+    results: Any = other.evaluated.results
+    facts, first = task.run.read("run.json"), results.counting
+    classes = facts["data"]["classes"]
     page = RunPage(
         title=f"{task.run.path.name} on {other.name}",
         sentence=(
@@ -36,7 +38,7 @@ def other_page(task: Task, other: OtherImages) -> str:
             "judged": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )
-    behind = other.evaluated.predictions.get(results.counts), other.evaluated.images.get(results.counts)
+    behind: Any = other.evaluated.predictions.get(results.counts), other.evaluated.images.get(results.counts)
     if isinstance(first, Evaluation):
         every = [Evaluated(key.partition("/")[0], other.name, result) for key, result in results.items()]
         wrong = mistakes(Result(first, *behind), classes)
