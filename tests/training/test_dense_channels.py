@@ -22,13 +22,13 @@ from viticulture.data.inspect_dense import inspect_dense
 from viticulture.data.open_dense import open_dense
 from viticulture.data.splits import Selection
 from viticulture.data.targets.objects import Masked
+from viticulture.deploy.hub.push import contents
+from viticulture.deploy.serve.dense_answers import dense_answerer
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.pixels import PixelsEvaluation
 from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.dense.results import read_dense
 from viticulture.evaluation.dense.subject import of_run
-from viticulture.hub.push import contents
-from viticulture.server.dense_answers import dense_answerer
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
 from viticulture.training.session import Session, begin

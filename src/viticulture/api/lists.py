@@ -8,7 +8,7 @@ from .run import Run
 from .training import row_of, train, winner
 
 if TYPE_CHECKING:
-    from ..export.int8 import Quantized
+    from ..deploy.onnx.int8 import Quantized
     from ..table import Table
 
 
@@ -91,7 +91,7 @@ def resolved(
 
 def say(result: Any) -> None:
     """Print what a verb returned as a person wants to see it; of several processes that trained, the first does."""
-    from ..export.int8 import Quantized
+    from ..deploy.onnx.int8 import Quantized
     from ..report.terminal import say as words
     from ..training.processes import rank
 
