@@ -22,6 +22,7 @@ from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
 from viticulture.command import read
+from viticulture.config.load import shipped
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
@@ -31,7 +32,6 @@ from viticulture.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.models.weights.files import fetch, initialize, load
 from viticulture.report.pages.run_page import costs_of
 from viticulture.text import read_yaml
-from viticulture.training.recipe import shipped
 from viticulture.training.run_folder import RunFolder
 
 CLASSES = ("cabernet", "mer|lot", "<b>pinot</b>, red")

@@ -20,7 +20,7 @@ def is_multilabel(run: "RunFolder") -> bool:
 
 def _spec(run: "RunFolder") -> "BatchSpec":
     """What its method asks of a batch."""
-    from ..training.recipe import method_class
+    from ..config.resolve import method_class
     from ..training.run_inputs import recipe_of
 
     return method_class(recipe_of(run)).batch_spec

@@ -27,6 +27,7 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
+    from ..config.load import read
     from ..data.dense.inspect import DenseInspection, inspect_dense
     from ..data.dense.open import open_any
     from ..data.dense.source import DenseSource
@@ -36,7 +37,6 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     from ..outputs import check_out, csv_text, write_out
     from ..training.data import ANNOTATED
     from ..training.progress import showing
-    from ..training.recipe import read
 
     if out:
         check_out(out, ".csv")

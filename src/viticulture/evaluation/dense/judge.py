@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...config.resolve import method_class
 from ...data.annotations import Annotations, Boxed
 from ...data.dataset import Dataset
 from ...data.dense.contents import counts as counts_of
@@ -19,7 +20,6 @@ from ...data.images import Images
 from ...errors import UserError
 from ...text import shell_word
 from ...training.progress import showing
-from ...training.recipe import method_class
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
 from ..kept import keep_results, name_of

@@ -7,8 +7,8 @@ from ...budget.budget import Budget
 from ...budget.lengths import MARGIN
 from ...budget.plan import Plan, Stage
 from ...budget.recipes import is_dense
+from ...config.schema import of_class
 from ...evaluation.headline import Headline
-from ...training.recipe import of_class
 from .sheet import Column, Sheet
 
 NAMES = {"mae": "MAE, no labels", "teacher": "CNN teacher", "student": "student"}
