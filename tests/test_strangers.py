@@ -21,10 +21,10 @@ from viticulture.budget.choices import Kind
 from viticulture.budget.plan import Plan, Stage, read_plan
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
+from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
-from viticulture.hub.push import contents
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.tables.stages import plan_sheet
 from viticulture.study.folder import StudyDir

@@ -25,7 +25,7 @@ from viticulture.budget.budget import Budget
 from viticulture.budget.prepare import Wish, _opened
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
-from viticulture.data.annotations import UNLABELED
+from viticulture.data.targets.objects import UNLABELED
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
 from viticulture.evaluation.dense.prediction import DensePrediction

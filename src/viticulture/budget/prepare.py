@@ -25,7 +25,7 @@ from ..config.load import read
 from ..config.references import check_outlast, from_anywhere
 from ..config.resolve import Config, resolve
 from ..data.dataset import Dataset
-from ..data.dense.source import DenseSource
+from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
 from ..disk import file_lock, unwritable
 from ..errors import UserError

@@ -11,8 +11,8 @@ from ..config.checks import check_rates
 from ..config.references import check_given
 from ..config.resolve import Config, method_class
 from ..data.dataset import Dataset
-from ..data.dense.source import DenseSource
 from ..data.image_settings import usual_sizes
+from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
 from ..data.statistics import sample_sizes
 from ..disk import sweep

@@ -10,9 +10,9 @@ from ..config.load import parse
 from ..config.references import where_they_lie
 from ..config.resolve import Config, resolve
 from ..data.dataset import Dataset
-from ..data.dense.open import recognized
-from ..data.dense.source import DenseSource
 from ..data.open import is_there, open_source
+from ..data.open_dense import recognized
+from ..data.sources.annotated import DenseSource
 from ..data.sources.several import separated
 from ..data.sources.source import Source
 from ..data.sources.torchvision_sets import NAMES

@@ -17,8 +17,8 @@ import viticulture
 from untrained import photo
 from viticulture.config.load import read as read_recipe
 from viticulture.config.resolve import resolve
-from viticulture.data.dense.open import recognized
 from viticulture.data.open import open_source
+from viticulture.data.open_dense import recognized
 from viticulture.data.sources.several import separated
 from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ...config.references import from_anywhere
-from ...data.dense.open import recognized
 from ...data.open import open_source
+from ...data.open_dense import recognized
 from ...errors import UserError, counted, unknown
 from ...training.data import default_recipe
 from .grid import CONDITIONS, Candidate, Grid, of_recipes
