@@ -122,7 +122,7 @@ def without_rates(values: Any) -> Any:
 
 
 Step = tuple[str, dict[str, Any]]
-"""Recipe, overrides."""
+"""Config, overrides."""
 LARGE = 64
 """Pixels; a step on real images of more is left to the slow part."""
 read_once = cache(read)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
 from .given import as_source, checked, run_word
-from .kinds import is_dense, is_multilabel
 
 if TYPE_CHECKING:
     from ..data.inspect import Inspection
@@ -97,13 +96,14 @@ def report(run: Any, beside: Any = "") -> Path:
     if beside:
         from ..evaluation.evaluate import check_classes
         from ..evaluation.reference import put_beside
+        from ..tasks.classification import Classification
+        from ..tasks.task import task_of
 
         ours, theirs = RunFolder.open(run), RunFolder.open(beside)
         for folder in (ours, theirs):
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
-            if is_dense(folder) or is_multilabel(folder):
-                tells = "finds objects or tells pixels apart" if is_dense(folder) else "tells several labels an image"
-                raise UserError(f"{folder.path} {tells}, and --beside shows top-1; leave it out")
+            if (task := task_of(folder)).name != Classification.name:
+                raise UserError(f"{folder.path} {task.does}, and --beside shows top-1; leave it out")
         put_beside(ours, theirs)
     return write_page(RunFolder.open(run))
 
