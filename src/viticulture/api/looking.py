@@ -26,6 +26,7 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
+    from ..config.load import read
     from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
     from ..data.inspect_dense import DenseInspection, inspect_dense
@@ -35,7 +36,6 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     from ..outputs import check_out, csv_text, write_out
     from ..training.data import ANNOTATED
     from ..training.progress import showing
-    from ..training.recipe import read
 
     if out:
         check_out(out, ".csv")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...config.references import replaced
 from ...data.open import is_there
 from ...data.stream import StreamImages
 from ...errors import UserError
@@ -17,7 +18,6 @@ from ...models.taps import layout
 from ...tasks.task import task_of
 from ...text import command_line, read_yaml, yaml_word
 from ...training.half_precision import check_precision
-from ...training.references import replaced
 from ...training.run import fit
 from ...training.run_folder import RunFolder
 from ...training.session import Session, begin, reopen
