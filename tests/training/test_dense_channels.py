@@ -20,7 +20,7 @@ from viticulture.data.dense.inspect import inspect_dense
 from viticulture.data.dense.open import open_dense
 from viticulture.data.dense.prepare import prepare_dense
 from viticulture.data.image_settings import ImageSettings
-from viticulture.data.images import StoredImages
+from viticulture.data.images import CachedImages
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.pixels import PixelsEvaluation
@@ -42,7 +42,7 @@ LITTLE: dict[str, Any] = {
     "student.options": {"depth": 2},
     "student.patch_size": 4,
     "images.image_size": 32,
-    "images.store_size": 40,
+    "images.cache_size": 40,
     "train.batch_size": 4,
     "train.epochs": 1,
 }
@@ -157,11 +157,11 @@ def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> 
         Image.fromarray(mark).save(tmp_path / f"masks/{name}.png")
     (tmp_path / "classes.json").write_text('["ground", "mark"]')
     for channels in (3, 4):
-        settings = ImageSettings(image_size=40, store_size=40, normalize="half", channels=channels)
+        settings = ImageSettings(image_size=40, cache_size=40, normalize="half", channels=channels)
         dataset = prepare_dense(open_dense(tmp_path, "pixels"), Selection(val_fraction=0, test_fraction=0), settings)
         masks = dataset.annotations["train"]
         assert isinstance(masks, Masked)
-        assert isinstance(dataset.train, StoredImages)
+        assert isinstance(dataset.train, CachedImages)
         images = dataset.train.take(torch.arange(2))
         assert torch.equal(images[:, 0] > 100, masks.pixels[masks.rows] == 1)
 

@@ -22,17 +22,17 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     Args:
         data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
             for `train`.
-        out: a .csv file to write: all pairs of near-copies (the same picture saved again, shrunk or slightly changed)
-            with their paths, splits and classes.
+        out: a .csv file to write: all pairs of near-duplicates (the same picture saved again, shrunk or slightly
+            changed) with their paths, splits and classes.
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
+    from ..data.decoded_cache import find_near_duplicates
     from ..data.dense.inspect import DenseInspection, inspect_dense
     from ..data.dense.open import open_any
     from ..data.dense.source import DenseSource
     from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
-    from ..data.store import find_near_copies
     from ..outputs import check_out, csv_text, write_out
     from ..training.data import ANNOTATED
     from ..training.progress import showing
@@ -47,7 +47,7 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
         if isinstance(source, DenseSource):
             image_size = read(f"{ANNOTATED[source.kind][1]}/photos")["images"]["image_size"]
             images, inspection = source.images, replace(inspect_dense(source, image_size), data=str(word))
-            pairs = copy_pairs(images, images.splits, find_near_copies(images, progress)) if out else ()
+            pairs = copy_pairs(images, images.splits, find_near_duplicates(images, progress)) if out else ()
         else:
             inspection = inspect_source(source, progress=progress)
             pairs = inspection.pairs

@@ -24,7 +24,7 @@ from ..augment.scale_jitter import Letterbox
 from ..batches.batch import Batch
 from ..batches.evaluation import Input, as_seen, evaluation_views
 from ..batches.loader import Loader
-from ..images import Images, StoredImages
+from ..images import CachedImages, Images
 from ..stream import StreamImages
 from ..transfer import send
 from .follow import Placement, follow, follow_classes, follow_crowds, placement
@@ -164,5 +164,5 @@ def side_of(images: Images) -> int:
     """Side of the square in which images are kept, pixels."""
     if isinstance(images, StreamImages):
         return images.size
-    assert isinstance(images, StoredImages)
+    assert isinstance(images, CachedImages)
     return images.pixels.shape[-1]
