@@ -23,7 +23,7 @@ from trained import weights
 from viticulture.api.lists import resolved
 from viticulture.budget.budget import Budget
 from viticulture.budget.prepare import Wish, _opened
-from viticulture.data.annotations import UNLABELED
+from viticulture.data.targets.objects import UNLABELED
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
 from viticulture.evaluation.dense.prediction import DensePrediction

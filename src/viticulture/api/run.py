@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from ..deploy.onnx.int8 import Quantized
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.dense.prediction import DensePrediction
     from ..evaluation.dense.results import DenseEvaluations
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ..evaluation.multilabel.results import LabelEvaluations
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
-    from ..export.int8 import Quantized
     from ..training.run_folder import RunFolder
 
 
@@ -239,7 +239,7 @@ class Run:
 
 def open_run(path: "str | os.PathLike[str]") -> Run:
     """A training that is on disk already, or on the Hub by hf-hub:USER/NAME. Raises: UserError if there is none."""
-    from ..hub.fetch import located
+    from ..deploy.hub.fetch import located
     from .given import run_word
 
     run = Run(Path(located(run_word(path))))

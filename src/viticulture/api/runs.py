@@ -15,6 +15,7 @@ from .shown import Shown
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
+    from ..deploy.onnx.int8 import Quantized
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.dense.prediction import DensePrediction
     from ..evaluation.dense.results import DenseEvaluations
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from ..evaluation.multilabel.results import LabelEvaluations
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
-    from ..export.int8 import Quantized
     from ..training.run_folder import RunFolder
 
 
@@ -44,8 +44,8 @@ def evaluate(
 
     Returns: results by weights and split, such as `best/test`.
     """
+    from ..deploy.hub.fetch import HUB
     from ..evaluation.evaluate import check_classes, check_held_out
-    from ..hub.fetch import HUB
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 
     word, data = run_word(run), as_word(data)
@@ -142,11 +142,11 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
     Returns: the file; with int8 also what it costs and gives beside float32.
     """
+    from ..deploy.onnx.int8 import to_int8
+    from ..deploy.onnx.onnx_file import to_onnx
+    from ..deploy.onnx.preparation import by_timms_transform
     from ..evaluation.multilabel.results import thresholds_of
     from ..evaluation.subject import of_run
-    from ..export.int8 import to_int8
-    from ..export.onnx_file import to_onnx
-    from ..export.preparation import by_timms_transform
     from ..models.views import VIEWS
     from ..training.run_inputs import dataset_of, recipe_of
 
@@ -179,7 +179,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
     def finish(path: Path) -> None:
         if from_pixels:
-            from ..export.pixels import put_before
+            from ..deploy.onnx.pixels import put_before
 
             put_before(path, subject.data_spec, subject.image_settings)
 
@@ -198,8 +198,8 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
 def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
+    from ..deploy.onnx.dense_file import dense_to_onnx
     from ..evaluation.dense.subject import of_run
-    from ..export.dense_file import dense_to_onnx
     from ..training.run_inputs import recipe_of
 
     subject = of_run(run, weights)

@@ -2,7 +2,7 @@
 """Which parts of a recipe go together; told before any data is read."""
 
 from ..data.augment.augment import check_channels
-from ..data.dense.follow import check_follows
+from ..data.augment.follow import check_follows
 from ..errors import UserError
 from ..guides.guide import Given
 from .raw import VIEWS

@@ -8,11 +8,11 @@ from lightning.pytorch import LightningDataModule, Trainer
 from torch import Tensor
 
 from ..data.balance import class_weights
+from ..data.batches.annotated import DenseLoader, dense_batches
 from ..data.batches.batch import Batch
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
-from ..data.dense.loader import DenseLoader, dense_batches
 from ..data.images import Images
 from .assemble import augmentations, batch_size
 from .session import Session
