@@ -107,7 +107,7 @@ def test_a_file_that_takes_pixels_says_what_predict_says(tmp_path: Path) -> None
         path = photo(tmp_path / f"{seed}.png", seed, shape)
         (logits,) = session.run(["logits"], {"pixels": np.asarray(Image.open(path))})
         (answer,) = predict(str(run.path), str(path))  # type: ignore[arg-type]
-        expected = torch.tensor(list(answer.probabilities.values()))  # type: ignore[union-attr]
+        expected = torch.tensor(list(answer.probabilities.values()))
         found = torch.from_numpy(logits[0]).softmax(0)
         torch.testing.assert_close(found, expected, rtol=0, atol=5e-3)
 

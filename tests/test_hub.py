@@ -22,6 +22,7 @@ from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
 from viticulture.command import read
+from viticulture.config.load import shipped
 from viticulture.deploy.hub.card import Student
 from viticulture.deploy.hub.push import contents, push
 from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
@@ -31,7 +32,6 @@ from viticulture.evaluation.results import Evaluations
 from viticulture.models.weights.files import fetch, initialize, load
 from viticulture.report.pages.run_page import costs_of
 from viticulture.text import read_yaml
-from viticulture.training.recipe import shipped
 from viticulture.training.run_folder import RunFolder
 
 CLASSES = ("cabernet", "mer|lot", "<b>pinot</b>, red")

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from PIL import Image
 
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run_folder import FORMAT, RunFolder
 from viticulture.version import VERSION
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.evaluation.dense.objects import ClassPrecision, ObjectsEvaluation, Precisions
 from viticulture.evaluation.dense.pixels import ClassIoU, PixelsEvaluation
 from viticulture.evaluation.dense.results import DenseEvaluations
@@ -15,7 +17,6 @@ from viticulture.models.dense.detector import Heads
 from viticulture.models.dense.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run_folder import FORMAT, RunFolder
 from viticulture.version import VERSION
 

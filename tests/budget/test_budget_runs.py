@@ -34,6 +34,9 @@ from viticulture.budget.measure import Measurements
 from viticulture.budget.plan import Plan, Stage, read_plan
 from viticulture.budget.prepare import Wish, make_folder, make_plan
 from viticulture.cli import main
+from viticulture.config.checks import check_parts
+from viticulture.config.load import read
+from viticulture.config.resolve import Config, resolve
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.disk import file_lock
@@ -49,11 +52,9 @@ from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
 from viticulture.text import shell_word
 from viticulture.training import loggers, progress
-from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset, open_for
 from viticulture.training.half_precision import Comparison
 from viticulture.training.length import may_change, set_length
-from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
@@ -74,7 +75,7 @@ STEP = 2.0
 class Told(Measurements):
     """Paces that nobody measured; what is assembled to be measured is assembled."""
 
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self, recipe: Config, dataset: Dataset) -> Pace:
         assert len(dataset.train)
         return Pace(STEP, max(1, len(dataset.train) // 20), 0.001, 0, 0)
 
@@ -173,7 +174,7 @@ class TwoPrecisions(Told):
 
     bfloat16_is_fast = True
 
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self, recipe: Config, dataset: Dataset) -> Pace:
         told = super().pace(recipe, dataset)
         mixed = recipe.section("engine").precision == "bf16-mixed"
         slow = recipe.section("student").name.startswith("resnet")
@@ -228,7 +229,7 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
     eager(monkeypatch)
     compared = []
 
-    def compare(recipe: Recipe, dataset: Dataset, seed: int) -> Comparison:
+    def compare(recipe: Config, dataset: Dataset, seed: int) -> Comparison:
         compared.append(recipe.values["method"]["name"])
         return found if compared[-1] == "supervised" else Comparison((), 0.1)
 
@@ -956,7 +957,7 @@ def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
     seen = list[Path]()
 
     class Looking(Told):
-        def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        def pace(self, recipe: Config, dataset: Dataset) -> Pace:
             seen.append(self.folder)
             return super().pace(recipe, dataset)
 
@@ -992,7 +993,7 @@ def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
     monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
     first = tmp_path / "runs" / "digits"
 
-    def pace(self: Measurements, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self: Measurements, recipe: Config, dataset: Dataset) -> Pace:
         assert not (tmp_path / "runs" / "digits-2").exists()
         (first / "stages" / "1-mae").mkdir(parents=True, exist_ok=True)
         return Told.pace(self, recipe, dataset)  # type: ignore[arg-type]
@@ -1010,7 +1011,7 @@ def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monk
     eager(monkeypatch)
 
     class Dear(Told):
-        def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        def pace(self, recipe: Config, dataset: Dataset) -> Pace:
             told = super().pace(recipe, dataset)
             return replace(told, val_images=10, inference=told.learning / 10)
 

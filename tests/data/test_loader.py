@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
+from viticulture.config.resolve import resolve
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import CenterCrop, PaddedCrop, ResizedCrop, Squeeze
 from viticulture.data.augment.erase import Erase
@@ -24,7 +25,6 @@ from viticulture.data.batches.sampling import Sampling, repeated
 from viticulture.data.images import CachedImages, Records
 from viticulture.errors import UserError
 from viticulture.training.assemble import batch_size
-from viticulture.training.recipe import resolve
 
 MEAN, STD, CLASSES = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 3
 

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 import viticulture
 from photographs import pictures
 from untrained import photo, untrained
+from viticulture.config.checks import check_parts
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.data.open import open_source
@@ -32,9 +35,7 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering
 from viticulture.models.weights.files import note
-from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
 

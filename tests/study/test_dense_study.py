@@ -14,6 +14,8 @@ import torch
 import viticulture
 from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.targets.objects import Boxed, Masked, Objects
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
@@ -36,7 +38,6 @@ from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.cell import contents, inner, is_vit
 from viticulture.study.study import Study
-from viticulture.training.recipe import read, resolve
 
 IMAGES, NAMES = 40, ("disk", "square")
 

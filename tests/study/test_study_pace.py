@@ -16,9 +16,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slowly import slow_but
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.optim import SAM
 from viticulture.study.plan.pace import FEWEST_STEPS, MOST_SECONDS, MOST_STEPS, measure_pace
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 from viticulture.training.state import Ema

@@ -12,15 +12,16 @@ import torch
 from sklearn.metrics import balanced_accuracy_score
 
 from resumed import check_same_bits, whole_and_resumed
+from viticulture.config.checks import check_parts
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
 from viticulture.report.charts.curves import read_curves
 from viticulture.training import feed
-from viticulture.training.combinations import check_parts
 from viticulture.training.feed import training_loader
-from viticulture.training.recipe import read, resolve
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder

@@ -23,6 +23,8 @@ from trained import weights
 from viticulture.api.lists import resolved
 from viticulture.budget.budget import Budget
 from viticulture.budget.prepare import Wish, _opened
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
@@ -32,7 +34,6 @@ from viticulture.methods.method import Setup
 from viticulture.methods.segmentation import Segmentation
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin

@@ -17,6 +17,10 @@ from torch import nn
 
 from viticulture.cli import main
 from viticulture.command import read, split_overrides
+from viticulture.config.checks import check_rates
+from viticulture.config.load import parse
+from viticulture.config.load import read as read_recipe
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError, counted
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -25,9 +29,6 @@ from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
 from viticulture.table import Column, Table, print_table
 from viticulture.text import command_line, comment, read_yaml, write_yaml
-from viticulture.training.combinations import check_rates
-from viticulture.training.recipe import parse, resolve
-from viticulture.training.recipe import read as read_recipe
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
 from viticulture.training.session import begin

@@ -15,6 +15,8 @@ from torch import Tensor
 from pairs import Data, pair
 from simulated_gpu import simulated_gpu, waits
 from slowly import slow_but
+from viticulture.config.resolve import Config
+from viticulture.config.sections import Engine
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import PaddedCrop
 from viticulture.data.augment.flip import Flip
@@ -25,11 +27,9 @@ from viticulture.data.images import CachedImages
 from viticulture.data.transfer import send
 from viticulture.training.assemble import assemble
 from viticulture.training.metrics import EpochMeans
-from viticulture.training.recipe import Recipe
 from viticulture.training.replay import Budget, Memory
 from viticulture.training.run import fit, precision
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.settings import Engine
 from viticulture.training.state import Ema
 
 from .test_dense_runs import session
@@ -228,7 +228,7 @@ def trained(
     plain: dict[str, Any] = {"engine": {"precision": "32"}}
     if student in STEADY:  # Adam makes whole steps of rounding
         plain["optim"] = {"name": "sgd", "lr": 0.1}
-    recipe = Recipe("pair", {**session.recipe.values, **plain})
+    recipe = Config("pair", {**session.recipe.values, **plain})
     made, warnings = assemble(recipe, session.dataset, seed=0)
     run, devices = RunFolder.create(folder), Devices()
     run.write("run.json", {})

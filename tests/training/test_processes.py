@@ -26,11 +26,11 @@ from children import command, one_of_pair, pair, start
 from resumed import check_same_bits
 from trained import weights
 from viticulture.cli import main
+from viticulture.config.sections import Engine
 from viticulture.errors import UserError
 from viticulture.training.metrics import EpochMeans
 from viticulture.training.processes import check_devices, environment, the_first_works
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.settings import Engine
 from viticulture.training.state import RandomState
 
 SMALL = ["digits", "--recipe", "default/digits", "--student", "vit_nano", "--batch-size", "8", "--data.per_class", "4"]

@@ -17,6 +17,12 @@ import torch
 from torch import nn
 
 from random_teachers import with_random_teachers
+from viticulture.config.keys import NAMED, fixed_keys, flat
+from viticulture.config.load import about, parse, read, shipped
+from viticulture.config.references import replaced
+from viticulture.config.resolve import Config, method_class, resolve
+from viticulture.config.schema import SECTIONS
+from viticulture.config.sections import Engine, Student, Train
 from viticulture.errors import UserError
 from viticulture.guides.bootstrap import Features, Mutual
 from viticulture.keywords import check_keywords, made_parts
@@ -27,10 +33,6 @@ from viticulture.optim import Optim, Schedule, shortened_warmup
 from viticulture.study.declare.grid import Candidate
 from viticulture.study.declare.table import Table, read_table, tables
 from viticulture.training.assemble import build_guides, patch_size
-from viticulture.training.raw import NAMED, fixed_keys, flat
-from viticulture.training.recipe import SECTIONS, Recipe, about, method_class, parse, read, resolve, shipped
-from viticulture.training.references import replaced
-from viticulture.training.settings import Engine, Student, Train
 
 REFUSED = {
     "images.image_size": ("big", "must be a whole number, a list in brackets or null, got big"),
@@ -120,7 +122,7 @@ def without_rates(values: Any) -> Any:
 
 
 Step = tuple[str, dict[str, Any]]
-"""Recipe, overrides."""
+"""Config, overrides."""
 LARGE = 64
 """Pixels; a step on real images of more is left to the slow part."""
 read_once = cache(read)
@@ -261,7 +263,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm.layers.weight_init, "_trunc_normal_", lambda tensor, *_, **__: tensor)
 
 
-def assembled(recipe: Recipe, device: str) -> Method:
+def assembled(recipe: Config, device: str) -> Method:
     """The method of a recipe with its student and guides, on a device, before any weights are taken."""
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
     made = method_class(recipe)
@@ -289,7 +291,7 @@ def test_the_parts_of_a_step_fit_together(name: str) -> None:
     values = resolve(recipe, read_once(recipe), overrides).values
     values |= {"method": {"name": "moco_v3"}} if "teacher" in values["method"] else {}
     alone = {**values, "guides": {key: entry for key, entry in values["guides"].items() if key == "bootstrap"}}
-    method = assembled(Recipe(name, alone), "meta")
+    method = assembled(Config(name, alone), "meta")
     assert all(parameter.is_meta for parameter in method.student.parameters())
 
 

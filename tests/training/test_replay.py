@@ -15,6 +15,7 @@ import viticulture
 from resumed import check_same_bits
 from trained import trained, weights
 from viticulture.api import cache
+from viticulture.config.sections import Engine
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.guides.guide import Batch
@@ -24,7 +25,6 @@ from viticulture.models.taps import Readings
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
 from viticulture.training.replay import Budget, Memory, identity
-from viticulture.training.settings import Engine
 
 CPU = torch.device("cpu")
 DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))

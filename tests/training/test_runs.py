@@ -30,6 +30,9 @@ from photographs import pictures
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.api.lists import resolved
 from viticulture.cache import locked
+from viticulture.config.load import read
+from viticulture.config.references import where_they_lie
+from viticulture.config.resolve import resolve
 from viticulture.data.open import open_source
 from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
@@ -48,8 +51,6 @@ from viticulture.training.data import default_recipe, load_dataset, resolve_defa
 from viticulture.training.length import change_length, set_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
-from viticulture.training.recipe import read, resolve
-from viticulture.training.references import where_they_lie
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder, claimed
 from viticulture.training.session import Session, begin, other_machine, reopen, run_path

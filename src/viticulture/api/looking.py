@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
 from .given import as_source, checked, run_word
-from .kinds import is_dense, is_multilabel
 
 if TYPE_CHECKING:
     from ..data.inspect import Inspection
@@ -27,6 +26,7 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
+    from ..config.load import read
     from ..data.decoded_cache import find_near_duplicates
     from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
@@ -36,7 +36,6 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     from ..outputs import check_out, csv_text, write_out
     from ..training.data import ANNOTATED
     from ..training.progress import showing
-    from ..training.recipe import read
 
     if out:
         check_out(out, ".csv")
@@ -97,13 +96,14 @@ def report(run: Any, beside: Any = "") -> Path:
     if beside:
         from ..evaluation.evaluate import check_classes
         from ..evaluation.reference import put_beside
+        from ..tasks.classification import Classification
+        from ..tasks.task import task_of
 
         ours, theirs = RunFolder.open(run), RunFolder.open(beside)
         for folder in (ours, theirs):
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
-            if is_dense(folder) or is_multilabel(folder):
-                tells = "finds objects or tells pixels apart" if is_dense(folder) else "tells several labels an image"
-                raise UserError(f"{folder.path} {tells}, and --beside shows top-1; leave it out")
+            if (task := task_of(folder)).name != Classification.name:
+                raise UserError(f"{folder.path} {task.does}, and --beside shows top-1; leave it out")
         put_beside(ours, theirs)
     return write_page(RunFolder.open(run))
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
+from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..text import shell_word
-from ..training.recipe import Recipe
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
 from .accuracy import Evaluation, Predictions, collect, evaluate_predictions, without_copies
@@ -94,7 +94,7 @@ def right(predictions: Predictions) -> float:
 
 
 def results_of(
-    run: RunFolder, recipe: Recipe, name: str, images: Images, copies: Collection[str] = ()
+    run: RunFolder, recipe: Config, name: str, images: Images, copies: Collection[str] = ()
 ) -> dict[str, Result[Evaluation]]:
     """Every kept set of weights on some images, by WEIGHTS/NAME; `copies` names those of them that have near-duplicates
     among the training images."""
@@ -103,7 +103,7 @@ def results_of(
 
 
 def _result(
-    run: RunFolder, recipe: Recipe, weights: str, images: Images, copies: Collection[str]
+    run: RunFolder, recipe: Config, weights: str, images: Images, copies: Collection[str]
 ) -> Result[Evaluation]:
     subject = of_run(run, weights)
     predictions = collect(subject.answers, subject.batches(images), images.records.names)

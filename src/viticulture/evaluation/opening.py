@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..config.resolve import Config
 from ..data.channels import RGB, PixelFormat
 from ..data.dataset import prepare_test
 from ..data.decode import DECODED, DecodedImage, Unreadable, decode, image_size
@@ -19,7 +20,6 @@ from ..data.sources.source import Source
 from ..errors import UserError
 from ..text import readable
 from ..training.progress import showing
-from ..training.recipe import Recipe
 from .given import ImageInput
 from .subject import Subject
 
@@ -101,7 +101,7 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
     return OpenedItems(CachedImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
 
 
-def read_unseen(recipe: Recipe, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
+def read_unseen(recipe: Config, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
     """Images that a run has never seen, kept as its recipe keeps its own, and what was skipped (`prepare_test`)."""
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.open import start_of
 from ..errors import UserError
 from ..models.weights.files import place_of
-from .recipe import Recipe
 from .run_folder import BEGUN, RunFolder
 
 
-def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
+def check_leakage(recipe: Config, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
     """Look through the runs that a recipe takes weights from, and through those from which they began.
 
     Args:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ..config.sections import Engine, Train
 from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
 from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
@@ -31,7 +32,6 @@ from .processes import environment, lost_another, named
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
 from .session import Session
-from .settings import Engine, Train
 from .state import Ema, Ended, KeepLast, RandomState, WholeCheckpointIO
 from .watching import BestCheckpoint, Perfect, WatchEvery
 

@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..config.keys import CELLS, STAGES
 from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
 from ..errors import UserError, as_named, unknown
 from ..text import command_line, shell_word
@@ -40,12 +41,6 @@ WEIGHTS = ("best", "last", "ema")
 
 PLAN = "budget.json"
 """What a run is to be made of, where it is made within a budget; from then on the folder is one that can be resumed."""
-
-STAGES = "stages"
-"""Folder of the runs of its earlier stages; locked for as long as any stage is trained."""
-
-CELLS = "cells"
-"""Folder of a study's runs."""
 
 BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 

@@ -21,6 +21,8 @@ from PIL import ExifTags, Image
 import viticulture
 from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
 from strewn import every_left_behind, strew
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.annotated import prepare_dense, prepare_dense_test
 from viticulture.data.batches.annotated import dense_batches
 from viticulture.data.dataset import Dataset
@@ -37,7 +39,6 @@ from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.report.terminal import say
 from viticulture.training.data import load_dataset, open_for
-from viticulture.training.recipe import read, resolve
 
 PICTURES = ImageSettings(image_size=48, cache_size=64)
 COUNTS = {"train": 4, "val": 2, "test": 2}

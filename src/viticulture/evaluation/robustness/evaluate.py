@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ...cache import digest
+from ...config.resolve import Config
 from ...data.dataset import prepare_test
 from ...data.images import Images
 from ...data.open import open_source
@@ -34,7 +35,6 @@ from ...errors import UserError
 from ...models.views import told
 from ...outputs import csv_text
 from ...training.progress import showing
-from ...training.recipe import Recipe
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
 from ..evaluate import check_one_class
@@ -65,7 +65,7 @@ class _Context:
     """
 
     subject: Subject
-    recipe: Recipe
+    recipe: Config
     own: str | Source
 
     def errors(self, batches: Batches, heads: OutputHeads, among: Tensor | None = None) -> list[float]:

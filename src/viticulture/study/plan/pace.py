@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ...config.resolve import Config, method_class
 from ...data.batches.batch import Batch
 from ...data.dataset import Dataset
 from ...data.images import Images
@@ -21,7 +22,6 @@ from ...methods.method import Method
 from ...models.views import EVERY, NAMED, Views
 from ...training.assemble import assemble
 from ...training.feed import DENSE_BATCH, ValidationLoader
-from ...training.recipe import Recipe, method_class
 from ...training.run import fit
 from ...training.run_folder import RunFolder
 from ...training.session import Session
@@ -95,7 +95,7 @@ class Pace:
         return replace(self, step=self.step * factor, inference=self.inference * factor, answer=answer)
 
 
-def held_out_images(recipe: Recipe, dataset: Dataset) -> int:
+def held_out_images(recipe: Config, dataset: Dataset) -> int:
     """How often a recipe's student is asked about held-out images in the end, for each set of weights.
 
     Views of an image count one by one; what chooses them is shared by two sets.
@@ -110,7 +110,7 @@ def held_out_images(recipe: Recipe, dataset: Dataset) -> int:
 
 
 def measure_pace(
-    recipe: Recipe,
+    recipe: Config,
     dataset: Dataset,
     folder: Path,
     seed: int = 0,
