@@ -33,7 +33,7 @@ from viticulture.study.declare.table import read_table
 from viticulture.text import shell_word
 from viticulture.waiting import waiting
 
-KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.budget_gb", "method.smoothing")
+KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.max_cache_gb", "method.smoothing")
 FAST = ["--epochs", "1", "--per-class", "4", "--student.name", "vit_nano"]
 
 

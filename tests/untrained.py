@@ -22,7 +22,7 @@ SIDE = 16
 def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: object) -> RunFolder:
     """A plain ViT for images of 16 x 16 pixels, kept at 20, shown by the middle 0.75 of them."""
     run = RunFolder(folder)
-    sizes = {"images.image_size": SIDE, "images.store_size": 20, "images.eval_crop": 0.75}
+    sizes = {"images.image_size": SIDE, "images.cache_size": 20, "images.eval_crop": 0.75}
     keys = {**sizes, "student.name": "vit_nano", "student.patch_size": 4, **overrides}
     name = "default/small-images"
     run.write("recipe.yaml", resolve(name, read(name), keys).to_yaml())

@@ -27,7 +27,7 @@ CLASSES = ("=cmd()", "<i>merlot</i>", "berry")
 def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: object) -> RunFolder:
     """A run of `detection` or `segmentation` on images of 64 x 64 pixels, kept at 80."""
     run, name = RunFolder(folder), f"{kind}/photos"
-    sizes = {"images.image_size": SIDE, "images.store_size": STORE, "student.name": "vit_nano", "student.patch_size": 8}
+    sizes = {"images.image_size": SIDE, "images.cache_size": STORE, "student.name": "vit_nano", "student.patch_size": 8}
     run.write("recipe.yaml", resolve(name, read(name), sizes).to_yaml())
     data: dict[str, Any] = {"source": "cells", "folder": None, "name": "cells", "fingerprint": "", "classes": CLASSES}
     facts = {"seed": 0, "command": "", "commit": None, "started": "", "warnings": []}

@@ -678,7 +678,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_a_folder_is_made(
 def test_weights_that_know_the_test_images_are_refused_with_the_plan(key: str, tmp_path: Path) -> None:
     """Fails if the stages before the student's are trained first, as its own stage is the one that takes them."""
     photos = str(pictures(tmp_path / "photos", {"a": 40, "b": 40}))
-    divided = {"images.image_size": 16, "images.store_size": 16, "data.test_fraction": 0.1}
+    divided = {"images.image_size": 16, "images.cache_size": 16, "data.test_fraction": 0.1}
     begin(photos, "default/digits", 0, str(tmp_path / "known"), False, divided, "test").run.unlock()
     more = {"data.per_class": None, "data.test_fraction": 0.4, key: str(tmp_path / "known")}
     with pytest.raises(UserError, match=rf"{key}: .*known learned from \d+ of the \d+ images"):

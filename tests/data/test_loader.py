@@ -22,18 +22,18 @@ from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.batches.sampling import Sampling, repeated
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.images import CachedImages, Records
 from viticulture.errors import UserError
 from viticulture.training.assemble import batch_size
 
 MEAN, STD, CLASSES = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 3
 
 
-def images(count: int, side: int = 10) -> StoredImages:
+def images(count: int, side: int = 10) -> CachedImages:
     """Different noise in every image; a split that takes every other image of its store, backwards."""
     pixels = torch.randint(0, 256, (2 * count, 3, side, side), generator=torch.Generator().manual_seed(0))
     records = Records(torch.arange(count) % CLASSES, torch.tensor([[20, 30]] * count), [str(n) for n in range(count)])
-    return StoredImages(pixels.to(torch.uint8), torch.arange(2 * count - 1, 0, -2), records)
+    return CachedImages(pixels.to(torch.uint8), torch.arange(2 * count - 1, 0, -2), records)
 
 
 def view(*extra: Any) -> Augment:

@@ -160,7 +160,7 @@ def test_features_are_those_of_images_that_are_kept_in_the_same_shape(tmp_path: 
         Image.fromarray(pixels).save(folder / f"{number}.png")
 
     def read(**settings: Any) -> Tensor:
-        shown = ImageSettings(image_size=8, store_size=8, **settings)
+        shown = ImageSettings(image_size=8, cache_size=8, **settings)
         data = prepare(str(tmp_path / "photos"), image_settings=shown)
         return frozen_features(replace(subject(), image_settings=shown), data)["test"]["class"]
 

@@ -41,7 +41,7 @@ from viticulture.training.run_inputs import dataset_of, recipe_of
 
 SMALL = {
     "images.image_size": 8,
-    "images.store_size": 8,
+    "images.cache_size": 8,
     "student.name": "vit_nano",
     "student.patch_size": 4,
     "student.options": {"depth": 1},

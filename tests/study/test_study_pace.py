@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "in micro-batches": ("default/digits", {"train.accumulate": 2}),
     "with networks of the method's own": (
         "mae/cifar100",
-        {"student.patch_size": 2, "images.image_size": 8, "images.store_size": 8},
+        {"student.patch_size": 2, "images.image_size": 8, "images.cache_size": 8},
     ),
 }
 

@@ -44,7 +44,7 @@ TWICE = Candidate(
 MASKED = Candidate(
     "without labels",
     "mae/cifar100",
-    {**SMALL, "student.patch_size": 2, "images.image_size": 8, "images.store_size": 8},
+    {**SMALL, "student.patch_size": 2, "images.image_size": 8, "images.cache_size": 8},
 )
 STARTED = Candidate("started", "default/digits", {**SMALL, "student.init": "row:without labels"})
 

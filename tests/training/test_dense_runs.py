@@ -43,7 +43,7 @@ SMALL: dict[str, Any] = {
     "student.name": "vit_nano",
     "student.options": {"depth": 2, "drop_path_rate": 0.2},
     "images.image_size": 32,
-    "images.store_size": 48,
+    "images.cache_size": 48,
     "train.epochs": 2,
     "train.batch_size": 3,
     "train.ema_decay": 0.9,
@@ -232,7 +232,7 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
     every block's tensors are those of the run, and which were taken is told. Fails if held-out images are learnt from
     beforehand, a prefix hides the tensors, or positions of a class token are taken for a patch's."""
     data = coco_folder(tmp_path / "boxes", SPLITS)
-    settings = {"images.image_size": 32, "images.store_size": 48, "student.patch_size": 8, "train.epochs": 1}
+    settings = {"images.image_size": 32, "images.cache_size": 48, "student.patch_size": 8, "train.epochs": 1}
     settings |= {"train.batch_size": 3, "schedule.warmup_epochs": 0, **more}
     first = begin(str(data), recipe, 0, str(tmp_path / "first"), False, settings, "test")
     fit(first)
@@ -406,7 +406,7 @@ def test_eight_images_are_learnt_by_heart(tmp_path: Path) -> None:
     or scores are off anywhere between the list and the result."""
     data = coco_folder(tmp_path / "boxes", {"train": 8, "val": 1}, size=(64, 64))
     settings = {**OBJECTS, "student.options": {}, "student.name": "dhvt_nano", "images.image_size": 64}
-    settings |= {"images.store_size": 64, "method.width": 32, "method.samples": 32, "train.epochs": 150}
+    settings |= {"images.cache_size": 64, "method.width": 32, "method.samples": 32, "train.epochs": 150}
     settings |= {"train.batch_size": 4, "train.validate": "none", "train.ema_decay": None, "data.test_fraction": 0.0}
     settings |= {"augment.scale_jitter.scale": [1.0, 1.0], "optim.lr": 2e-3}
     whole = begin(str(data), "detection/photos", 0, str(tmp_path / "run"), False, settings, "test")

@@ -71,7 +71,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --engine.device null", f"engine.device {NULL}"),
     ("train digits --engine.devices null", f"engine.devices {NULL}"),
     ("train digits --data.val_fraction null", f"data.val_fraction {NULL}"),
-    ("train digits --images.budget_gb null", f"images.budget_gb {NULL}"),
+    ("train digits --images.max_cache_gb null", f"images.max_cache_gb {NULL}"),
     ("train digits --method.name null", "unknown method None"),
     ("train digits --method.name '[1]'", "unknown method [1]"),
     ("train digits --augment.flip.probability null", f"augment.flip.probability {NULL}"),
@@ -79,7 +79,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --recipe null.yaml", f"train.epochs {NULL}"),
     # numbers that are none, or that no machine holds
     ("train digits --train.clip_norm .nan", FINITE),
-    ("train digits --images.budget_gb .nan", FINITE),
+    ("train digits --images.max_cache_gb .nan", FINITE),
     ("train digits --optim.weight_decay .nan", FINITE),
     ("train digits --optim.betas '[.nan, 0.9]'", FINITE),
     ("train digits --engine.checkpoint_minutes .inf", FINITE),

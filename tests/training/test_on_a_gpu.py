@@ -23,7 +23,7 @@ from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.mix import Mix
 from viticulture.data.augment.solarize import Solarize
 from viticulture.data.batches.loader import Loader
-from viticulture.data.images import StoredImages
+from viticulture.data.images import CachedImages
 from viticulture.data.transfer import send
 from viticulture.training.assemble import assemble
 from viticulture.training.metrics import EpochMeans
@@ -90,7 +90,7 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(data: Data) -> None:
     """The images live on the GPU, and several steps are changed together. Catches: numbers of images, or where they
     stand in the store, left on the CPU."""
     images = data.labeled.train
-    assert isinstance(images, StoredImages)
+    assert isinstance(images, CachedImages)
     view = Augment([PaddedCrop(padding=2), Flip(), Mix()], (16, 16), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2), 3)
     expected = [batch for loader in [Loader(images, [view], 2, 0)] for _ in (0, 1) for batch in loader]
     with simulated_gpu() as gpu:
@@ -107,7 +107,7 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(data: Data) -> None:
 def test_two_views_on_a_gpu_are_not_one(data: Data) -> None:
     """Images at their own size that one view inverts and the other leaves. Catches: views that share their memory."""
     images = data.labeled.train
-    assert isinstance(images, StoredImages)
+    assert isinstance(images, CachedImages)
     side = images.pixels.shape[-1]
     views = [Augment(changes, (side, side), (0.5,) * 3, (0.5,) * 3, 2) for changes in ([], [Solarize(1.0, 0)])]
     expected = Loader(images, views, 2, 0).batch(0, 0)

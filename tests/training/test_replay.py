@@ -131,7 +131,7 @@ def recorded(teachers: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
         {"augment.mix.mixup": 0.4},
         {"data.per_class": 60},
         {"images.normalize": "imagenet"},
-        {"images.store_size": 6},
+        {"images.cache_size": 6},
         {"images.fit": "stretch"},
     ],
 )

@@ -151,7 +151,7 @@ def test_epochs_that_validation_cannot_compare_are_told_and_none_is_left_out_una
     assert said in session.run.read("run.json")["ended"]
     assert said in capsys.readouterr().err
     for wrong in ({"train.stop_when_perfect": 0}, {"train.stop_when_perfect": 3, "train.validate": "test"}):
-        with pytest.raises(UserError, match="counts measurements of validation images, at least 1"):
+        with pytest.raises(UserError, match="counts validations, at least 1"):
             begin(data, "default/digits", 0, str(tmp_path / "other"), False, {**PERFECT, **wrong}, "test")
 
 

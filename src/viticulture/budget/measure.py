@@ -12,8 +12,8 @@ import torch
 
 from ..config.resolve import Config, method_class
 from ..data.dataset import Dataset, ImageSettings
-from ..data.image_settings import choose_image_size, choose_store_size, normalization
-from ..data.images import Images, Records, StoredImages
+from ..data.image_settings import choose_cache_size, choose_image_size, normalization
+from ..data.images import CachedImages, Images, Records
 from ..data.sources.source import Source
 from ..data.splits import check_classes, select
 from ..data.statistics import sample_sizes
@@ -135,13 +135,15 @@ class Measurements:
             check_classes(self.source, np.arange(len(self.source)))
         settings: ImageSettings = recipe.section("images")
         assert settings.image_size is not None
-        store_size = settings.store_size or choose_store_size(settings.image_size, self.sizes, settings.store_margin)
-        image_bytes = settings.channels * store_size**2
-        if settings.stream or (settings.stream is None and len(self.source) * image_bytes > settings.budget_gb * 1e9):
+        cache_size = settings.cache_size or choose_cache_size(settings.image_size, self.sizes, settings.cache_margin)
+        image_bytes = settings.channels * cache_size**2
+        if settings.stream or (
+            settings.stream is None and len(self.source) * image_bytes > settings.max_cache_gb * 1e9
+        ):
             return load_dataset(self.source, recipe, self.seed)
         splits, _ = select(self.source, recipe.section("data"), self.seed, labeled)
         generator = torch.Generator().manual_seed(0)
-        shape = (DIFFERENT, settings.channels, store_size, store_size)
+        shape = (DIFFERENT, settings.channels, cache_size, cache_size)
         pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
         mean, std = normalization("half", settings.channels)
         size = torch.from_numpy(np.median(self.sizes, axis=0).astype(np.int32))
@@ -151,7 +153,7 @@ class Measurements:
                 return None
             labels = torch.from_numpy(self.source.labels[splits[kind]])
             records = Records(labels, size.expand(len(labels), 2), [""] * len(labels))
-            return StoredImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
+            return CachedImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
 
         train = images("train")
         assert train is not None, "without them, select raises"
@@ -164,7 +166,7 @@ class Measurements:
             image_size=settings.image_size,
             mean=mean,
             std=std,
-            image_settings=replace(settings, store_size=store_size),
+            image_settings=replace(settings, cache_size=cache_size),
             split_names={},
             skipped={},
             warnings=(),

@@ -12,7 +12,7 @@ from ..config.resolve import Config
 from ..data.channels import RGB, PixelFormat
 from ..data.dataset import prepare_test
 from ..data.decode import DECODED, DecodedImage, Unreadable, decode, image_size
-from ..data.images import Images, Records, StoredImages
+from ..data.images import CachedImages, Images, Records
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
 from ..data.sources.folders import images_among, scan
@@ -63,7 +63,7 @@ class OpenedItems:
         errors: why an item could not be read; empty where it could.
     """
 
-    images: StoredImages | None
+    images: CachedImages | None
     names: list[str]
     errors: list[str]
 
@@ -76,7 +76,7 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
         items: the images.
         most: pixels of an open file; larger ones are not decoded. None: as many as a file here may have.
     """
-    side, fit = subject.image_settings.store_size, subject.image_settings.fitting
+    side, fit = subject.image_settings.cache_size, subject.image_settings.fitting
     assert side is not None, "a run's recipe is settled"
     pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
@@ -98,7 +98,7 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
         return OpenedItems(None, names, errors)
     known = [name for name, error in zip(names, errors, strict=True) if not error]
     records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
-    return OpenedItems(StoredImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
+    return OpenedItems(CachedImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
 
 
 def read_unseen(recipe: Config, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:

@@ -4,7 +4,7 @@
 recipe.yaml        every setting, as resolved
 budget.json        of a run within a budget: its stages, from before the first one on; stages/ holds their runs
 run.json           versions, seed, command, commit, data, student, status, hardware, settings as in recipe.yaml
-split.json         which image is in which split, and which held-out ones have near-copies among the training images
+split.json         which image is in which split, and which held-out ones have near-duplicates among the training images
 metrics.csv        step, epoch, name, value; a line a measurement
 tensorboard/       the same for TensorBoard
 checkpoints/       last.ckpt, from which the run resumes exactly
@@ -252,9 +252,9 @@ class RunFolder:
         return self._names_by_split(self.read("split.json").get("names"))
 
     @property
-    def near_copies(self) -> dict[str, list[str]]:
-        """Split -> those of its images that have near-copies among the training images; empty where none are known."""
-        known = self.read("split.json").get("near_copies", {}) if (self.path / "split.json").exists() else {}
+    def near_duplicates(self) -> dict[str, list[str]]:
+        """Split -> names of its images with near-duplicates among the training images; empty where none are known."""
+        known = self.read("split.json").get("near_duplicates", {}) if (self.path / "split.json").exists() else {}
         return self._names_by_split(known)
 
     def _names_by_split(self, names: Any) -> dict[str, list[str]]:

@@ -189,7 +189,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
     run.lock()
     keep_known_code()
     run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {recipe.name}')}{recipe.to_yaml()}")
-    run.write("split.json", {"names": dataset.split_names, "near_copies": dataset.near_copies})
+    run.write("split.json", {"names": dataset.split_names, "near_duplicates": dataset.near_duplicates})
     parameters = sum(parameter.numel() for parameter in method.student.parameters())
     _, macs = count(method.counted_network, method.data_spec.image_size, method.data_spec.channels)
     run.update(

@@ -169,7 +169,7 @@ def _evaluate_folders(run: RunFolder, context: _Context, blank: Robustness, fold
     whole = replace(
         context.subject.image_settings,
         stream=True,
-        store_size=max(context.subject.data_spec.image_size),
+        cache_size=max(context.subject.data_spec.image_size),
         eval_crop=1.0,
         eval_interpolation="bicubic",
     )
@@ -218,7 +218,7 @@ def _evaluate_corrupted(
         corrupted_by=SETS[nearest(min(context.subject.data_spec.image_size))],
     )
     blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(context.errors(clean.open(), heads)))
-    budget = int(context.recipe.section("images").budget_gb * 1e9)
+    budget = int(context.recipe.section("images").max_cache_gb * 1e9)
     return _over_cells(
         run, context, blank, list(CORRUPTIONS), lambda name, severity: corrupted(clean, name, severity, budget)
     )

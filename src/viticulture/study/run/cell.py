@@ -77,7 +77,7 @@ def _kept(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> list[Any
     """What decides, besides the files, what a cell keeps of an image and its labels. Sizes are those of the recipe:
     what is chosen where it leaves them open changes with the images."""
     images = study.recipe(cell.candidate).with_keys(plan.shown_to(cell.candidate)).section("images")
-    sizes = [images.image_size, images.store_size, images.store_margin]
+    sizes = [images.image_size, images.cache_size, images.cache_margin]
     pixels = [images.pixel_format.fingerprint, images.fit, *([] if images.fit == "crop" else [images.normalize])]
     learns, masks = session.method.batch_spec, session.recipe.values["method"].get("masks", False)
     streamed = isinstance(session.dataset.train, StreamImages)
