@@ -58,7 +58,7 @@ from .clock import begin, count
 
 MAE_SHARE = 0.5  # of the time, where a contender starts from MAE
 PATIENCE = 4.0  # on the steps that tell a pace: a detector's take a second or so, of which the usual time holds two
-WATCHED = {"train.watch": "none", "data.test_fraction": 0.2}
+WATCHED = {"train.validate": "none", "data.test_fraction": 0.2}
 RECIPES = {"objects": "detection/photos", "pixels": "segmentation/photos"}
 MEASURES = {"objects": ("ap", "ap50"), "pixels": ("miou", "pixels")}
 BODY = {"embed_dim": 64, "depth": 4, "num_heads": 8}

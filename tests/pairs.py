@@ -141,7 +141,7 @@ def recipe(method: str, guide: str, teachers: Path) -> Config:
         "images": {"image_size": SIDE},
         "augment": {"flip": {}},
         **{f"augment{view}": {"flip": {}} for view in VIEWS[method]},
-        "train": {"epochs": 2, "batch_size": 4, "watch": "none", "clip_norm": 1.0},
+        "train": {"epochs": 2, "batch_size": 4, "validate": "none", "clip_norm": 1.0},
         "schedule": {"warmup_epochs": 0},
     }
     return resolve("pair", raw)

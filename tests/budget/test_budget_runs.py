@@ -245,15 +245,15 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
 
 @pytest.mark.parametrize(
     ("images", "overrides", "every"),
-    [(10, {}, 1), (100, {}, 2), (1000, {}, 20), (1000, {"train.watch_every": 3}, 3), (0, {}, 1)],
+    [(10, {}, 1), (100, {}, 2), (1000, {}, 20), (1000, {"train.validate_every": 3}, 3), (0, {}, 1)],
 )
 def test_validation_takes_a_twentieth_of_the_time(images: int, overrides: dict[str, Any], every: int) -> None:
     """Catches: epochs left out where measuring is cheap or a person decides, a pace that forgets what it saves."""
     recipe = resolve("default/digits", read("default/digits"), overrides)
     pace = Pace(step=0.1, steps=10, inference=0.001, val_images=images, held_out_images=0)
-    pace = replace(pace, watch_every=recipe.section("train").watch_every)
+    pace = replace(pace, validate_every=recipe.section("train").validate_every)
     seldom, paced = recipes.watched(overrides, recipe, pace)
-    assert (seldom.section("train").watch_every, paced.watch_every) == (every, every)
+    assert (seldom.section("train").validate_every, paced.validate_every) == (every, every)
     assert paced.epoch == pytest.approx(pace.learning + pace.validation / every + EPOCH)
 
 
@@ -1017,7 +1017,7 @@ def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monk
 
     asked = Wish("digits", "default", 0, tmp_path / "run", TINY, Budget("20m"))
     stages = make_plan(asked, "test", SetClock(), 0.0, Dear).stages
-    every = {stage.kind: stage.values["train"]["watch_every"] for stage in stages}
+    every = {stage.kind: stage.values["train"]["validate_every"] for stage in stages}
     assert every["teacher"] == every["student"] == 20
 
 
@@ -1057,7 +1057,7 @@ def test_a_run_stopped_between_its_stages_goes_on_with_the_next(
     same_but_for_names(broken, whole)
 
 
-SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"train.watch_every": 3}}
+SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"train.validate_every": 3}}
 """A stage of some forty epochs, which is long enough to be settled."""
 
 
@@ -1089,7 +1089,7 @@ def test_the_first_of_a_few_epochs_settles_how_many(slowness: float, tmp_path: P
     """A stage that has no whole epoch of warm-up by its recipe. Fails if it keeps a length that its first epoch has
     shown to be wrong, or if its rate falls before that is known."""
     run = tmp_path / "run"
-    overrides = {"schedule.warmup_epochs": None, "train.watch_every": 3}
+    overrides = {"schedule.warmup_epochs": None, "train.validate_every": 3}
     first = planned(run, "100s", overrides, search=False).stages[0].epochs
     assert 3 <= first < 20
     trained(run, slowness=slowness)

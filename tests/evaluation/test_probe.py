@@ -231,7 +231,7 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     bare.mkdir()
     for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, 8), dtype=np.uint8)):
         Image.fromarray(pixels).save(bare / f"{number}.png")
-    blind = {**small, "method.name": "mae", "data.per_class": None, "train.watch": "none", "images.image_size": 8}
+    blind = {**small, "method.name": "mae", "data.per_class": None, "train.validate": "none", "images.image_size": 8}
     run = viticulture.train(str(bare), "default/digits", out=str(tmp_path / "mae"), overrides=blind)
     command = ["probe", str(run.path), "digits", "--features", "mean", "--out", str(tmp_path / "out.json")]
     assert [main(command), main(command)] == [0, 0]

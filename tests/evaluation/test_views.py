@@ -200,7 +200,7 @@ def test_without_validation_images(wanted: str, kept: str, tmp_path: Path) -> No
     """A choice of one's own holds; "best" asks once where nothing can choose."""
     folder = pictures(tmp_path / "photos", {"a": 8, "b": 8}, side=8)
     keys: dict[str, Any] = {**SMALL, "images.eval_views": wanted, "data.val_fraction": 0.0}
-    keys |= {"train.watch": "val", "train.best_by": "balanced_accuracy"}
+    keys |= {"train.validate": "val", "train.best_by": "balanced_accuracy"}
     made = viticulture.train(str(folder), out=str(tmp_path / "run"), overrides=keys)
     assert of_run(RunFolder(made.path)).eval_views == kept
     warnings = RunFolder(made.path).read("run.json")["warnings"]

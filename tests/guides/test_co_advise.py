@@ -251,7 +251,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
         "data.per_class": 5,
         "data.val_fraction": 0.2,
         "augment.mix.mixup": 0.8,
-        "train.watch": "val",
+        "train.validate": "val",
         "train.epochs": 2,
         "train.batch_size": 20,
         "schedule.warmup_epochs": 1,

@@ -33,7 +33,7 @@ SMALL = {
     "train.epochs": 1,
     "train.batch_size": 8,
     "data.val_fraction": 0.25,
-    "train.watch": "val",
+    "train.validate": "val",
 }
 
 

@@ -113,7 +113,7 @@ def test_a_measured_step_does_what_a_training_step_does(
 
 def test_what_needs_validation_is_measured_without(tmp_path: Path) -> None:
     """Fails if a budget or a study refuses keys that any training takes, as a measurement validates nothing."""
-    watched = {**SMALL, "train.watch": "val", "train.best_by": "balanced_accuracy", "train.stop_when_perfect": 30}
+    watched = {**SMALL, "train.validate": "val", "train.best_by": "balanced_accuracy", "train.stop_when_perfect": 30}
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, watched, "test")
     session.run.unlock()
     recipe = resolve("default/digits", read("default/digits"), watched)

@@ -89,7 +89,7 @@ def test_the_best_weights_are_those_of_the_best_mean_over_classes(
     a mean over batches' classes, or a best epoch that plain accuracy chooses."""
     monkeypatch.setattr(feed, "EVALUATION_BATCH", 7)
     overrides = {"train.best_by": "balanced_accuracy", "data.val_fraction": 0.02, "optim.lr": 0.003}
-    overrides |= {"train.watch": "val", "train.epochs": 6}
+    overrides |= {"train.validate": "val", "train.epochs": 6}
     made = session(tmp_path / "run", **overrides)
     fit(made)
     curves = read_curves(made.run.metrics)
@@ -132,10 +132,14 @@ def _fitted(out: Path) -> RunFolder:
         ("default/digits", {"data.sampling": "even"}, "data.sampling"),
         (
             "mae/photos",
-            {"train.best_by": "balanced_accuracy", "train.watch": "val"},
+            {"train.best_by": "balanced_accuracy", "train.validate": "val"},
             "train.best_by.*method mae learns none",
         ),
-        ("default/digits", {"train.best_by": "balanced_accuracy", "train.watch": "test"}, "add --train.watch val"),
+        (
+            "default/digits",
+            {"train.best_by": "balanced_accuracy", "train.validate": "test"},
+            "add --train.validate val",
+        ),
         ("default/digits", {"train.best_by": "f1"}, "best_by"),
         ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "the same thing twice"),
     ],

@@ -78,8 +78,8 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, kind
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, kind: str) -> None:
     """Ten lines of torch end with the Trainer's weights. Fails if a term is left out, counted twice or scaled."""
-    ours = session(kind, tmp_path, "trainer", **{"train.watch": "none", "train.ema_decay": None, "train.epochs": 1})
-    theirs = session(kind, tmp_path, "plain", **{"train.watch": "none", "train.ema_decay": None, "train.epochs": 1})
+    ours = session(kind, tmp_path, "trainer", **{"train.validate": "none", "train.ema_decay": None, "train.epochs": 1})
+    theirs = session(kind, tmp_path, "plain", **{"train.validate": "none", "train.ema_decay": None, "train.epochs": 1})
     state = torch.get_rng_state()
     fit(ours)
     torch.set_rng_state(state)
@@ -407,7 +407,7 @@ def test_eight_images_are_learnt_by_heart(tmp_path: Path) -> None:
     data = coco_folder(tmp_path / "boxes", {"train": 8, "val": 1}, size=(64, 64))
     settings = {**OBJECTS, "student.options": {}, "student.name": "dhvt_nano", "images.image_size": 64}
     settings |= {"images.cache_size": 64, "method.width": 32, "method.samples": 32, "train.epochs": 150}
-    settings |= {"train.batch_size": 4, "train.watch": "none", "train.ema_decay": None, "data.test_fraction": 0.0}
+    settings |= {"train.batch_size": 4, "train.validate": "none", "train.ema_decay": None, "data.test_fraction": 0.0}
     settings |= {"augment.scale_jitter.scale": [1.0, 1.0], "optim.lr": 2e-3}
     whole = begin(str(data), "detection/photos", 0, str(tmp_path / "run"), False, settings, "test")
     fit(whole)

@@ -104,7 +104,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --budget 5m --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
     ("compare digits --recipes default/digits,dhvt/digits --epochs 1 --schedule.min_lr 1", "min_lr must not exceed"),
     # words that are no choice
-    ("train digits --train.watch tset", "watch"),
+    ("train digits --train.validate tset", "validate"),
     ("train digits --engine.precision 8", "precision"),
     # a student's options
     ("train digits --student vit_nano --student.options.drop_path_rate 5", "must lie in [0, 1), got 5"),

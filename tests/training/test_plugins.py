@@ -41,7 +41,7 @@ DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano", "student.patch_size": 2, "student.options": TINY, "data.per_class": 4,
-    "data.val_fraction": 0, "train.epochs": 2, "train.batch_size": 20, "train.watch": "none",
+    "data.val_fraction": 0, "train.epochs": 2, "train.batch_size": 20, "train.validate": "none",
     "schedule.warmup_epochs": 0, "engine.device": "cpu",
 }  # fmt: skip
 

@@ -122,7 +122,7 @@ def without_rates(values: Any) -> Any:
 
 
 Step = tuple[str, dict[str, Any]]
-"""Config, overrides."""
+"""Recipe, overrides."""
 LARGE = 64
 """Pixels; a step on real images of more is left to the slow part."""
 read_once = cache(read)
@@ -393,7 +393,7 @@ def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> No
         ({"epochs": 1}, r"unknown recipe key epochs; did you mean train\.epochs\?"),
         ({"batch-size": 1}, r"did you mean train\.batch_size\?"),
         ({"trian.epochs": 1}, "unknown recipe section 'trian'; did you mean train"),
-        ({"train.watch": "train"}, "watch"),
+        ({"train.validate": "train"}, "validate"),
         ({"train": 3}, "whole section"),
         ({"augment.flip": 3}, "keywords"),
         ({"student.options.nothing.deep": 1, "student.name": "vit_nano"}, None),
@@ -495,7 +495,7 @@ def test_a_precision_may_be_written_as_the_number_it_is() -> None:
     ("made", "words"),
     [
         (lambda: Features(adapt="grids"), "features.adapt must be sequence or grid, got 'grids'"),  # type: ignore[arg-type]
-        (lambda: Train(watch="tset"), "train.watch must be val, test or none, got 'tset'"),  # type: ignore[arg-type]
+        (lambda: Train(validate="tset"), "train.validate must be val, test or none, got 'tset'"),  # type: ignore[arg-type]
         (lambda: Train(epochs=2.5), "train.epochs must be a whole number"),  # type: ignore[arg-type]
         (lambda: Train(epochs=True), "train.epochs must be a whole number"),
         (lambda: Train(clip_norm=float("nan")), "train.clip_norm must be a finite number"),

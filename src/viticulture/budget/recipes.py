@@ -97,9 +97,9 @@ def watched(overrides: Mapping[str, Any], recipe: Config, pace: Pace) -> tuple[C
         pace: its own.
     """
     every = math.ceil(pace.validation / (VALIDATION_SHARE * pace.learning))
-    if every <= pace.watch_every or "train.watch_every" in overrides:
+    if every <= pace.validate_every or "train.validate_every" in overrides:
         return recipe, pace
-    return recipe.with_keys({"train.watch_every": every}), replace(pace, watch_every=every)
+    return recipe.with_keys({"train.validate_every": every}), replace(pace, validate_every=every)
 
 
 def in_bfloat16(recipe: Config) -> Config | None:

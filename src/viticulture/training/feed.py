@@ -125,4 +125,4 @@ class ValidationLoader:
 
 def validation_split(session: Session) -> Images | None:
     """The images measured between epochs; None where the recipe or the data leaves none."""
-    return session.dataset.held_out.get(session.recipe.section("train").watch)
+    return session.dataset.held_out.get(session.recipe.section("train").validate)

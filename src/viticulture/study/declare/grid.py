@@ -23,7 +23,7 @@ CONDITIONS: dict[str, Any] = {
     "data.test_fraction": 0.2,
     "data.rule": "balanced",
     "data.split_seed": 0,
-    "train.watch": "val",
+    "train.validate": "val",
 }
 """Recipe keys that every candidate shares, so that all learn from, choose by and are tested on the same images."""
 
