@@ -10,7 +10,8 @@ import torch
 
 from networks import data_spec
 from viticulture.errors import UserError
-from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size, token_logits
+from viticulture.models.heads import token_logits
+from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size
 from viticulture.models.vit import plain_vit
 
 ATTENTION_IS_COUNTED = 4.624  # GMACs of DeiT-S distilled at 224 px, attention's two matrix products included

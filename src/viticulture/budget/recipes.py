@@ -13,7 +13,7 @@ from ..config.resolve import Config, method_class, resolve
 from ..config.schema import of_class
 from ..data.dataset import Dataset
 from ..errors import UserError
-from ..models.students import HYBRIDS
+from ..models.students import is_hybrid_student
 from ..optim import Optim, shortened_warmup
 from ..study.plan.pace import Pace, held_out_images
 from ..training.loggers import check_logger
@@ -236,7 +236,7 @@ def learns_classes(recipe: Config) -> bool:
 
 def is_hybrid(recipe: Config) -> bool:
     """Whether its student is a hybrid ViT of ours."""
-    return recipe.values["student"]["name"] in HYBRIDS
+    return is_hybrid_student(recipe.values["student"]["name"])
 
 
 def may_be_started(recipe: Config) -> bool:

@@ -4,7 +4,7 @@
 from contextlib import suppress
 from typing import Any
 
-from ..models.students import HYBRIDS
+from ..models.students import is_hybrid_student
 
 OPEN = "auto"
 MUON: dict[str, Any] = {"name": "muon", "lr": 2e-3, "momentum": 0.95}
@@ -29,7 +29,7 @@ def with_optimizer(values: dict[str, Any]) -> dict[str, Any]:
     if values["optim"].get("name") != OPEN:
         return values["optim"]
     classes = values["method"].get("name", "supervised") == "supervised"
-    if not (classes and values["student"].get("name") in HYBRIDS):
+    if not (classes and is_hybrid_student(values["student"].get("name"))):
         return {**given, "name": "adamw"}
     chosen = {**MUON, **given}
     with suppress(TypeError, ValueError):  # what is no number is refused with all else

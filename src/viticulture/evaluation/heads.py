@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ..config.resolve import Config
 from ..config.schema import of_class
-from ..models.cit.many_heads import every_head
-from ..models.views import Views, told
+from ..models.heads import every_head
+from ..models.tta import TTAMode, describe
 from .accuracy import ONE_HEAD
 
 
@@ -26,9 +26,9 @@ class OutputHeads:
     names: tuple[str, ...]
     rule: str
 
-    def told(self, views: Views) -> str:
+    def told(self, views: TTAMode) -> str:
         """What makes the student's answers, for a person: which heads, by how many views of an image."""
-        if not (by_views := told(views)):
+        if not (by_views := describe(views)):
             return self.rule
         return by_views if self.rule == ONE_HEAD else f"{self.rule}, {by_views}"
 

@@ -28,7 +28,7 @@ from ..data.images import Images
 from ..data.transfer import send
 from ..models.data_spec import DataSpec
 from ..models.teachers.open import open_teacher
-from ..models.views import Views, answering, views_in
+from ..models.tta import TTAMode, tta_mode, with_tta
 from ..models.weights.files import find_weights, load
 from ..text import tell
 from ..training.run_folder import RunFolder
@@ -59,12 +59,12 @@ class Subject:
     batch_size: int = BATCH
     architecture: str = ""
     whole: bool = False
-    eval_views: Views = "one"
+    eval_views: TTAMode = "one"
 
     @cached_property
     def answers(self) -> nn.Module:
         """The network by its views, [B, C, H, W] -> logits [B, K]; who looks inside takes `network`."""
-        return answering(self.network, self.eval_views, self.data_spec)
+        return with_tta(self.network, self.eval_views, self.data_spec)
 
     @property
     def crop(self) -> BoxCrop:
@@ -99,7 +99,7 @@ def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> Subjec
     device = device_for(recipe)
     return Subject(
         student.to(device), data_spec, recipe.section("images"), device, batch_size, _architecture(config),
-        eval_views=views_in(config),
+        eval_views=tta_mode(config),
     )  # fmt: skip
 
 
@@ -108,12 +108,12 @@ def of_source(source: str) -> Subject:
 
     Raises: UserError if it cannot be had.
     """
-    views: Views = "one"
+    views: TTAMode = "one"
     folder, kept = find_weights(source), None
     if folder is not None:
         network, data_spec, config = load(folder)
         architecture, described, kept = _architecture(config), config["pretrained_cfg"], config.get("range")
-        views = views_in(config)
+        views = tta_mode(config)
     else:
         network, data_spec = open_teacher(source)
         architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.images import Images
-from ..models.views import EVERY, NAMED, VIEWS, Views, views_in
+from ..models.tta import ALL_VIEWS, TTA_KEY, TTA_VIEWS, TTAMode, tta_mode
 from ..models.weights.files import note, read_config
 from ..text import tell
 from ..training.run_folder import RunFolder
@@ -24,7 +24,7 @@ class EachView(nn.Module):
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        return torch.cat([self.network(view.of(images)) for view in EVERY], 1)
+        return torch.cat([self.network(view.of(images)) for view in ALL_VIEWS], 1)
 
 
 def settle_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> None:
@@ -39,25 +39,25 @@ def settle_views(run: RunFolder, images: Images, score: Callable[[Predictions], 
         score: of predictions, a share; the highest is chosen, of equals the fewest views.
     """
     which = run.which()
-    settled = read_config(run.weights(which[0])).get(VIEWS) or _best_views(run, images, score)
+    settled = read_config(run.weights(which[0])).get(TTA_KEY) or _best_views(run, images, score)
     for weights in reversed(which):  # those that count last: with them it is settled
-        if VIEWS not in read_config(run.weights(weights)):
-            note(run.weights(weights), {VIEWS: settled})
+        if TTA_KEY not in read_config(run.weights(weights)):
+            note(run.weights(weights), {TTA_KEY: settled})
 
 
-def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> Views:
+def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> TTAMode:
     subject = of_run(run)
 
     def probabilities(logits: Tensor) -> Tensor:
-        return torch.cat([subject.data_spec.probabilities(each) for each in logits.chunk(len(EVERY), 1)], 1)
+        return torch.cat([subject.data_spec.probabilities(each) for each in logits.chunk(len(ALL_VIEWS), 1)], 1)
 
     predictions = collect(EachView(subject.network), subject.batches(images), images.records.names, probabilities)
-    alone = dict(zip(EVERY, predictions.probabilities.chunk(len(EVERY), 1), strict=True))
+    alone = dict(zip(ALL_VIEWS, predictions.probabilities.chunk(len(ALL_VIEWS), 1), strict=True))
 
-    def worth(name: Views) -> float:
-        return score(replace(predictions, probabilities=torch.stack([alone[view] for view in NAMED[name]]).mean(0)))
+    def worth(name: TTAMode) -> float:
+        return score(replace(predictions, probabilities=torch.stack([alone[view] for view in TTA_VIEWS[name]]).mean(0)))
 
-    scores = {name: worth(name) for name in NAMED}
+    scores = {name: worth(name) for name in TTA_VIEWS}
     best = max(scores, key=lambda name: scores[name])
     listed = ", ".join(f"{name} {100 * share:.1f} %" for name, share in scores.items())
     tell(f"views    {best}, by {len(images):,} validation images: {listed}")
@@ -66,6 +66,6 @@ def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], f
 
 def keep_times_asked(run: RunFolder) -> None:
     """Write into run.json how often the weights that count are asked about an image, where it was or is not once."""
-    times = len(NAMED[views_in(read_config(run.weights(run.which()[0])))])
+    times = len(TTA_VIEWS[tta_mode(read_config(run.weights(run.which()[0])))])
     if times != run.read("run.json").get("views", 1):
         run.update(views=times)

@@ -19,7 +19,7 @@ from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
 from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
 from ..methods.method import Course
-from ..models.views import VIEWS
+from ..models.tta import TTA_KEY
 from ..models.weights.files import save
 from ..text import shell_word, tell
 from .allocator import keep_freed_memory
@@ -209,7 +209,7 @@ def _facts_of_weights(session: Session) -> dict[str, Any]:
     if (kept := images.range) is not None:
         facts["range"] = kept
     if (views := images.eval_views) not in ("one", "best") and session.method.data_spec.classes:
-        facts[VIEWS] = views
+        facts[TTA_KEY] = views
     return facts
 
 

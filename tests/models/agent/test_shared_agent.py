@@ -25,7 +25,7 @@ from conftest import GOLDEN, Golden
 from networks import data_spec, error, neighbor_matrices
 from viticulture.errors import UserError
 from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
-from viticulture.models.agent.for_student import agent_for
+from viticulture.models.agent.build import agent_for
 from viticulture.models.agent.generalized_conv import GeneralizedConv
 from viticulture.models.agent.shared_agent import SharedAgent, SharedConv, SharedMlp, shared_agent_for
 from viticulture.models.students import count, create_student
@@ -46,7 +46,7 @@ def noise(*shape: int, seed: int = 5, dtype: torch.dtype = torch.float32) -> Ten
 
 def agents_loss(agent: SharedAgent, images: Tensor) -> Tensor:
     """A loss that reaches every weight of the agent."""
-    logits, maps = agent.watch(images)
+    logits, maps = agent.forward_with_features(images)
     return logits.square().sum() + sum((found.square().mean() for found in maps), logits.new_zeros(()))
 
 
@@ -94,7 +94,7 @@ def test_it_is_the_official_shared_agent(golden: Load) -> None:
     missing, unexpected = agent.load_state_dict(agents, strict=False)
     assert not unexpected
     assert all(key.endswith("num_batches_tracked") for key in missing)
-    logits, maps = agent.watch(data["in/x"])
+    logits, maps = agent.forward_with_features(data["in/x"])
     assert error(logits, data["out/logits_cnn"]) < 1e-4
     for block, found in enumerate(maps):
         assert error(found, data[f"out/feat_cnn{block}"]) < 1e-4
@@ -316,7 +316,7 @@ def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: s
     agents_loss(agent, images).backward()
     expected = [theirs.clone() for _, theirs in agent.gradients()]
     agent.forget_gradients()
-    logits, maps = torch.compile(agent.watch, fullgraph=True, backend=backend)(
+    logits, maps = torch.compile(agent.forward_with_features, fullgraph=True, backend=backend)(
         images.contiguous(memory_format=torch.channels_last)
     )
     (logits.square().sum() + sum(found.square().mean() for found in maps)).backward()

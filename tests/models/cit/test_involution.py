@@ -14,8 +14,9 @@ from conftest import Golden
 from networks import check_gradients, check_one_graph, error, randomized
 from viticulture.errors import UserError
 from viticulture.models.cit import involution
-from viticulture.models.cit.involution import Involution, involve
+from viticulture.models.cit.involution import Involution
 from viticulture.models.cit.rednet import checkpoint_filter_fn
+from viticulture.models.cpu.involution import involve
 
 Load = Callable[[str], Golden]
 

@@ -51,8 +51,8 @@ def to_onnx(
         RuntimeError: the file's logits differ from the student's.
     """
     eager: nn.Module = inference_copy(student, path)
-    output = "probabilities" if data_spec.several else "logits" if data_spec.classes else "features"
-    if data_spec.several:
+    output = "probabilities" if data_spec.multilabel else "logits" if data_spec.classes else "features"
+    if data_spec.multilabel:
         eager = nn.Sequential(eager, nn.Sigmoid())
     images = torch.randn(2, data_spec.channels, *data_spec.image_size, generator=torch.Generator().manual_seed(0))
     shapes = {0: torch.export.Dim("batch")}

@@ -62,7 +62,7 @@ def _what(answerer: Answerer) -> str:
         return f"finds objects of {counted} {'class' if len(data_spec.classes) == 1 else 'classes'}"
     if answerer.tells == "pixels":
         return f"tells pixels of {counted} classes apart"
-    return f"tells {counted} {'labels' if data_spec.several else 'classes'} apart"
+    return f"tells {counted} {'labels' if data_spec.multilabel else 'classes'} apart"
 
 
 def _how_well(run: RunFolder, weights: str) -> str:

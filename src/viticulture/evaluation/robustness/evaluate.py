@@ -32,7 +32,7 @@ from ...data.sources.source import Source
 from ...data.transfer import send
 from ...disk import matching
 from ...errors import UserError
-from ...models.views import told
+from ...models.tta import describe
 from ...outputs import csv_text
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
@@ -103,7 +103,7 @@ def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0,
     context = _Context(of_run(run, weights, BATCH), recipe_of(run), data if own else "")
     data_spec = context.subject.data_spec
     check_one_class(run, data_spec)
-    content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.subject.eval_views).encode()
+    content = (run.weights(weights) / "model.safetensors").read_bytes() + describe(context.subject.eval_views).encode()
     mark = hashlib.blake2b(content, digest_size=16).hexdigest()
     held_out = "test" if "test" in run.read("run.json")["data"]["images"] else "validation"
     name = held_out if own else name_of(data)

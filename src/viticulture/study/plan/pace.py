@@ -19,7 +19,7 @@ from ...data.images import Images
 from ...evaluation.dense.judge import judge_images
 from ...evaluation.dense.subject import DenseSubject
 from ...methods.method import Method
-from ...models.views import EVERY, NAMED, Views
+from ...models.tta import ALL_VIEWS, TTA_VIEWS, TTAMode
 from ...training.assemble import assemble
 from ...training.feed import DENSE_BATCH, ValidationLoader
 from ...training.run import fit
@@ -98,15 +98,15 @@ class Pace:
 def held_out_images(recipe: Config, dataset: Dataset) -> int:
     """How often a recipe's student is asked about held-out images in the end, for each set of weights.
 
-    Views of an image count one by one; what chooses them is shared by two sets.
+    TTAMode of an image count one by one; what chooses them is shared by two sets.
     """
-    wanted: Views | Literal["best"] = (
+    wanted: TTAMode | Literal["best"] = (
         recipe.section("images").eval_views if method_class(recipe).batch_spec.labels else "one"
     )
     val, test = (0 if split is None else len(split) for split in (dataset.val, dataset.test))
     if wanted != "best":
-        return len(NAMED[wanted]) * (val + test)
-    return len(EVERY) * (val + test + val // 2) if val else test
+        return len(TTA_VIEWS[wanted]) * (val + test)
+    return len(ALL_VIEWS) * (val + test + val // 2) if val else test
 
 
 def measure_pace(
