@@ -10,10 +10,9 @@ import timm
 import torch
 
 from viticulture import cli
-from viticulture.analysis.agents import agents_of
-from viticulture.analysis.explanation import agents_beside, read_explanation
+from viticulture.analysis.explanation import agent_subjects, agents_of, read_explanation
 from viticulture.analysis.feature_maps import feature_galleries, feature_map, feature_maps
-from viticulture.analysis.pictures import attention
+from viticulture.analysis.pictures import attention_galleries
 from viticulture.api.run import Run
 from viticulture.api.training import train
 from viticulture.data.batches.loader import CPU
@@ -85,7 +84,7 @@ def test_layers_of_a_network_with_several_a_block_are_its_own() -> None:
         images = prepare(source, whole, pit.image_settings, 0, progress).train
     (first, _) = feature_galleries({"pit": pit}, images, (3,))
     assert first.groups[0][1] == ["pit", "layer 3"]
-    assert attention(pit, images, (3,))[0].note == attention(pit, images)[0].note
+    assert attention_galleries(pit, images, (3,))[0].note == attention_galleries(pit, images)[0].note
 
 
 @pytest.mark.parametrize("weights", ["own", "shared"])
@@ -106,7 +105,7 @@ def test_an_agent_comes_back_as_the_last_checkpoint_holds_it(tmp_path: Path, wei
         borrowed = agent.blocks[0].get_submodule("conv").get_parameter("weight")
         torch.testing.assert_close(borrowed.detach(), state["student.blocks.0.attn.proj.weight"], rtol=0, atol=0)
     run.checkpoint.unlink()
-    assert agents_beside(run) == {}
+    assert agent_subjects(run) == {}
 
 
 def test_a_run_shows_its_agent_beside_its_student(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,11 +122,11 @@ def test_a_run_shows_its_agent_beside_its_student(tmp_path: Path, capsys: pytest
     assert cli.main(["report", str(run.path)]) == 0
     report = (run.path / "report.html").read_text(encoding="utf-8")
     for text in (page, report):
-        assert "What its layers hold" in text
+        assert "Features of its layers" in text
         assert "its agent" in text
         assert "layers 1, 3" in text
         assert "layer 1, layer 3. Mean over heads" in text  # attention, of the same layers
-        assert text.count("Where the class token looks") == 1
+        assert text.count("What the class token attends to") == 1
     found = read_explanation(run.folder)
     assert found is not None
     assert [len(squares) for squares, _ in found.attention[1].groups] == [1, 1]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import viticulture
 from untrained import SIDE, photo, untrained
-from viticulture.analysis.pictures import attention, fine_attention, occlusion
+from viticulture.analysis.pictures import attention_galleries, fine_attention, occlusion
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.errors import UserError
@@ -52,7 +52,7 @@ def test_the_photograph_beside_the_attention_is_what_the_network_saw(tmp_path: P
     maps of a crop that is not the run's."""
     subject = of_run(untrained(tmp_path / "run"))
     images, seen = shown(subject, tmp_path / "photos")
-    html = "".join(map(gallery, attention(subject, images)))
+    html = "".join(map(gallery, attention_galleries(subject, images)))
     drawn = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(code)))) for code in re.findall(r"base64,([^\"]+)", html)
     ]
@@ -87,7 +87,7 @@ def test_a_page_has_attention_maps_only_where_they_are_fine_enough(
     """Of 4 x 4 patches. Catches: one bright cell of a coarse map that seems to point at something."""
     subject = of_run(untrained(tmp_path / "run"))
     images, _ = shown(subject, tmp_path / "photos")
-    assert attention(subject, images)
+    assert attention_galleries(subject, images)
     assert not fine_attention(subject, images)
     monkeypatch.setattr("viticulture.analysis.pictures.MIN_GRID", 4)
     assert fine_attention(subject, images)

@@ -215,22 +215,22 @@ def measure(run: "RunFolder", dataset: "Dataset") -> "Evaluations | DenseEvaluat
     shown = Shown(run.path)
     evaluations: Evaluations | DenseEvaluations | LabelEvaluations
     if dataset.annotations:
-        from ..analysis.dense_pictures import gather_dense_pictures
+        from ..analysis.annotated_pictures import save_annotated_pictures
         from ..evaluation.dense.judge import judge_dense
 
         evaluations = judge_dense(run, dataset)
         with shown.spared("evaluate"):
-            gather_dense_pictures(run, dataset, evaluations)
+            save_annotated_pictures(run, dataset, evaluations)
     elif is_multilabel(run):
-        from ..analysis.label_pictures import gather_label_pictures
+        from ..analysis.pictures import save_label_pictures
         from ..evaluation.multilabel.judge import judge_labels
 
         labels = judge_labels(run, dataset)
         evaluations = labels.evaluations
         with shown.spared("evaluate"):
-            gather_label_pictures(run, dataset, labels)
+            save_label_pictures(run, dataset, labels)
     else:
-        from ..analysis.pictures import gather_pictures
+        from ..analysis.pictures import save_pictures
         from ..evaluation.evaluate import evaluate_run
         from ..evaluation.reference import judge_references
 
@@ -238,6 +238,6 @@ def measure(run: "RunFolder", dataset: "Dataset") -> "Evaluations | DenseEvaluat
         evaluations = classes.evaluations
         with shown.spared("evaluate"):
             judge_references(run, dataset)
-            gather_pictures(run, dataset, classes)
+            save_pictures(run, dataset, classes)
     shown.draw()
     return evaluations

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 
-from ...analysis.attention_maps import class_map
+from ...analysis.attention import class_map
 from ...errors import UserError
 from ...evaluation.evaluate import check_classes
 from ...evaluation.localization.metrics import score_maps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's student seen from inside: a page of its own, explain.html, and sections of the run's report."""
+"""Analysis of a run's student: a page, explain.html, and sections of the run's report."""
 
 from pathlib import Path
 
@@ -19,13 +19,12 @@ def write_explanation(run: RunFolder, explanation: Explanation) -> Path:
 
 def explanation_page(title: str, name: str, explanation: Explanation) -> str:
     """The page as HTML text; the network is called by `name`."""
-    looks = Section("Where it looks", galleries(explanation.attention))
-    return document(Head(title, sentence=_basis(explanation)), [*_sections(name, explanation), looks])
+    attention = Section("What it attends to", galleries(explanation.attention))
+    return document(Head(title, sentence=_basis(explanation)), [*_sections(name, explanation), attention])
 
 
 def explanation_sections(run: RunFolder, explanation: Explanation | None) -> list[Section]:
-    """The same for the report, which shows where it looks in a section of its own; nothing where the run was not
-    explained."""
+    """Return the sections for the report, which has a separate one for attention; empty without an explanation."""
     if explanation is None:
         return []
     first, *others = _sections(run.path.name, explanation)
@@ -33,17 +32,18 @@ def explanation_sections(run: RunFolder, explanation: Explanation | None) -> lis
 
 
 def _sections(name: str, explanation: Explanation) -> list[Section]:
-    sections = [*inside_sections(explanation.inside), features_section(explanation.features)]
+    sections = [*inside_sections(explanation.analysis), features_section(explanation.features)]
     if explanation.cka is not None:
-        sections.append(likeness_section(explanation.cka, name, explanation.beside, explanation.inside.reading))
+        sections.append(
+            likeness_section(explanation.cka, name, explanation.compared_with, explanation.analysis.reading)
+        )
     return sections
 
 
 def _basis(explanation: Explanation) -> str:
     layer = {
-        "norms": "what a block's first norm makes of its input, from the embedded patches (layer 0) to what leaves the "
-        "last norm",
-        "blocks": "what a block gives, as it is",
-    }[explanation.inside.reading]
-    basis = f"Means over {explanation.inside.images:,} {explanation.split} images, {explanation.weights} weights."
+        "norms": "the output of a block's first norm, from the embedded patches (layer 0) to that of the last norm",
+        "blocks": "the output of a block",
+    }[explanation.analysis.reading]
+    basis = f"Means over {explanation.analysis.images:,} {explanation.split} images, {explanation.weights} weights."
     return f"{basis} In similarity and smoothing, a layer is {layer}."

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from ...analysis.label_pictures import label_mistakes
-from ...analysis.pictures import mistakes
+from ...analysis.pictures import label_mistakes, mistakes
 from ...evaluation.multilabel.judge import EvaluatedLabels
 from ...evaluation.other import OtherImages
 from ...training.run_folder import RunFolder

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from ...analysis.link_extraction import TrainedLinks
+from ...analysis.links import TrainedLinks
 from ...errors import counted
 from ...models.links import LinkSet
 from ...table import Column, Table

@@ -79,7 +79,7 @@ def localization_page(localization: Localization, run: RunFolder, data: str) -> 
         Section("Accuracy", table(localization_table(localization))),
         Section("Pictures", gallery(Gallery("Some images as the student sees them", groups, note))),
     ]
-    return document(Head("Where it looks for objects", sentence=sentence), parts)
+    return document(Head("Localization of objects", sentence=sentence), parts)
 
 
 def _drawn(example: Example) -> NDArray[np.uint8]:

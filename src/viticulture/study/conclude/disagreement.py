@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...analysis.attention_maps import class_map
-from ...analysis.galleries import Gallery, Group, keep_galleries, read_galleries
+from ...analysis.attention import class_map
+from ...analysis.galleries import Gallery, Group, read_galleries, save_galleries
 from ...data.images import Images
 from ...errors import UserError
 from ...evaluation.results import PREDICTIONS, read_predictions
@@ -86,7 +86,7 @@ def disagreements(study: StudyDir, verdict: Verdict) -> Sequence[Gallery]:
         except UNREADABLE as error:
             raise UserError(f"The {verdict.reported} images cannot be shown: {error}") from error
         known = {PART: [_gallery(study, images, classes, side, truth) for side in sides]}
-        keep_galleries(study.path / FILE, known, about)
+        save_galleries(study.path / FILE, known, about)
     return known[PART] if known else ()
 
 
