@@ -26,12 +26,14 @@ from viticulture import cli
 from viticulture.cli import main
 from viticulture.command import VERBS, parser_of
 from viticulture.command import read as read_command
+from viticulture.config.load import read, shipped
+from viticulture.config.resolve import resolve
+from viticulture.config.schema import METHODS
 from viticulture.study.declare.table import read_table
 from viticulture.text import shell_word
-from viticulture.training.recipe import METHODS, read, resolve, shipped
 from viticulture.waiting import waiting
 
-KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.budget_gb", "method.smoothing")
+KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.max_cache_gb", "method.smoothing")
 FAST = ["--epochs", "1", "--per-class", "4", "--student.name", "vit_nano"]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from viticulture.data.batches.annotated import dense_views
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.images import CachedImages, Records
 from viticulture.data.resample import squeeze
 from viticulture.deploy.onnx.agreement import check_agreement, different, fair_image, something, tipped
 from viticulture.deploy.onnx.canvas import Canvas, back, pasted, stretched
@@ -62,10 +62,10 @@ def network(kind: str, masks: bool = False) -> Any:
     return made.eval().requires_grad_(False)
 
 
-def shown(picture: Tensor) -> StoredImages:
+def shown(picture: Tensor) -> CachedImages:
     """An image as a run keeps it."""
     pixels = torch.from_numpy(squeeze(picture.numpy(), STORE)).permute(2, 0, 1)[None]
-    return StoredImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
+    return CachedImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
 
 
 @pytest.mark.parametrize("size", SIZES)

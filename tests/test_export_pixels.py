@@ -107,7 +107,7 @@ def test_a_file_that_takes_pixels_says_what_predict_says(tmp_path: Path) -> None
         path = photo(tmp_path / f"{seed}.png", seed, shape)
         (logits,) = session.run(["logits"], {"pixels": np.asarray(Image.open(path))})
         (answer,) = predict(str(run.path), str(path))  # type: ignore[arg-type]
-        expected = torch.tensor(list(answer.probabilities.values()))  # type: ignore[union-attr]
+        expected = torch.tensor(list(answer.probabilities.values()))
         found = torch.from_numpy(logits[0]).softmax(0)
         torch.testing.assert_close(found, expected, rtol=0, atol=5e-3)
 
@@ -116,7 +116,7 @@ def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunFolder:
     """A run whose test images lie in a folder, and are stored with so many pixels a side."""
     for i in range(6):
         photo(folder / "photos" / "ab"[i % 2] / f"{i}.png", i, size)
-    sizes: dict[str, Any] = {"images.eval_crop": 1.0, "images.store_size": stored}
+    sizes: dict[str, Any] = {"images.eval_crop": 1.0, "images.cache_size": stored}
     run = untrained(folder / "run", **sizes)
     data = run.read("run.json")["data"]
     run.update(data={**data, "folder": str(folder / "photos")})

@@ -197,7 +197,7 @@ def test_the_mean_over_images_does_not_depend_on_batches() -> None:
 
 
 def test_a_students_layers_are_measured_in_pixels_of_its_input() -> None:
-    """A ViT with zero queries attends to all equally, in all heads and layers. Catches: a lost or doubled patch size."""
+    """A ViT with zero queries attends to all equally, all heads and layers. Catches: a lost or doubled patch size."""
     torch.manual_seed(0)
     student = create_student("vit_nano", TASK, 2, {}).eval()
     taps = Taps(student, frozenset({"attention"}))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..config.schema import guide_class
 from ..data.dataset import Dataset, prepare
 from ..data.images import Images
 from ..data.open_dense import open_any
@@ -22,7 +23,6 @@ from ..guides.bootstrap import Bootstrap
 from ..models.weights.files import load
 from ..training.assemble import build_guides
 from ..training.progress import showing
-from ..training.recipe import guide_class
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 from ..training.state import beneath, load_checkpoint
@@ -157,7 +157,7 @@ def explain_any(source: str, data: str | Source, options: ExplainOptions) -> Exp
     run = RunFolder.open(source) if (Path(source) / "run.json").exists() else None
     if run is None or not stands_for_own(run, data):
         settings = subject.image_settings.without_statistics
-        whole = Selection(val_fraction=0, test_fraction=0, near_copies="ignore")
+        whole = Selection(val_fraction=0, test_fraction=0, near_duplicates="ignore")
         opened = open_any(data)
         images = opened.images if isinstance(opened, DenseSource) else opened  # without the masks next to them
         with showing("reading images") as progress:

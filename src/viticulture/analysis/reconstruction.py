@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..config.resolve import Config, method_class
 from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..evaluation.subject import Subject, device_for, pictures
@@ -16,7 +17,6 @@ from ..methods.method import BatchSpec
 from ..models.data_spec import DataSpec
 from ..models.vit.patches import PatchGrid, patchify, unpatchify
 from ..training.assemble import assemble
-from ..training.recipe import Recipe, method_class
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
 from ..training.state import load_checkpoint
@@ -91,7 +91,7 @@ def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconst
     return Reconstruction(true, reconstructed, masked, error(reconstructed), error(flat))
 
 
-def reconstructs(recipe: Recipe) -> bool:
+def reconstructs(recipe: Config) -> bool:
     """Return whether a recipe's method reconstructs masked patches."""
     return hasattr(method_class(recipe), "reconstruct")
 

@@ -196,14 +196,9 @@ class Run:
 
         It looks at one view of an image; where the run answers by several (`images.eval_views`), `predict` asks them.
         """
-        from ..models.dense.networks import load_dense
-        from ..models.weights.files import load
-        from ..training.run_inputs import recipe_of
-        from .kinds import is_dense
+        from ..tasks.task import task_of
 
-        recipe_of(self.folder)  # imports what a student of a person's own needs
-        read = load_dense if is_dense(self.folder) else load
-        return read(self.folder.weights(weights or self.folder.which()[0]))[0]
+        return task_of(self.folder).network(weights)
 
     def _counting(self) -> "Evaluation":
         if (counting := self.evaluations.counting) is None:

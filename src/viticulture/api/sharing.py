@@ -35,9 +35,10 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
             from ..deploy.serve.answers import answerer
             from ..deploy.serve.dense_answers import dense_answerer
             from ..deploy.serve.page import page
-            from .kinds import is_dense
+            from ..tasks.detection import Detection
+            from ..tasks.task import task_of
         folder = usable(run_word(run))
-        student: Answerer = dense_answerer(folder, weights) if is_dense(folder) else answerer(folder, weights)
+        student: Answerer = (dense_answerer if isinstance(task_of(folder), Detection) else answerer)(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
         shown = page(folder, student, weights)
         app = application(student, shown, ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])

@@ -5,11 +5,12 @@ from ..data.augment.augment import check_channels
 from ..data.augment.follow import check_follows
 from ..errors import UserError
 from ..guides.guide import Given
-from .raw import VIEWS
-from .recipe import Recipe, guide_class, method_class, of_class, transform_class, transforms
+from .keys import VIEWS
+from .resolve import Config, method_class
+from .schema import guide_class, of_class, transform_class, transforms
 
 
-def check_parts(recipe: Recipe) -> None:
+def check_parts(recipe: Config) -> None:
     """What a recipe puts together must go together; no data is needed to tell.
 
     The method must get as many views as it looks at, labels must not be mixed where none are read, every guide must be
@@ -58,7 +59,7 @@ def check_parts(recipe: Recipe) -> None:
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 
 
-def check_rates(recipe: Recipe) -> None:
+def check_rates(recipe: Config) -> None:
     """Raises: UserError where a rate that a schedule begins or ends at lies above the highest one."""
     lr, schedule = recipe.section("optim").lr, recipe.section("schedule")
     warms_up, falls = schedule.warmup_epochs != 0, schedule.rule in ("cosine", "timm")  # to what the recipe says
@@ -69,7 +70,7 @@ def check_rates(recipe: Recipe) -> None:
             )
 
 
-def check_balance(recipe: Recipe) -> None:
+def check_balance(recipe: Config) -> None:
     """Raises: UserError where classes are to be weighed or balanced, and the method or a guide cannot."""
     method, name, data = method_class(recipe), recipe.values["method"]["name"], recipe.section("data")
     of_classes = method.batch_spec.labels and method.batch_spec.contents == "classes"

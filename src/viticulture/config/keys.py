@@ -11,15 +11,16 @@ from ..errors import UserError, received, unknown
 
 VIEWS = ("augment", "augment2", "augment_local_crops")  # sections that say how a view of an image is made
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
+STAGES, CELLS = "stages", "cells"  # folders of runs inside a run on a budget, and inside a study
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
 DATACLASSES = {
-    "student": ("training/settings.py", "Student"),
+    "student": ("config/sections.py", "Student"),
     "data": ("data/splits.py", "Selection"),
     "images": ("data/image_settings.py", "ImageSettings"),
     "optim": ("optim/optim.py", "Optim"),
     "schedule": ("optim/optim.py", "Schedule"),
-    "train": ("training/settings.py", "Train"),
-    "engine": ("training/settings.py", "Engine"),
+    "train": ("config/sections.py", "Train"),
+    "engine": ("config/sections.py", "Engine"),
 }
 """Section -> file and name of the dataclass whose fields are its keys."""
 

@@ -4,9 +4,9 @@
     stores/KEY/pixels.npy     [M, S, S, C] uint8          KEY: the images' names, fingerprints and root, S, which
     stores/KEY/sizes.npy      [M, 2] int32                height and width of the upright original; 0, 0 if unreadable
     stores/KEY/digests.npy    [M, 16] uint8               of the decoded pixels, to find identical images
-    stores/KEY/store.json     unreadable images with reasons
+    stores/KEY/unreadable.json     unreadable images with reasons
 
-    indexes/KEY/              what is known of images without their pixels: sizes, near-copies
+    indexes/KEY/              what is known of images without their pixels: sizes, near-duplicates
 
 An image of another size is squeezed to S x S by Pillow's bicubic filter, widened when it shrinks (no aliasing), as
 torch computes it (`resample.squeeze`). Bicubic, because a random crop resamples the pixels once more, and bilinear
@@ -35,7 +35,7 @@ from ..errors import UserError, counted, some
 from ..parallel import Progress, in_parallel
 from .channels import AS_THEY_ARE
 from .decode import OtherValues, Unreadable
-from .near_duplicates import MAX_IMAGES, MIN_SIDE, SIDE, NearCopies, near_copies, thumbnail
+from .near_duplicates import MAX_IMAGES, MIN_SIDE, SIDE, NearDuplicates, match_thumbnails, thumbnail
 from .resample import squeeze
 from .sources.source import Source
 from .subsets import evenly
@@ -62,7 +62,7 @@ class Survey:
 
 
 @dataclass(frozen=True, eq=False)
-class Store(Survey):
+class DecodedCache(Survey):
     """Decoded images, kept.
 
     Args:
@@ -82,7 +82,7 @@ def build(
     budget: int | None = None,
     skip_unreadable: bool = False,
     progress: Progress | None = None,
-) -> Store:
+) -> DecodedCache:
     """Decode images into a store, or find the one that holds them already.
 
     Args:
@@ -100,9 +100,9 @@ def build(
     if budget is not None and need > budget:
         raise UserError(
             f"{counted(len(wanted), 'image')} of {size} x {size} pixels would take {_gb(need)}, more than the budget of"
-            f" {_gb(budget)}; raise budget_gb, lower store_size, take a fraction, or stream"
+            f" {_gb(budget)}; raise max_cache_gb, lower cache_size, take a fraction, or stream"
         )
-    stores = cache_folder() / "stores"
+    stores = cache_folder() / "decoded"
     key = _key(source, wanted, str(size))
 
     def make(folder: Path) -> None:
@@ -116,10 +116,10 @@ def build(
 
     holds = [f"{name}.npy" for name in ("pixels", "sizes", "digests")]
     with refusals(stores / key):
-        store = _load(publish(stores / key, make, partial(_cured, source), [*holds, "store.json"]), wanted)
+        cached = _load(publish(stores / key, make, partial(_cured, source), [*holds, "unreadable.json"]), wanted)
     if not skip_unreadable:
-        refuse(source, store.unreadable, len(wanted))
-    return store
+        refuse(source, cached.unreadable, len(wanted))
+    return cached
 
 
 def survey(source: Source, rows: np.ndarray, progress: Progress | None = None) -> Survey:
@@ -138,12 +138,12 @@ def survey(source: Source, rows: np.ndarray, progress: Progress | None = None) -
 
     index = cache_folder() / "indexes" / _key(source, wanted, "survey")
     with refusals(index):
-        folder = publish(index, make, partial(_cured, source), ["sizes.npy", "store.json"])
+        folder = publish(index, make, partial(_cured, source), ["sizes.npy", "unreadable.json"])
         return Survey(wanted, np.load(folder / "sizes.npy", allow_pickle=False), _unreadable(folder))
 
 
-def find_near_copies(source: Source, progress: Progress | None = None) -> NearCopies | None:
-    """The near-copies among all images of a source; remembered in the cache. None for more than MAX_IMAGES.
+def find_near_duplicates(source: Source, progress: Progress | None = None) -> NearDuplicates | None:
+    """The near-duplicates among all images of a source; remembered in the cache. None for more than MAX_IMAGES.
 
     Images are decoded as they are, whatever a recipe keeps of them: runs of all sizes find the same ones, and divide
     the images alike. JPEGs are decoded at a fraction of their size, in a fifth of the time.
@@ -165,15 +165,15 @@ def find_near_copies(source: Source, progress: Progress | None = None) -> NearCo
                 if small is not None:
                     thumbnails[i], usable[i] = small, True
             marks[i] = np.frombuffer(mark, np.uint8)
-        found = near_copies(marks, thumbnails, usable)
+        found = match_thumbnails(marks, thumbnails, usable)
         np.savez(folder / "copies.npz", **vars(found))
         _describe(folder, unreadable)
 
-    index = cache_folder() / "indexes" / _key(source, rows, "near-copies 1")
+    index = cache_folder() / "indexes" / _key(source, rows, "near-duplicates 1")
     with refusals(index):
-        publish(index, make, partial(_cured, source), ["copies.npz", "store.json"])
+        publish(index, make, partial(_cured, source), ["copies.npz", "unreadable.json"])
         with np.load(index / "copies.npz", allow_pickle=False) as file:
-            return NearCopies(file["same"], file["pairs"], int(file["crowded"]))
+            return NearDuplicates(file["same"], file["pairs"], int(file["crowded"]))
 
 
 def _reduced(source: Source, i: int) -> tuple[bytes, NDArray[np.uint8] | None] | str:
@@ -287,18 +287,18 @@ def _seen(source: Source, i: int) -> tuple[tuple[int, int], str]:
 
 
 def _describe(folder: Path, unreadable: dict[int, str]) -> None:
-    (folder / "store.json").write_text(json.dumps({"unreadable": unreadable}), "utf-8")
+    (folder / "unreadable.json").write_text(json.dumps({"unreadable": unreadable}), "utf-8")
 
 
 def _unreadable(folder: Path) -> dict[int, str]:
-    about = json.loads((folder / "store.json").read_text("utf-8"))
+    about = json.loads((folder / "unreadable.json").read_text("utf-8"))
     return {int(i): reason for i, reason in about["unreadable"].items()}
 
 
-def _load(folder: Path, rows: np.ndarray) -> Store:
+def _load(folder: Path, rows: np.ndarray) -> DecodedCache:
     sizes, digests = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("sizes", "digests"))
     pixels = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
-    return Store(rows, sizes, _unreadable(folder), digests, torch.from_numpy(pixels).permute(0, 3, 1, 2))
+    return DecodedCache(rows, sizes, _unreadable(folder), digests, torch.from_numpy(pixels).permute(0, 3, 1, 2))
 
 
 def _gb(size: int) -> str:

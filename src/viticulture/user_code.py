@@ -14,11 +14,13 @@ import importlib
 import inspect
 import os
 import traceback
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
+from .cache import cache_folder
+from .disk import read_text, write_whole
 from .errors import UserError, shortened, unknown
 
 NAMED: set[str] = set()
@@ -130,3 +132,41 @@ def blamed(error: Exception) -> str:
 
 def _words(parameters: list[inspect.Parameter]) -> str:
     return ", ".join(map(str, parameters)) or "nothing"
+
+
+CODE = "python:"
+"""How the name of data begins that a function of the user's own opens."""
+USED = "code.txt"
+"""In the cache: dotted paths of code that trainings were begun with, one a line."""
+
+
+def known_code() -> set[str]:
+    """Return the dotted paths of code that trainings of this user were begun with."""
+    with suppress(UserError):  # none yet
+        return set(read_text(cache_folder() / USED, "file").split("\n"))
+    return set()
+
+
+def keep_known_code(*data: str) -> None:
+    """Write down the code that this process has imported for the user, and what opens `data`, so that what it makes
+    opens later."""
+    NAMED.update(_code_of(data))
+    if NAMED and not (known := known_code()) >= NAMED:
+        write_whole(cache_folder() / USED, "\n".join(sorted(NAMED | known)))
+
+
+def _code_of(data: Iterable[str]) -> list[str]:
+    """Dotted paths of the functions that open data of the form python:MODULE.FUNCTION[:ARGUMENT]."""
+    return [word.removeprefix(CODE).partition(":")[0] for word in data if word.startswith(CODE)]
+
+
+def check_data(place: object, *data: str) -> None:
+    """Raises: UserError for data in a file that code opens which the user has not named."""
+    with of_a_file(place):
+        for path in _code_of(data):
+            check_known(path)
+
+
+def of_a_file(place: object) -> AbstractContextManager[None]:
+    """Within the block, the user did not name the code that is named, but a file of a run, a study or a budget."""
+    return only_known(place, known_code())

@@ -13,8 +13,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..models.weights.files import anchored, place_of
-from .raw import flat
-from .run_folder import CELLS, STAGES
+from .keys import CELLS, STAGES, flat
 
 ROW, GIVEN = "row:", "given:"
 PLACES = ("init", "teacher", "teachers")

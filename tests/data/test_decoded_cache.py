@@ -26,7 +26,7 @@ from PIL import Image
 from children import start
 from noise import noise
 from viticulture import parallel
-from viticulture.data import store
+from viticulture.data import decoded_cache
 from viticulture.data.decode import Unreadable
 from viticulture.data.open import open_source
 from viticulture.data.sources.arrays import from_arrays
@@ -50,14 +50,14 @@ def folder(root: Path, pixels: np.ndarray, suffix: str = ".png") -> Path:
 
 
 def stores() -> list[str]:
-    return sorted(path.name for path in (cache.cache_folder() / "stores").iterdir() if path.suffix != ".lock")
+    return sorted(path.name for path in (cache.cache_folder() / "decoded").iterdir() if path.suffix != ".lock")
 
 
 def test_images_of_the_store_s_size_are_kept_bit_for_bit(tmp_path: Path) -> None:
     """[H, W, 3] -> [3, H, W], no more. Fails if equal sizes are resampled, axes or rows mixed up, or the order lost."""
     pixels = noise(70, 9, 9)
     source = open_source(folder(tmp_path / "data", pixels))
-    held = store.build(source, 9)
+    held = decoded_cache.build(source, 9)
     expected = pixels[[int(Path(name).stem) for name in source.names]].transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(held.pixels.numpy(), expected)
     assert held.pixels.dtype == torch.uint8
@@ -70,7 +70,7 @@ def test_other_sizes_are_squeezed_by_pillow_s_bicubic_filter(tmp_path: Path) -> 
 
     Fails if the aspect ratio is kept by cropping, the filter is another, or sizes are stored as width, height."""
     pixels = noise(3, 30, 50)
-    held = store.build(in_memory(pixels), 16)
+    held = decoded_cache.build(in_memory(pixels), 16)
     for image, row in zip(pixels, held.pixels, strict=True):
         expected = Image.fromarray(image).resize((16, 16), Image.Resampling.BICUBIC)
         difference = np.abs(row.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected))
@@ -86,7 +86,7 @@ def test_a_large_jpeg_decoded_small_is_close_to_the_whole(tmp_path: Path) -> Non
     (tmp_path / "data" / "a").mkdir(parents=True)
     Image.fromarray(image).save(tmp_path / "data" / "a" / "x.jpg", quality=95)
     source = open_source(tmp_path / "data")
-    held = store.build(source, 64)
+    held = decoded_cache.build(source, 64)
     whole = np.asarray(source.read(0).resize((64, 64), Image.Resampling.BICUBIC)).astype(int)
     difference = np.abs(held.pixels[0].permute(1, 2, 0).numpy() - whole)
     assert difference.mean() < 2
@@ -96,9 +96,9 @@ def test_a_large_jpeg_decoded_small_is_close_to_the_whole(tmp_path: Path) -> Non
 def test_some_rows_are_the_same_as_in_the_whole() -> None:
     """Fails if a partial store is taken for the whole, its rows are shifted, or two parts share a key."""
     source = in_memory(noise(80, 6, 6))
-    whole = store.build(source, 6)
+    whole = decoded_cache.build(source, 6)
     for rows in (np.array([70, 3, 41, 3]), np.array([0, 1])):
-        part = store.build(source, 6, rows=rows)
+        part = decoded_cache.build(source, 6, rows=rows)
         np.testing.assert_array_equal(part.rows, np.unique(rows))
         torch.testing.assert_close(part.pixels, whole.pixels[np.unique(rows)], rtol=0, atol=0)
         np.testing.assert_array_equal(part.digests, whole.digests[np.unique(rows)])
@@ -116,7 +116,7 @@ def test_digests_tell_identical_images_apart_from_others(tmp_path: Path) -> None
     files = {"1.png": image, "2.bmp": image, "3.png": other, "4.png": image.reshape(8, 12, 3)}
     for name, pixels in files.items():
         Image.fromarray(pixels).save(tmp_path / "data" / "a" / name)
-    marks = [mark.tobytes() for mark in store.build(open_source(tmp_path / "data"), 4).digests]
+    marks = [mark.tobytes() for mark in decoded_cache.build(open_source(tmp_path / "data"), 4).digests]
     assert marks[0] == marks[1]
     assert len(set(marks)) == 3
 
@@ -125,17 +125,17 @@ def test_a_second_build_reads_nothing_and_a_changed_file_is_read_again(tmp_path:
     """Fails if the store is rebuilt each time, or a file that was replaced keeps its old pixels."""
     data = folder(tmp_path / "data", noise(40, 5, 5))
     calls: list[tuple[int, int]] = []
-    store.build(open_source(data), 5, progress=lambda *at: calls.append(at))
+    decoded_cache.build(open_source(data), 5, progress=lambda *at: calls.append(at))
     assert calls[-1] == (40, 40)
     calls.clear()
-    store.build(open_source(data), 5, progress=lambda *at: calls.append(at))
+    decoded_cache.build(open_source(data), 5, progress=lambda *at: calls.append(at))
     assert calls == []
     path = data / "class 0" / "0000.png"
     Image.fromarray(noise(1, 5, 5, seed=9)[0]).save(path)
     os.utime(path, ns=(0, 10**18))
-    held = store.build(open_source(data), 5)
+    held = decoded_cache.build(open_source(data), 5)
     np.testing.assert_array_equal(held.pixels[0].permute(1, 2, 0).numpy(), noise(1, 5, 5, seed=9)[0])
-    store.build(open_source(data), 4)
+    decoded_cache.build(open_source(data), 4)
     assert len(stores()) == 3
 
 
@@ -148,7 +148,7 @@ def test_equal_names_sizes_and_times_in_another_folder_are_another_store(tmp_pat
         data = folder(tmp_path / str(seed), noise(2, 5, 5, seed), suffix=".bmp")
         for path in data.rglob("*.bmp"):
             os.utime(path, ns=(0, 10**18))
-        held = store.build(open_source(data), 5)
+        held = decoded_cache.build(open_source(data), 5)
         np.testing.assert_array_equal(held.pixels.permute(0, 2, 3, 1).numpy(), noise(2, 5, 5, seed))
 
 
@@ -194,7 +194,7 @@ def test_no_file_is_known_by_its_name_size_and_time_alone(change: Any, kind: str
 
     def pixels() -> dict[str, np.ndarray]:
         source = open_source(opened)
-        held = store.build(source, 5)
+        held = decoded_cache.build(source, 5)
         return {Path(source.names[i]).stem: held.pixels[i].permute(1, 2, 0).numpy() for i in range(6)}
 
     before = pixels()
@@ -215,7 +215,7 @@ def test_no_archive_is_known_by_its_size_and_time_alone(ending: str, tmp_path: P
     for seed in (0, 1):
         write_archive(path, noise(4, 5, 5, seed))
         os.utime(path, ns=(10**18, 10**18))
-        held.append((path.stat().st_size, store.build(open_source(path), 5).pixels.permute(0, 2, 3, 1).numpy()))
+        held.append((path.stat().st_size, decoded_cache.build(open_source(path), 5).pixels.permute(0, 2, 3, 1).numpy()))
     assert held[0][0] == held[1][0]
     for seed, (_, pixels) in enumerate(held):
         np.testing.assert_array_equal(pixels, noise(4, 5, 5, seed))
@@ -257,15 +257,15 @@ def test_stores_of_what_is_decoded_otherwise_by_now_are_made_anew(
     png, tiff = folder(tmp_path / "png", pixels), folder(tmp_path / "tiff", pixels)
     Image.fromarray(pixels[0]).save(tiff / "class 0" / "scan.TIF")
     for data in (png, tiff):
-        store.build(open_source(data), 6)
+        decoded_cache.build(open_source(data), 6)
     assert len(stores()) == 2
-    monkeypatch.setitem(store._KINDS, (".tif", ".tiff"), "another")
-    store.build(open_source(png), 6)
+    monkeypatch.setitem(decoded_cache._KINDS, (".tif", ".tiff"), "another")
+    decoded_cache.build(open_source(png), 6)
     assert len(stores()) == 2
-    store.build(open_source(tiff), 6)
+    decoded_cache.build(open_source(tiff), 6)
     assert len(stores()) == 3
-    monkeypatch.setitem(store._KINDS, (".png",), "another")
-    store.build(open_source(png), 6)
+    monkeypatch.setitem(decoded_cache._KINDS, (".png",), "another")
+    decoded_cache.build(open_source(png), 6)
     assert len(stores()) == 4
     levels = np.arange(36, dtype=np.int32).reshape(6, 6)
     given: list[Any] = [([image] * 2, [0, 1]) for image in (levels, Image.fromarray(levels))]
@@ -284,11 +284,11 @@ def test_unreadable_images_stop_the_build_or_are_skipped_and_remembered(tmp_path
         with pytest.raises(
             UserError, match=r"12 of 32 images cannot be read: .*and 2 more.*--skip-unreadable"
         ) as caught:
-            store.build(source, 5)
+            decoded_cache.build(source, 5)
         assert "class 0/bad 00.jpg (not an image" in str(caught.value)
         assert str(caught.value).count("bad ") == 10
     for _ in range(2):
-        held = store.build(source, 5, skip_unreadable=True)
+        held = decoded_cache.build(source, 5, skip_unreadable=True)
         assert {source.names[i] for i in held.unreadable} == {f"class 0/bad {i:02d}.jpg" for i in range(12)}
         assert held.sizes[list(held.unreadable)].tolist() == [[0, 0]] * 12
         good = [i for i in range(32) if i not in held.unreadable]
@@ -309,12 +309,12 @@ def test_an_image_that_can_be_read_again_is(tmp_path: Path, monkeypatch: pytest.
     rows = np.arange(3)
     with monkeypatch.context() as patch:
         patch.setattr(Source, "picture", kept_back)
-        assert list(store.build(source, 8, skip_unreadable=True).unreadable) == [1]
-        assert list(store.survey(source, rows).unreadable) == [1]
+        assert list(decoded_cache.build(source, 8, skip_unreadable=True).unreadable) == [1]
+        assert list(decoded_cache.survey(source, rows).unreadable) == [1]
         with pytest.raises(UserError, match="no permission"):
-            store.build(source, 8)
-    assert not store.build(source, 8).unreadable
-    assert not store.survey(source, rows).unreadable
+            decoded_cache.build(source, 8)
+    assert not decoded_cache.build(source, 8).unreadable
+    assert not decoded_cache.survey(source, rows).unreadable
 
 
 def test_a_survey_finds_what_only_decoding_shows(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_survey_finds_what_only_decoding_shows(tmp_path: Path) -> None:
     (data / "class 0" / "0000.jpg").write_bytes((data / "class 0" / "0002.jpg").read_bytes()[:-3000])
     source = open_source(data)
     for _ in range(2):
-        survey = store.survey(source, np.arange(6))
+        survey = decoded_cache.survey(source, np.arange(6))
         assert {source.names[i]: why for i, why in survey.unreadable.items() if "trunc" in why}.keys() == {
             "class 0/0000.jpg"
         }
@@ -335,10 +335,10 @@ def test_a_survey_finds_what_only_decoding_shows(tmp_path: Path) -> None:
 def test_a_budget_is_kept() -> None:
     """M * 3 * S * S bytes. Fails if the check comes after the decoding, or counts something else."""
     source = in_memory(noise(10, 4, 4))
-    assert len(store.build(source, 4, budget=480).rows) == 10
+    assert len(decoded_cache.build(source, 4, budget=480).rows) == 10
     with pytest.raises(UserError, match="more than the budget"):
-        store.build(source, 4, rows=np.arange(10), budget=479)
-    assert len(store.build(source, 4, rows=np.arange(9), budget=479).rows) == 9
+        decoded_cache.build(source, 4, rows=np.arange(10), budget=479)
+    assert len(decoded_cache.build(source, 4, rows=np.arange(9), budget=479).rows) == 9
 
 
 def test_too_little_disk_is_said_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +346,7 @@ def test_too_little_disk_is_said_before_anything_is_decoded(monkeypatch: pytest.
     monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 479})())
     calls: list[Any] = []
     with pytest.raises(UserError, match="are free"):
-        store.build(in_memory(noise(10, 4, 4)), 4, progress=lambda *at: calls.append(at))
+        decoded_cache.build(in_memory(noise(10, 4, 4)), 4, progress=lambda *at: calls.append(at))
     assert calls == []
     assert stores() == []
 
@@ -356,7 +356,7 @@ def build_with_little_room(says: Connection) -> None:
     black = np.zeros((200, 16, 16, 3), dtype=np.uint8)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
     try:
-        store.build(from_arrays("noise", ["a"], {"train": (black, np.zeros(200))}), 16)
+        decoded_cache.build(from_arrays("noise", ["a"], {"train": (black, np.zeros(200))}), 16)
     except UserError as error:
         says.send(str(error))
 
@@ -371,7 +371,7 @@ def test_a_disk_that_fills_up_is_an_error_and_leaves_nothing(tmp_path: Path) -> 
     assert "VITICULTURE_CACHE" in said
     assert stores() == []
     black = from_arrays("noise", ["a"], {"train": (np.zeros((200, 16, 16, 3), dtype=np.uint8), np.zeros(200))})
-    assert len(store.build(black, 16).rows) == 200
+    assert len(decoded_cache.build(black, 16).rows) == 200
 
 
 def told(function: Any, *args: Any) -> tuple[Any, list[Any]]:
@@ -402,7 +402,7 @@ def test_every_refusal_of_the_disk_says_what_to_do(code: int, tmp_path: Path) ->
         raise OSError(code, os.strerror(code))
 
     with pytest.raises(UserError, match="VITICULTURE_CACHE"):
-        cache.publish(tmp_path / "cache" / "stores" / "k", make)
+        cache.publish(tmp_path / "cache" / "decoded" / "k", make)
     assert stores() == []
 
 
@@ -411,7 +411,7 @@ def test_a_cache_that_may_not_be_written_is_an_error(tmp_path: Path, monkeypatch
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="cannot write"):
-        store.build(in_memory(noise(2, 4, 4)), 4)
+        decoded_cache.build(in_memory(noise(2, 4, 4)), 4)
 
 
 def build(says: Connection, waits: Connection | None = None) -> None:
@@ -426,7 +426,7 @@ def build(says: Connection, waits: Connection | None = None) -> None:
 
     says.send("begins")
     pixels = noise(400, 8, 8)
-    held = store.build(from_arrays("noise", ["a"], {"train": (pixels, np.zeros(400))}), 8, progress=progress)
+    held = decoded_cache.build(from_arrays("noise", ["a"], {"train": (pixels, np.zeros(400))}), 8, progress=progress)
     says.send(int(held.pixels.long().sum()))
 
 
@@ -460,7 +460,7 @@ def test_a_killed_builder_leaves_nothing_that_counts() -> None:
     builder.join()
     assert [name.endswith(".partial") for name in leftover] == [True]
     assert stores() == leftover
-    store.build(in_memory(noise(2, 4, 4)), 4)  # another store: its builder tidies up
+    decoded_cache.build(in_memory(noise(2, 4, 4)), 4)  # another store: its builder tidies up
     assert len(stores()) == 1
     assert not stores()[0].endswith(".partial")
     _, said = told(build)
@@ -469,11 +469,11 @@ def test_a_killed_builder_leaves_nothing_that_counts() -> None:
 
 def test_a_builder_at_work_is_not_tidied_away(tmp_path: Path) -> None:
     """Fails if leftovers are told by their name alone."""
-    root = tmp_path / "cache" / "stores"
+    root = tmp_path / "cache" / "decoded"
     (root / "other.partial").mkdir(parents=True)
     handle = os.open(root / "other.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    store.build(in_memory(noise(2, 4, 4)), 4)
+    decoded_cache.build(in_memory(noise(2, 4, 4)), 4)
     cache.clear_cache()
     assert stores() == ["other.partial"]
     os.close(handle)
@@ -489,11 +489,11 @@ def test_an_interrupted_build_leaves_nothing() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.build(source, 4, progress=interrupt)
+        decoded_cache.build(source, 4, progress=interrupt)
     assert stores() == []
 
 
-@pytest.mark.parametrize("what", ["", "stores", "stores/*.partial", "stores/*.partial/pixels.npy"])
+@pytest.mark.parametrize("what", ["", "decoded", "decoded/*.partial", "decoded/*.partial/pixels.npy"])
 def test_a_cache_that_is_removed_while_it_is_made_is_made_again(what: str) -> None:
     """By a cleaner of ~/.cache, in the middle or of one file alone. Fails if it ends in a traceback, or in a store that
     lacks a file and counts as whole ever after."""
@@ -503,36 +503,38 @@ def test_a_cache_that_is_removed_while_it_is_made_is_made_again(what: str) -> No
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     with pytest.raises(UserError, match="was removed while it was in use; run the command again"):
-        store.build(in_memory(noise(100, 4, 4)), 4, progress=clean)
+        decoded_cache.build(in_memory(noise(100, 4, 4)), 4, progress=clean)
     np.testing.assert_array_equal(
-        store.build(in_memory(noise(100, 4, 4)), 4).pixels.permute(0, 2, 3, 1).numpy(), noise(100, 4, 4)
+        decoded_cache.build(in_memory(noise(100, 4, 4)), 4).pixels.permute(0, 2, 3, 1).numpy(), noise(100, 4, 4)
     )
     (made,) = stores()
-    (cache.cache_folder() / "stores" / made / ".nfs0001").write_bytes(b"")  # left by the system, and no damage
+    (cache.cache_folder() / "decoded" / made / ".nfs0001").write_bytes(b"")  # left by the system, and no damage
     called: list[int] = []
-    store.build(in_memory(noise(100, 4, 4)), 4, progress=lambda done, total: called.append(done))
+    decoded_cache.build(in_memory(noise(100, 4, 4)), 4, progress=lambda done, total: called.append(done))
     assert not called
 
 
-def test_near_copies_whose_index_is_removed_before_it_is_read_end_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_duplicates_whose_index_is_removed_before_it_is_read_end_in_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Fails for a traceback where a cleaner comes between the making and the reading."""
 
     def publish(folder: Path, *rest: Any) -> Path:
         shutil.rmtree(made := cache.publish(folder, *rest))
         return made
 
-    monkeypatch.setattr(store, "publish", publish)
+    monkeypatch.setattr(decoded_cache, "publish", publish)
     with pytest.raises(UserError, match="was removed while it was in use; run the command again"):
-        store.find_near_copies(in_memory(noise(4, 4, 4)))
+        decoded_cache.find_near_duplicates(in_memory(noise(4, 4, 4)))
 
 
-@pytest.mark.parametrize("name", ["pixels.npy", "sizes.npy", "digests.npy", "store.json", cache.SEAL])
+@pytest.mark.parametrize("name", ["pixels.npy", "sizes.npy", "digests.npy", "unreadable.json", cache.SEAL])
 def test_one_flipped_bit_has_a_store_made_again(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In the middle of any file, or its end cut off, or the file gone. Fails if other pixels, sizes or reasons are used
     than were decoded, a cut file is mapped (reading it kills the process), or nobody is told."""
     source = in_memory(noise(10, 4, 4))
-    whole = store.build(source, 4)
-    (path,) = (tmp_path / "cache" / "stores").glob(f"*/{name}")
+    whole = decoded_cache.build(source, 4)
+    (path,) = (tmp_path / "cache" / "decoded").glob(f"*/{name}")
     raw = path.read_bytes()
     middle = len(raw) - 5
     for damaged in (
@@ -546,7 +548,7 @@ def test_one_flipped_bit_has_a_store_made_again(name: str, tmp_path: Path, caplo
         path.unlink()
         if damaged is not None:
             path.write_bytes(damaged)
-        again = store.build(source, 4)
+        again = decoded_cache.build(source, 4)
         assert len(caplog.messages) == 1
         assert "it is made again" in caplog.messages[0]
         torch.testing.assert_close(again.pixels, whole.pixels, rtol=0, atol=0)
@@ -554,7 +556,7 @@ def test_one_flipped_bit_has_a_store_made_again(name: str, tmp_path: Path, caplo
         assert again.unreadable == {}
         assert path.read_bytes() == raw
         caplog.clear()
-        store.build(source, 4)
+        decoded_cache.build(source, 4)
         assert caplog.messages == []
 
 
@@ -567,7 +569,7 @@ def test_damage_in_any_block_of_a_long_file_is_seen(tmp_path: Path, monkeypatch:
         made.append(folder)
         (folder / "file").write_bytes(bytes(range(200)))
 
-    target = tmp_path / "cache" / "stores" / "k"
+    target = tmp_path / "cache" / "decoded" / "k"
     for place in (0, 63, 64, 130, 199):
         raw = bytearray((cache.publish(target, make) / "file").read_bytes())
         raw[place] ^= 0x80
@@ -581,8 +583,8 @@ def test_damage_in_any_block_of_a_long_file_is_seen(tmp_path: Path, monkeypatch:
 def test_pickled_arrays_are_never_unpickled(tmp_path: Path) -> None:
     """Fails if a person who can write into the cache, checksums and all, can run code."""
     source = in_memory(noise(10, 4, 4))
-    store.build(source, 4)
-    (path,) = (tmp_path / "cache" / "stores").glob("*/sizes.npy")
+    decoded_cache.build(source, 4)
+    (path,) = (tmp_path / "cache" / "decoded").glob("*/sizes.npy")
 
     class Evil:
         def __reduce__(self) -> Any:
@@ -591,13 +593,13 @@ def test_pickled_arrays_are_never_unpickled(tmp_path: Path) -> None:
     np.save(path, np.array([Evil()], dtype=object), allow_pickle=True)
     (path.parent / cache.SEAL).write_text(json.dumps(cache._checksums(path.parent)))
     with pytest.raises(ValueError, match="pickle"):
-        store.build(source, 4)
+        decoded_cache.build(source, 4)
     assert not (tmp_path / "owned").exists()
 
 
 def test_the_cache_is_measured_and_emptied(tmp_path: Path) -> None:
     """Fails if sizes are wrong, downloads are removed with it, or a store that is in use breaks."""
-    held = store.build(in_memory(noise(10, 4, 4)), 4)
+    held = decoded_cache.build(in_memory(noise(10, 4, 4)), 4)
     (tmp_path / "cache" / "data").mkdir()
     (tmp_path / "cache" / "data" / "download").write_text("keep")
     sizes = cache.cached()
@@ -621,8 +623,8 @@ def test_small_images_are_decoded_by_one_thread(side: int, most: int, monkeypatc
     monkeypatch.setattr(parallel, "ThreadPoolExecutor", pool)
     monkeypatch.setattr(parallel, "cores", lambda: 2)
     images = in_memory(noise(3, side, side))
-    store.build(images, 8)
-    store.survey(images, np.arange(3))
+    decoded_cache.build(images, 8)
+    decoded_cache.survey(images, np.arange(3))
     assert pools == [most] * 2
 
 
@@ -630,6 +632,6 @@ def test_one_small_image_among_large_ones_takes_no_threads_away(tmp_path: Path) 
     """Fails if a thumbnail that is looked at by chance makes photographs wait for one another."""
     for number, side in enumerate((160, 32, 160)):
         folder(tmp_path / str(number), noise(2, side, side))
-    assert store._threads(open_source(str(tmp_path)), np.arange(6)) is None
-    assert store._threads(open_source(str(tmp_path)), np.arange(2, 4)) == 1
-    assert store._threads(open_source(str(tmp_path)), np.arange(0)) is None
+    assert decoded_cache._threads(open_source(str(tmp_path)), np.arange(6)) is None
+    assert decoded_cache._threads(open_source(str(tmp_path)), np.arange(2, 4)) == 1
+    assert decoded_cache._threads(open_source(str(tmp_path)), np.arange(0)) is None
