@@ -41,7 +41,7 @@ from viticulture.config.load import about, read, shipped
 from viticulture.config.resolve import Config, method_class, resolve
 from viticulture.keywords import made_parts
 from viticulture.methods.method import Method, Setup
-from viticulture.models.co_advise import involution
+from viticulture.models.cit import involution
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.teachers import feature_maps as teacher_maps

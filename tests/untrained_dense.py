@@ -13,8 +13,8 @@ from viticulture.evaluation.dense.objects import ClassPrecision, ObjectsEvaluati
 from viticulture.evaluation.dense.pixels import ClassIoU, PixelsEvaluation
 from viticulture.evaluation.dense.results import DenseEvaluations
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.dense.detector import Heads
-from viticulture.models.dense.networks import detector, segmenter
+from viticulture.models.detection.detector import Heads
+from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
 from viticulture.training.run_folder import FORMAT, RunFolder

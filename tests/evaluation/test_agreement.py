@@ -22,7 +22,7 @@ from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.agreement.metrics import Agreement, agree, both_wrong, divergences, same_prediction
 from viticulture.evaluation.heads import all_logits, heads_of
 from viticulture.keywords import rebuilt
-from viticulture.models.co_advise.many_heads import every_head
+from viticulture.models.cit.many_heads import every_head
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.views import VIEWS, SeveralViews

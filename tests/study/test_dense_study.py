@@ -26,7 +26,7 @@ from viticulture.evaluation.dense.subject import Found
 from viticulture.evaluation.multilabel import results as of_labels
 from viticulture.evaluation.multilabel.labels import LabelsEvaluation, evaluate_labels
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.dense.networks import detector, segmenter
+from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.report.pages.study_page import write_study
 from viticulture.report.tables.study import full_sheet

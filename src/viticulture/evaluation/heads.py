@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..config.resolve import Config
 from ..config.schema import of_class
-from ..models.co_advise.many_heads import every_head
+from ..models.cit.many_heads import every_head
 from ..models.views import Views, told
 from .accuracy import ONE_HEAD
 

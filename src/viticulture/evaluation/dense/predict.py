@@ -18,7 +18,7 @@ from ...data.resample import squeeze
 from ...data.sources.coco import Numbering, numbering
 from ...disk import replacing
 from ...errors import UserError, some
-from ...models.dense.segmenter import Segmenter
+from ...models.detection.segmenter import Segmenter
 from ...outputs import check_out, write_out
 from ...text import readable, tell
 from ...training.run_folder import RunFolder

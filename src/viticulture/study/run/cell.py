@@ -12,8 +12,8 @@ from ...config.references import replaced
 from ...data.open import is_there
 from ...data.stream import StreamImages
 from ...errors import UserError
-from ...models.dense.detector import Detector
-from ...models.dense.segmenter import Segmenter
+from ...models.detection.detector import Detector
+from ...models.detection.segmenter import Segmenter
 from ...models.taps import layout
 from ...tasks.task import task_of
 from ...text import command_line, read_yaml, yaml_word

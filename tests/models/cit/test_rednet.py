@@ -14,7 +14,7 @@ from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from networks import error, random_images
 from slowly import slow_but
-from viticulture.models.co_advise.rednet import LAYERS, RedBlock, RedNet, checkpoint_filter_fn
+from viticulture.models.cit.rednet import LAYERS, RedBlock, RedNet, checkpoint_filter_fn
 from viticulture.models.students import count
 from viticulture.models.taps import Taps
 

@@ -18,11 +18,11 @@ from torchvision.models.detection.rpn import RPNHead
 
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.dense.backbone import MapBackbone
-from viticulture.models.dense.detector import Detector, Heads
-from viticulture.models.dense.networks import detector, load_dense, segmenter
-from viticulture.models.dense.pyramid import SimpleFeaturePyramid
-from viticulture.models.dense.windows import open_windows
+from viticulture.models.detection.backbone import MapBackbone
+from viticulture.models.detection.detector import Detector, Heads
+from viticulture.models.detection.networks import detector, load_dense, segmenter
+from viticulture.models.detection.pyramid import SimpleFeaturePyramid
+from viticulture.models.detection.windows import open_windows
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import load, save
 
@@ -296,7 +296,7 @@ def test_a_map_that_the_pyramid_cannot_halve_is_refused() -> None:
 
 def test_the_whole_canvas_counts_as_image() -> None:
     """torchvision's poolers guess the maps' scales from the images' sizes, so that these must be the canvas's."""
-    from viticulture.models.dense.detector import _listed
+    from viticulture.models.detection.detector import _listed
 
     found = _listed(images())
     assert isinstance(found, ImageList)

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conftest import Golden
 from networks import check_gradients, check_one_graph, error, randomized
 from viticulture.errors import UserError
-from viticulture.models.co_advise import involution
-from viticulture.models.co_advise.involution import Involution, involve
-from viticulture.models.co_advise.rednet import checkpoint_filter_fn
+from viticulture.models.cit import involution
+from viticulture.models.cit.involution import Involution, involve
+from viticulture.models.cit.rednet import checkpoint_filter_fn
 
 Load = Callable[[str], Golden]
 

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 
 from networks import data_spec
-from viticulture.models.cvt.cvt import Block, CvT, Stage
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.features import features
 from viticulture.models.students import count, create_student
+from viticulture.models.vit.cvt import Block, CvT, Stage
 from viticulture.optim.optim import outer_parameters
 
 

@@ -18,7 +18,7 @@ from networks import error, random_images, randomized
 from viticulture.deploy.onnx.onnx_file import to_onnx
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
-from viticulture.models.co_advise.cit import CiT, checkpoint_filter_fn
+from viticulture.models.cit.cit import CiT, checkpoint_filter_fn
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import count, create_student, token_logits
 from viticulture.models.taps import Taps
