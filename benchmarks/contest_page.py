@@ -16,7 +16,7 @@ from statistics import fmean
 from viticulture.report.charts.chart import Axes, Series, line_chart
 from viticulture.report.document import Head, Section, beside, document
 from viticulture.report.html import Markup
-from viticulture.study.conclude.statistics import estimate
+from viticulture.study.statistics import estimate
 
 from .clock import processor
 from .contest import ROWS, Result, read_table

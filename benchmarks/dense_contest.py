@@ -50,7 +50,7 @@ from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.results import Evaluation, read_dense
 from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.methods.detection import targets_of
-from viticulture.study.plan.pace import measure_pace
+from viticulture.study.step_times import measure_pace
 from viticulture.training.assemble import augmentations, batch_size, data_spec_of
 from viticulture.training.data import load_dataset, open_for
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import median
 
 from viticulture.evaluation.evaluate import evaluate_run
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.terms import Subsets
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.work import Work
+from viticulture.study.plan import Plan
+from viticulture.study.work import Work
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from viticulture.config.references import GIVEN, references
-from viticulture.study.declare.table import Table, read_table, tables
+from viticulture.study.paper_tables import Table, read_table, tables
 
 HERE = Path(__file__).parent
 STATES = {

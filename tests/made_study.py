@@ -7,11 +7,11 @@ import torch
 
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.terms import Subsets
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import contents
+from viticulture.study.plan import Plan
+from viticulture.study.cell import contents
 from viticulture.study.study import Study
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> 'q' </style>"

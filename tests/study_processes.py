@@ -6,13 +6,13 @@ import signal
 import threading
 from pathlib import Path
 
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets, Terms
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.halving import standing
-from viticulture.study.run.outcomes import Outcomes
-from viticulture.study.run.workers import claimed_by
+from viticulture.study.plan import Plan
+from viticulture.study.halving import standing
+from viticulture.study.outcomes import Outcomes
+from viticulture.study.workers import claimed_by
 
 TINY = {"train.batch_size": 8}
 

@@ -29,7 +29,7 @@ from viticulture.command import read as read_command
 from viticulture.config.load import read, shipped
 from viticulture.config.resolve import resolve
 from viticulture.config.schema import METHODS
-from viticulture.study.declare.table import read_table
+from viticulture.study.paper_tables import read_table
 from viticulture.text import shell_word
 from viticulture.waiting import waiting
 

@@ -16,8 +16,8 @@ from viticulture import disk
 from viticulture.cache import clear_cache
 from viticulture.data.dataset import prepare
 from viticulture.errors import UserError
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.terms import Subsets
 from viticulture.study.folder import StudyDir
 from viticulture.training.run_folder import RunFolder
 

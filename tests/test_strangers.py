@@ -28,9 +28,9 @@ from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.tables.stages import plan_sheet
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.pace import Pace
-from viticulture.study.run.halving import write_table
-from viticulture.study.run.outcomes import Outcomes
+from viticulture.study.step_times import Pace
+from viticulture.study.halving import write_table
+from viticulture.study.outcomes import Outcomes
 from viticulture.study.study import Study
 from viticulture.text import read_yaml
 from viticulture.training.metrics import cut

@@ -15,14 +15,14 @@ from viticulture.evaluation import accuracy
 from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.report.pages.study_page import write_study
 from viticulture.report.tables.study import plan_sheet
-from viticulture.study.declare.grid import Candidate, Cell, Grid
-from viticulture.study.declare.terms import Subsets, Terms
+from viticulture.study.grid import Candidate, Cell, Grid
+from viticulture.study.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.pace import Pace
-from viticulture.study.plan.plan import Plan, make_plan
-from viticulture.study.run.cell import contents
-from viticulture.study.run.slurm import write_script
-from viticulture.study.run.work import changed
+from viticulture.study.step_times import Pace
+from viticulture.study.plan import Plan, make_plan
+from viticulture.study.cell import contents
+from viticulture.study.slurm import write_script
+from viticulture.study.work import changed
 from viticulture.study.study import Study
 
 from . import Row

@@ -29,7 +29,7 @@ from viticulture.errors import UserError
 from viticulture.evaluation.headline import Headline
 from viticulture.models.students import fitting_patch
 from viticulture.report.tables.stages import stages_sheet
-from viticulture.study.plan.pace import Pace
+from viticulture.study.step_times import Pace
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ from viticulture.report.pages.run_page import page_of
 from viticulture.report.tables.runs import find_runs
 from viticulture.report.tables.stages import plan_sheet, stages_sheet
 from viticulture.report.terminal import introduce_budget, long_training
-from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
+from viticulture.study.step_times import EPOCH, Pace, held_out_images, measure_pace
 from viticulture.text import shell_word
 from viticulture.training import loggers, progress
 from viticulture.training.data import load_dataset, open_for
@@ -1280,6 +1280,6 @@ def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pyte
         judged.append((len(images), len(true.rows), *true.original(0).shape))
         return judge_images(subject, images, true)
 
-    monkeypatch.setattr("viticulture.study.plan.pace.judge_images", watched)
+    monkeypatch.setattr("viticulture.study.step_times.judge_images", watched)
     assert (measure_pace(recipe, dataset, tmp_path / "pace").answer or 0) > 0
     assert judged == [(3, 3, 64, 80)] * 2, "once to warm up"

@@ -28,7 +28,7 @@ from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
 from viticulture.models.views import VIEWS
 from viticulture.models.weights.files import load, note
-from viticulture.study.run.measures import other_measure
+from viticulture.study.other_measures import other_measure
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
 

@@ -22,8 +22,8 @@ from viticulture.report.sections.class_differences import class_section
 from viticulture.report.sections.stacked import teaching_section
 from viticulture.report.tables.latex import escaped, latex
 from viticulture.report.tables.study import full_sheet, results_sheet
-from viticulture.study.conclude.statistics import estimate
-from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.statistics import estimate
+from viticulture.study.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
 from viticulture.study.study import Study
 from viticulture.table import Column, Spread, Table

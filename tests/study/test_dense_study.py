@@ -30,13 +30,13 @@ from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.report.pages.study_page import write_study
 from viticulture.report.tables.study import full_sheet
-from viticulture.study.conclude.statistics import difference, precision
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.table import read_table
-from viticulture.study.declare.terms import Subsets, Where
+from viticulture.study.statistics import difference, precision
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.paper_tables import read_table
+from viticulture.study.terms import Subsets, Where
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import contents, inner, is_vit
+from viticulture.study.plan import Plan
+from viticulture.study.cell import contents, inner, is_vit
 from viticulture.study.study import Study
 
 IMAGES, NAMES = 40, ("disk", "square")

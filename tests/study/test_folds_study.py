@@ -10,13 +10,13 @@ import pytest
 from noise import photographs
 from viticulture.errors import UserError
 from viticulture.report.pages.study_page import study_notes, write_study
-from viticulture.study.conclude.answers import Answers
-from viticulture.study.conduct import conduct
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets, Where
+from viticulture.study.predictions import Answers
+from viticulture.study.run import conduct
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.terms import Subsets, Where
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.work import Work
+from viticulture.study.plan import Plan
+from viticulture.study.work import Work
 from viticulture.study.study import Study
 
 SMALL = {"train.batch_size": 8}

@@ -4,8 +4,8 @@
 import pytest
 
 from viticulture.report.sections.stacked import _verdict
-from viticulture.study.conclude.interactions import Interaction, interactions, told
-from viticulture.study.conclude.teaching import families, family, teachers_of
+from viticulture.study.interactions import Interaction, interactions, told
+from viticulture.study.teaching import families, family, teachers_of
 
 
 def test_a_sums_excess_is_its_gain_without_its_parts_gains_seed_by_seed() -> None:

@@ -28,17 +28,17 @@ from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
 from viticulture.report.tables.study import full_sheet, results_sheet
-from viticulture.study.conclude.verdict import conclusion, verdicts
-from viticulture.study.conduct import conduct, prepare
-from viticulture.study.declare.grid import CONDITIONS, Candidate, Grid
-from viticulture.study.declare.terms import Subsets, Terms, Where
+from viticulture.study.comparison import conclusion, verdicts
+from viticulture.study.run import conduct, prepare
+from viticulture.study.grid import CONDITIONS, Candidate, Grid
+from viticulture.study.terms import Subsets, Terms, Where
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import command, is_damaged, train_cell
-from viticulture.study.run.halving import decide, every_cell, standing, write_table
-from viticulture.study.run.outcomes import Outcome, Outcomes
-from viticulture.study.run.work import Work, changed
-from viticulture.study.run.workers import claimed_by
+from viticulture.study.plan import Plan
+from viticulture.study.cell import command, is_damaged, train_cell
+from viticulture.study.halving import decide, every_cell, standing, write_table
+from viticulture.study.outcomes import Outcome, Outcomes
+from viticulture.study.work import Work, changed
+from viticulture.study.workers import claimed_by
 from viticulture.study.study import Study
 from viticulture.text import comment, read_yaml
 from viticulture.training.run_folder import RunFolder

@@ -15,14 +15,14 @@ import viticulture
 from children import start
 from study_processes import TINY, Killer, made, statuses
 from viticulture.errors import UserError
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets, Terms
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.outcomes import Outcomes
-from viticulture.study.run.slurm import write_script
-from viticulture.study.run.work import Work
-from viticulture.study.run.workers import LIVES, WorkerPool, cell_named, environment, main, run_workers
+from viticulture.study.plan import Plan
+from viticulture.study.outcomes import Outcomes
+from viticulture.study.slurm import write_script
+from viticulture.study.work import Work
+from viticulture.study.workers import LIVES, WorkerPool, cell_named, environment, main, run_workers
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_a_slurm_array_has_a_task_a_cell(tmp_path: Path) -> None:
 
 def test_ray_is_asked_for_by_name(tmp_path: Path) -> None:
     if importlib.util.find_spec("ray") is None:
-        from viticulture.study.run.ray_tasks import run_on_ray
+        from viticulture.study.ray_tasks import run_on_ray
 
         with pytest.raises(UserError, match="pip install"):
             run_on_ray(made(tmp_path / "s", 1), "local", str)

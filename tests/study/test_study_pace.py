@@ -19,7 +19,7 @@ from slowly import slow_but
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
 from viticulture.optim import SAM
-from viticulture.study.plan.pace import FEWEST_STEPS, MOST_SECONDS, MOST_STEPS, measure_pace
+from viticulture.study.step_times import FEWEST_STEPS, MOST_SECONDS, MOST_STEPS, measure_pace
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 from viticulture.training.state import Ema

@@ -8,13 +8,13 @@ import pytest
 
 from viticulture.errors import UserError
 from viticulture.report.tables.study import plan_note, plan_sheet
-from viticulture.study.declare.grid import Candidate, Cell, Grid, of_recipes, slug
-from viticulture.study.declare.table import read_table
-from viticulture.study.declare.terms import Subset, Subsets, Terms
-from viticulture.study.plan.pace import Pace
-from viticulture.study.plan.plan import START, Plan, check_budget, cost, dearest, make_plan
-from viticulture.study.run.halving import decide
-from viticulture.study.run.outcomes import Outcome
+from viticulture.study.grid import Candidate, Cell, Grid, of_recipes, slug
+from viticulture.study.paper_tables import read_table
+from viticulture.study.terms import Subset, Subsets, Terms
+from viticulture.study.step_times import Pace
+from viticulture.study.plan import START, Plan, check_budget, cost, dearest, make_plan
+from viticulture.study.halving import decide
+from viticulture.study.outcomes import Outcome
 
 FAST, SLOW = Pace(0.01, 10, 0.0, 0, 0), Pace(0.05, 10, 0.0, 0, 0)  # an epoch takes 0.13 and 0.53 s
 

@@ -17,16 +17,16 @@ from viticulture.config.load import parse
 from viticulture.config.references import references, replaced
 from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
-from viticulture.study.conduct import prepare
-from viticulture.study.declare.field import of_a_table, of_own_images
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.table import read_table
-from viticulture.study.declare.terms import Subsets, Terms
+from viticulture.study.run import prepare
+from viticulture.study.declare import of_a_table, of_own_images
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.paper_tables import read_table
+from viticulture.study.terms import Subsets, Terms
 from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import train_cell
-from viticulture.study.run.slurm import write_script
-from viticulture.study.run.work import Work
+from viticulture.study.plan import Plan
+from viticulture.study.cell import train_cell
+from viticulture.study.slurm import write_script
+from viticulture.study.work import Work
 from viticulture.study.study import Study
 
 SMALL = {
@@ -154,7 +154,7 @@ def test_a_study_that_moves_goes_on_with_a_student_that_had_begun(
     teacher, student = study.grid.cells()
     train_cell(study, teacher, plan)
     with monkeypatch.context() as stopped:
-        stopped.setattr("viticulture.study.run.cell.fit", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        stopped.setattr("viticulture.study.cell.fit", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_cell(study, student, plan)
     assert "old" in study.run(student).text("recipe.yaml")

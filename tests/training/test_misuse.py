@@ -25,7 +25,7 @@ from viticulture.errors import UserError, counted
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.report.terminal import say
-from viticulture.study.declare.grid import Candidate, Grid
+from viticulture.study.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
 from viticulture.table import Column, Table, print_table
 from viticulture.text import command_line, comment, read_yaml, write_yaml

@@ -30,8 +30,8 @@ from viticulture.methods.method import Method, Setup
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.optim import Optim, Schedule, shortened_warmup
-from viticulture.study.declare.grid import Candidate
-from viticulture.study.declare.table import Table, read_table, tables
+from viticulture.study.grid import Candidate
+from viticulture.study.paper_tables import Table, read_table, tables
 from viticulture.training.assemble import build_guides, patch_size
 
 REFUSED = {

@@ -83,8 +83,8 @@ def report(run: Any, beside: Any = "") -> Path:
     run, beside = run_word(run), run_word(beside)
     if (Path(run) / "study.json").exists():
         from ..report.pages.study_page import write_study
-        from ..study.run.halving import write_table
-        from ..study.run.outcomes import Outcomes
+        from ..study.halving import write_table
+        from ..study.outcomes import Outcomes
         from ..study.study import Study
 
         study = Study(Path(run))

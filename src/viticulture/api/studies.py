@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..study.declare.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
+from ..study.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
 from ..text import shell_word, tell
 from .given import checked
 from .shown import Shown
 from .training import command
 
 if TYPE_CHECKING:
-    from ..study.declare.grid import Grid
+    from ..study.grid import Grid
     from ..study.folder import StudyDir
     from ..study.study import Study
 
@@ -46,7 +46,7 @@ def compare(
 
     Returns: the study: conclusion, winner, rows, table (pandas), path with report.html.
     """
-    from ..study.declare.field import of_own_images
+    from ..study.declare import of_own_images
 
     recipes = [recipes] if isinstance(recipes, str) else recipes
     return _compare(of_own_images(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
@@ -73,7 +73,7 @@ def compare_table(
         where: as for `compare`.
         overrides: recipe keys that hold for all rows; of student.init also a mapping, row -> weights.
     """
-    from ..study.declare.field import of_a_table
+    from ..study.declare import of_a_table
 
     return _compare(of_a_table(table, data, subsets, seeds, terms, overrides or {}), where)
 
@@ -97,7 +97,7 @@ def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
 def _compare(grid: "Grid", where: Where) -> "Study":
     """Make a new study's folder, and go on with it."""
     from ..data.open import start_of
-    from ..study.declare.grid import slug
+    from ..study.grid import slug
     from ..study.folder import StudyDir
     from ..training.run_folder import claimed
 
@@ -116,7 +116,7 @@ def _conduct(folder: "StudyDir", where: Where) -> "Study":
     """Plan, train, report."""
     from ..report.pages.study_page import write_study
     from ..report.terminal import introduce_study
-    from ..study.conduct import conduct
+    from ..study.run import conduct
     from ..study.study import Study
     from ..training.state import own_random_state
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..study.plan.pace import Pace
+from ..study.step_times import Pace
 from .choices import FEWEST_EPOCHS, LEAST_STEPS, MOST_EPOCHS, Kind, Rung, kinds
 
 MARGIN = 0.05

@@ -22,7 +22,7 @@ from ..models.data_spec import DataSpec
 from ..models.students import count
 from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
-from ..study.plan.pace import MOST_SECONDS, MOST_STEPS, Pace, measure_pace
+from ..study.step_times import MOST_SECONDS, MOST_STEPS, Pace, measure_pace
 from ..training.assemble import batch_size, data_spec_of, student_of
 from ..training.data import load_dataset
 from ..training.half_precision import compare_gradients

@@ -30,7 +30,7 @@ from ..data.sources.source import Source
 from ..disk import file_lock, unwritable
 from ..errors import UserError
 from ..parallel import Progress
-from ..study.plan.pace import Pace
+from ..study.step_times import Pace
 from ..training.data import (
     default_recipe,
     for_method,

@@ -15,7 +15,7 @@ from ..data.dataset import Dataset
 from ..errors import UserError
 from ..models.students import HYBRIDS
 from ..optim import Optim, shortened_warmup
-from ..study.plan.pace import Pace, held_out_images
+from ..study.step_times import Pace, held_out_images
 from ..training.loggers import check_logger
 from ..training.processes import check_devices
 from .choices import (

@@ -26,7 +26,7 @@ from ..evaluation.reference import read_references
 from ..evaluation.results import read_evaluations
 from ..models.catalog import Entry
 from ..study.folder import StudyDir
-from ..study.plan.plan import Plan
+from ..study.plan import Plan
 from ..study.study import Study
 from ..table import Cell, Column, Table, print_table, unread
 from ..text import clean, command_line

@@ -36,7 +36,7 @@ from ..training.run_folder import RunFolder
 from ..training.run_inputs import folder_of
 from ..user_code import check_data, keep_known_code, of_a_file
 from ..version import VERSION, same_release
-from .declare.grid import Candidate, Cell, Grid, digest
+from .grid import Candidate, Cell, Grid, digest
 
 FORMAT = 2
 """Version of the folder's layout; raised when it changes."""

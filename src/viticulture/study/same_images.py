@@ -10,7 +10,7 @@ from typing import Any
 
 from ..disk import read_json
 from ..errors import UserError
-from .declare.grid import digest
+from .grid import digest
 from .folder import StudyDir
 
 SPLITS = {"train": "training", "val": "validation", "test": "test"}

@@ -9,11 +9,11 @@ from typing import Any
 
 from ..errors import UserError
 from ..text import shell_word
-from .conclude.verdict import Standing, Verdict, conclusion, verdicts
+from .comparison import Standing, Verdict, conclusion, verdicts
 from .folder import StudyDir
-from .plan.plan import Plan
-from .run.halving import standing
-from .run.outcomes import Outcome, Outcomes
+from .plan import Plan
+from .halving import standing
+from .outcomes import Outcome, Outcomes
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from html import escape
 from pathlib import Path
 
 from ...errors import UserError
-from ...study.conclude.disagreement import disagreements
-from ...study.conclude.verdict import Verdict, record, subject
-from ...study.run.cell import command
-from ...study.run.outcomes import Outcome
+from ...study.disagreement import disagreements
+from ...study.comparison import Verdict, record, subject
+from ...study.cell import command
+from ...study.outcomes import Outcome
 from ...study.study import Study
 from ...table import Cell, Column, Table
 from ...text import clean

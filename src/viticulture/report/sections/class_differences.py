@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from ...evaluation.results import read_evaluations
 from ...scores.confusion import most_confused
-from ...study.conclude.disagreement import opponents
-from ...study.conclude.verdict import Verdict, subject
+from ...study.disagreement import opponents
+from ...study.comparison import Verdict, subject
 from ...study.study import Study
 from ...table import Cell, Column, Table
 from ...text import clean

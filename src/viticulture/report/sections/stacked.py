@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What candidates of a study are to each other: students beside their teachers, sums beside their parts."""
 
-from ...study.conclude.interactions import FEWEST_SEEDS, Interaction, interactions, told
-from ...study.conclude.teaching import families, family, teachers_of
+from ...study.interactions import FEWEST_SEEDS, Interaction, interactions, told
+from ...study.teaching import families, family, teachers_of
 from ...study.study import Study
 from ...table import Cell, Column, Spread, Table
 from ..charts.chart import Axes, Series, point_chart

@@ -4,9 +4,9 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from ...study.conclude.statistics import Estimate
-from ...study.conclude.verdict import Standing, Verdict, subject
-from ...study.declare.grid import Grid
+from ...study.statistics import Estimate
+from ...study.comparison import Standing, Verdict, subject
+from ...study.grid import Grid
 from ...study.study import Study
 from ..charts.chart import Axes, Band, Points, Series, line_chart, row_chart, scatter_chart
 from ..charts.curves import read_curves

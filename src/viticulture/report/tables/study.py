@@ -4,13 +4,13 @@
 from collections.abc import Sequence
 
 from ...errors import counted
-from ...study.conclude.measures import measure
-from ...study.conclude.statistics import Difference, Estimate
-from ...study.conclude.verdict import Verdict, subject
-from ...study.declare.grid import Cell as GridCell
-from ...study.declare.grid import Grid
-from ...study.declare.terms import AUTO
-from ...study.plan.plan import IMAGE_SIZE, VIEWS, Plan
+from ...study.measures import measure
+from ...study.statistics import Difference, Estimate
+from ...study.comparison import Verdict, subject
+from ...study.grid import Cell as GridCell
+from ...study.grid import Grid
+from ...study.terms import AUTO
+from ...study.plan import IMAGE_SIZE, VIEWS, Plan
 from ...study.study import Study
 from ...table import Cell, Column, Spread, Table
 from ...text import shell_word

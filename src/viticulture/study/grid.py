@@ -12,10 +12,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ...config.references import references
-from ...errors import UserError, unknown
-from ...keywords import check_fields
-from ...text import read_yaml, write_yaml
+from ..config.references import references
+from ..errors import UserError, unknown
+from ..keywords import check_fields
+from ..text import read_yaml, write_yaml
 from .terms import ALL_IMAGES, EQUAL_EPOCHS, Subset, Subsets, Terms
 
 CONDITIONS: dict[str, Any] = {

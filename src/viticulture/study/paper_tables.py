@@ -6,10 +6,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ...data.sources.labels import natural
-from ...disk import read_text
-from ...errors import UserError, unknown
-from ...text import read_yaml
+from ..data.sources.labels import natural
+from ..disk import read_text
+from ..errors import UserError, unknown
+from ..text import read_yaml
 from .grid import Candidate, known_keys
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several processes of one machine work on a study, each on a GPU of its own where there are GPUs.
 
-    python -m viticulture.study.run.workers STUDY [--data DATA] [--only CELL] [--attached] [--skip CELL ...]
+    python -m viticulture.study.workers STUDY [--data DATA] [--only CELL] [--attached] [--skip CELL ...]
 
 is one of them: it trains what it can claim, or the one cell of that name; attached, until its standard input ends.
 """
@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 
-from ...errors import UserError, unknown
-from ..declare.grid import Cell
-from ..folder import StudyDir
+from ..errors import UserError, unknown
+from .grid import Cell
+from .folder import StudyDir
 from .work import Work
 
 LIVES = 3
@@ -102,7 +102,7 @@ class WorkerPool:
             deadly = [name for name, deaths in self.deaths.items() if name and deaths >= LIVES]
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "viticulture.study.run.workers", str(self.study.path)),
+                    *(sys.executable, "-m", "viticulture.study.workers", str(self.study.path)),
                     *("--data", self.study.data, "--attached", "--skip", *deadly),
                 ],
                 env=environment(number, self.workers),
@@ -190,7 +190,7 @@ def _tell(words: str) -> None:
 
 def main() -> int:
     """One worker."""
-    parser = argparse.ArgumentParser(prog="viticulture.study.run.workers")
+    parser = argparse.ArgumentParser(prog="viticulture.study.workers")
     parser.add_argument("study", type=Path)
     parser.add_argument("--data", default="")
     parser.add_argument("--only", default="")

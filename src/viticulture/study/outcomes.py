@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ...disk import read_json
-from ...errors import UserError
-from ...evaluation.dense.results import DenseEvaluations
-from ...evaluation.headline import read_judged
-from ...evaluation.multilabel.results import LabelEvaluations
-from ...evaluation.results import RESULTS, read_evaluations
-from ..declare.grid import Cell
-from ..folder import StudyDir
-from .measures import other_measure
+from ..disk import read_json
+from ..errors import UserError
+from ..evaluation.dense.results import DenseEvaluations
+from ..evaluation.headline import read_judged
+from ..evaluation.multilabel.results import LabelEvaluations
+from ..evaluation.results import RESULTS, read_evaluations
+from .grid import Cell
+from .folder import StudyDir
+from .other_measures import other_measure
 
 NUMBERS = ("train_images", "test_images", "test_accuracy", "val_accuracy", "epochs", "seconds", "parameters", "macs")
 """Of a row, what charts and tables reckon with."""

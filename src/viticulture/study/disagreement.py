@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...analysis.attention_maps import class_map
-from ...analysis.galleries import Gallery, Group, keep_galleries, read_galleries
-from ...data.images import Images
-from ...errors import UserError
-from ...evaluation.results import PREDICTIONS, read_predictions
-from ...evaluation.subject import of_run, pictures
-from ...models.taps import Taps
-from ...training.run_folder import RunFolder
-from ...training.run_inputs import dataset_of, recipe_of
-from ..declare.grid import Candidate
-from ..folder import StudyDir
-from ..run.cell import data_of
-from .verdict import Standing, Verdict
+from ..analysis.attention_maps import class_map
+from ..analysis.galleries import Gallery, Group, keep_galleries, read_galleries
+from ..data.images import Images
+from ..errors import UserError
+from ..evaluation.results import PREDICTIONS, read_predictions
+from ..evaluation.subject import of_run, pictures
+from ..models.taps import Taps
+from ..training.run_folder import RunFolder
+from ..training.run_inputs import dataset_of, recipe_of
+from .grid import Candidate
+from .folder import StudyDir
+from .cell import data_of
+from .comparison import Standing, Verdict
 
 FILE = "disagreement.npz"
 PART = "disagreement"

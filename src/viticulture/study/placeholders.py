@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...config.references import references, replaced
-from ...config.resolve import Config
-from ...models.weights.files import save
-from ...training.assemble import data_spec_of, student_of
-from ...training.data import load_dataset
-from ..declare.grid import Candidate, Grid
-from ..declare.terms import Subset
+from ..config.references import references, replaced
+from ..config.resolve import Config
+from ..models.weights.files import save
+from ..training.assemble import data_spec_of, student_of
+from ..training.data import load_dataset
+from .grid import Candidate, Grid
+from .terms import Subset
 
 Opened = Callable[[Candidate], Any]
 """A candidate -> its images."""

@@ -5,9 +5,9 @@ import gc
 import time
 from collections.abc import Callable, Iterable
 
-from ..declare.grid import Cell
-from ..folder import StudyDir
-from ..plan.plan import Plan
+from .grid import Cell
+from .folder import StudyDir
+from .plan import Plan
 from .cell import contents, train_cell
 from .halving import Decision, every_cell, schedule, write_table
 from .outcomes import Outcome, Outcomes

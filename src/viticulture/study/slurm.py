@@ -9,11 +9,11 @@ import shlex
 import sys
 from pathlib import Path
 
-from ...errors import UserError
-from ...text import command_line, shell_word
-from ..declare.grid import Cell
-from ..folder import StudyDir
-from ..plan.plan import Plan
+from ..errors import UserError
+from ..text import command_line, shell_word
+from .grid import Cell
+from .folder import StudyDir
+from .plan import Plan
 
 MARGIN = 2.0
 """Times the estimate that a task may take; machines differ."""
@@ -35,7 +35,7 @@ def write_script(study: StudyDir, plan: Plan) -> Path:
     known = [seconds for cell in cells.values() if (seconds := _seconds(study, plan, cell)) is not None]
     minutes = max(10, round(MARGIN * max(known) / 60)) if known else 24 * 60
     folder = study.path.absolute()
-    worker = f"{shlex.quote(sys.executable)} -m viticulture.study.run.workers {shlex.quote(str(folder))}"
+    worker = f"{shlex.quote(sys.executable)} -m viticulture.study.workers {shlex.quote(str(folder))}"
     script = f"""#!/bin/bash
 #SBATCH --job-name=viticulture
 #SBATCH --array=0-{len(left) - 1}

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..declare.grid import Candidate, Grid, digest
-from ..declare.terms import Subset
-from ..folder import StudyDir
-from ..run.outcomes import Outcome
-from .answers import Answers, estimated, paired
+from .grid import Candidate, Grid, digest
+from .terms import Subset
+from .folder import StudyDir
+from .outcomes import Outcome
+from .predictions import Answers, estimated, paired
 from .measures import Measure, measure
 from .statistics import Difference, Estimate, estimate, level_of_look, next_level
 

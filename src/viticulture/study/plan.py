@@ -22,12 +22,12 @@ from heapq import heapreplace
 from math import ceil
 from typing import Any
 
-from ...errors import UserError, counted
-from ...keywords import annotations, rebuilt
-from ...optim import shortened_warmup
-from ..declare.grid import Candidate, Cell, Grid
-from ..declare.terms import AUTO, Subset, duration
-from .pace import Pace
+from ..errors import UserError, counted
+from ..keywords import annotations, rebuilt
+from ..optim import shortened_warmup
+from .grid import Candidate, Cell, Grid
+from .terms import AUTO, Subset, duration
+from .step_times import Pace
 
 START = 1.0
 """Seconds that a cell takes besides its epochs and its evaluation, apart from a process's start."""

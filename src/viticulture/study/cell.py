@@ -8,24 +8,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...config.references import replaced
-from ...data.open import is_there
-from ...data.stream import StreamImages
-from ...errors import UserError
-from ...models.detection.detector import Detector
-from ...models.detection.segmenter import Segmenter
-from ...models.taps import layout
-from ...tasks.task import task_of
-from ...text import command_line, read_yaml, yaml_word
-from ...training.half_precision import check_precision
-from ...training.run import fit
-from ...training.run_folder import RunFolder
-from ...training.session import Session, begin, reopen
-from ...training.state import Damaged, load_checkpoint
-from ..declare.grid import Candidate, Cell, digest
-from ..folder import StudyDir
-from ..plan.plan import Plan
-from ..same_images import check_contents, check_splits
+from ..config.references import replaced
+from ..data.open import is_there
+from ..data.stream import StreamImages
+from ..errors import UserError
+from ..models.detection.detector import Detector
+from ..models.detection.segmenter import Segmenter
+from ..models.taps import layout
+from ..tasks.task import task_of
+from ..text import command_line, read_yaml, yaml_word
+from ..training.half_precision import check_precision
+from ..training.run import fit
+from ..training.run_folder import RunFolder
+from ..training.session import Session, begin, reopen
+from ..training.state import Damaged, load_checkpoint
+from .grid import Candidate, Cell, digest
+from .folder import StudyDir
+from .plan import Plan
+from .same_images import check_contents, check_splits
 
 
 def train_cell(study: StudyDir, cell: Cell, plan: Plan) -> None:

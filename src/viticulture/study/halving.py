@@ -11,10 +11,10 @@ arXiv:1502.07943, Figure 3; deviations: rungs start anew, and the baseline alway
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from ..declare.grid import Cell, Grid
-from ..declare.terms import Subset
-from ..folder import StudyDir
-from ..plan.plan import survivors
+from .grid import Cell, Grid
+from .terms import Subset
+from .folder import StudyDir
+from .plan import survivors
 from .outcomes import Outcome, Outcomes, rows_as_csv
 
 

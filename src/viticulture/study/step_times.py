@@ -12,19 +12,19 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ...config.resolve import Config, method_class
-from ...data.batches.batch import Batch
-from ...data.dataset import Dataset
-from ...data.images import Images
-from ...evaluation.dense.judge import judge_images
-from ...evaluation.dense.subject import DenseSubject
-from ...methods.method import Method
-from ...models.views import EVERY, NAMED, Views
-from ...training.assemble import assemble
-from ...training.feed import DENSE_BATCH, ValidationLoader
-from ...training.run import fit
-from ...training.run_folder import RunFolder
-from ...training.session import Session
+from ..config.resolve import Config, method_class
+from ..data.batches.batch import Batch
+from ..data.dataset import Dataset
+from ..data.images import Images
+from ..evaluation.dense.judge import judge_images
+from ..evaluation.dense.subject import DenseSubject
+from ..methods.method import Method
+from ..models.views import EVERY, NAMED, Views
+from ..training.assemble import assemble
+from ..training.feed import DENSE_BATCH, ValidationLoader
+from ..training.run import fit
+from ..training.run_folder import RunFolder
+from ..training.session import Session
 
 MOST_SECONDS = 1.5
 MOST_STEPS = 8

@@ -8,8 +8,8 @@ from itertools import pairwise
 from math import inf
 from typing import Any, Literal
 
-from ...errors import UserError, shortened
-from ...keywords import check_fields
+from ..errors import UserError, shortened
+from ..keywords import check_fields
 
 AUTO = "auto"
 """A budget that is chosen when paces are known."""

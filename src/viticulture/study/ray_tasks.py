@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...errors import UserError
-from ..folder import StudyDir
+from ..errors import UserError
+from .folder import StudyDir
 from .halving import schedule
 from .outcomes import Outcomes
 from .work import Work

@@ -18,19 +18,19 @@ from ..data.statistics import sample_sizes
 from ..disk import sweep
 from ..errors import UserError
 from ..training.data import load_dataset, open_for
-from .declare.grid import Candidate
-from .declare.terms import Where
+from .grid import Candidate
+from .terms import Where
 from .folder import StudyDir
-from .plan.pace import Pace, measure_pace
-from .plan.plan import IMAGE_SIZE, VIEWS, Key, Plan, check_budget, dearest, make_plan, survivors
-from .plan.stand_ins import stand_ins
-from .run.cell import data_of
-from .run.halving import write_table
-from .run.outcomes import Outcomes
-from .run.ray_tasks import run_on_ray
-from .run.slurm import write_script
-from .run.work import changed
-from .run.workers import as_one_of, count, run_workers
+from .step_times import Pace, measure_pace
+from .plan import IMAGE_SIZE, VIEWS, Key, Plan, check_budget, dearest, make_plan, survivors
+from .placeholders import stand_ins
+from .cell import data_of
+from .halving import write_table
+from .outcomes import Outcomes
+from .ray_tasks import run_on_ray
+from .slurm import write_script
+from .work import changed
+from .workers import as_one_of, count, run_workers
 from .same_images import held_out_digest
 
 

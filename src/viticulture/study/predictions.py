@@ -12,11 +12,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import UserError
-from ...evaluation.headline import read_judged
-from ...evaluation.results import read_predictions
-from ..folder import StudyDir
-from ..run.outcomes import Outcome
+from ..errors import UserError
+from ..evaluation.headline import read_judged
+from ..evaluation.results import read_predictions
+from .folder import StudyDir
+from .outcomes import Outcome
 from .statistics import LEVEL, Difference, Estimate, accuracy, difference, difference_of_folds, precision
 
 Number = TypeVar("Number", bound=np.generic)

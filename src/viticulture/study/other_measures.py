@@ -5,13 +5,13 @@ import csv
 from pathlib import Path
 from statistics import fmean
 
-from ...evaluation.agreement.evaluate import read_agreement
-from ...evaluation.localization.metrics import OVERLAPS, PUBLISHED
-from ...evaluation.localization.results import read_localizations
-from ...evaluation.probe.evaluate import read_probes
-from ...evaluation.results import read_evaluations
-from ...evaluation.robustness.evaluate import read_robustness
-from ...training.run_folder import RunFolder
+from ..evaluation.agreement.evaluate import read_agreement
+from ..evaluation.localization.metrics import OVERLAPS, PUBLISHED
+from ..evaluation.localization.results import read_localizations
+from ..evaluation.probe.evaluate import read_probes
+from ..evaluation.results import read_evaluations
+from ..evaluation.robustness.evaluate import read_robustness
+from ..training.run_folder import RunFolder
 
 
 def other_measure(run: RunFolder, measure: str) -> dict[str, float]:
