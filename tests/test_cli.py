@@ -276,12 +276,12 @@ def test_a_rank_that_is_no_number_is_refused_in_a_line(
 
 def test_recipes_begin_with_the_defaults_and_are_named_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Fails if a name is cut where a terminal is narrow, or if beginners read the papers' recipes first."""
-    sheet = viticulture.recipes()
-    names = [str(row[0]) for row in sheet.rows]
+    table = viticulture.recipes()
+    names = [str(row[0]) for row in table.rows]
     defaults = [name.startswith("default/") for name in names]
     assert defaults == sorted(defaults, reverse=True)
     console = Console(width=100, record=True)
-    console.print(sheet)
+    console.print(table)
     shown = console.export_text()
     assert all(f"{name} " in shown for name in names)
 

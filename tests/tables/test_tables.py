@@ -13,8 +13,8 @@ from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.probe.evaluate import Finding, Probe
 from viticulture.evaluation.results import RESULTS, Evaluations
 from viticulture.study.grid import Grid
+from viticulture.study.outcomes import other_measure
 from viticulture.study.paper_tables import read_table, tables
-from viticulture.study.other_measures import other_measure
 from viticulture.training.run_folder import RunFolder
 
 TABLES = {name: read_table(name) for name in tables()}

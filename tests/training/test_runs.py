@@ -40,7 +40,7 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights import files
 from viticulture.models.weights.files import load, save
-from viticulture.report.charts.curves import read_curves
+from viticulture.report.curves import read_curves
 from viticulture.report.terminal import bar
 from viticulture.study.comparison import subject
 from viticulture.study.paper_tables import read_table

@@ -13,8 +13,8 @@ from .shown import Shown
 from .training import command
 
 if TYPE_CHECKING:
+    from ..study.folder import StudyFolder
     from ..study.grid import Grid
-    from ..study.folder import StudyDir
     from ..study.study import Study
 
 
@@ -87,24 +87,24 @@ def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
         data: where its images are now, if they have moved.
         where: who trains; `out` stays empty.
     """
-    from ..study.folder import StudyDir
+    from ..study.folder import StudyFolder
 
     if where.out:
         raise UserError(f"a study goes on in its own folder; leave out --out {where.out}")
-    return _conduct(StudyDir.open(study, data), where)
+    return _conduct(StudyFolder.open(study, data), where)
 
 
 def _compare(grid: "Grid", where: Where) -> "Study":
     """Make a new study's folder, and go on with it."""
     from ..data.open import start_of
+    from ..study.folder import StudyFolder
     from ..study.grid import slug
-    from ..study.folder import StudyDir
     from ..training.run_folder import claimed
 
     stem = slug(grid.table or start_of(grid.data).stem)
     named = nullcontext(Path(where.out)) if where.out else claimed("studies", stem)
     with named as path:
-        folder = StudyDir.create(path, grid, command())
+        folder = StudyFolder.create(path, grid, command())
         try:
             return _conduct(folder, where)
         except UserError:
@@ -112,9 +112,9 @@ def _compare(grid: "Grid", where: Where) -> "Study":
             raise
 
 
-def _conduct(folder: "StudyDir", where: Where) -> "Study":
+def _conduct(folder: "StudyFolder", where: Where) -> "Study":
     """Plan, train, report."""
-    from ..report.pages.study_page import write_study
+    from ..report.study_page import write_study
     from ..report.terminal import introduce_study
     from ..study.run import conduct
     from ..study.study import Study

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train and judge one cell: an ordinary run that ends with what a comparison needs besides."""
 
+# Whether the cells of a study learn from, choose by and are tested on the same images.
+#
+# splits.json     data set, or one of its folds -> digest of the names of its held-out images
+# contents.json   data set -> digest of a split's names -> digest of what these images hold
 import gc
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +16,7 @@ from torch import nn
 from ..config.references import replaced
 from ..data.open import is_there
 from ..data.stream import StreamImages
+from ..disk import read_json
 from ..errors import UserError
 from ..models.detection.detector import Detector
 from ..models.detection.segmenter import Segmenter
@@ -22,13 +28,70 @@ from ..training.run import fit
 from ..training.run_folder import RunFolder
 from ..training.session import Session, begin, reopen
 from ..training.state import Damaged, load_checkpoint
+from .folder import StudyFolder
 from .grid import Candidate, Cell, digest
-from .folder import StudyDir
-from .plan import Plan
-from .same_images import check_contents, check_splits
+from .plan import StudyPlan
+
+SPLITS = {"train": "training", "val": "validation", "test": "test"}
+"""Splits, and what their images are called."""
 
 
-def train_cell(study: StudyDir, cell: Cell, plan: Plan) -> None:
+def check_splits(study: StudyFolder, data: str, splits: dict[str, list[str]]) -> None:
+    """All cells of one data set, or of one of its folds, are chosen and tested by the same images, in the same
+    order.
+
+    Raises: UserError for a cell whose validation or test images are others.
+    """
+    held_out = held_out_digest(splits)
+    with study.locked("splits"):
+        path = study.path / "splits.json"
+        known = read_json(path) if path.exists() else {}
+        if data not in known:
+            study.write("splits.json", {**known, data: held_out})
+        elif known[data] != held_out:
+            raise UserError(
+                f"the validation or test images of {data} are not those of the study's other cells: either the "
+                "data has changed since, or a recipe holds out other images; bring them back, or begin a new study"
+            )
+
+
+def check_contents(
+    study: StudyFolder, data: str, kept: Any, splits: dict[str, list[str]], contents: Mapping[str, str]
+) -> None:
+    """Images that cells share, by their names, are the same images: those of one subset and seed that are learnt
+    from, those of all that are held out. What a study of an earlier version has trained is not known here.
+
+    Args:
+        study: whose cells they are.
+        data: the data set.
+        kept: what decides, besides the files, what is kept of an image; only cells that agree in it are compared.
+        splits: names of each split's images, in their order.
+        contents: split -> digest of what they hold.
+
+    Raises: UserError for a cell whose images hold other pixels or labels than when the first such cell began.
+    """
+    marks = {digest([kept, names]): (split, contents.get(split, "")) for split, names in splits.items()}
+    with study.locked("splits"):
+        path = study.path / "contents.json"
+        every = read_json(path) if path.exists() else {}
+        known = every.get(data, {})
+        for key, (split, mark) in marks.items():
+            if known.get(key, mark) != mark:
+                raise UserError(
+                    f"the {SPLITS[split]} images of {data} are not what the study's other cells had under the same "
+                    "names: the data has changed since; bring them back (streamed ones with the times of their "
+                    "files, cp -a), or begin a new study"
+                )
+        if new := {key: mark for key, (_, mark) in marks.items() if key not in known}:
+            study.write("contents.json", {**every, data: {**known, **new}})
+
+
+def held_out_digest(splits: dict[str, list[str]]) -> str:
+    """Digest of the names of validation and test images, in their order; `splits` names those of each split."""
+    return digest([splits.get("val", []), splits.get("test", [])])
+
+
+def train_cell(study: StudyFolder, cell: Cell, plan: StudyPlan) -> None:
     """Begin a cell, or go on with it exactly where it stopped, to its end. The caller holds its claim.
 
     Args:
@@ -53,7 +116,7 @@ def train_cell(study: StudyDir, cell: Cell, plan: Plan) -> None:
             torch.cuda.empty_cache()
 
 
-def _check_images(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> None:
+def _check_images(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Session) -> None:
     """Raises: UserError if a cell's images are not those of the study; then nothing is left of one that has just begun,
     so that it can begin with the right ones."""
     dataset, kept = session.dataset, _kept(study, cell, plan, session)
@@ -73,7 +136,7 @@ def _judge(session: Session) -> None:
     task_of(session.run).evaluate(session.dataset)
 
 
-def _kept(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> list[Any]:
+def _kept(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Session) -> list[Any]:
     """What decides, besides the files, what a cell keeps of an image and its labels. Sizes are those of the recipe:
     what is chosen where it leaves them open changes with the images."""
     images = study.recipe(cell.candidate).with_keys(plan.shown_to(cell.candidate)).section("images")
@@ -84,13 +147,13 @@ def _kept(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> list[Any
     return [sizes, pixels, learns.contents, learns.labels, masks, streamed]
 
 
-def contents(study: StudyDir, cell: Cell, plan: Plan) -> str:
+def contents(study: StudyFolder, cell: Cell, plan: StudyPlan) -> str:
     """Digest of everything that decides what a cell learns, but for the images."""
     known = study.facts["recipes"][study.slugs[cell.candidate.name]]
     return digest([known, plan.overrides(study.grid, cell), cell.training_seed, cell.candidate.data])
 
 
-def command(study: StudyDir, cell: Cell, plan: Plan) -> str:
+def command(study: StudyFolder, cell: Cell, plan: StudyPlan) -> str:
     """The shell command that trains the same thing by itself."""
     candidate = cell.candidate
     words = ["viticulture", "train", candidate.data or study.grid.data, "--recipe", candidate.recipe]
@@ -101,7 +164,7 @@ def command(study: StudyDir, cell: Cell, plan: Plan) -> str:
     return command_line([*words, "--seed", str(cell.training_seed)])
 
 
-def teachers(study: StudyDir, cell: Cell) -> dict[str, Any]:
+def teachers(study: StudyFolder, cell: Cell) -> dict[str, Any]:
     """Recipe keys that name the runs of other cells that this one learns from."""
     runs = {need.candidate.name: str(study.run(need).path) for need in study.grid.needs(cell)}
     return replaced(cell.candidate.overrides, runs)
@@ -120,7 +183,7 @@ def inner(network: nn.Module) -> nn.Module:
     return network.backbone.student if isinstance(network, Detector | Segmenter) else network
 
 
-def _session(study: StudyDir, cell: Cell, plan: Plan) -> Session:
+def _session(study: StudyFolder, cell: Cell, plan: StudyPlan) -> Session:
     run, marked = study.run(cell), contents(study, cell, plan)
     where = data_of(study, cell.candidate)
     if (run.path / "run.json").exists():
@@ -173,7 +236,7 @@ def is_damaged(run: RunFolder) -> bool:
     return False
 
 
-def data_of(study: StudyDir, candidate: Candidate) -> str:
+def data_of(study: StudyFolder, candidate: Candidate) -> str:
     """Where a candidate's images are: where a person says, else under the name that the study gives them, or else in
     the folder where they were."""
     if study.data:

@@ -22,10 +22,10 @@ from ..evaluation.subject import of_run, pictures
 from ..models.taps import Taps
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import dataset_of, recipe_of
-from .grid import Candidate
-from .folder import StudyDir
 from .cell import data_of
-from .comparison import Standing, Verdict
+from .comparison import Comparison, RankingEntry
+from .folder import StudyFolder
+from .grid import Candidate
 
 FILE = "disagreement.npz"
 PART = "disagreement"
@@ -44,12 +44,12 @@ class _Side:
         said: [S, N], what the second says, by seed.
     """
 
-    pair: tuple[Standing, Standing]
+    pair: tuple[RankingEntry, RankingEntry]
     chosen: NDArray[np.int64]
     said: NDArray[np.int32]
 
 
-def opponents(verdict: Verdict, baseline: Candidate | None) -> tuple[Standing, Standing] | None:
+def opponents(verdict: Comparison, baseline: Candidate | None) -> tuple[RankingEntry, RankingEntry] | None:
     """The two that a person wants to see beside one another first: the leader, and the baseline or the second."""
     others = [standing for standing in verdict.standings if standing is not verdict.leader]
     if not others:
@@ -57,7 +57,7 @@ def opponents(verdict: Verdict, baseline: Candidate | None) -> tuple[Standing, S
     return verdict.leader, next((standing for standing in others if standing.candidate == baseline), others[0])
 
 
-def disagreements(study: StudyDir, verdict: Verdict) -> Sequence[Gallery]:
+def disagreements(study: StudyFolder, verdict: Comparison) -> Sequence[Gallery]:
     """A gallery for each direction; what was gathered before of the same images is read, else gathered and kept.
 
     Raises: UserError for damaged answers, or where pictures are to be gathered and the images cannot be read any more.
@@ -90,7 +90,7 @@ def disagreements(study: StudyDir, verdict: Verdict) -> Sequence[Gallery]:
     return known[PART] if known else ()
 
 
-def _of_one_fold(first: Standing, second: Standing) -> tuple[Standing, Standing] | None:
+def _of_one_fold(first: RankingEntry, second: RankingEntry) -> tuple[RankingEntry, RankingEntry] | None:
     """A pair by the first fold that both have finished: folds are tested on other images each."""
     shared = {o.cell.seed for o in first.outcomes} & {o.cell.seed for o in second.outcomes}
     if not shared:
@@ -99,7 +99,7 @@ def _of_one_fold(first: Standing, second: Standing) -> tuple[Standing, Standing]
     return replace(first, outcomes=kept[0]), replace(second, outcomes=kept[1])
 
 
-def _sides(study: StudyDir, pair: tuple[Standing, Standing], truth: NDArray[np.int32]) -> list[_Side]:
+def _sides(study: StudyFolder, pair: tuple[RankingEntry, RankingEntry], truth: NDArray[np.int32]) -> list[_Side]:
     """Both directions, as far as there are such images."""
     first, second = pair
     shared = sorted({o.cell.seed for o in first.outcomes} & {o.cell.seed for o in second.outcomes})
@@ -128,19 +128,21 @@ def _varied(order: NDArray[np.int64], gap: NDArray[np.float64], truth: NDArray[n
     return order[np.argsort(turns, kind="stable")]
 
 
-def _said(study: StudyDir, standing: Standing, seeds: Sequence[int]) -> NDArray[np.int32]:
+def _said(study: StudyFolder, standing: RankingEntry, seeds: Sequence[int]) -> NDArray[np.int32]:
     """[S, N] predicted classes."""
     by_seed = {o.cell.seed: o for o in standing.outcomes}
     return np.stack([read_predictions(study.run(by_seed[seed].cell)).predicted for seed in seeds])
 
 
-def _trained(standing: Standing) -> list[Any]:
+def _trained(standing: RankingEntry) -> list[Any]:
     """Which training is looked into."""
     outcome = standing.outcomes[0]
     return [outcome.cell.name, (outcome.facts or {}).get("started")]
 
 
-def _gallery(study: StudyDir, images: Images, classes: Sequence[str], side: _Side, truth: NDArray[np.int32]) -> Gallery:
+def _gallery(
+    study: StudyFolder, images: Images, classes: Sequence[str], side: _Side, truth: NDArray[np.int32]
+) -> Gallery:
     """The images of one direction, with what the worse one says instead."""
     better, worse = side.pair
     views_and_maps = [_looks(study.run(standing.outcomes[0].cell), images, side.chosen) for standing in side.pair]
@@ -164,7 +166,7 @@ def _gallery(study: StudyDir, images: Images, classes: Sequence[str], side: _Sid
     return Gallery(f"{better.candidate.name} is right, {worse.candidate.name} is not", groups, note)
 
 
-def _images(study: StudyDir, standing: Standing) -> tuple[Images, Sequence[str]]:
+def _images(study: StudyFolder, standing: RankingEntry) -> tuple[Images, Sequence[str]]:
     """The split that was asked about."""
     run = study.run(standing.outcomes[0].cell)
     dataset = dataset_of(run, recipe_of(run), data_of(study, standing.candidate))

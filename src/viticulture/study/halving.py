@@ -11,11 +11,11 @@ arXiv:1502.07943, Figure 3; deviations: rungs start anew, and the baseline alway
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from .folder import StudyFolder
 from .grid import Cell, Grid
-from .terms import Subset
-from .folder import StudyDir
-from .plan import survivors
 from .outcomes import Outcome, Outcomes, rows_as_csv
+from .plan import survivors
+from .terms import Subset
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def standing(grid: Grid, outcomes: Outcomes) -> list[Outcome]:
     ]
 
 
-def write_table(study: StudyDir, outcomes: Outcomes) -> None:
+def write_table(study: StudyFolder, outcomes: Outcomes) -> None:
     """table.csv as it stands now; of two processes, the later one has the last word."""
     with study.locked("table"):
         study.write("table.csv", rows_as_csv([outcome.row for outcome in standing(study.grid, outcomes)]))

@@ -14,7 +14,7 @@ from .grid import Candidate, known_keys
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """A paper's table or figure.
 
     Args:
@@ -42,7 +42,7 @@ def tables() -> dict[str, Path]:
     return {name: files[name] for name in sorted(files, key=natural)}
 
 
-def read_table(name: str) -> Table:
+def read_table(name: str) -> PaperTable:
     """A table by its name, or a YAML file of that form. Raises: UserError for an unknown name or a malformed file."""
     if name not in (files := tables()) and not name.endswith((".yaml", ".yml")):
         raise unknown("table", name, files)
@@ -50,7 +50,7 @@ def read_table(name: str) -> Table:
     try:
         shared = {"recipe": content.get("recipe"), "data": content.get("data")}
         rows = [row for keys in content["rows"] for row in _rows(f"table {name}, rows", {**shared, **keys})]
-        return Table(name, content["title"], tuple(rows))
+        return PaperTable(name, content["title"], tuple(rows))
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"table {name} is malformed: {' '.join(str(error).split())}") from error
 

@@ -26,8 +26,8 @@ from ..errors import UserError, counted
 from ..keywords import annotations, rebuilt
 from ..optim import shortened_warmup
 from .grid import Candidate, Cell, Grid
+from .step_times import StepTimes
 from .terms import AUTO, Subset, duration
-from .step_times import Pace
 
 START = 1.0
 """Seconds that a cell takes besides its epochs and its evaluation, apart from a process's start."""
@@ -46,7 +46,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """Epochs of every candidate on every training subset.
 
     Args:
@@ -62,7 +62,7 @@ class Plan:
     """
 
     epochs: dict[Key, int]
-    paces: dict[Key, Pace]
+    paces: dict[Key, StepTimes]
     own: dict[str, int]
     warmups: dict[str, float | None]
     share: float = 1.0
@@ -129,18 +129,18 @@ class Plan:
         return {**vars(self), "epochs": epochs, "paces": paces}
 
     @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> "Plan":
+    def from_dict(content: Mapping[str, Any]) -> "StudyPlan":
         """Return the plan that `to_dict` wrote. Raises: UserError for anything else."""
         try:
             epochs = rebuilt(list[tuple[str, str, int]], content["epochs"], "epochs")
-            paces = rebuilt(list[tuple[str, str, Pace]], content["paces"], "paces")
+            paces = rebuilt(list[tuple[str, str, StepTimes]], content["paces"], "paces")
             keyed: dict[str, Any] = {
                 "epochs": {(name, subset): count for name, subset, count in epochs},
                 "paces": {(name, subset): pace for name, subset, pace in paces},
             }
-            kinds = annotations(Plan)
+            kinds = annotations(StudyPlan)
             others = {key: rebuilt(kinds[key], value, key) for key, value in content.items() if key not in keyed}
-            return Plan(**keyed, **others)
+            return StudyPlan(**keyed, **others)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"the plan in study.json is damaged: {error}; bring back a copy of the file") from error
 
@@ -149,10 +149,10 @@ def make_plan(
     grid: Grid,
     own: dict[str, int],
     warmups: dict[str, float | None],
-    paces: dict[Key, Pace],
+    paces: dict[Key, StepTimes],
     workers: int = 1,
-    known: Plan | None = None,
-) -> Plan:
+    known: StudyPlan | None = None,
+) -> StudyPlan:
     """Choose every cell's epochs.
 
     Args:
@@ -188,7 +188,7 @@ def make_plan(
             return spent[subset.name] / paces[key].epoch
         return share * length(candidate, subset)
 
-    def scaled(share: float) -> Plan:
+    def scaled(share: float) -> StudyPlan:
         lengths = {
             (candidate.name, subset.name): max(1, int(shortened(candidate, subset, share) + 1e-9))
             for candidate in grid.candidates
@@ -197,9 +197,9 @@ def make_plan(
         kept = known.epochs if known else {}
         if kept and grid.terms.equal == "epochs":
             lengths = dict.fromkeys(lengths, max(kept.values()))
-        return Plan({**lengths, **kept}, paces, own, warmups, share, longest=first)
+        return StudyPlan({**lengths, **kept}, paces, own, warmups, share, longest=first)
 
-    def within(budget: str) -> Plan:
+    def within(budget: str) -> StudyPlan:
         """The longest lengths that it affords. Raises: UserError if it is too short."""
         seconds = duration(budget)
         if cost(grid, scaled(1.0), workers) <= seconds:
@@ -239,7 +239,7 @@ def make_plan(
     return within(longest_budget)
 
 
-def check_budget(grid: Grid, plan: Plan, workers: int = 1) -> None:
+def check_budget(grid: Grid, plan: StudyPlan, workers: int = 1) -> None:
     """Raises: UserError, with the time that would do, for a named budget that shortens trainings to fewer steps than
     can rank methods."""
     steps = plan.fewest_steps
@@ -257,7 +257,7 @@ def check_budget(grid: Grid, plan: Plan, workers: int = 1) -> None:
     )
 
 
-def dearest(choices: Sequence[dict[str, Any]], planned: Callable[[dict[str, Any]], Plan]) -> Plan:
+def dearest(choices: Sequence[dict[str, Any]], planned: Callable[[dict[str, Any]], StudyPlan]) -> StudyPlan:
     """The plan of the dearest way of showing images that a budget affords; of the cheapest where it affords no other.
 
     Args:
@@ -290,7 +290,7 @@ def survivors(candidates: int) -> int:
     return min(candidates, max(2, -(-candidates // 2)))
 
 
-def cost(grid: Grid, plan: Plan, workers: int = 1) -> float:
+def cost(grid: Grid, plan: StudyPlan, workers: int = 1) -> float:
     """Seconds until the last of so many processes, each of which takes the next cell when it is free, is done with the
     whole study; of candidates that halving drops, the most expensive are kept."""
     slugs = grid.slugs()

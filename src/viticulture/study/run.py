@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Before a study's first cell: measure every candidate on the data, then plan."""
 
+# Untrained doubles of the candidates that another one learns from, so that its pace can be measured beforehand.
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..config.checks import check_rates
-from ..config.references import check_given
+from ..config.references import check_given, references, replaced
 from ..config.resolve import Config, method_class
 from ..data.dataset import Dataset
 from ..data.image_settings import usual_sizes
@@ -17,24 +18,23 @@ from ..data.sources.source import Source
 from ..data.statistics import sample_sizes
 from ..disk import sweep
 from ..errors import UserError
+from ..models.weights.files import save
+from ..training.assemble import data_spec_of, student_of
 from ..training.data import load_dataset, open_for
-from .grid import Candidate
-from .terms import Where
-from .folder import StudyDir
-from .step_times import Pace, measure_pace
-from .plan import IMAGE_SIZE, VIEWS, Key, Plan, check_budget, dearest, make_plan, survivors
-from .placeholders import stand_ins
-from .cell import data_of
+from .cell import data_of, held_out_digest
+from .clusters import run_on_ray, write_script
+from .folder import StudyFolder
+from .grid import Candidate, Grid
 from .halving import write_table
 from .outcomes import Outcomes
-from .ray_tasks import run_on_ray
-from .slurm import write_script
+from .plan import IMAGE_SIZE, VIEWS, Key, StudyPlan, check_budget, dearest, make_plan, survivors
+from .step_times import StepTimes, measure_step_times
+from .terms import Subset, Where
 from .work import changed
 from .workers import as_one_of, count, run_workers
-from .same_images import held_out_digest
 
 
-def prepare(study: StudyDir, workers: int, tell: Callable[[str], None]) -> Plan:
+def prepare(study: StudyFolder, workers: int, tell: Callable[[str], None]) -> StudyPlan:
     """The study's plan; made and kept where there is none yet, or none for what was added to the grid.
 
     A candidate that cannot be measured is told; its cells fail later, with their error, and the rest goes on.
@@ -50,9 +50,9 @@ def prepare(study: StudyDir, workers: int, tell: Callable[[str], None]) -> Plan:
         return _prepare(study, workers, tell)
 
 
-def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None]) -> Plan:
+def _prepare(study: StudyFolder, workers: int, tell: Callable[[str], None]) -> StudyPlan:
     grid, facts = study.grid, study.facts
-    known = Plan.from_dict(facts["plan"]) if "plan" in facts else None
+    known = StudyPlan.from_dict(facts["plan"]) if "plan" in facts else None
     wanted = {(candidate.name, subset.name) for candidate in grid.candidates for subset in grid.subsets.each()}
     if known is not None and wanted <= known.epochs.keys():
         return known
@@ -70,7 +70,7 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None]) -> Plan
     named = {candidate.name: _named(candidate, recipes[candidate.name]) for candidate in added}
     named |= known.named if known else {}
 
-    def planned(keys: dict[str, Any]) -> Plan:
+    def planned(keys: dict[str, Any]) -> StudyPlan:
         chosen = {name: {key: keys[key] for key in keys if key not in named.get(name, ())} for name in recipes}
         shown = {name: recipe.with_keys(chosen[name]) for name, recipe in recipes.items()}
         with as_one_of(workers):
@@ -97,7 +97,7 @@ def _names_views(candidate: Candidate, recipe: Config) -> bool:
     return VIEWS in candidate.overrides or recipe.section("images").eval_views not in ("one", "best")
 
 
-def _shown(study: StudyDir, recipes: dict[str, Config]) -> list[dict[str, Any]]:
+def _shown(study: StudyFolder, recipes: dict[str, Config]) -> list[dict[str, Any]]:
     """Recipe keys of how images are shown that a budget may choose for all, from cheap to dear; what a recipe or the
     conditions name, and a paper's table, stay as they are."""
     grid, images = study.grid, [recipe.section("images") for recipe in recipes.values()]
@@ -114,11 +114,11 @@ def _shown(study: StudyDir, recipes: dict[str, Config]) -> list[dict[str, Any]]:
 
 
 def _paces(
-    study: StudyDir, recipes: dict[str, Config], known: dict[Key, Pace], tell: Callable[[str], None]
-) -> dict[Key, Pace]:
+    study: StudyFolder, recipes: dict[str, Config], known: dict[Key, StepTimes], tell: Callable[[str], None]
+) -> dict[Key, StepTimes]:
     paces, failed = dict(known), dict[str, Exception]()
     sources: dict[tuple[str, str, bool], Source | DenseSource] = {}
-    by_slug: dict[tuple[str, str], Pace] = {}
+    by_slug: dict[tuple[str, str], StepTimes] = {}
     held_out: dict[str, tuple[Candidate, str]] = {}
     unlike: tuple[Candidate, Candidate] | None = None
     notes: dict[str, None] = {}
@@ -147,7 +147,7 @@ def _paces(
                         dataset = load_dataset(opened(candidate), recipe, seed)
                         notes |= dict.fromkeys(dataset.warnings)
                         _check_measured(dataset, recipe)
-                        by_slug[double] = measure_pace(recipe, dataset, study.path / "pace", seed)
+                        by_slug[double] = measure_step_times(recipe, dataset, study.path / "pace", seed)
                     same = held_out_digest(dataset.split_names)
                     first, known_same = held_out.setdefault(data_of(study, candidate), (candidate, same))
                     unlike = unlike or (first, candidate) if known_same != same else unlike
@@ -188,7 +188,9 @@ def _refuse(candidate: Candidate, other: Candidate, recipes: dict[str, Config]) 
     )
 
 
-def conduct(study: StudyDir, where: Where, tell: Callable[[str], None], show: Callable[[StudyDir, Plan], None]) -> None:
+def conduct(
+    study: StudyFolder, where: Where, tell: Callable[[str], None], show: Callable[[StudyFolder, StudyPlan], None]
+) -> None:
     """Plan a study, show the plan, and train what is missing, here or wherever it is to be trained.
 
     Args:
@@ -218,3 +220,30 @@ def conduct(study: StudyDir, where: Where, tell: Callable[[str], None], show: Ca
     else:
         run_workers(study, workers, tell)
     write_table(study, Outcomes(study))
+
+
+Opened = Callable[[Candidate], Any]
+"""A candidate -> its images."""
+
+
+def stand_ins(
+    grid: Grid, recipes: dict[str, Config], candidate: Candidate, subset: Subset, opened: Opened, folder: Path
+) -> dict[str, Any]:
+    """Recipe keys that name, in place of the runs that a candidate learns from, such networks with random weights.
+
+    Args:
+        grid: the study.
+        recipes: of every candidate, by its name.
+        candidate: who learns.
+        subset: of training data.
+        opened: says where a candidate's images are.
+        folder: to write them into.
+    """
+    folders: dict[str, str] = {}
+    for name in references(candidate.overrides).values():
+        other = next(other for other in grid.candidates if other.name == name)
+        recipe = recipes[name].with_keys(subset.overrides)
+        data_spec = data_spec_of(load_dataset(opened(other), recipe, grid.seeds[0]))
+        folders[name] = str(folder / str(len(folders)))
+        save(student_of(recipe, data_spec), Path(folders[name]), data_spec)
+    return {**replaced(candidate.overrides, folders), **grid.conditions}

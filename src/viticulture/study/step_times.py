@@ -26,9 +26,9 @@ from ..training.run import fit
 from ..training.run_folder import RunFolder
 from ..training.session import Session
 
-MOST_SECONDS = 1.5
-MOST_STEPS = 8
-FEWEST_STEPS = 4
+MAX_SECONDS = 1.5
+MAX_STEPS = 8
+MIN_STEPS = 4
 """The first one pays for what happens once, and of three others one may be an outlier."""
 MOST_IMAGES = 64
 EPOCH = 0.03
@@ -42,7 +42,7 @@ already; and a service that would keep the trial as a run."""
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepTimes:
     """Seconds that a training takes, apart from what it costs to start.
 
     Args:
@@ -89,7 +89,7 @@ class Pace:
         answer = self.inference if self.answer is None else self.answer
         return self.epoch * epochs + self.sets * answer * self.held_out_images
 
-    def scaled(self, factor: float) -> "Pace":
+    def scaled(self, factor: float) -> "StepTimes":
         """That of a network which takes so many times as long."""
         answer = None if self.answer is None else self.answer * factor
         return replace(self, step=self.step * factor, inference=self.inference * factor, answer=answer)
@@ -109,14 +109,14 @@ def held_out_images(recipe: Config, dataset: Dataset) -> int:
     return len(EVERY) * (val + test + val // 2) if val else test
 
 
-def measure_pace(
+def measure_step_times(
     recipe: Config,
     dataset: Dataset,
     folder: Path,
     seed: int = 0,
     now: Callable[[], float] = time.perf_counter,
     patience: float = 1.0,
-) -> Pace:
+) -> StepTimes:
     """Begin a training as any other, end it after a few steps, and forget what was learnt.
 
     Args:
@@ -125,12 +125,12 @@ def measure_pace(
         folder: on the disk that the study is on; made, and removed with what was learnt.
         seed: of weights and order.
         now: tells the time; `time.process_time` counts that of the processors.
-        patience: factor on `MOST_STEPS` and `MOST_SECONDS`: more steps tell more.
+        patience: factor on `MAX_STEPS` and `MAX_SECONDS`: more steps tell more.
     """
     held_out = held_out_images(recipe, dataset)
     recipe = recipe.with_section("images", dataset.image_settings)
     watch = dataset.held_out.get(recipe.section("train").validate)
-    longer = {"train.epochs": max(int(MOST_STEPS * patience), recipe.section("train").epochs)}
+    longer = {"train.epochs": max(int(MAX_STEPS * patience), recipe.section("train").epochs)}
     recipe = recipe.with_keys({**BARE, **longer})
     method, _ = assemble(recipe, dataset, seed)
     shutil.rmtree(folder, ignore_errors=True)  # what a kill left
@@ -143,7 +143,7 @@ def measure_pace(
         fit(session, clock)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return Pace(
+    return StepTimes(
         step=median(clock.steps[1:]),
         steps=method.course.steps_per_epoch,
         inference=clock.inference,
@@ -157,7 +157,7 @@ def measure_pace(
 
 
 class Clock(Callback):
-    """Times the steps of a training and its checkpoints, and ends it after `MOST_STEPS` or `MOST_SECONDS`.
+    """Times the steps of a training and its checkpoints, and ends it after `MAX_STEPS` or `MAX_SECONDS`.
 
     Args:
         session: what is trained.
@@ -187,8 +187,8 @@ class Clock(Callback):
         now = self._now()
         self.steps.append(now - self.last)
         self.last = now
-        enough = len(self.steps) >= FEWEST_STEPS and now - self.began > MOST_SECONDS * self.patience
-        trainer.should_stop = enough or len(self.steps) >= int(MOST_STEPS * self.patience)
+        enough = len(self.steps) >= MIN_STEPS and now - self.began > MAX_SECONDS * self.patience
+        trainer.should_stop = enough or len(self.steps) >= int(MAX_STEPS * self.patience)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.kept_from = self._now()  # Lightning calls what writes checkpoints last

@@ -5,12 +5,12 @@ import gc
 import time
 from collections.abc import Callable, Iterable
 
-from .grid import Cell
-from .folder import StudyDir
-from .plan import Plan
 from .cell import contents, train_cell
+from .folder import StudyFolder
+from .grid import Cell
 from .halving import Decision, every_cell, schedule, write_table
 from .outcomes import Outcome, Outcomes
+from .plan import StudyPlan
 
 POLL_SECONDS = 1.0
 Tell = Callable[[str], None]
@@ -25,9 +25,9 @@ class Work:
         skip: names of cells to leave alone, because they end their process.
     """
 
-    def __init__(self, study: StudyDir, tell: Tell, skip: Iterable[str] = ()) -> None:
+    def __init__(self, study: StudyFolder, tell: Tell, skip: Iterable[str] = ()) -> None:
         self.study, self.tell = study, tell
-        self.plan = Plan.from_dict(study.facts["plan"])
+        self.plan = StudyPlan.from_dict(study.facts["plan"])
         self.outcomes = Outcomes(study)
         self.tried = set(skip)  # a cell that fails is tried once by each process
 
@@ -117,7 +117,7 @@ class Work:
                 self.tell(sentence)
 
 
-def changed(study: StudyDir, plan: Plan) -> list[str]:
+def changed(study: StudyFolder, plan: StudyPlan) -> list[str]:
     """Names of finished cells that were trained under other settings than the study's."""
     outcomes = Outcomes(study)
     return [

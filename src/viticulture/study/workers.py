@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 
 from ..errors import UserError, unknown
+from .folder import StudyFolder
 from .grid import Cell
-from .folder import StudyDir
 from .work import Work
 
 LIVES = 3
@@ -34,7 +34,7 @@ def count(wanted: int) -> int:
     return wanted or max(1, torch.cuda.device_count())
 
 
-def run_workers(study: StudyDir, workers: int, tell: Callable[[str], None]) -> None:
+def run_workers(study: StudyFolder, workers: int, tell: Callable[[str], None]) -> None:
     """Start processes and wait until nothing is left; one that dies is started again.
 
     Args:
@@ -66,7 +66,7 @@ class WorkerPool:
         tell: is told a line about every cell.
     """
 
-    def __init__(self, study: StudyDir, workers: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, study: StudyFolder, workers: int, tell: Callable[[str], None]) -> None:
         self.study, self.workers, self.tell = study, workers, tell
         self.deaths: Counter[str] = Counter()  # by the cell's name, over all workers; empty where none was claimed
         self.lock = threading.Lock()
@@ -148,7 +148,7 @@ def as_one_of(workers: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def claimed_by(study: StudyDir, pid: int) -> Cell | None:
+def claimed_by(study: StudyFolder, pid: int) -> Cell | None:
     """The unfinished cell that a process of this machine held when it died."""
     folder = study.path / "locks"
     for rung in range(len(study.grid.terms.rungs)):
@@ -160,7 +160,7 @@ def claimed_by(study: StudyDir, pid: int) -> Cell | None:
     return None
 
 
-def cell_named(study: StudyDir, name: str) -> Cell:
+def cell_named(study: StudyFolder, name: str) -> Cell:
     """The cell of that name. Raises: UserError if study.yaml does not ask for it any more."""
     cells = study.grid.named(name)
     if not cells:
@@ -200,7 +200,7 @@ def main() -> int:
     if given.attached:
         threading.Thread(target=_end_with_input, daemon=True).start()
     try:
-        work = Work(StudyDir.open(given.study, given.data), _tell, given.skip)
+        work = Work(StudyFolder.open(given.study, given.data), _tell, given.skip)
         if given.only:
             work.one(cell_named(work.study, given.only))
         else:

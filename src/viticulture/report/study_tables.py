@@ -3,21 +3,21 @@
 
 from collections.abc import Sequence
 
-from ...errors import counted
-from ...study.measures import measure
-from ...study.statistics import Difference, Estimate
-from ...study.comparison import Verdict, subject
-from ...study.grid import Cell as GridCell
-from ...study.grid import Grid
-from ...study.terms import AUTO
-from ...study.plan import IMAGE_SIZE, VIEWS, Plan
-from ...study.study import Study
-from ...table import Cell, Column, Spread, Table
-from ...text import shell_word
-from .results import percent
+from ..errors import counted
+from ..study.comparison import Comparison, subject
+from ..study.grid import Cell as GridCell
+from ..study.grid import Grid
+from ..study.measures import measure
+from ..study.plan import IMAGE_SIZE, VIEWS, StudyPlan
+from ..study.statistics import Difference, Estimate
+from ..study.study import Study
+from ..study.terms import AUTO
+from ..table import Cell, Column, Spread, Table
+from ..text import shell_word
+from .tables.results import percent
 
 
-def plan_sheet(grid: Grid, plan: Plan) -> Table:
+def plan_table(grid: Grid, plan: StudyPlan) -> Table:
     """Epochs and minutes of every candidate's cells, before anything is trained."""
     rows: list[list[Cell]] = []
     known = {cell.name: cell for cell in reversed(grid.cells())}
@@ -37,7 +37,7 @@ def plan_sheet(grid: Grid, plan: Plan) -> Table:
     return Table("Plan", columns, rows, plan_note(grid, plan))
 
 
-def plan_note(grid: Grid, plan: Plan) -> str:
+def plan_note(grid: Grid, plan: StudyPlan) -> str:
     """The terms of a study in a sentence."""
     terms = {
         "epochs": "Every cell trains for the same number of epochs",
@@ -57,13 +57,13 @@ def plan_note(grid: Grid, plan: Plan) -> str:
     return " ".join([terms, *few_steps(plan, grid.unit)])
 
 
-def _budget(grid: Grid, plan: Plan) -> str:
+def _budget(grid: Grid, plan: StudyPlan) -> str:
     if grid.terms.budget != AUTO:
         return f"the budget of {grid.terms.budget}"
     return f"a budget of {plan.budget}, chosen of {', '.join(grid.terms.budgets[:-1])} and {grid.terms.budgets[-1]}"
 
 
-def few_steps(plan: Plan, unit: str) -> list[str]:
+def few_steps(plan: StudyPlan, unit: str) -> list[str]:
     """What a reader of a study must know whose trainings are too short to tell."""
     if plan.tells:
         return []
@@ -75,7 +75,7 @@ def few_steps(plan: Plan, unit: str) -> list[str]:
     ]
 
 
-def results_sheet(study: Study) -> Table:
+def results_table(study: Study) -> Table:
     """One row a candidate, one column a training subset: the measure, %, mean and sd over seeds."""
     grid, verdicts = study.folder.grid, study.verdicts
     columns = [Column("candidate")]
@@ -98,7 +98,7 @@ def results_sheet(study: Study) -> Table:
     return Table(f"{title}{where}, %", columns, rows, _seeds_note(verdicts, grid.unit) + _not_of_test(verdicts))
 
 
-def full_sheet(study: Study) -> Table:
+def full_table(study: Study) -> Table:
     """One row a candidate and training subset, with everything that was measured."""
     several, grid = len({verdict.data for verdict in study.verdicts}) > 1, study.folder.grid
     reported = "test" if any(verdict.reported == "test" for verdict in study.verdicts) else "validation"
@@ -199,11 +199,11 @@ def ends(difference: Difference) -> str | None:
     return f"{100 * difference.span[0]:+.1f} to {100 * difference.span[1]:+.1f}" if difference.span else None
 
 
-def _heading(verdict: Verdict, several: bool) -> str:
+def _heading(verdict: Comparison, several: bool) -> str:
     return f"{subject(verdict.data)}, {verdict.subset.name}" if several else verdict.subset.name
 
 
-def _seeds_note(verdicts: list[Verdict], unit: str) -> str:
+def _seeds_note(verdicts: list[Comparison], unit: str) -> str:
     seeds = sorted({len(standing.outcomes) for verdict in verdicts for standing in verdict.standings})
     if not seeds:
         return ""
@@ -212,7 +212,7 @@ def _seeds_note(verdicts: list[Verdict], unit: str) -> str:
     return f"Mean ± standard deviation over {' to '.join(map(str, (seeds[:1] + seeds[-1:])[: len(seeds)]))} {unit}s."
 
 
-def _not_of_test(verdicts: list[Verdict]) -> str:
+def _not_of_test(verdicts: list[Comparison]) -> str:
     """Whose numbers are of validation images where others are of test images, as what guides log while they train."""
     standings = [standing for verdict in verdicts if verdict.reported == "test" for standing in verdict.standings]
     names = dict.fromkeys(standing.candidate.name for standing in standings if not standing.tested)

@@ -4,10 +4,10 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ...data.inspect import Inspection
-from ...errors import counted
-from ...table import Cell, Column, Table
-from .results import LONGEST_LIST, percent
+from ..data.inspect import Inspection
+from ..errors import counted
+from ..table import Cell, Column, Table
+from .tables.results import LONGEST_LIST, percent
 
 
 def inspected(inspection: Inspection) -> list[Table]:
@@ -16,10 +16,10 @@ def inspected(inspection: Inspection) -> list[Table]:
         name: {split: numbers[c] for split, numbers in inspection.counts.items()}
         for c, name in enumerate(inspection.classes)
     }
-    return sheets_of(_facts(inspection), counts, _warnings(inspection, counts), bool(inspection.several))
+    return inspection_tables(_facts(inspection), counts, _warnings(inspection, counts), bool(inspection.several))
 
 
-def sheets_of(
+def inspection_tables(
     facts: Mapping[str, str], counts: Mapping[str, Mapping[str, int]], warnings: Sequence[str], several: bool = False
 ) -> list[Table]:
     """What would be read from a data set.
@@ -38,12 +38,12 @@ def sheets_of(
     if len(rows) > LONGEST_LIST:
         note += f" (the first {LONGEST_LIST} {kinds} are shown)"
     columns = [Column(kind), *(Column(split, "count") for split in splits)]
-    sheets = [Table("Data", [Column(""), Column("", "prose")], list(facts.items()))]
+    tables = [Table("Data", [Column(""), Column("", "prose")], list(facts.items()))]
     if rows:
-        sheets.append(Table(f"Images by {kind}", columns, rows[:LONGEST_LIST], note))
+        tables.append(Table(f"Images by {kind}", columns, rows[:LONGEST_LIST], note))
     if warnings:
-        sheets.append(Table("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
-    return sheets
+        tables.append(Table("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
+    return tables
 
 
 def _facts(inspection: Inspection) -> dict[str, str]:

@@ -4,8 +4,8 @@
 import csv
 from pathlib import Path
 
-from ...training.metrics import damaged
-from .chart import Points
+from ..training.metrics import damaged
+from .svg import Points
 
 
 def read_curves(metrics: Path) -> dict[str, Points]:

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stages of a run within a budget: before it, and what each of them took and reached."""
 
+# The stages that a budget was spent on: each one's share of the time, its score, and a link to its page.
 from collections.abc import Sequence
+from urllib.parse import quote
 
-from ...budget.budget import Budget
-from ...budget.lengths import MARGIN
-from ...budget.plan import Plan, Stage
-from ...budget.recipes import is_dense
-from ...config.schema import of_class
-from ...evaluation.headline import Headline
-from ...table import Column, Table
+from ..budget.budget import Budget
+from ..budget.lengths import MARGIN
+from ..budget.plan import Plan, Stage, is_planned, read_plan
+from ..budget.recipes import is_dense
+from ..config.keys import STAGES
+from ..config.schema import of_class
+from ..evaluation.headline import Headline, read_headline
+from ..table import Column, Table
+from ..training.run_folder import RunFolder
+from .html import Markup, Section, html_table
 
 NAMES = {"mae": "MAE, no labels", "teacher": "CNN teacher", "student": "student"}
 
@@ -24,7 +29,7 @@ def _what(stage: Stage) -> tuple[str | int, ...]:
     return NAMES[stage.kind], stage.student, precision, stage.image_size, stage.epochs
 
 
-def plan_sheet(plan: Plan) -> Table:
+def plan_table(plan: Plan) -> Table:
     """What is about to be trained."""
     rows = [(*_what(stage), stage.seconds / 60) for stage in plan.stages]
     kind = " of the processors' time" if Budget(plan.budget).counts_processors else ""
@@ -50,7 +55,7 @@ def plan_sheet(plan: Plan) -> Table:
     return Table("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
 
 
-def stages_sheet(plan: Plan, headlines: Sequence[Headline | None]) -> Table:
+def stages_table(plan: Plan, headlines: Sequence[Headline | None]) -> Table:
     """What became of it.
 
     Args:
@@ -77,3 +82,18 @@ def stages_sheet(plan: Plan, headlines: Sequence[Headline | None]) -> Table:
         "that machine; to train the same again, take each stage's recipe.yaml."
     )
     return Table("", columns, rows, note)
+
+
+def stages_section(run: RunFolder) -> Section:
+    """Empty for a run without a budget."""
+    title = "Stages"
+    if not is_planned(run.path):
+        return Section(title, "")
+    plan = read_plan(run.path)
+    places = [RunFolder(plan.place(run.path, number)) for number in range(len(plan.stages))]
+    links = Markup(", ").join(
+        Markup('<a href="{}/{}/report.html">{}</a>').format(STAGES, quote(stage.name), NAMES[stage.kind])
+        for stage in plan.stages[:-1]
+    )
+    pages = Markup("<p>Reports of the stages before this one: {}.</p>").format(links) if links else Markup()
+    return Section(title, html_table(stages_table(plan, [read_headline(place) for place in places])) + pages)

@@ -4,23 +4,18 @@
 from html import escape
 from pathlib import Path
 
-from ...errors import UserError
-from ...study.disagreement import disagreements
-from ...study.comparison import Verdict, record, subject
-from ...study.cell import command
-from ...study.outcomes import Outcome
-from ...study.study import Study
-from ...table import Cell, Column, Table
-from ...text import clean
-from ..charts.pictures import galleries
-from ..document import Head, Section, Tile, document, facts, table
-from ..html import Markup
-from ..sections.class_differences import class_section
-from ..sections.stacked import sums_section, teaching_section
-from ..sections.study_charts import accuracy_charts, cost_charts, curve_charts
-from ..tables.latex import latex
-from ..tables.study import failures, few_steps, full_sheet, plan_note, results_sheet
-from ..written import duration
+from ..errors import UserError
+from ..study.cell import command
+from ..study.comparison import Comparison, record, subject
+from ..study.disagreement import disagreements
+from ..study.outcomes import Outcome
+from ..study.study import Study
+from ..table import Cell, Column, Table, duration, latex
+from ..text import clean
+from .html import Head, Markup, Section, Tile, document, html_table, properties
+from .pictures import galleries
+from .study_charts import accuracy_charts, class_section, cost_charts, curve_charts, sums_section, teaching_section
+from .study_tables import failures, few_steps, full_table, plan_note, results_table
 
 FOLDS = (
     "Folds share images that they learn from, so that their results are not independent: intervals over folds are "
@@ -31,13 +26,13 @@ FOLDS = (
 
 def write_study(study: Study) -> Path:
     """Write report.html, summary.md, summary.csv and summary.tex into the study's folder; the page's path."""
-    folder, sheet = study.folder, results_sheet(study)
+    folder, table = study.folder, results_table(study)
     record(folder, study.verdicts)
-    every = full_sheet(study)
+    every = full_table(study)
     answer = escape(clean(study.conclusion), quote=False)
-    folder.write("summary.md", f"{answer}\n\n{sheet.markdown()}\n{every.markdown()}")
-    folder.write("summary.csv", sheet.csv())
-    folder.write("summary.tex", f"{latex(sheet)}\n{latex(every)}")
+    folder.write("summary.md", f"{answer}\n\n{table.markdown()}\n{every.markdown()}")
+    folder.write("summary.csv", table.csv())
+    folder.write("summary.tex", f"{latex(table)}\n{latex(every)}")
     return folder.write("report.html", render_study(study))
 
 
@@ -52,7 +47,7 @@ def render_study(study: Study) -> str:
     sections = [
         Section(
             verdicts[-1].measure.capital if verdicts else "Accuracy",
-            accuracy_charts(study) + table(results_sheet(study)) if verdicts else "",
+            accuracy_charts(study) + html_table(results_table(study)) if verdicts else "",
         ),
         *teaching_section(study),
         *sums_section(study),
@@ -60,8 +55,8 @@ def render_study(study: Study) -> str:
         Section("Learning curves", curve_charts(study) if verdicts else ""),
         Section("Classes", class_section(study) if verdicts and not verdicts[-1].measure.of else ""),
         Section("Images they disagree about", _disagreement(study) if verdicts else ""),
-        Section("All results", table(full_sheet(study), sortable=True) if verdicts else ""),
-        Section("Failed", Markup().join(map(table, failures(study)))),
+        Section("All results", html_table(full_table(study), sortable=True) if verdicts else ""),
+        Section("Failed", Markup().join(map(html_table, failures(study)))),
         Section("Conditions", _conditions(study)),
         Section("How to reproduce each row", _commands(study)),
     ]
@@ -142,10 +137,10 @@ def _conditions(study: Study) -> Markup:
         gpus = ", ".join(hardware["gpus"]) or "no GPU"
         lines["hardware"] = f"{hardware['cpu']}, {hardware['cores']} cores, {gpus}"
         lines["versions"] = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    return facts(lines)
+    return properties(lines)
 
 
-def _rule(verdict: Verdict, unit: str) -> str:
+def _rule(verdict: Comparison, unit: str) -> str:
     """What it takes to be named, at this look."""
     over = f"the one over {verdict.reported} images" if unit == "fold" else "the bootstrap's over seeds and images"
     intervals = f"interval over {unit}s and {over} lie" if verdict.images else f"interval over {unit}s lies"
@@ -166,8 +161,8 @@ def _commands(study: Study) -> Markup:
             rows.append([cell.candidate.name, cell.subset.name, command(study.folder, cell, plan)])
     columns = [Column("candidate"), Column("training data"), Column("command", "prose")]
     another = "--data.fold, and its weights and order by --seed" if unit == "fold" else "--seed"
-    sheet = Table("", columns, rows, f"{unit.capitalize()} {first}; another {unit} by {another}.")
-    return table(sheet, frame="commands")
+    table = Table("", columns, rows, f"{unit.capitalize()} {first}; another {unit} by {another}.")
+    return html_table(table, frame="commands")
 
 
 def _single(outcomes: list[Outcome]) -> list[Outcome]:

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections of a page: how far heads look, which layers are alike, what layers smooth away."""
 
+# A run's student seen from inside: a page of its own, explain.html, and sections of the run's report.
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from ...analysis.attention_maps import shown_layers
-from ...analysis.galleries import Gallery
-from ...analysis.inside import Inside
-from ..charts.chart import Axes, Points, Series, line_chart
-from ..charts.heat_map import Values, value_map
-from ..charts.pictures import gallery
-from ..document import Section, beside
-from ..html import Markup
+from ..analysis.attention_maps import shown_layers
+from ..analysis.explanation import Explanation
+from ..analysis.galleries import Gallery
+from ..analysis.inside import Inside
+from ..training.run_folder import RunFolder
+from .html import Head, Markup, Section, document, side_by_side
+from .pictures import Values, galleries, gallery, value_map
+from .svg import Axes, Points, Series, line_chart
 
 DISTANCE = "Patches alone, their shares summing to 1. Low: the layer looks near by; uniform: it looks everywhere alike."
 ENTROPY = "Patches alone. Low: few patches are looked at; uniform: all are, alike."
@@ -47,12 +49,12 @@ def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Sect
         return Section(f"Beside {second}", alike)
     line = {"CKA": list(enumerate(cka.diag().tolist(), _first(reading)))}
     same = line_chart("Similarity of layers with the same number", _lines(line), Axes("layer", "CKA"))
-    return Section(f"Beside {second}", beside(alike, same))
+    return Section(f"Beside {second}", side_by_side(alike, same))
 
 
 def features_section(drawings: Sequence[Gallery]) -> Section:
     """What layers of one or more networks hold of some images, image by image; empty where none were drawn."""
-    drawn = beside(*map(gallery, drawings))
+    drawn = side_by_side(*map(gallery, drawings))
     return Section("What its layers hold", Markup("<p>{}</p>{}").format(HELD, drawn) if drawings else Markup())
 
 
@@ -69,7 +71,7 @@ def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Seque
         every[: len(layer), i] = layer.sort().values.double().cpu().numpy()
     rows, columns = _names("rank", len(every)), _names("layer", len(values))
     by_head = value_map(f"{title}, every head", [("heads of each layer from low to high", every)], rows, columns)
-    return beside(line_chart(title, _lines(lines), Axes("layer", unit), note), by_head)
+    return side_by_side(line_chart(title, _lines(lines), Axes("layer", unit), note), by_head)
 
 
 def _smoothing(inside: Inside) -> Markup:
@@ -84,7 +86,7 @@ def _smoothing(inside: Inside) -> Markup:
     }
     axes = Axes("frequency, pi a patch", "log amplitude")
     over_layers = line_chart(title, _lines(last), Axes("layer", "log amplitude"), SMOOTH)
-    return beside(over_layers, line_chart("Relative log amplitude", _lines(by_frequency), axes, SMOOTH))
+    return side_by_side(over_layers, line_chart("Relative log amplitude", _lines(by_frequency), axes, SMOOTH))
 
 
 def _lines(lines: Mapping[str, Points]) -> list[Series]:
@@ -102,3 +104,41 @@ def _layers(word: str, count: int, reading: str) -> list[str]:
 
 def _names(word: str, count: int) -> list[str]:
     return [f"{word} {number}" for number in range(1, count + 1)]
+
+
+def write_explanation(run: RunFolder, explanation: Explanation) -> Path:
+    """Draw explain.html."""
+    title = f"Inside {run.read('run.json')['student']['name']}: {run.path.name}"
+    return run.write("explain.html", explanation_page(title, run.path.name, explanation))
+
+
+def explanation_page(title: str, name: str, explanation: Explanation) -> str:
+    """The page as HTML text; the network is called by `name`."""
+    looks = Section("Where it looks", galleries(explanation.attention))
+    return document(Head(title, sentence=_basis(explanation)), [*_explained(name, explanation), looks])
+
+
+def explanation_sections(run: RunFolder, explanation: Explanation | None) -> list[Section]:
+    """The same for the report, which shows where it looks in a section of its own; nothing where the run was not
+    explained."""
+    if explanation is None:
+        return []
+    first, *others = _explained(run.path.name, explanation)
+    return [Section(first.title, Markup("<p>{}</p>{}").format(_basis(explanation), first.html)), *others]
+
+
+def _explained(name: str, explanation: Explanation) -> list[Section]:
+    sections = [*inside_sections(explanation.inside), features_section(explanation.features)]
+    if explanation.cka is not None:
+        sections.append(likeness_section(explanation.cka, name, explanation.beside, explanation.inside.reading))
+    return sections
+
+
+def _basis(explanation: Explanation) -> str:
+    layer = {
+        "norms": "what a block's first norm makes of its input, from the embedded patches (layer 0) to what leaves the "
+        "last norm",
+        "blocks": "what a block gives, as it is",
+    }[explanation.inside.reading]
+    basis = f"Means over {explanation.inside.images:,} {explanation.split} images, {explanation.weights} weights."
+    return f"{basis} In similarity and smoothing, a layer is {layer}."

@@ -6,15 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from ...analysis.galleries import Gallery
-from ...evaluation.accuracy import Evaluation, joined
-from ..charts.chart import Axes, Points, Series, line_chart, row_chart
-from ..charts.heat_map import heat_map
-from ..charts.pictures import galleries
-from ..document import Head, Section, Tile, beside, document, facts, table
-from ..html import Markup, fill
-from ..tables.results import Evaluated, confused, copies_sentence, interval, per_class, percent, summary
-from ..written import duration, number, scaled
+from ..analysis.galleries import Gallery
+from ..evaluation.accuracy import Evaluation, joined
+from ..table import duration, number, scaled
+from .html import Head, Markup, Section, Tile, document, fill, html_table, properties, side_by_side
+from .pictures import galleries, heat_map
+from .svg import Axes, Points, Series, line_chart, row_chart
+from .tables.results import Evaluated, confused, copies_sentence, interval, per_class, percent, summary
 
 MOST_CLASSES_DRAWN = 250
 FEWEST_IMAGES = 10
@@ -116,7 +114,7 @@ def render(page: RunPage) -> str:
         *page.sections,
         Section("Images of each class", galleries(page.examples)),
         Section("Recipe", fill("recipe.html", title="", note="", recipe=page.recipe) if page.recipe else ""),
-        Section("How to reproduce it", facts(page.reproduce)),
+        Section("How to reproduce it", properties(page.reproduce)),
     ]
     return document(head, sections)
 
@@ -253,7 +251,7 @@ def _results(evaluations: Sequence[Evaluated], references: Mapping[str, float]) 
         chart = fill("figure.html", title=title, note=gap, kind="")
     label = f"top-1 accuracy on {evaluations[0].split}, %"
     yardsticks = row_chart("Beside what learns no features", series, label) if references else ""
-    return beside(table(summary(evaluations)), Markup("<div>{}{}</div>").format(yardsticks, chart))
+    return side_by_side(html_table(summary(evaluations)), Markup("<div>{}{}</div>").format(yardsticks, chart))
 
 
 def _classes(evaluation: Evaluation, learnt_from: Sequence[int]) -> list[Section]:
@@ -266,8 +264,8 @@ def _classes(evaluation: Evaluation, learnt_from: Sequence[int]) -> list[Section
         )
         parts.append(heat_map("Confusion matrix, images", evaluation.confusion, names, names, note))
     if pairs.rows and len(names) > 2:
-        parts.append(table(pairs))
+        parts.append(html_table(pairs))
     return [
-        Section("Confusion", beside(*parts) if len(names) <= 12 else Markup().join(parts)),
-        Section("Classes", table(per_class(evaluation, learnt_from), sortable=True)),
+        Section("Confusion", side_by_side(*parts) if len(names) <= 12 else Markup().join(parts)),
+        Section("Classes", html_table(per_class(evaluation, learnt_from), sortable=True)),
     ]

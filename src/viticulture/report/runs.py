@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every run below a folder, a row each."""
 
+# Every run below a folder on one page, each with a link to its own.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
-from ...budget.plan import is_planned, read_plan
-from ...config.keys import STAGES
-from ...disk import read_json
-from ...errors import UserError
-from ...evaluation.headline import read_headline
-from ...table import Cell, Column, Table
-from ...training.run_folder import PLAN, RunFolder
-from .results import percent
+from ..budget.plan import is_planned, read_plan
+from ..config.keys import STAGES
+from ..disk import read_json
+from ..errors import UserError
+from ..evaluation.headline import read_headline
+from ..table import Cell, Column, Table
+from ..training.run_folder import PLAN, RunFolder
+from .html import Head, Section, document, html_table
+from .tables.results import percent
 
 UNREADABLE, STOPPED = "unreadable", "interrupted"
 
@@ -24,12 +27,12 @@ class Runs:
 
     Args:
         folder: that was searched.
-        sheet: a row a run, the last begun first.
+        table: a row a run, the last begun first.
         pages: for each row its report.html, from the folder on; empty where there is none.
     """
 
     folder: Path
-    sheet: Table
+    table: Table
     pages: tuple[str, ...]
 
 
@@ -97,3 +100,13 @@ def _early_row(name: str, path: Path) -> list[Cell]:
         begun = str(read_json(first).get("started"))[:16].replace("T", " ")
     where = f"{state} (stage {done + 1} of {len(plan.stages)})"
     return [name, Path(plan.data).name, last.student, last.recipe, where, "", "", "", begun]
+
+
+def render_index(runs: Runs, out: Path) -> str:
+    """The page as HTML text; links lead from where it is written."""
+    way = os.path.relpath(runs.folder.absolute(), out.absolute().parent)
+    links = [f"./{quote(str(Path(way, page)))}" if page else "" for page in runs.pages]
+    sentence = f"{len(runs.pages):,} runs, the last begun first. A click on a heading sorts."
+    return document(
+        Head(runs.table.title, sentence=sentence), [Section("Runs", html_table(runs.table, True, links=links))]
+    )
