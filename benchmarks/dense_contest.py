@@ -50,7 +50,7 @@ from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.results import Evaluation, read_dense
 from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.methods.detection import targets_of
-from viticulture.study.plan.pace import measure_pace
+from viticulture.study.step_times import measure_step_times
 from viticulture.training.assemble import augmentations, batch_size, data_spec_of
 from viticulture.training.data import load_dataset, open_for
 
@@ -114,7 +114,7 @@ class Contest:
         recipe = self.recipe(name, overrides)
         dataset = load_dataset(open_for(recipe, self.data), recipe, 0)
         with TemporaryDirectory() as folder:
-            pace = measure_pace(recipe, dataset, Path(folder) / "pace", now=time.process_time, patience=PATIENCE)
+            pace = measure_step_times(recipe, dataset, Path(folder) / "pace", now=time.process_time, patience=PATIENCE)
         return max(1, int(seconds / pace.epoch))
 
 

@@ -27,7 +27,7 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.views import VIEWS, SeveralViews
 from viticulture.models.weights.files import load, note, save
-from viticulture.study.run.measures import other_measure
+from viticulture.study.outcomes import other_measure
 from viticulture.training.run_inputs import dataset_of, recipe_of
 
 DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))

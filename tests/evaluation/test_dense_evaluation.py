@@ -412,9 +412,9 @@ def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> No
     score is kept from the reader."""
     said = DensePrediction("a.jpg", found((1, 2, 11, 22, 1, 0.5), (1, 2, 11, 22, 0, 0.2)), None, NAMES, least=0.5)
     assert said.counts() == {"square": 1}
-    sheet = dense_predictions([said])
-    assert sheet.rows == [["a.jpg", "1 square", ""]]
-    assert "at least 0.50" in sheet.note
+    table = dense_predictions([said])
+    assert table.rows == [["a.jpg", "1 square", ""]]
+    assert "at least 0.50" in table.note
     assert dense_predictions([dataclasses.replace(said, least=0.9)]).rows[0][1] == "nothing"
     assert len(coco_results([said])) == 2
     pixels = np.ones((100, 100), np.uint8)

@@ -28,7 +28,7 @@ from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
 from viticulture.models.views import VIEWS
 from viticulture.models.weights.files import load, note
-from viticulture.study.run.measures import other_measure
+from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
 
@@ -281,8 +281,8 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path, monkeypatc
         "images.image_size": SIDE, "engine.device": "cpu", "schedule.warmup_epochs": 0, "data.test_fraction": 0,
     }  # fmt: skip
     run = api.train(str(tmp_path / "photos"), "default/small-images", out=str(tmp_path / "run"), overrides=overrides)
-    sheet = api.robustness(run, limit=1)
-    assert sheet.title == "Errors on the run's validation images, by severity"
+    table = api.robustness(run, limit=1)
+    assert table.title == "Errors on the run's validation images, by severity"
     assert list(read_robustness(run.folder)) == ["validation"]
     assert list(other_measure(run.folder, "robustness/validation/student")) == ["val"]
     page = (run.path / "report.html").read_text()

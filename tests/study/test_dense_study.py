@@ -28,16 +28,16 @@ from viticulture.evaluation.multilabel.labels import LabelsEvaluation, evaluate_
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
-from viticulture.report.pages.study_page import write_study
-from viticulture.report.tables.study import full_sheet
-from viticulture.study.conclude.statistics import difference, precision
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.table import read_table
-from viticulture.study.declare.terms import Subsets, Where
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import contents, inner, is_vit
+from viticulture.report.study_page import write_study
+from viticulture.report.study_tables import full_table
+from viticulture.study.cell import contents, inner, is_vit
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.paper_tables import read_table
+from viticulture.study.plan import StudyPlan
+from viticulture.study.statistics import difference, precision
 from viticulture.study.study import Study
+from viticulture.study.terms import Subsets, Where
 
 IMAGES, NAMES = 40, ("disk", "square")
 
@@ -83,9 +83,9 @@ RECIPES = {"objects": "detection/photos", "pixels": "segmentation/photos", "labe
 def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], seeds: int) -> Study:
     """A study's folder as trainings would leave it, without any: each candidate gets its share right."""
     grid = Grid("cells", tuple(one for _, one in candidates.values()), Subsets(), tuple(range(seeds)), epochs=4)
-    folder = StudyDir.create(path, grid, "viticulture compare cells")
+    folder = StudyFolder.create(path, grid, "viticulture compare cells")
     epochs = {(name, subset.name): 4 for name in candidates for subset in grid.subsets.each()}
-    plan = Plan(epochs, {}, dict.fromkeys(candidates, 60), dict.fromkeys(candidates, None))
+    plan = StudyPlan(epochs, {}, dict.fromkeys(candidates, 60), dict.fromkeys(candidates, None))
     folder.update(plan=plan.to_dict())
     for cell in grid.cells():
         run = folder.run(cell)
@@ -181,7 +181,7 @@ def test_a_page_names_only_intervals_that_there_are(tmp_path: Path) -> None:
     page = write_study(found).read_text(encoding="utf-8")
     assert "bootstrap" not in page
     assert "Points of AP50 over labels" in page
-    note = " ".join((full_sheet(found).note, rule_of(page)))
+    note = " ".join((full_table(found).note, rule_of(page)))
     assert "Student's over seeds. " in note
     assert "with Student's interval." in note
     assert "Student's interval over seeds lies above zero" in note

@@ -19,7 +19,7 @@ from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
-from viticulture.report.charts.curves import read_curves
+from viticulture.report.curves import read_curves
 from viticulture.training import feed
 from viticulture.training.feed import training_loader
 from viticulture.training.replay import Replay

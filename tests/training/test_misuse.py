@@ -25,8 +25,8 @@ from viticulture.errors import UserError, counted
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.report.terminal import say
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.folder import StudyDir
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
 from viticulture.table import Column, Table, print_table
 from viticulture.text import command_line, comment, read_yaml, write_yaml
 from viticulture.training.run_folder import RunFolder
@@ -248,8 +248,8 @@ def test_words_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: p
     assert session.recipe.section("train").epochs == 2
 
     grid = Grid("digits", (Candidate("x", str(file)),), epochs=2)
-    StudyDir.create(tmp_path / "study", grid, "viticulture compare digits\nepochs: 7\n#")
-    assert StudyDir.open(tmp_path / "study").grid == grid
+    StudyFolder.create(tmp_path / "study", grid, "viticulture compare digits\nepochs: 7\n#")
+    assert StudyFolder.open(tmp_path / "study").grid == grid
 
 
 def test_names_that_steer_a_terminal_are_shown_without_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,8 +30,8 @@ from viticulture.methods.method import Method, Setup
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.optim import Optim, Schedule, shortened_warmup
-from viticulture.study.declare.grid import Candidate
-from viticulture.study.declare.table import Table, read_table, tables
+from viticulture.study.grid import Candidate
+from viticulture.study.paper_tables import PaperTable, read_table, tables
 from viticulture.training.assemble import build_guides, patch_size
 
 REFUSED = {
@@ -108,7 +108,7 @@ def test_an_open_optimizer_needs_a_recipe() -> None:
 TABLES = {name: read_table(name) for name in tables()}
 
 
-def row_overrides(table: Table, row: Candidate) -> dict[str, Any]:
+def row_overrides(table: PaperTable, row: Candidate) -> dict[str, Any]:
     """A row's overrides, with the run of another row named by that row's recipe."""
     runs = {one.name: f"runs/{Path(one.recipe).name}" for one in table.rows}
     return {**row.overrides, **replaced(row.overrides, runs)}

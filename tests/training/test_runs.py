@@ -40,10 +40,10 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights import files
 from viticulture.models.weights.files import load, save
-from viticulture.report.charts.curves import read_curves
+from viticulture.report.curves import read_curves
 from viticulture.report.terminal import bar
-from viticulture.study.conclude.verdict import subject
-from viticulture.study.declare.table import read_table
+from viticulture.study.comparison import subject
+from viticulture.study.paper_tables import read_table
 from viticulture.text import shell_word
 from viticulture.training import length
 from viticulture.training.assemble import assemble

@@ -27,8 +27,8 @@ def recipes() -> "Table":
 def tables() -> "Table":
     """List the papers' tables, row by row, with published numbers."""
     from ..report.terminal import table_list
-    from ..study.declare.table import read_table
-    from ..study.declare.table import tables as files
+    from ..study.paper_tables import read_table
+    from ..study.paper_tables import tables as files
 
     return table_list({name: read_table(name) for name in files()})
 

@@ -22,7 +22,7 @@ from ..models.data_spec import DataSpec
 from ..models.students import count
 from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
-from ..study.plan.pace import MOST_SECONDS, MOST_STEPS, Pace, measure_pace
+from ..study.step_times import MAX_SECONDS, MAX_STEPS, StepTimes, measure_step_times
 from ..training.assemble import batch_size, data_spec_of, student_of
 from ..training.data import load_dataset
 from ..training.half_precision import compare_gradients
@@ -69,16 +69,16 @@ class Measurements:
         """The image size that suits the images, whatever it costs."""
         return choose_image_size(self.sizes)
 
-    def guessed(self, recipe: Config) -> Pace:
+    def guessed(self, recipe: Config) -> StepTimes:
         """The pace on noise of the images' number and size; on the images themselves where they are streamed."""
         return replace(self, seconds=0.0).pace(recipe, self._noise(recipe))
 
-    def pace(self, recipe: Config, dataset: Dataset) -> Pace:
+    def pace(self, recipe: Config, dataset: Dataset) -> StepTimes:
         """The pace on a data set."""
         images = len(dataset.train)
         steps = MOST_SHARE * MOST_EPOCHS * images / batch_size(recipe, images)
-        patience = max(1.0, min(PACE_SHARE * self.seconds / MOST_SECONDS, steps / MOST_STEPS))
-        return measure_pace(recipe, dataset, self.folder / "pace", self.seed, self.now, patience)
+        patience = max(1.0, min(PACE_SHARE * self.seconds / MAX_SECONDS, steps / MAX_STEPS))
+        return measure_step_times(recipe, dataset, self.folder / "pace", self.seed, self.now, patience)
 
     @cached_property
     def bfloat16_is_fast(self) -> bool:
@@ -90,7 +90,7 @@ class Measurements:
             seconds[kind] = median(tries[1:])  # the first one loads the kernel
         return seconds[torch.bfloat16] < seconds[torch.float32]
 
-    def fastest(self, recipe: Config, dataset: Dataset | None = None) -> tuple[Config, Pace]:
+    def fastest(self, recipe: Config, dataset: Dataset | None = None) -> tuple[Config, StepTimes]:
         """The recipe in the precision that trains faster here, where it leaves that open, and its pace.
 
         Where mixed precision computes wrong gradients it is float32, which a warning says.

@@ -30,7 +30,7 @@ from ..data.sources.source import Source
 from ..disk import file_lock, unwritable
 from ..errors import UserError
 from ..parallel import Progress
-from ..study.plan.pace import Pace
+from ..study.step_times import StepTimes
 from ..training.data import (
     default_recipe,
     for_method,
@@ -174,7 +174,7 @@ def _chosen(wish: Wish, base: Config, tried: Measurements, left: Callable[[], fl
 
     ladder = recipes.ladder(base, wish.overrides, wish.named, tried.side)
 
-    def pace(rung: Rung) -> Pace:
+    def pace(rung: Rung) -> StepTimes:
         return recipes.watched(wish.overrides, *tried.fastest(of_rung(rung)))[1]
 
     return of_rung(climb(ladder, left, pace, lambda rung: tried.macs(of_rung(rung))))
@@ -184,7 +184,7 @@ def _stages(
     wish: Wish, recipe: Config, default: str, dataset: Dataset, tried: Measurements, left: Callable[[], float]
 ) -> tuple[Stage, ...]:
     """The stages, each with its recipe, its pace and its length."""
-    known: dict[tuple[Kind, bool], Pace] = {}
+    known: dict[tuple[Kind, bool], StepTimes] = {}
     made: dict[Kind, Config] = {}
 
     student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, dataset))
@@ -192,7 +192,7 @@ def _stages(
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
 
-    def pace(kind: Kind, taught: bool) -> Pace:
+    def pace(kind: Kind, taught: bool) -> StepTimes:
         if (kind, taught) not in known:
             if kind == "mae":
                 mae = recipes.of_mae(recipe)
@@ -245,7 +245,7 @@ def _in_time(wish: Wish, left: Callable[[], float]) -> Progress:
     return watch
 
 
-def _too_short(wish: Wish, recipe: Config, pace: Pace, left: float) -> str:
+def _too_short(wish: Wish, recipe: Config, pace: StepTimes, left: float) -> str:
     """What a person can do about it."""
     student, side = recipe.values["student"]["name"], recipe.values["images"]["image_size"]
     least = (wish.budget.seconds * (1 - MARGIN) - left + cost(pace, 1)) / (1 - MARGIN)

@@ -15,7 +15,7 @@ from ..data.dataset import Dataset
 from ..errors import UserError
 from ..models.students import HYBRIDS
 from ..optim import Optim, shortened_warmup
-from ..study.plan.pace import Pace, held_out_images
+from ..study.step_times import StepTimes, held_out_images
 from ..training.loggers import check_logger
 from ..training.processes import check_devices
 from .choices import (
@@ -88,7 +88,7 @@ def of_rung(recipe: Config, rung: Rung, overrides: Mapping[str, Any]) -> Config:
     return recipe.with_keys(keys)
 
 
-def watched(overrides: Mapping[str, Any], recipe: Config, pace: Pace) -> tuple[Config, Pace]:
+def watched(overrides: Mapping[str, Any], recipe: Config, pace: StepTimes) -> tuple[Config, StepTimes]:
     """The recipe with validation images measured as seldom as `VALIDATION_SHARE` asks, and its pace then.
 
     Args:
@@ -194,8 +194,8 @@ def asked_once(recipe: Config, overrides: Mapping[str, Any]) -> Config:
 
 
 def asked_well(
-    overrides: Mapping[str, Any], recipe: Config, pace: Pace, dataset: Dataset, seconds: float
-) -> tuple[Config, Pace]:
+    overrides: Mapping[str, Any], recipe: Config, pace: StepTimes, dataset: Dataset, seconds: float
+) -> tuple[Config, StepTimes]:
     """The recipe of a classifier that is asked by those views which validation images find best, and its pace then.
 
     The same where there are no such images, asking takes more than `VIEWS_SHARE` of the time, or the recipe asks by

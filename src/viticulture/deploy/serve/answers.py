@@ -18,7 +18,7 @@ from ...evaluation.predict import BATCH, Prediction, as_csv, ask_opened
 from ...evaluation.subject import Subject, of_run, pictures
 from ...models.data_spec import DataSpec
 from ...models.taps import Taps
-from ...report.charts.pictures import overlay, picture_uri
+from ...report.pictures import overlay, picture_uri
 from ...training.run_folder import RunFolder
 
 Predictions = Sequence[Prediction] | Sequence[LabelsPrediction]

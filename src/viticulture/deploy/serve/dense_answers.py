@@ -16,7 +16,7 @@ from ...evaluation.dense.prediction import DensePrediction, coco_objects, drawn,
 from ...evaluation.opening import MAX_SENT_PIXELS, Item
 from ...models.data_spec import DataSpec
 from ...models.detection.detector import Detector
-from ...report.charts.pictures import picture_uri
+from ...report.pictures import picture_uri
 from ...training.run_folder import RunFolder
 
 STEP = 1e-5  # of scores as they are written
