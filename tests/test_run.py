@@ -22,7 +22,7 @@ from viticulture.data.pixels import as_pixels
 from viticulture.errors import UserError
 from viticulture.evaluation import opening
 from viticulture.evaluation.dense.prediction import DensePrediction
-from viticulture.evaluation.given import as_images
+from viticulture.evaluation.inputs import as_images
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
 from viticulture.evaluation.predict import Prediction
 from viticulture.table import Column, Spread, Table

@@ -21,7 +21,8 @@ from viticulture.budget.choices import Kind
 from viticulture.budget.plan import Plan, Stage, read_plan
 from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.tables.stages import plan_sheet

@@ -22,7 +22,7 @@ from viticulture.data.image_settings import ImageSettings
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
-from viticulture.evaluation.subject import Subject
+from viticulture.evaluation.model import EvaluatedModel
 from viticulture.models.agent.agent_cnn import AgentCNN
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -33,10 +33,10 @@ TASK = DataSpec(("a", "b"), (8, 8), (0.5,) * 3, (0.5,) * 3)
 SMALL = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0}
 
 
-def subject(name: str = "vit_nano") -> Subject:
+def subject(name: str = "vit_nano") -> EvaluatedModel:
     torch.manual_seed(0)
     network = create_student(name, TASK, None if "resnet" in name else 2, {}).eval()
-    return Subject(network, TASK, ImageSettings(image_size=8), CPU)
+    return EvaluatedModel(network, TASK, ImageSettings(image_size=8), CPU)
 
 
 def joint(folder: Path, weights: str = "own") -> Run:
@@ -77,7 +77,9 @@ def test_layers_of_a_network_with_several_a_block_are_its_own() -> None:
     Catches: the third attention layer told as the third stage's, a refusal of a stage that is there."""
     torch.manual_seed(0)
     network = timm.create_model("pit_ti_224", img_size=96, num_classes=2, depth=[1, 2, 2]).eval()
-    pit = Subject(network, DataSpec(("a", "b"), (96, 96), (0.5,) * 3, (0.5,) * 3), ImageSettings(image_size=96), CPU)
+    pit = EvaluatedModel(
+        network, DataSpec(("a", "b"), (96, 96), (0.5,) * 3, (0.5,) * 3), ImageSettings(image_size=96), CPU
+    )
     pixels = torch.randint(0, 255, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     source = from_arrays("noise", ("a", "b"), {"train": (pixels.permute(0, 2, 3, 1).numpy(), np.arange(2))})
     with showing("reading images") as progress:

@@ -19,7 +19,7 @@ import viticulture
 from viticulture.cli import main
 from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.agreement.metrics import Agreement, agree, both_wrong, divergences, same_prediction
-from viticulture.evaluation.heads import all_logits, heads_of
+from viticulture.evaluation.model import all_logits, heads_of
 from viticulture.keywords import rebuilt
 from viticulture.models.co_advise.many_heads import every_head
 from viticulture.models.data_spec import DataSpec

@@ -25,7 +25,7 @@ from noise import photographs
 from untrained import untrained
 from viticulture.api.training import winner
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
 from viticulture.report.tables.study import full_sheet, results_sheet
 from viticulture.study.conclude.verdict import conclusion, verdicts

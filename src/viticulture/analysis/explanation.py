@@ -16,8 +16,8 @@ from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
 from ..data.splits import Selection
 from ..errors import UserError, counted
-from ..evaluation.kept import checksum_of, read_kept, still_there
-from ..evaluation.subject import Subject, of_run, of_source
+from ..evaluation.model import EvaluatedModel, of_run, of_source
+from ..evaluation.saved import checksum_of, is_current, read_saved
 from ..training.progress import showing
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
@@ -102,7 +102,9 @@ def explain_run(run: RunFolder, dataset: Dataset, wanted: Wanted) -> Explanation
     return explanation
 
 
-def explain(subject: Subject, dataset: Dataset, wanted: Wanted, agents: Mapping[str, Subject] = {}) -> Explanation:
+def explain(
+    subject: EvaluatedModel, dataset: Dataset, wanted: Wanted, agents: Mapping[str, EvaluatedModel] = {}
+) -> Explanation:
     """Look inside a network with test images (validation or training ones, where there are none).
 
     Args:
@@ -165,7 +167,7 @@ def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
     return explain(subject, dataset, wanted, agents_beside(run) if run else {})
 
 
-def agents_beside(run: RunFolder) -> dict[str, Subject]:
+def agents_beside(run: RunFolder) -> dict[str, EvaluatedModel]:
     """The agents that learned beside a run's student, shown images as it is, by what to call them; none where there was
     no agent, or where the checkpoint that holds it is gone."""
     if not run.checkpoint.exists():
@@ -176,7 +178,7 @@ def agents_beside(run: RunFolder) -> dict[str, Subject]:
     return {names[name]: replace(own, network=agent.to(own.device)) for name, agent in agents.items()}
 
 
-def of_any(source: str) -> tuple[Subject, str]:
+def of_any(source: str) -> tuple[EvaluatedModel, str]:
     """A run's network, or what `subject.of_source` takes, and what to call it."""
     if (Path(source) / "run.json").exists():
         return of_run(RunFolder.open(source), batch_size=BATCH), Path(source).name
@@ -185,13 +187,13 @@ def of_any(source: str) -> tuple[Subject, str]:
 
 def read_explanation(run: RunFolder) -> Explanation | None:
     """What was found the last time; None before the first, or where it is of other weights."""
-    explanation = read_kept(run, FILE, Explanation.from_dict)
-    if explanation is None or not still_there(run, explanation.weights, explanation.checksum):
+    explanation = read_saved(run, FILE, Explanation.from_dict)
+    if explanation is None or not is_current(run, explanation.weights, explanation.checksum):
         return None
     if (kept := read_galleries(run.path / PICTURES)) is None:
         return explanation
     return replace(explanation, features=kept.get("features", ()), attention=kept.get("attention", ()))
 
 
-def _shown(subject: Subject, images: Images) -> Iterator[Tensor]:
+def _shown(subject: EvaluatedModel, images: Images) -> Iterator[Tensor]:
     return (batch["image"] for batch in subject.batches(images))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..data.images import Images
-from ..evaluation.subject import Subject, pictures
+from ..evaluation.model import EvaluatedModel, pictures
 from .attention_maps import chosen_layers
 from .galleries import Gallery, Group
 from .inside import patch_features, tapped
@@ -31,7 +31,7 @@ def feature_map(features: Tensor) -> Tensor:
 
 
 def feature_maps(
-    subject: Subject, batch: Tensor, layers: Sequence[int] = (), whose: str = "the network"
+    subject: EvaluatedModel, batch: Tensor, layers: Sequence[int] = (), whose: str = "the network"
 ) -> dict[int, Tensor]:
     """Layer, counted from 1 -> its map of every image, [B, rows, columns].
 
@@ -52,7 +52,7 @@ def feature_maps(
     return {layer + 1: feature_map(features) for layer, features in zip(chosen, maps, strict=True)}
 
 
-def feature_galleries(networks: Mapping[str, Subject], images: Images, layers: Sequence[int]) -> list[Gallery]:
+def feature_galleries(networks: Mapping[str, EvaluatedModel], images: Images, layers: Sequence[int]) -> list[Gallery]:
     """For each of the first images, by its file's name, the image and the maps of every network.
 
     Args:

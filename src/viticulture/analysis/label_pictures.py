@@ -7,10 +7,10 @@ import numpy as np
 
 from ..data.channels import shown
 from ..data.dataset import Dataset
+from ..evaluation.model import of_run
 from ..evaluation.multilabel.judge import EvaluatedLabels
 from ..evaluation.multilabel.labels import LabelsEvaluation
 from ..evaluation.results import Result
-from ..evaluation.subject import of_run
 from ..training.run_folder import RunFolder
 from .galleries import FILE, Gallery, Group, keep_galleries
 from .pictures import MISTAKES, examples, fine_attention

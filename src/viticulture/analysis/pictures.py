@@ -12,10 +12,10 @@ from ..data.images import Images
 from ..errors import UserError
 from ..evaluation.accuracy import Evaluation, most_confident_mistakes
 from ..evaluation.evaluate import EvaluatedRun
+from ..evaluation.model import EvaluatedModel, of_run, pictures
 from ..evaluation.results import Result
 from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
-from ..evaluation.subject import Subject, of_run, pictures
 from ..models.taps import Taps
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
@@ -88,7 +88,7 @@ def examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gal
 
 
 @torch.inference_mode()
-def occlusion(subject: Subject, images: Images) -> Gallery:
+def occlusion(subject: EvaluatedModel, images: Images) -> Gallery:
     """Draw which parts of the first image of each of a few classes the predicted class depends on.
 
         m(cell) = mean over squares S that cover the cell of p(c | x) - p(c | x with S in the mean color)
@@ -124,7 +124,7 @@ def occlusion(subject: Subject, images: Images) -> Gallery:
     return Gallery("What the prediction depends on", groups, note)
 
 
-def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
+def attention(subject: EvaluatedModel, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
     """Draw where a ViT attends to in the first image of each of a few classes.
 
     Nothing for students without attention.
@@ -173,7 +173,7 @@ def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> l
     return galleries
 
 
-def fine_attention(subject: Subject, images: Images) -> list[Gallery]:
+def fine_attention(subject: EvaluatedModel, images: Images) -> list[Gallery]:
     """The same for a page; nothing where all maps are too coarse to point at anything, as those of hybrids are."""
     galleries = attention(subject, images)
     maps = [picture for gallery in galleries[:1] for pictures, _ in gallery.groups for picture in pictures[1:]]
@@ -188,7 +188,7 @@ def _spread(images: Images) -> list[int]:
     return sorted(labels.index(label) for label in sorted(set(labels))[:LOOKED_AT])
 
 
-def _called(subject: Subject, images: Images, number: int) -> str:
+def _called(subject: EvaluatedModel, images: Images, number: int) -> str:
     """An image's class, or its file's name without one, or with several."""
     several, classes = images.records.labels.ndim == 2, subject.data_spec.classes
     label = -1 if several else int(images.records.labels[number])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..data.images import Images
-from ..evaluation.subject import Subject, device_for, pictures
+from ..evaluation.model import EvaluatedModel, device_for, pictures
 from ..methods.method import BatchSpec
 from ..models.data_spec import DataSpec
 from ..models.vit.patches import PatchGrid, patchify, unpatchify
@@ -104,7 +104,7 @@ def reconstruct_some(run: RunFolder, dataset: Dataset, images: Images) -> Recons
     method, recipe = painter_of(run, dataset), recipe_of(run)
     assert isinstance(method, nn.Module)
     device = device_for(recipe)
-    subject = Subject(method.to(device), method.data_spec, recipe.section("images"), device, len(images))
+    subject = EvaluatedModel(method.to(device), method.data_spec, recipe.section("images"), device, len(images))
     (batch,) = subject.batches(images)
     return reconstruct(method, batch["image"])
 

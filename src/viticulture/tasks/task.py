@@ -16,9 +16,9 @@ from torch import nn
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..data.sources.source import Source
-from ..evaluation.given import ImageInput
 from ..evaluation.headline import Headline, named
-from ..evaluation.kept import Results
+from ..evaluation.inputs import ImageInput
+from ..evaluation.saved import Results
 from ..methods.method import Method
 from ..training.recipe import method_class
 from ..training.run_folder import RunFolder

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from ...analysis.galleries import Gallery
-from ...evaluation.accuracy import ONE_HEAD
+from ...evaluation.model import ONE_HEAD
 from ...evaluation.robustness.metrics import Robustness
 from ...evaluation.robustness.strengths import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
 from ...table import Cell, Column, Table
