@@ -116,7 +116,7 @@ def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunFolder:
     """A run whose test images lie in a folder, and are stored with so many pixels a side."""
     for i in range(6):
         photo(folder / "photos" / "ab"[i % 2] / f"{i}.png", i, size)
-    sizes: dict[str, Any] = {"images.eval_crop": 1.0, "images.store_size": stored}
+    sizes: dict[str, Any] = {"images.eval_crop": 1.0, "images.cache_size": stored}
     run = untrained(folder / "run", **sizes)
     data = run.read("run.json")["data"]
     run.update(data={**data, "folder": str(folder / "photos")})

@@ -10,7 +10,7 @@ from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings, Taps
-from viticulture.report.charts.pictures import heat
+from viticulture.report.pictures import heat
 
 TASK = DataSpec(("a", "b"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 GRID = (4, 6)

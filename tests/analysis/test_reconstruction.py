@@ -15,7 +15,7 @@ from viticulture.analysis.reconstruction import levels, painter_of, reconstruct,
 from viticulture.evaluation.evaluate import EvaluatedRun
 from viticulture.methods.mae import MAE, restored, targets
 from viticulture.models.vit.patches import patchify, rows
-from viticulture.report.charts.pictures import gallery
+from viticulture.report.pictures import gallery
 from viticulture.training.run import fit
 
 IMAGES = torch.randn(4, 3, 16, 24, generator=torch.Generator().manual_seed(0))

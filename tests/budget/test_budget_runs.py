@@ -34,6 +34,9 @@ from viticulture.budget.measure import Measurements
 from viticulture.budget.plan import Plan, Stage, read_plan
 from viticulture.budget.prepare import Wish, make_folder, make_plan
 from viticulture.cli import main
+from viticulture.config.checks import check_parts
+from viticulture.config.load import read
+from viticulture.config.resolve import Config, resolve
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.disk import file_lock
@@ -43,17 +46,15 @@ from viticulture.evaluation.dense.judge import judge_images
 from viticulture.evaluation.headline import read_headline
 from viticulture.methods.method import Method
 from viticulture.report.pages.run_page import page_of
-from viticulture.report.tables.runs import find_runs
-from viticulture.report.tables.stages import plan_sheet, stages_sheet
+from viticulture.report.runs import find_runs
+from viticulture.report.stages import plan_table, stages_table
 from viticulture.report.terminal import introduce_budget, long_training
-from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
+from viticulture.study.step_times import EPOCH, StepTimes, held_out_images, measure_step_times
 from viticulture.text import shell_word
 from viticulture.training import loggers, progress
-from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset, open_for
 from viticulture.training.half_precision import Comparison
 from viticulture.training.length import may_change, set_length
-from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
@@ -74,9 +75,9 @@ STEP = 2.0
 class Told(Measurements):
     """Paces that nobody measured; what is assembled to be measured is assembled."""
 
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self, recipe: Config, dataset: Dataset) -> StepTimes:
         assert len(dataset.train)
-        return Pace(STEP, max(1, len(dataset.train) // 20), 0.001, 0, 0)
+        return StepTimes(STEP, max(1, len(dataset.train) // 20), 0.001, 0, 0)
 
 
 class SetClock:
@@ -173,7 +174,7 @@ class TwoPrecisions(Told):
 
     bfloat16_is_fast = True
 
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self, recipe: Config, dataset: Dataset) -> StepTimes:
         told = super().pace(recipe, dataset)
         mixed = recipe.section("engine").precision == "bf16-mixed"
         slow = recipe.section("student").name.startswith("resnet")
@@ -228,7 +229,7 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
     eager(monkeypatch)
     compared = []
 
-    def compare(recipe: Recipe, dataset: Dataset, seed: int) -> Comparison:
+    def compare(recipe: Config, dataset: Dataset, seed: int) -> Comparison:
         compared.append(recipe.values["method"]["name"])
         return found if compared[-1] == "supervised" else Comparison((), 0.1)
 
@@ -244,15 +245,15 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
 
 @pytest.mark.parametrize(
     ("images", "overrides", "every"),
-    [(10, {}, 1), (100, {}, 2), (1000, {}, 20), (1000, {"train.watch_every": 3}, 3), (0, {}, 1)],
+    [(10, {}, 1), (100, {}, 2), (1000, {}, 20), (1000, {"train.validate_every": 3}, 3), (0, {}, 1)],
 )
 def test_validation_takes_a_twentieth_of_the_time(images: int, overrides: dict[str, Any], every: int) -> None:
     """Catches: epochs left out where measuring is cheap or a person decides, a pace that forgets what it saves."""
     recipe = resolve("default/digits", read("default/digits"), overrides)
-    pace = Pace(step=0.1, steps=10, inference=0.001, val_images=images, held_out_images=0)
-    pace = replace(pace, watch_every=recipe.section("train").watch_every)
+    pace = StepTimes(step=0.1, steps=10, inference=0.001, val_images=images, held_out_images=0)
+    pace = replace(pace, validate_every=recipe.section("train").validate_every)
     seldom, paced = recipes.watched(overrides, recipe, pace)
-    assert (seldom.section("train").watch_every, paced.watch_every) == (every, every)
+    assert (seldom.section("train").validate_every, paced.validate_every) == (every, every)
     assert paced.epoch == pytest.approx(pace.learning + pace.validation / every + EPOCH)
 
 
@@ -441,13 +442,13 @@ def test_the_plan_says_who_steers(recipe: str, student: str, muon: bool, tmp_pat
     keys = {"student.name": student, "student.options": {"depth": 1}, "data.per_class": 8, "images.image_size": 8}
     plan = planned(tmp_path / "run", "4h", {**keys, "student.patch_size": 2}, recipe=recipe)
     assert plan.stages[-1].values["optim"]["name"] == ("muon" if muon else "adamw")
-    assert ("Muon" in str(plan_sheet(plan).note)) is muon
+    assert ("Muon" in str(plan_table(plan).note)) is muon
 
 
 def test_a_bare_number_is_told_as_the_minutes_that_it_is(tmp_path: Path) -> None:
     """Catches: a budget of 240 whose unit nobody is told."""
     keys = {"student.name": "vit_nano", "student.options": {"depth": 1}, "data.per_class": 8}
-    assert " of the 240 min are planned" in str(plan_sheet(planned(tmp_path / "run", "240", keys)).note)
+    assert " of the 240 min are planned" in str(plan_table(planned(tmp_path / "run", "240", keys)).note)
 
 
 @pytest.mark.parametrize(("search", "mixed"), [(True, True), (False, False)])
@@ -456,7 +457,7 @@ def test_the_plan_mixes_and_says_so(search: bool, mixed: bool, tmp_path: Path) -
     keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.per_class": choices.MIX_PER_CLASS}
     plan = planned(tmp_path / "run", "4h", keys, search)
     assert ("mix" in plan.stages[-1].resolved.values["augment"]) is mixed
-    assert ("mixed" in str(plan_sheet(plan).note)) is mixed
+    assert ("mixed" in str(plan_table(plan).note)) is mixed
 
 
 def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
@@ -532,7 +533,7 @@ def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dic
     dataset = load_dataset(open_source("digits"), recipe, 0)
     recipe = resolve(recipe.name, {**recipe.values, **method})
     once = held_out_images(recipe, dataset)
-    pace = Pace(0.01, 10, 0.001, 0, once)
+    pace = StepTimes(0.01, 10, 0.001, 0, once)
     asked, dearer = recipes.asked_well(overrides, recipe, pace, dataset, seconds)
     assert asked.values == {**recipe.values, "images": {**recipe.values["images"], "eval_views": views}}
     assert dearer == replace(pace, held_out_images=held_out_images(asked, dataset))
@@ -551,7 +552,7 @@ def test_views_are_counted_where_paces_are_measured(tmp_path: Path) -> None:
     recipe = resolve("default/digits", read("default/digits"), {**TINY, "data.val_fraction": 0.2})
     dataset = load_dataset(open_source("digits"), recipe, 0)
     four = resolve(recipe.name, recipe.values, {"images.eval_views": "four"})
-    counts = [measure_pace(one, dataset, tmp_path / "pace").held_out_images for one in (recipe, four)]
+    counts = [measure_step_times(one, dataset, tmp_path / "pace").held_out_images for one in (recipe, four)]
     assert counts[1] == 4 * counts[0] > 0
 
 
@@ -559,7 +560,7 @@ def test_views_are_counted_where_paces_are_measured(tmp_path: Path) -> None:
 def test_the_plan_says_how_images_are_asked(said: dict[str, Any], views: str, tmp_path: Path) -> None:
     keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.val_fraction": 0.2, **said}
     plan = planned(tmp_path / "run", "4h", keys)
-    assert ("eval_views" in str(plan_sheet(plan).note)) is (views == "best")
+    assert ("eval_views" in str(plan_table(plan).note)) is (views == "best")
     assert plan.stages[-1].values["images"]["eval_views"] == views
 
 
@@ -677,7 +678,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_a_folder_is_made(
 def test_weights_that_know_the_test_images_are_refused_with_the_plan(key: str, tmp_path: Path) -> None:
     """Fails if the stages before the student's are trained first, as its own stage is the one that takes them."""
     photos = str(pictures(tmp_path / "photos", {"a": 40, "b": 40}))
-    divided = {"images.image_size": 16, "images.store_size": 16, "data.test_fraction": 0.1}
+    divided = {"images.image_size": 16, "images.cache_size": 16, "data.test_fraction": 0.1}
     begin(photos, "default/digits", 0, str(tmp_path / "known"), False, divided, "test").run.unlock()
     more = {"data.per_class": None, "data.test_fraction": 0.4, key: str(tmp_path / "known")}
     with pytest.raises(UserError, match=rf"{key}: .*known learned from \d+ of the \d+ images"):
@@ -723,15 +724,15 @@ def test_a_run_interrupted_in_a_stage_is_told_as_a_whole(tmp_path: Path, monkeyp
     planned(run)
 
     def stopped(session: Session, trial: Trial | None) -> None:
-        row = find_runs(tmp_path).sheet.rows[0]
+        row = find_runs(tmp_path).table.rows[0]
         assert row[:5] == ["runs/x", "digits", "vit_nano", "default/digits", "running (stage 1 of 3)"]
         session.run.unlock()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         follow(run, stopped, lambda words: None, now=SetClock())
-    sheet = find_runs(tmp_path).sheet
-    assert [(row[0], row[4]) for row in sheet.rows] == [("runs/x", "interrupted (stage 1 of 3)")]
+    table = find_runs(tmp_path).table
+    assert [(row[0], row[4]) for row in table.rows] == [("runs/x", "interrupted (stage 1 of 3)")]
     assert page_of(RunFolder(run / "stages/1-mae")).state.startswith("Interrupted: 0 of")
     assert f"`viticulture resume {shell_word(run)}` goes on" in page_of(RunFolder(run / "stages/1-mae")).state
     with pytest.raises(UserError, match=f"viticulture resume {re.escape(shell_word(run))} "):
@@ -772,7 +773,7 @@ def test_a_service_is_told_of_no_trial(tmp_path: Path, monkeypatch: pytest.Monke
         planned(tmp_path / "run", overrides={"engine.logger": "mlflow"})
     recipe = resolve("default/digits", read("default/digits"), {**TINY, "engine.logger": "mlflow"})
     dataset = load_dataset(open_source("digits"), recipe, 0)
-    assert measure_pace(recipe, dataset, tmp_path / "pace").step > 0
+    assert measure_step_times(recipe, dataset, tmp_path / "pace").step > 0
     assert not list(tmp_path.glob("**/mlruns")) + list(tmp_path.glob("*.db"))
 
 
@@ -788,7 +789,7 @@ def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch:
         return measured(self, batch)
 
     monkeypatch.setattr(Method, "measured", watched)
-    pace = measure_pace(recipe, dataset, tmp_path / "pace")
+    pace = measure_step_times(recipe, dataset, tmp_path / "pace")
     assert mixed == [False, False, True, True], "each once to warm up"
     assert pace.answer is not None
     assert pace.answer > 0
@@ -956,7 +957,7 @@ def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
     seen = list[Path]()
 
     class Looking(Told):
-        def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        def pace(self, recipe: Config, dataset: Dataset) -> StepTimes:
             seen.append(self.folder)
             return super().pace(recipe, dataset)
 
@@ -992,7 +993,7 @@ def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
     monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
     first = tmp_path / "runs" / "digits"
 
-    def pace(self: Measurements, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self: Measurements, recipe: Config, dataset: Dataset) -> StepTimes:
         assert not (tmp_path / "runs" / "digits-2").exists()
         (first / "stages" / "1-mae").mkdir(parents=True, exist_ok=True)
         return Told.pace(self, recipe, dataset)  # type: ignore[arg-type]
@@ -1010,13 +1011,13 @@ def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monk
     eager(monkeypatch)
 
     class Dear(Told):
-        def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        def pace(self, recipe: Config, dataset: Dataset) -> StepTimes:
             told = super().pace(recipe, dataset)
             return replace(told, val_images=10, inference=told.learning / 10)
 
     asked = Wish("digits", "default", 0, tmp_path / "run", TINY, Budget("20m"))
     stages = make_plan(asked, "test", SetClock(), 0.0, Dear).stages
-    every = {stage.kind: stage.values["train"]["watch_every"] for stage in stages}
+    every = {stage.kind: stage.values["train"]["validate_every"] for stage in stages}
     assert every["teacher"] == every["student"] == 20
 
 
@@ -1056,7 +1057,7 @@ def test_a_run_stopped_between_its_stages_goes_on_with_the_next(
     same_but_for_names(broken, whole)
 
 
-SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"train.watch_every": 3}}
+SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"train.validate_every": 3}}
 """A stage of some forty epochs, which is long enough to be settled."""
 
 
@@ -1088,7 +1089,7 @@ def test_the_first_of_a_few_epochs_settles_how_many(slowness: float, tmp_path: P
     """A stage that has no whole epoch of warm-up by its recipe. Fails if it keeps a length that its first epoch has
     shown to be wrong, or if its rate falls before that is known."""
     run = tmp_path / "run"
-    overrides = {"schedule.warmup_epochs": None, "train.watch_every": 3}
+    overrides = {"schedule.warmup_epochs": None, "train.validate_every": 3}
     first = planned(run, "100s", overrides, search=False).stages[0].epochs
     assert 3 <= first < 20
     trained(run, slowness=slowness)
@@ -1256,13 +1257,13 @@ def test_a_detectors_budget_chooses_its_epochs(
     (stage,) = plan.stages
     assert (stage.kind, stage.student, stage.image_size) == ("student", "dhvt_nano", 64)
     assert stage.epochs == fitting(stage.pace, 40 * (1 - MARGIN))
-    assert "chooses the epochs alone" in str(plan_sheet(plan).note)
+    assert "chooses the epochs alone" in str(plan_table(plan).note)
     plan = plan.with_stage(0, replace(stage, epochs=1))
     make_folder(wish, plan)
     headline = read_headline(viticulture.resume(str(wish.out)).folder)
     assert headline is not None
-    sheet = stages_sheet(read_plan(wish.out), [headline])
-    assert (headline.name, sheet.columns[-1].name, sheet.rows[-1][-1]) == (number, number, headline.value)
+    table = stages_table(read_plan(wish.out), [headline])
+    assert (headline.name, table.columns[-1].name, table.rows[-1][-1]) == (number, number, headline.value)
 
 
 def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1279,6 +1280,6 @@ def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pyte
         judged.append((len(images), len(true.rows), *true.original(0).shape))
         return judge_images(subject, images, true)
 
-    monkeypatch.setattr("viticulture.study.plan.pace.judge_images", watched)
-    assert (measure_pace(recipe, dataset, tmp_path / "pace").answer or 0) > 0
+    monkeypatch.setattr("viticulture.study.step_times.judge_images", watched)
+    assert (measure_step_times(recipe, dataset, tmp_path / "pace").answer or 0) > 0
     assert judged == [(3, 3, 64, 80)] * 2, "once to warm up"

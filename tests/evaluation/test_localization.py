@@ -20,8 +20,8 @@ from viticulture.evaluation.localization.results import Localization, keep, read
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.scores.objects import box_overlaps
-from viticulture.study.declare.table import read_table
-from viticulture.study.run.measures import other_measure
+from viticulture.study.outcomes import other_measure
+from viticulture.study.paper_tables import read_table
 from viticulture.training.run_inputs import dataset_of, recipe_of
 
 SIZE = (20, 32)  # H x W, of which a square student sees the middle 20 columns

@@ -14,7 +14,7 @@ from viticulture.evaluation.model import ONE_HEAD, OutputHeads, of_run
 from viticulture.evaluation.robustness.evaluate import evaluate_robustness
 from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.evaluation.robustness.relabeled import read_truth, relabeled
-from viticulture.study.run.measures import other_measure
+from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
 

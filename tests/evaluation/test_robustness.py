@@ -28,7 +28,7 @@ from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
 from viticulture.models.views import VIEWS
 from viticulture.models.weights.files import load, note
-from viticulture.study.run.measures import other_measure
+from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
 
@@ -170,7 +170,7 @@ def test_what_is_in_the_cache_equals_what_is_made_each_time(run: api.Run, tmp_pa
             expected = corrupt(clean.permute(1, 2, 0).numpy(), "impulse_noise", 2, 0, number)
             np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), expected)
         assert torch.cat(found).tolist() == [0, 1, 2, 3, 4]
-        assert len(list((tmp_path / "cache" / "stores").iterdir())) == (2 if budget else 0), "a store and its lock"
+        assert len(list((tmp_path / "cache" / "decoded").iterdir())) == (2 if budget else 0), "a store and its lock"
     for name, severity in (("impulse_noise", 3), ("shot_noise", 2)):
         assert (next(corrupted(views, name, severity, 10**9))[0] != images[0]).any()
 
@@ -281,8 +281,8 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path, monkeypatc
         "images.image_size": SIDE, "engine.device": "cpu", "schedule.warmup_epochs": 0, "data.test_fraction": 0,
     }  # fmt: skip
     run = api.train(str(tmp_path / "photos"), "default/small-images", out=str(tmp_path / "run"), overrides=overrides)
-    sheet = api.robustness(run, limit=1)
-    assert sheet.title == "Errors on the run's validation images, by severity"
+    table = api.robustness(run, limit=1)
+    assert table.title == "Errors on the run's validation images, by severity"
     assert list(read_robustness(run.folder)) == ["validation"]
     assert list(other_measure(run.folder, "robustness/validation/student")) == ["val"]
     page = (run.path / "report.html").read_text()

@@ -24,8 +24,8 @@ from viticulture.evaluation.localization import evaluate as localize
 from viticulture.evaluation.localization.results import read_localizations
 from viticulture.evaluation.model import EvaluatedModel, device_for, of_run
 from viticulture.evaluation.robustness.evaluate import read_robustness
-from viticulture.report.charts.pictures import gallery
-from viticulture.study.conclude.disagreement import _looks
+from viticulture.report.pictures import gallery
+from viticulture.study.disagreement import _looks
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
 

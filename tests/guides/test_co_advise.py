@@ -13,21 +13,22 @@ from cit_students import aligned
 from conftest import Golden
 from networks import Answers, error, random_images, randomized
 from plain_loop import plain_loop
+from viticulture.config.load import parse
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.guides.logits import Logits
 from viticulture.losses import soft_distillation
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
-from viticulture.models.co_advise.cit import checkpoint_filter_fn
-from viticulture.models.co_advise.many_heads import every_head
+from viticulture.models.cit.cit import checkpoint_filter_fn
+from viticulture.models.cit.many_heads import every_head
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings, Taps
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
 from viticulture.optim import Optim
-from viticulture.training.recipe import parse, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 
@@ -250,7 +251,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
         "data.per_class": 5,
         "data.val_fraction": 0.2,
         "augment.mix.mixup": 0.8,
-        "train.watch": "val",
+        "train.validate": "val",
         "train.epochs": 2,
         "train.batch_size": 20,
         "schedule.warmup_epochs": 1,

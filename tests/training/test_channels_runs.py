@@ -35,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bands": {"images.channels": 5, "images.normalize": "half", "images.range": [0, TOP], "images.fit": "pad"},
 }
 LITTLE = {"depth": 2, "embed_dim": 24, "num_heads": 3}
-BASE = {**SMALL, "images.image_size": 16, "images.store_size": 20, "student.options": LITTLE}
+BASE = {**SMALL, "images.image_size": 16, "images.cache_size": 20, "student.options": LITTLE}
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
 )

@@ -88,7 +88,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, data
 
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
     """Ten lines of torch end with the Trainer's weights. Fails if a term is left out, counted twice or scaled."""
-    plain = {"train.watch": "none", "train.ema_decay": None, "train.epochs": 1}
+    plain = {"train.validate": "none", "train.ema_decay": None, "train.epochs": 1}
     ours, theirs = session(data, tmp_path / "trainer", **plain), session(data, tmp_path / "plain", **plain)
     state = torch.get_rng_state()
     fit(ours)

@@ -18,8 +18,8 @@ MOST_COUNTED = 20
 
 def recipes() -> "Table":
     """List the shipped recipes with what their headers say."""
+    from ..config.load import about, shipped
     from ..report.terminal import recipe_list
-    from ..training.recipe import about, shipped
 
     return recipe_list({name: about(name) for name in shipped()})
 
@@ -27,8 +27,8 @@ def recipes() -> "Table":
 def tables() -> "Table":
     """List the papers' tables, row by row, with published numbers."""
     from ..report.terminal import table_list
-    from ..study.declare.table import read_table
-    from ..study.declare.table import tables as files
+    from ..study.paper_tables import read_table
+    from ..study.paper_tables import tables as files
 
     return table_list({name: read_table(name) for name in files()})
 
@@ -49,7 +49,7 @@ def models(pattern: str = "") -> "Table":
 
 def reference() -> str:
     """Every recipe key with its type, default and meaning."""
-    from ..training.recipe import reference as text
+    from ..config.schema import reference as text
 
     return text().partition("\noptions:\n")[2]  # the keys, without the usage that repeats them
 
@@ -74,7 +74,8 @@ def resolved(
         row: as for `train_row`.
         seed: as for `train_row`; what a row learns from may follow from it.
     """
-    from ..training.recipe import read, resolve
+    from ..config.load import read
+    from ..config.resolve import resolve
 
     if table:
         entry = row_of(table, row, overrides, seed)

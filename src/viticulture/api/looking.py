@@ -21,21 +21,21 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     Args:
         data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
             for `train`.
-        out: a .csv file to write: all pairs of near-copies (the same picture saved again, shrunk or slightly changed)
-            with their paths, splits and classes.
+        out: a .csv file to write: all pairs of near-duplicates (the same picture saved again, shrunk or slightly
+            changed) with their paths, splits and classes.
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
+    from ..config.load import read
+    from ..data.decoded_cache import find_near_duplicates
     from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
     from ..data.inspect_dense import DenseInspection, inspect_dense
     from ..data.open_dense import open_any
     from ..data.sources.annotated import DenseSource
-    from ..data.store import find_near_copies
     from ..outputs import check_out, csv_text, write_out
     from ..training.data import ANNOTATED
     from ..training.progress import showing
-    from ..training.recipe import read
 
     if out:
         check_out(out, ".csv")
@@ -46,7 +46,7 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
         if isinstance(source, DenseSource):
             image_size = read(f"{ANNOTATED[source.kind][1]}/photos")["images"]["image_size"]
             images, inspection = source.images, replace(inspect_dense(source, image_size), data=str(word))
-            pairs = copy_pairs(images, images.splits, find_near_copies(images, progress)) if out else ()
+            pairs = copy_pairs(images, images.splits, find_near_duplicates(images, progress)) if out else ()
         else:
             inspection = inspect_source(source, progress=progress)
             pairs = inspection.pairs
@@ -82,9 +82,9 @@ def report(run: Any, beside: Any = "") -> Path:
     """
     run, beside = run_word(run), run_word(beside)
     if (Path(run) / "study.json").exists():
-        from ..report.pages.study_page import write_study
-        from ..study.run.halving import write_table
-        from ..study.run.outcomes import Outcomes
+        from ..report.study_page import write_study
+        from ..study.halving import write_table
+        from ..study.outcomes import Outcomes
         from ..study.study import Study
 
         study = Study(Path(run))
@@ -119,15 +119,14 @@ def runs(folder: str = "runs", out: str = "") -> "Table":
     Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
     """
     from ..outputs import check_out, write_out
-    from ..report.pages.index_page import render_index
-    from ..report.tables.runs import find_runs
+    from ..report.runs import find_runs, render_index
 
     if out:
         check_out(out, ".html")
     index = find_runs(Path(folder))
     if out:
         write_out(out, render_index(index, Path(out)))
-    return index.sheet
+    return index.table
 
 
 @checked
@@ -160,7 +159,7 @@ def explain(
     from ..analysis.explanation import Wanted, explain_any, explain_run
     from ..disk import write_whole
     from ..outputs import check_out
-    from ..report.pages.explain_page import explanation_page, write_explanation
+    from ..report.explain_page import explanation_page, write_explanation
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 
@@ -196,7 +195,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     from ..analysis import link_extraction as extraction
     from ..models.links import write_link_set
     from ..outputs import check_out, write_out
-    from ..report.sections.links import link_table
+    from ..report.measurements import link_table
     from ..training.run_folder import RunFolder
 
     run = run_word(run)
@@ -233,7 +232,7 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
     from ..evaluation.probe.evaluate import keep
     from ..evaluation.probe.evaluate import probe as probe_features
     from ..outputs import check_out
-    from ..report.tables.probe import probe_table
+    from ..report.measurements import probe_table
 
     if out:
         check_out(out, ".json")
@@ -267,7 +266,7 @@ def localize(
     from ..evaluation.localization.metrics import PROTOCOLS
     from ..evaluation.localization.results import keep
     from ..outputs import check_out, write_out
-    from ..report.sections.localization import localization_page, localization_table
+    from ..report.measurements import localization_page, localization_table
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import dataset_of, recipe_of
 
@@ -306,7 +305,7 @@ def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -
     """
     from ..analysis.pictures import gather_corruptions
     from ..evaluation.robustness.evaluate import evaluate_robustness
-    from ..report.sections.robustness import robustness_table
+    from ..report.measurements import robustness_table
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 

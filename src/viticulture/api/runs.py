@@ -172,7 +172,7 @@ def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     more = {} if images.range is None else {"range": images.range}
     tell(f"weights  {weights or run.which()[0]}")
     with waiting("writing ONNX"):
-        return dense_to_onnx(subject.network, out, subject.data_spec, images.store_size, more)
+        return dense_to_onnx(subject.network, out, subject.data_spec, images.cache_size, more)
 
 
 def measure(run: "RunFolder", dataset: "Dataset") -> "Results[Any]":

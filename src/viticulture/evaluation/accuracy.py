@@ -50,7 +50,7 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class WithoutCopies:
-    """Accuracy on the images that have no near-copies among the training images.
+    """Accuracy on the images that have no near-duplicates among the training images.
 
     Args:
         copies: how many images have some, and are left out here.
@@ -82,7 +82,7 @@ class Evaluation:
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
         rule: what made the predictions: which heads of a student with several, "class token" or "mean of 3 heads"; by
             how many views of an image, where it was more than one.
-        without_copies: accuracy without the images that have near-copies among the training images; None where none
+        without_copies: accuracy without the images that have near-duplicates among the training images; None where none
             have, or none are known.
     """
 

@@ -14,10 +14,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..config.resolve import Config
 from ..data.channels import RGB, PixelFormat
 from ..data.dataset import prepare_test
 from ..data.decode import DECODED, Decoded, DecodedImage, Unreadable, decode, image_size, reason
-from ..data.images import Images, Records, StoredImages
+from ..data.images import CachedImages, Images, Records
 from ..data.pixels import as_pixels
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
@@ -27,7 +28,6 @@ from ..data.sources.source import Source
 from ..errors import UserError, received
 from ..text import readable
 from ..training.progress import showing
-from ..training.recipe import Recipe
 from .model import EvaluatedModel
 
 MAX_SENT_PIXELS = 50_000_000
@@ -134,7 +134,7 @@ class OpenedItems:
         errors: why an item could not be read; empty where it could.
     """
 
-    images: StoredImages | None
+    images: CachedImages | None
     names: list[str]
     errors: list[str]
 
@@ -147,7 +147,7 @@ def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | N
         items: the images.
         max_pixels: limit for an open file; larger ones are not decoded. None: the limit of any file.
     """
-    side, fit = model.image_settings.store_size, model.image_settings.fitting
+    side, fit = model.image_settings.cache_size, model.image_settings.fitting
     assert side is not None, "a run's recipe is settled"
     pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
@@ -169,10 +169,10 @@ def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | N
         return OpenedItems(None, names, errors)
     known = [name for name, error in zip(names, errors, strict=True) if not error]
     records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
-    return OpenedItems(StoredImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
+    return OpenedItems(CachedImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
 
 
-def read_unseen(recipe: Recipe, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
+def read_unseen(recipe: Config, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
     """Read other images as a run's recipe reads its own; returns them, and what was skipped (`prepare_test`)."""
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable

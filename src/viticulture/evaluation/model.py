@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..config.resolve import Config
+from ..config.schema import of_class
 from ..data.augment.crop import BoxCrop, Squeeze
 from ..data.batches.batch import Batch
 from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
@@ -26,13 +28,12 @@ from ..data.image_settings import CROP_MODES, Fitting
 from ..data.images import Images
 from ..data.transfer import send
 from ..errors import UserError
-from ..models.co_advise.many_heads import every_head
+from ..models.cit.many_heads import every_head
 from ..models.data_spec import DataSpec
 from ..models.teachers.open import open_teacher
 from ..models.views import Views, answering, told, views_in
 from ..models.weights.files import find_weights, load
 from ..text import shell_word, tell
-from ..training.recipe import Recipe, of_class
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
 
@@ -167,7 +168,7 @@ def pictures(pixels: Tensor) -> list[Levels]:
     return [as_picture(view) for view in pixels.permute(0, 2, 3, 1).cpu().numpy()]
 
 
-def device_for(recipe: Recipe) -> torch.device:
+def device_for(recipe: Config) -> torch.device:
     """Where a run's student is evaluated: on a GPU where there is one, unless the recipe names the CPU."""
     return CPU if recipe.section("engine").device == "cpu" else _device()
 
@@ -204,7 +205,7 @@ class OutputHeads:
 
 
 @torch.no_grad()
-def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> OutputHeads:
+def heads_of(student: nn.Module, images: Tensor, recipe: Config) -> OutputHeads:
     """Find which heads make a student's output by comparing them with it.
 
     Args:

@@ -15,7 +15,7 @@ from ..evaluation.dense.prediction import DensePrediction
 from ..evaluation.dense.results import DenseEvaluations, read_dense
 from ..evaluation.inputs import ImageInput
 from ..evaluation.saved import name_of
-from ..models.dense.networks import load_dense
+from ..models.detection.networks import load_dense
 from .task import Evaluated, OtherImages, Task
 
 

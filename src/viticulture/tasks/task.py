@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 from torch import nn
 
+from ..config.resolve import method_class
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..data.sources.source import Source
@@ -20,7 +21,6 @@ from ..evaluation.headline import Headline, named
 from ..evaluation.inputs import ImageInput
 from ..evaluation.saved import Results
 from ..methods.method import Method
-from ..training.recipe import method_class
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
 

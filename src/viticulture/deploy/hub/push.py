@@ -26,7 +26,7 @@ from ...evaluation.multilabel.results import RESULTS as LABEL_RESULTS
 from ...evaluation.multilabel.results import read_labels
 from ...evaluation.results import RESULTS, Evaluations, read_evaluations
 from ...models.data_spec import DataSpec
-from ...models.dense.networks import load_dense
+from ...models.detection.networks import load_dense
 from ...models.views import views_in
 from ...models.weights.files import FILES, load, read_config, save
 from ...text import shell_word

@@ -17,7 +17,7 @@ from ...evaluation.multilabel.results import thresholds_of
 from ...evaluation.predict import BATCH, Prediction, as_csv, ask_opened
 from ...models.data_spec import DataSpec
 from ...models.taps import Taps
-from ...report.charts.pictures import overlay, picture_uri
+from ...report.pictures import overlay, picture_uri
 from ...training.run_folder import RunFolder
 
 Predictions = Sequence[Prediction] | Sequence[LabelsPrediction]

@@ -16,9 +16,9 @@ from ...data.batches.loader import CPU
 from ...data.images import Images
 from ...data.targets.outlines import encoded
 from ...models.data_spec import DataSpec
-from ...models.dense.detector import Detector
-from ...models.dense.networks import load_dense
-from ...models.dense.segmenter import Segmenter
+from ...models.detection.detector import Detector
+from ...models.detection.networks import load_dense
+from ...models.detection.segmenter import Segmenter
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
 from ..model import device_for

@@ -11,6 +11,7 @@ from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
 from ...analysis.link_extraction import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
+from ...config.resolve import method_class
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.pixels import PixelsEvaluation
@@ -25,24 +26,19 @@ from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...models.weights.files import read_config
 from ...text import shell_word
-from ...training.recipe import method_class
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ..charts.chart import Points
-from ..charts.curves import read_curves
-from ..charts.pictures import galleries
-from ..document import Section
-from ..sections.agreement import agreement_section
+from ..curves import read_curves
+from ..explain_page import explanation_sections
+from ..html import Section
+from ..measurements import agreement_section, links_section, localization_section, probe_section, robustness_section
+from ..page import Costs, RunPage, render
+from ..pictures import galleries
 from ..sections.dense import dense_answer, dense_sections
-from ..sections.links import links_section
-from ..sections.localization import localization_section
 from ..sections.multilabel import labels_answer, labels_sections
-from ..sections.probe import probe_section
-from ..sections.robustness import robustness_section
-from ..sections.stages import stages_section
+from ..stages import stages_section
+from ..svg import Points
 from ..tables.results import Evaluated, percent
-from .explain_page import explanation_sections
-from .page import Costs, RunPage, render
 
 LOST = "Results or pictures of this run are not kept beside it; to have them: viticulture evaluate {}"
 
