@@ -49,7 +49,7 @@ from viticulture.evaluation.dense.predict import DensePredictor
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict, read_dense
 from viticulture.evaluation.dense.subject import Found, find, of_run
-from viticulture.evaluation.opening import MAX_SENT_PIXELS
+from viticulture.evaluation.inputs import MAX_SENT_PIXELS
 from viticulture.methods.detection import crowds_of, matched, targets_of
 from viticulture.models.data_spec import DataSpec
 from viticulture.report.pages.run_page import judged_headline

@@ -22,15 +22,15 @@ from viticulture.errors import UserError
 from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.localization import evaluate as localize
 from viticulture.evaluation.localization.results import read_localizations
+from viticulture.evaluation.model import EvaluatedModel, device_for, of_run
 from viticulture.evaluation.robustness.evaluate import read_robustness
-from viticulture.evaluation.subject import Subject, device_for, of_run
 from viticulture.report.pictures import gallery
 from viticulture.study.disagreement import _looks
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
 
 
-def shown(subject: Subject, folder: Path) -> tuple[Images, list[Tensor]]:
+def shown(subject: EvaluatedModel, folder: Path) -> tuple[Images, list[Tensor]]:
     """Two oblong images, one a class, and what the network is given while a test runs."""
     for name in subject.data_spec.classes:
         photo(folder / name / "0.png", ord(name))
@@ -41,7 +41,7 @@ def shown(subject: Subject, folder: Path) -> tuple[Images, list[Tensor]]:
     return prepare_test(str(folder), subject.data_spec.classes, subject.image_settings)[0], seen
 
 
-def as_pixels(subject: Subject, given: Tensor) -> list[np.ndarray]:
+def as_pixels(subject: EvaluatedModel, given: Tensor) -> list[np.ndarray]:
     """What a network was given, as a person sees it: [H, W, 3] uint8."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (subject.data_spec.mean, subject.data_spec.std))
     return list((255 * (given * std + mean)).round().to(torch.uint8).permute(0, 2, 3, 1).numpy())
@@ -131,8 +131,8 @@ def test_views_and_batches_show_the_same(tmp_path: Path) -> None:
 
 
 def test_nobody_else_decides_what_a_trained_network_is_shown() -> None:
-    """Ten places built the crop and an eleventh forgot it. Evaluation, analysis and pages ask a `Subject` for their
-    batches and their device."""
+    """Ten places built the crop and an eleventh forgot it. Evaluation, analysis and pages ask an `EvaluatedModel`
+    for their batches and their device."""
     package = Path(viticulture.__file__).parent
     own = re.compile(r"CenterCrop\(|evaluation_(batches|views)|cuda\.is_available")
     files = [file for part in ("evaluation", "analysis", "report") for file in (package / part).rglob("*.py")]

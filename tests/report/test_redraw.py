@@ -19,7 +19,7 @@ from viticulture.analysis.galleries import Gallery, read_galleries, save_galleri
 from viticulture.analysis.pictures import examples
 from viticulture.data.images import CachedImages, Records
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions, keep_predictions, read_predictions
 from viticulture.models.weights.files import load, save
 from viticulture.report.pages.run_page import page_of

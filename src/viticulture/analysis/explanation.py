@@ -17,8 +17,8 @@ from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
 from ..data.splits import Selection
 from ..errors import UserError, counted
-from ..evaluation.kept import checksum_of, read_kept, still_there
-from ..evaluation.subject import Subject, of_run, of_source
+from ..evaluation.model import EvaluatedModel, of_run, of_source
+from ..evaluation.saved import checksum_of, is_current, read_saved
 from ..guides.bootstrap import Bootstrap
 from ..models.weights.files import load
 from ..training.assemble import build_guides
@@ -42,7 +42,7 @@ class ExplainOptions:
 
     Args:
         images: how many; the selection is the same every time.
-        compare_with: another network (a run, or a source for `subject.of_source`) whose layers are compared on the same
+        compare_with: another network (a run, or a source for `model.of_source`) whose layers are compared on the same
             images.
         reading: what stands for a layer, norms or blocks, see layers.py; "" takes norms if all networks have them.
         layers: whose attention and features are drawn, counted from 1; empty takes up to four, spread over the depth.
@@ -66,7 +66,7 @@ class Explanation:
         cka: between this network's layers and the other's, [layers, other layers]; None without another one.
         features: feature maps of this network, its agents and the other one, by image.
         attention: attention maps of this network.
-        checksum: of a run's weights, see `kept.checksum_of`.
+        checksum: of a run's weights, see `saved.checksum_of`.
     """
 
     weights: str
@@ -97,7 +97,7 @@ def explain_run(run: RunFolder, dataset: Dataset, options: ExplainOptions) -> Ex
     """Explain a run's student with the weights that count, and save the result in the run."""
     weights = run.which()[0]
     checksum = checksum_of(run, weights)
-    explanation = explain(of_run(run, weights, BATCH), dataset, options, agent_subjects(run))
+    explanation = explain(of_run(run, weights, BATCH), dataset, options, agent_models(run))
     explanation = replace(explanation, weights=weights, checksum=checksum)
     save_galleries(run.path / PICTURES, {"features": explanation.features, "attention": explanation.attention})
     run.write(FILE, explanation.to_dict())
@@ -105,12 +105,12 @@ def explain_run(run: RunFolder, dataset: Dataset, options: ExplainOptions) -> Ex
 
 
 def explain(
-    subject: Subject, dataset: Dataset, options: ExplainOptions, agents: Mapping[str, Subject] = {}
+    model: EvaluatedModel, dataset: Dataset, options: ExplainOptions, agents: Mapping[str, EvaluatedModel] = {}
 ) -> Explanation:
     """Analyze a network on test images (validation or training images, if there are none).
 
     Args:
-        subject: the network; its input has its size, crop and colors.
+        model: the network; its input has its size, crop and colors.
         dataset: images.
         options: see `ExplainOptions`.
         agents: networks trained alongside it, whose features are drawn too.
@@ -124,24 +124,24 @@ def explain(
         raise UserError(f"an explanation needs at least {MIN_IMAGES} images, got {count} of {split}")
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     some = images.part(order[: options.images])
-    subject = replace(subject, batch_size=BATCH)
-    networks = {"the student": subject, **agents}
-    other, name = any_subject(options.compare_with) if options.compare_with else (None, "")
+    model = replace(model, batch_size=BATCH)
+    networks = {"the student": model, **agents}
+    other, name = any_model(options.compare_with) if options.compare_with else (None, "")
     if other is not None:
-        if other.data_spec.channels != subject.data_spec.channels:
+        if other.data_spec.channels != model.data_spec.channels:
             raise UserError(
                 f"{options.compare_with} takes {counted(other.data_spec.channels, 'channel')}, and these images have "
-                f"{subject.data_spec.channels}; compare networks with the same number of channels"
+                f"{model.data_spec.channels}; compare networks with the same number of channels"
             )
         networks[f"{name} (compared)" if name in networks else name] = other
     features = feature_galleries(networks, some, options.layers)  # first: it refuses a layer that does not exist
-    reading = options.reading or default_reading([each.network for each in (subject, other) if each is not None])
-    analysis = analyze_layers(subject.network, _inputs(subject, some), reading)
-    attention = attention_galleries(subject, some, options.layers)
+    reading = options.reading or default_reading([each.network for each in (model, other) if each is not None])
+    analysis = analyze_layers(model.network, _inputs(model, some), reading)
+    attention = attention_galleries(model, some, options.layers)
     cka = None
     if other is not None:
-        pairs = zip(_inputs(subject, some), _inputs(other, some), strict=True)
-        cka = layer_similarity(subject.network, other.network, pairs, reading)
+        pairs = zip(_inputs(model, some), _inputs(other, some), strict=True)
+        cka = layer_similarity(model.network, other.network, pairs, reading)
     return Explanation("its", split, analysis, name, cka, features, attention)
 
 
@@ -149,14 +149,14 @@ def explain_any(source: str, data: str | Source, options: ExplainOptions) -> Exp
     """Explain a network by its name, on any images, and save nothing.
 
     Args:
-        source: a run, or a source for `subject.of_source`.
+        source: a run, or a source for `model.of_source`.
         data: images; empty, or the object that the run was trained on, for the run's own images.
         options: see `ExplainOptions`.
     """
-    subject, _ = any_subject(source)
+    model, _ = any_model(source)
     run = RunFolder.open(source) if (Path(source) / "run.json").exists() else None
     if run is None or not stands_for_own(run, data):
-        settings = subject.image_settings.without_statistics
+        settings = model.image_settings.without_statistics
         whole = Selection(val_fraction=0, test_fraction=0, near_duplicates="ignore")
         opened = open_any(data)
         images = opened.images if isinstance(opened, DenseSource) else opened  # without the masks next to them
@@ -164,7 +164,7 @@ def explain_any(source: str, data: str | Source, options: ExplainOptions) -> Exp
             dataset = prepare(images, whole, settings, 0, progress, labeled=False)
     else:
         dataset = dataset_of(run, recipe_of(run), data)
-    return explain(subject, dataset, options, agent_subjects(run) if run else {})
+    return explain(model, dataset, options, agent_models(run) if run else {})
 
 
 def agents_of(run: RunFolder) -> dict[str, nn.Module]:
@@ -191,7 +191,7 @@ def agents_of(run: RunFolder) -> dict[str, nn.Module]:
     return agents
 
 
-def agent_subjects(run: RunFolder) -> dict[str, Subject]:
+def agent_models(run: RunFolder) -> dict[str, EvaluatedModel]:
     """Return a run's agents by name, with the student's input; empty without agents or without a checkpoint."""
     if not run.checkpoint.exists():
         return {}
@@ -201,8 +201,8 @@ def agent_subjects(run: RunFolder) -> dict[str, Subject]:
     return {names[name]: replace(student, network=agent.to(student.device)) for name, agent in agents.items()}
 
 
-def any_subject(source: str) -> tuple[Subject, str]:
-    """Load a run's network, or a source for `subject.of_source`, and return it with its name."""
+def any_model(source: str) -> tuple[EvaluatedModel, str]:
+    """Load a run's network, or a source for `model.of_source`, and return it with its name."""
     if (Path(source) / "run.json").exists():
         return of_run(RunFolder.open(source), batch_size=BATCH), Path(source).name
     return replace(of_source(source), batch_size=BATCH), source
@@ -210,12 +210,12 @@ def any_subject(source: str) -> tuple[Subject, str]:
 
 def read_explanation(run: RunFolder) -> Explanation | None:
     """Read the saved explanation; None if there is none, or it is of other weights."""
-    explanation = read_kept(run, FILE, Explanation.from_dict)
-    if explanation is None or not still_there(run, explanation.weights, explanation.checksum):
+    explanation = read_saved(run, FILE, Explanation.from_dict)
+    if explanation is None or not is_current(run, explanation.weights, explanation.checksum):
         return None
     drawn = read_galleries(run.path / PICTURES) or {}
     return replace(explanation, features=drawn.get("features", ()), attention=drawn.get("attention", ()))
 
 
-def _inputs(subject: Subject, images: Images) -> Iterator[Tensor]:
-    return (batch["image"] for batch in subject.batches(images))
+def _inputs(model: EvaluatedModel, images: Images) -> Iterator[Tensor]:
+    return (batch["image"] for batch in model.batches(images))

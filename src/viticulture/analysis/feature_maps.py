@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..data.images import Images
-from ..evaluation.subject import Subject, pictures
+from ..evaluation.model import EvaluatedModel, pictures
 from .attention import selected_layers
 from .galleries import Gallery, Group, file_name
 from .layers import layer_taps, patch_features
@@ -31,19 +31,19 @@ def feature_map(features: Tensor) -> Tensor:
 
 
 def feature_maps(
-    subject: Subject, batch: Tensor, layers: Sequence[int] = (), network: str = "the network"
+    model: EvaluatedModel, batch: Tensor, layers: Sequence[int] = (), network: str = "the network"
 ) -> dict[int, Tensor]:
     """Compute the maps of layers for every image: layer, counted from 1 -> [B, rows, columns].
 
     Args:
-        subject: a network whose blocks taps can read, CNNs included.
+        model: a network whose blocks taps can read, CNNs included.
         batch: network input, [B, C, H, W].
         layers: counted from 1; empty takes up to four, spread over the depth.
         network: its name in an error message.
 
     Raises: UserError for a layer that the network does not have.
     """
-    taps = layer_taps(subject.network, "blocks")
+    taps = layer_taps(model.network, "blocks")
     assert taps.layout is not None
     selected = selected_layers(layers, len(taps.layout.blocks), network)
     with torch.inference_mode():
@@ -52,7 +52,7 @@ def feature_maps(
     return {layer + 1: feature_map(features) for layer, features in zip(selected, maps, strict=True)}
 
 
-def feature_galleries(networks: Mapping[str, Subject], images: Images, layers: Sequence[int]) -> list[Gallery]:
+def feature_galleries(networks: Mapping[str, EvaluatedModel], images: Images, layers: Sequence[int]) -> list[Gallery]:
     """Draw the maps of every network for each of the first images, one gallery per image.
 
     Args:
@@ -62,9 +62,9 @@ def feature_galleries(networks: Mapping[str, Subject], images: Images, layers: S
     """
     some = images.part(torch.arange(min(MAX_IMAGES, len(images))))
     groups: list[list[Group]] = [[] for _ in some.records.names]
-    for name, subject in networks.items():
-        pixels = torch.cat([part for _, part in subject.views(some)])
-        maps = feature_maps(subject, subject.normalized(pixels), layers, name)
+    for name, model in networks.items():
+        pixels = torch.cat([part for _, part in model.views(some)])
+        maps = feature_maps(model, model.normalized(pixels), layers, name)
         lines = [name, f"layer{'s' if len(maps) > 1 else ''} {', '.join(map(str, maps))}"]
         for i, (group, picture) in enumerate(zip(groups, pictures(pixels), strict=True)):
             group.append(([picture, *(each[i].cpu().numpy() for each in maps.values())], lines))

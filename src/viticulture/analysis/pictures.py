@@ -12,12 +12,12 @@ from ..data.images import Images
 from ..errors import UserError
 from ..evaluation.accuracy import Evaluation, most_confident_mistakes
 from ..evaluation.evaluate import EvaluatedRun
+from ..evaluation.model import EvaluatedModel, of_run, pictures
 from ..evaluation.multilabel.judge import EvaluatedLabels
 from ..evaluation.multilabel.labels import LabelsEvaluation
 from ..evaluation.results import Result
 from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
-from ..evaluation.subject import Subject, of_run, pictures
 from ..models.taps import Taps
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
@@ -43,8 +43,8 @@ def save_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedRun) -> 
     galleries = {"examples": examples(dataset.train, dataset.classes, note)}
     if counting is not None:
         galleries["mistakes"] = mistakes(counting, dataset.classes, note)
-        subject = of_run(run, evaluated.counts.partition("/")[0])
-        galleries["attention"] = [occlusion(subject, counting.images), *fine_attention(subject, counting.images)]
+        model = of_run(run, evaluated.counts.partition("/")[0])
+        galleries["attention"] = [occlusion(model, counting.images), *fine_attention(model, counting.images)]
     if reconstructs(recipe_of(run)):
         galleries["reconstruction"] = [reconstruction_gallery(run, dataset)]
     save_galleries(run.path / FILE, galleries)
@@ -123,7 +123,7 @@ def examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gal
 
 
 @torch.inference_mode()
-def occlusion(subject: Subject, images: Images) -> Gallery:
+def occlusion(model: EvaluatedModel, images: Images) -> Gallery:
     """Draw which parts of the first image of each of a few classes the predicted class depends on.
 
         m(cell) = mean over squares S that cover the cell of p(c | x) - p(c | x with S in the mean color)
@@ -132,16 +132,16 @@ def occlusion(subject: Subject, images: Images) -> Gallery:
     Source: Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks", ECCV 2014, Sec. 4.2.
     """
     numbers = _first_of_classes(images)
-    pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
+    pixels = torch.cat([some for _, some in model.views(images.part(torch.tensor(numbers)))])
     groups: list[Group] = []
-    for number, view, image in zip(numbers, pictures(pixels), subject.normalized(pixels), strict=True):
+    for number, view, image in zip(numbers, pictures(pixels), model.normalized(pixels), strict=True):
         rows, columns = (torch.linspace(0, side, CELLS + 1).long().tolist() for side in image.shape[1:])
         squares = [(r, c) for r in range(CELLS - 1) for c in range(CELLS - 1)]
         covered = image.repeat(1 + len(squares), 1, 1, 1)
         for copy, (r, c) in zip(covered[1:], squares, strict=True):
             copy[:, rows[r] : rows[r + 2], columns[c] : columns[c + 2]] = 0  # normalized: the mean color
-        probabilities = subject.data_spec.probabilities(
-            torch.cat([subject.network(some) for some in covered.split(subject.batch_size)]).float()
+        probabilities = model.data_spec.probabilities(
+            torch.cat([model.network(some) for some in covered.split(model.batch_size)]).float()
         )
         label = int(probabilities[0].argmax())
         drops = (probabilities[0, label] - probabilities[1:, label]).cpu().numpy()
@@ -149,43 +149,43 @@ def occlusion(subject: Subject, images: Images) -> Gallery:
         for drop, (r, c) in zip(drops, squares, strict=True):
             sums[r : r + 2, c : c + 2] += drop
             counts[r : r + 2, c : c + 2] += 1
-        predicted = f"predicted {subject.data_spec.classes[label]} {100 * float(probabilities[0, label]):.0f}\u00a0%"
+        predicted = f"predicted {model.data_spec.classes[label]} {100 * float(probabilities[0, label]):.0f}\u00a0%"
         largest = f"covering a square lowers it by up to {max(100 * float(drops.max()), 0):.0f} points"
-        groups.append(([view, sums / counts], [_caption(subject, images, number), predicted, largest]))
+        groups.append(([view, sums / counts], [_caption(model, images, number), predicted, largest]))
     note = (
         "Bright: covering this part lowers the probability of the predicted class most. A gray square of a quarter of "
-        f"the image's side is moved over the image; each map has its own scale.{shown(subject.data_spec.channels)}"
+        f"the image's side is moved over the image; each map has its own scale.{shown(model.data_spec.channels)}"
     )
     return Gallery("What the prediction depends on", groups, note)
 
 
-def attention_galleries(subject: Subject, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
+def attention_galleries(model: EvaluatedModel, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
     """Draw what a ViT attends to in the first image of each of a few classes; empty for students without attention.
 
     Args:
-        subject: the ViT.
+        model: the ViT.
         images: without labels the first ones are drawn.
         layers: counted from 1; empty takes up to four, spread over the depth. So does a network whose blocks do not
             have one attention layer each, as numbers of layers and blocks would differ.
     """
     try:
-        taps = Taps(subject.network, frozenset({"attention"}))
+        taps = Taps(model.network, frozenset({"attention"}))
     except UserError:
         return []
     assert taps.layout is not None
     query = "class token" if taps.layout.class_token else "mean patch"
     numbers = _first_of_classes(images)
-    pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
+    pixels = torch.cat([some for _, some in model.views(images.part(torch.tensor(numbers)))])
     with torch.inference_mode():
-        attention = taps(subject.normalized(pixels)).attention
+        attention = taps(model.normalized(pixels)).attention
     selected = selected_layers(layers if len(attention) == len(taps.layout.blocks) else (), len(attention))
     readings = [attention[layer] for layer in selected]
     names = [f"layer {layer + 1}" for layer in selected]
-    captions = [_caption(subject, images, number) for number in numbers]
+    captions = [_caption(model, images, number) for number in numbers]
     maps = [class_map(reading, reading.grid).cpu().numpy() for reading in readings]
     note = (
         f"Each image as the student's input, then {', '.join(names)}. Mean over heads; bright is high, each map has "
-        f"its own scale.{shown(subject.data_spec.channels)}"
+        f"its own scale.{shown(model.data_spec.channels)}"
     )
     groups = [
         ([view, *(layer[i] for layer in maps)], [caption])
@@ -208,9 +208,9 @@ def attention_galleries(subject: Subject, images: Images, layers: Sequence[int] 
     return galleries
 
 
-def fine_attention(subject: Subject, images: Images) -> list[Gallery]:
+def fine_attention(model: EvaluatedModel, images: Images) -> list[Gallery]:
     """Return `attention_galleries`; empty if all maps are too coarse to locate anything, as those of hybrids are."""
-    galleries = attention_galleries(subject, images)
+    galleries = attention_galleries(model, images)
     maps = [picture for gallery in galleries[:1] for pictures, _ in gallery.groups for picture in pictures[1:]]
     return galleries if any(min(each.shape) >= MIN_GRID for each in maps) else []
 
@@ -223,8 +223,8 @@ def _first_of_classes(images: Images) -> list[int]:
     return sorted(labels.index(label) for label in sorted(set(labels))[:ATTENTION_IMAGES])
 
 
-def _caption(subject: Subject, images: Images, number: int) -> str:
+def _caption(model: EvaluatedModel, images: Images, number: int) -> str:
     """Return an image's class; its file's name if it has none, or several."""
-    several, classes = images.records.labels.ndim == 2, subject.data_spec.classes
+    several, classes = images.records.labels.ndim == 2, model.data_spec.classes
     label = -1 if several else int(images.records.labels[number])
     return classes[label] if 0 <= label < len(classes) else file_name(images.records.names[number])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..config.resolve import Config, method_class
 from ..data.channels import shown
 from ..data.dataset import Dataset
-from ..evaluation.subject import Subject, device_for, pictures
+from ..evaluation.model import EvaluatedModel, device_for, pictures
 from ..methods.method import BatchSpec
 from ..models.data_spec import DataSpec
 from ..models.vit.patches import PatchGrid, patchify, unpatchify
@@ -122,8 +122,8 @@ def reconstruction_gallery(run: RunFolder, dataset: Dataset) -> Gallery:
     method, recipe = load_reconstructor(run, dataset), recipe_of(run)
     assert isinstance(method, nn.Module)
     device = device_for(recipe)
-    subject = Subject(method.to(device), method.data_spec, recipe.section("images"), device, len(some))
-    (batch,) = subject.batches(some)
+    model = EvaluatedModel(method.to(device), method.data_spec, recipe.section("images"), device, len(some))
+    (batch,) = model.batches(some)
     result = reconstruct(method, batch["image"])
 
     true, masked = result.images[:DRAWN], result.masked[:DRAWN].unsqueeze(1)

@@ -94,7 +94,7 @@ def report(run: Any, beside: Any = "") -> Path:
     from ..training.run_folder import RunFolder
 
     if beside:
-        from ..evaluation.evaluate import check_classes
+        from ..evaluation.model import check_classes
         from ..evaluation.reference import put_beside
         from ..tasks.classification import Classification
         from ..tasks.task import task_of

@@ -19,10 +19,10 @@ from torch import Tensor
 from ..analysis.galleries import Gallery, Group
 from ..analysis.links import TrainedLinks
 from ..errors import counted
-from ..evaluation.accuracy import ONE_HEAD
 from ..evaluation.agreement.metrics import Agreement
 from ..evaluation.localization.metrics import OVERLAPS, BoxAccuracy
 from ..evaluation.localization.results import Example, Localization
+from ..evaluation.model import ONE_HEAD
 from ..evaluation.probe.evaluate import Finding, Probe
 from ..evaluation.robustness.metrics import Robustness
 from ..evaluation.robustness.strengths import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER

@@ -17,8 +17,8 @@ from ..analysis.attention import class_map
 from ..analysis.galleries import Gallery, Group, read_galleries, save_galleries
 from ..data.images import Images
 from ..errors import UserError
+from ..evaluation.model import of_run, pictures
 from ..evaluation.results import PREDICTIONS, read_predictions
-from ..evaluation.subject import of_run, pictures
 from ..models.taps import Taps
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import dataset_of, recipe_of

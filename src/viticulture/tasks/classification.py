@@ -11,7 +11,7 @@ from ..analysis.pictures import save_pictures
 from ..data.dataset import Dataset
 from ..data.sources.source import Source
 from ..evaluation.evaluate import EvaluatedRun, evaluate_run
-from ..evaluation.given import ImageInput
+from ..evaluation.inputs import ImageInput
 from ..evaluation.other import evaluate_other
 from ..evaluation.predict import ENDINGS, Prediction, as_csv, classify, write
 from ..evaluation.reference import judge_references

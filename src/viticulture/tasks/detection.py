@@ -13,8 +13,8 @@ from ..evaluation.dense.judge import judge_dense, judge_other
 from ..evaluation.dense.predict import predict_dense
 from ..evaluation.dense.prediction import DensePrediction
 from ..evaluation.dense.results import DenseEvaluations, read_dense
-from ..evaluation.given import ImageInput
-from ..evaluation.kept import name_of
+from ..evaluation.inputs import ImageInput
+from ..evaluation.saved import name_of
 from ..models.detection.networks import load_dense
 from .task import Evaluated, OtherImages, Task
 

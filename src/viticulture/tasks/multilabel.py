@@ -8,7 +8,7 @@ from ..analysis.pictures import save_label_pictures
 from ..data.dataset import Dataset
 from ..data.open import open_source
 from ..data.sources.source import Source
-from ..evaluation.given import ImageInput
+from ..evaluation.inputs import ImageInput
 from ..evaluation.multilabel.judge import EvaluatedLabels, judge_labels, judge_other
 from ..evaluation.multilabel.predict import LabelsPrediction, labels_csv, tell_labels
 from ..evaluation.multilabel.results import LabelEvaluations, read_labels
