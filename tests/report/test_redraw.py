@@ -17,7 +17,7 @@ import viticulture
 from viticulture import api
 from viticulture.analysis.galleries import Gallery, keep_galleries, read_galleries
 from viticulture.analysis.pictures import examples
-from viticulture.data.images import CachedImages, Records
+from viticulture.data.image_set import CachedImages, Records
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions, keep_predictions, read_predictions

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset, prepare
-from ..data.images import Images
+from ..data.image_set import Images
 from ..data.open_dense import open_any
 from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source

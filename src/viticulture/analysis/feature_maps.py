@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..data.images import Images
+from ..data.image_set import Images
 from ..evaluation.subject import Subject, pictures
 from .attention_maps import chosen_layers
 from .galleries import Gallery, Group

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..data.channels import shown
 from ..data.dataset import Dataset
+from ..data.images.format import displayed
 from ..evaluation.multilabel.judge import EvaluatedLabels
 from ..evaluation.multilabel.labels import LabelsEvaluation
 from ..evaluation.results import Result
@@ -20,7 +20,7 @@ NAMED = 4  # labels below an image
 
 def gather_label_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedLabels) -> None:
     """Write pictures.npz: `mistakes`, `examples` and `attention`."""
-    note = shown(len(dataset.mean))
+    note = displayed(len(dataset.mean))
     galleries: dict[str, Sequence[Gallery]] = {"examples": examples(dataset.train, dataset.classes, note.strip())}
     if evaluated.counts:
         counting = evaluated.results[evaluated.counts]

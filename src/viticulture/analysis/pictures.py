@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..data.channels import shown
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
+from ..data.images.format import displayed
 from ..errors import UserError
 from ..evaluation.accuracy import Evaluation, most_confident_mistakes
 from ..evaluation.evaluate import EvaluatedRun
@@ -36,7 +36,7 @@ CELLS = 8  # on a side of an occlusion map; the square that is covered has a qua
 def gather_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedRun) -> None:
     """Write pictures.npz: `mistakes`, `examples`, `attention` and `reconstruction`, as far as there are any."""
     counting = evaluated.counting
-    note = shown(len(dataset.mean)).strip()
+    note = displayed(len(dataset.mean)).strip()
     galleries = {"examples": examples(dataset.train, dataset.classes, note)}
     if counting is not None:
         galleries["mistakes"] = mistakes(counting, dataset.classes, note)
@@ -119,7 +119,7 @@ def occlusion(subject: Subject, images: Images) -> Gallery:
         groups.append(([view, sums / counts], [_called(subject, images, number), f"predicted {words}", most]))
     note = (
         "Bright: covering this part lowers the probability of the predicted class most (a gray square of a quarter of "
-        f"the image's side is moved over the image; each map on its own scale).{shown(subject.data_spec.channels)}"
+        f"the image's side is moved over the image; each map on its own scale).{displayed(subject.data_spec.channels)}"
     )
     return Gallery("What the prediction depends on", groups, note)
 
@@ -152,8 +152,8 @@ def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> l
     maps = [class_map(reading, reading.grid).cpu().numpy() for reading in readings]
     views = pictures(pixels)
     note = (
-        f"Each image as the student is shown it, then {', '.join(names)}. Mean over heads; light is much, each map on "
-        f"its own scale.{shown(subject.data_spec.channels)}"
+        f"Each image as the student is shown it, then {', '.join(names)}. Mean over heads; light is much, each map "
+        f"on its own scale.{displayed(subject.data_spec.channels)}"
     )
     groups = [([views[i], *(layer[i] for layer in maps)], [name]) for i, name in enumerate(classes)]
     galleries = [Gallery(f"Where the {who} looks", groups, note)]

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..config.resolve import Config, method_class
-from ..data.channels import shown
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
+from ..data.images.format import displayed
 from ..evaluation.subject import Subject, device_for, pictures
 from ..methods.method import BatchSpec
 from ..models.data_spec import DataSpec
@@ -162,7 +162,7 @@ def painted(reconstruction: Reconstruction, names: list[str]) -> Gallery:
         f"Mean squared error of masked pixels over {len(reconstruction.error)} images, gray levels from 0 to 1: "
         f"{error:.4f}; masked patches in their own mean color would have {flat:.4f}. "
         f"{100 * reconstruction.masked.float().mean():.0f} % of pixels are masked. With patch_norm, painted patches "
-        f"have the mean and the spread of the true ones.{shown(reconstruction.images.shape[1])}"
+        f"have the mean and the spread of the true ones.{displayed(reconstruction.images.shape[1])}"
     )
     return Gallery("Image, what is shown of it, what is painted", groups, note)
 

@@ -11,8 +11,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ..data.decode import Decoded, Unreadable, reason
-from ..data.pixels import as_pixels
+from ..data.images.decode import Decoded, Unreadable, as_pixels, reason
 from ..data.sources.frames import column_of, is_frame
 from ..errors import UserError, received
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from ..config.resolve import method_class
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
 from ..data.sources.source import Source
 from ..evaluation.given import ImageInput
 from ..evaluation.headline import Headline, named

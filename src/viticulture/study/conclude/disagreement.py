@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...analysis.attention_maps import class_map
 from ...analysis.galleries import Gallery, Group, keep_galleries, read_galleries
-from ...data.images import Images
+from ...data.image_set import Images
 from ...errors import UserError
 from ...evaluation.results import PREDICTIONS, read_predictions
 from ...evaluation.subject import of_run, pictures
