@@ -35,7 +35,7 @@ class Training:
 DIGITS = ("train", "digits", "--recipe", "default/digits", *TINY, *ALL, *OFTEN)
 KINDS = {
     "train": Training((*DIGITS, "--train.ema_decay", "0.9", "--augment.mix.mixup", "0.8", "--data.val_fraction", "0.1",
-                       "--train.watch", "val")),
+                       "--train.validate", "val")),
     "compare, two workers": Training(("compare", "digits", "--recipes", "default/digits,dhvt/digits", "--per-class",
                                       "10", "--seeds", "2", "--epochs", "4", "--workers", "2")),
     "mae": Training(("train", "digits", "--recipe", "mae/cifar100", "--image-size", "8", "--images.cache_size", "8",

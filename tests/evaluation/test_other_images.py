@@ -19,7 +19,7 @@ from viticulture.training.session import begin
 
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano", "student.patch_size": 4, "images.image_size": 16, "images.cache_size": 20,
-    "train.epochs": 1, "train.batch_size": 4, "schedule.warmup_epochs": 0, "train.watch": "none",
+    "train.epochs": 1, "train.batch_size": 4, "schedule.warmup_epochs": 0, "train.validate": "none",
 }  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from PIL import Image
 import viticulture
 from viticulture.cli import main
 from viticulture.command import Parser
-from viticulture.study.declare.field import field
-from viticulture.study.plan.plan import VIEWS
+from viticulture.study.declare import field
+from viticulture.study.plan import VIEWS
 from viticulture.study.study import Study
 
 FAST = ["--batch-size", "8", "--images.image_size", "8"]
@@ -78,7 +78,7 @@ def test_a_person_compares_looks_extends_and_trains_the_winner(
     assert main(["train", str(photos), "--like", "s", *SHORT, "--out", "run"]) == 0
     settled = viticulture.Run(Path("run")).folder.path / "recipe.yaml"
     assert ("dhvt_nano" in settled.read_text()) == (recipe == "dhvt/digits")
-    assert "watch: val" in settled.read_text()
+    assert "validate: val" in settled.read_text()
     capsys.readouterr()
     assert main(["train", str(photos), "--like", "s", "--recipe", "default/digits", "--out", "other"]) == 2
     assert "--like" in capsys.readouterr().err

@@ -41,7 +41,7 @@ DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano", "student.patch_size": 2, "student.options": TINY, "data.per_class": 4,
-    "data.val_fraction": 0, "train.epochs": 2, "train.batch_size": 20, "train.watch": "none",
+    "data.val_fraction": 0, "train.epochs": 2, "train.batch_size": 20, "train.validate": "none",
     "schedule.warmup_epochs": 0, "engine.device": "cpu",
 }  # fmt: skip
 
@@ -168,7 +168,7 @@ def test_two_guides_of_one_class_have_terms_of_their_own(teachers: Path, tmp_pat
     assert terms.keys() == {"label", "first_logits", "second_logits", "log_logits", "logits"}
     assert torch.equal(terms["log_logits"], 2 * terms["first_logits"])
     assert torch.equal(terms["logits"], terms["second_logits"])
-    assert session.recipe.values["guides"]["first"]["class"] == "logits"
+    assert session.config.values["guides"]["first"]["class"] == "logits"
     session.run.unlock()
 
 

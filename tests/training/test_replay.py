@@ -57,7 +57,7 @@ def grower(teachers: dict[str, str], folder: Path) -> Grow:
                 "student.name": "cit_tiny", "student.patch_size": 4,
                 "student.options": {**TINY, "depth": 2, "tokens": 2, "drop_path_rate": 0.3},
                 "guides.co_advise": {"teachers": teachers}, "data.per_class": 3, "data.val_fraction": 0,
-                "augment.mix": {"mixup": 0.8}, "train.epochs": 2, "train.batch_size": 10, "train.watch": "none",
+                "augment.mix": {"mixup": 0.8}, "train.epochs": 2, "train.batch_size": 10, "train.validate": "none",
                 "schedule.warmup_epochs": 0, "engine.device": "cpu", **changes,
             },
             seed,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From an image of any size to what a detector or a segmenter is shown, and back, as a graph of fixed operations.
 
-The same two steps as a run takes (data/transforms/resample.py, data/transforms/crop.py): the image is squeezed to the square
-of the store, then made as large as the canvas allows in its own shape, the rest padded with the mean color. Gray levels
-are rounded after each step; a run's kernels round within a step too, and may differ by a gray level.
+The same two steps as a run takes (data/transforms/resample.py, data/transforms/crop.py): the image is squeezed to the
+square of the store, then made as large as the canvas allows in its own shape, the rest padded with the mean color. Gray
+levels are rounded after each step; a run's kernels round within a step too, and may differ by a gray level.
 """
 
 from typing import Any
