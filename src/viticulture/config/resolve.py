@@ -20,8 +20,8 @@ from typing import Any
 import timm
 from timm.models import register_model
 
-from ..data.augment.augment import Augment
 from ..data.dataset import ImageSettings, Selection
+from ..data.transforms.view import Augment
 from ..errors import UserError, counted, received, unknown
 from ..keywords import filled, leaf_keys
 from ..methods.method import Method
