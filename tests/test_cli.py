@@ -24,8 +24,7 @@ from photographs import pictures
 from untrained import untrained
 from viticulture import cli
 from viticulture.cli import main
-from viticulture.command import VERBS, parser_of
-from viticulture.command import read as read_command
+from viticulture.command import COMMANDS, parse_command, parser_of
 from viticulture.study.declare.table import read_table
 from viticulture.text import shell_word
 from viticulture.training.recipe import METHODS, read, resolve, shipped
@@ -48,7 +47,7 @@ def imported_by(program: str) -> set[str]:
 def test_help_answers_without_importing_what_takes_time() -> None:
     """Of the program and of every verb. Catches: an import of torch and its like outside a verb; recipe keys, which
     only their classes can tell, read for the short help. What is imported decides the time on every machine."""
-    helps = "from viticulture.cli import VERBS, main\nmain(['--help'])\nfor verb in VERBS: main([verb, '--help'])"
+    helps = "from viticulture.cli import COMMANDS, main\nmain(['--help'])\nfor verb in COMMANDS: main([verb, '--help'])"
     imported = imported_by(helps)
     assert "viticulture" in imported
     assert not imported & SLOW
@@ -100,7 +99,7 @@ def test_help_is_short_unless_everything_is_asked_for(capsys: pytest.CaptureFixt
     assert "recipe" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", [[], *([name] for name in VERBS), ["compare", "resume"], ["train", "--table"]])
+@pytest.mark.parametrize("verb", [[], *([name] for name in COMMANDS), ["compare", "resume"], ["train", "--table"]])
 def test_every_verb_says_what_it_takes(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Fails for an argument without a meaning, and for help that is an error."""
     assert main([*verb, "--help"]) == 0
@@ -309,8 +308,8 @@ def test_what_takes_long_says_so_in_a_pipe(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_verb_has_one_name_in_python_and_takes_the_others_in_a_shell() -> None:
     """`data` is the same in both. Fails for two names of one verb that Tab shows, or a command refused for an s."""
-    assert read_command(["localise", "r", "--boxes", "b"]) == read_command(["localize", "r", "--boxes", "b"])
-    assert read_command(["inspect", "x"]) == read_command(["data", "x"])
+    assert parse_command(["localise", "r", "--boxes", "b"]) == parse_command(["localize", "r", "--boxes", "b"])
+    assert parse_command(["inspect", "x"]) == parse_command(["data", "x"])
     assert "localise" not in dir(viticulture)
     assert inspect.signature(viticulture.data) == inspect.signature(viticulture.inspect)
 
@@ -324,7 +323,7 @@ def test_the_package_offers_every_verb_and_imports_none() -> None:
         (viticulture.compare_table, "table"),
         (viticulture.localize, "boxes"),
     )
-    assert {*VERBS} | {"inspect", "train_row", "compare_table", "compare_resume", "Run", "UserError"} <= set(
+    assert {*COMMANDS} | {"inspect", "train_row", "compare_table", "compare_resume", "Run", "UserError"} <= set(
         dir(viticulture)
     )
     assert set(viticulture.__all__) <= set(dir(viticulture))

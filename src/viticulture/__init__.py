@@ -14,11 +14,11 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .version import VERSION as __version__
+from .version import VERSION as __version__  # noqa: F401
 
 if TYPE_CHECKING:
     from .api import *  # noqa: F403
-    from .errors import UserError
+    from .errors import UserError as UserError
 
 _CALLABLE = ("cache", "data", "export", "models", "report")
 """Modules that share their name with a command."""

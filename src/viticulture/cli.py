@@ -17,7 +17,7 @@ from . import api, completion
 from .budget.budget import Budget
 from .command import COMMANDS, HELP, MAX_ERROR, WITH_TABLE, Command, Parser, parser_of
 from .errors import HELPER_LOST, UserError, is_lost_helper, shortened
-from .text import clean, tell
+from .text import clean, log
 from .training.raw import check_key
 from .training.run_folder import PLAN, RunFolder
 from .version import VERSION
@@ -54,8 +54,8 @@ class Terminated(KeyboardInterrupt):
 def main(words: list[str] | None = None) -> int:
     """Run one command.
 
-    Returns: the exit status: 0; 1 if trainings of a study failed; 2 after a user error, which is printed; 130 after Ctrl-C
-        and 143 after SIGTERM.
+    Returns: the exit status: 0; 1 if trainings of a study failed; 2 after a user error, which is printed; 130 after
+        Ctrl-C and 143 after SIGTERM.
     """
     try:
         result = _run(list(sys.argv[1:] if words is None else words))
@@ -104,7 +104,7 @@ def _unprinted(error: OSError, result: Any) -> int:
     if error.errno == errno.EPIPE:  # the reader closed the pipe, as `head` does
         return _status(result)
     if (place := result if isinstance(result, Path) else getattr(result, "path", None)) is not None:
-        tell(f"warning: cannot write to standard output ({error.strerror}); the results are in {place}")
+        log(f"warning: cannot write to standard output ({error.strerror}); the results are in {place}")
         return _status(result)
     if error.errno == errno.EBADF:  # closed by the caller
         return 2
@@ -156,8 +156,8 @@ def entry() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams to nowhere: the next files would get their numbers, and C libraries write warnings to
-    number 2."""
+    """Open closed standard streams to nowhere: the next files would get their numbers, and C libraries write warnings
+    to number 2."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -214,15 +214,18 @@ def _check(command: Command) -> None:
         check_key(key)
     if isinstance(arguments.get("budget"), str) and arguments["budget"]:
         Budget(arguments["budget"])
-    file = bool(arguments.get("out")) and command.function not in (api.train, api.train_row)  # the command checks --out first
-    if arguments.get("data") and not file:
+    out_first = bool(arguments.get("out")) and command.function not in (
+        api.train,
+        api.train_row,
+    )  # checked first
+    if arguments.get("data") and not out_first:
         from .data.open import check_there
 
         check_there(arguments["data"])
     run = arguments.get("run", "")
     if command.function in RUN_COMMANDS and not run.startswith("hf-hub:") and not (Path(run) / PLAN).is_file():
         RunFolder.open(run)
-    for image in arguments["images"] if command.function is api.predict and not file else ():
+    for image in arguments["images"] if command.function is api.predict and not out_first else ():
         if image and not Path(image).exists():
             raise UserError(f"no such file or folder: {image}")
 

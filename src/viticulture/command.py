@@ -262,7 +262,7 @@ def parser_of(words: list[str]) -> tuple[Parser, list[str]]:
     return Parser(name, (WITH_TABLE if table else COMMANDS)[name]), rest
 
 
-def parse(words: list[str]) -> Command:
+def parse_command(words: list[str]) -> Command:
     """Parse a command line without the program's name. Raises: UserError for a mistake in it."""
     parser, rest = parser_of(words)
     return parser.command(rest)

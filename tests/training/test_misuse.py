@@ -16,7 +16,7 @@ from timm.models import register_model
 from torch import nn
 
 from viticulture.cli import main
-from viticulture.command import read, split_overrides
+from viticulture.command import parse_command, split_overrides
 from viticulture.errors import UserError, counted
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -337,7 +337,7 @@ def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:
 
 def test_export_takes_its_file_with_or_without_the_option() -> None:
     """As the README shows it, and as it was. Fails if one of them is refused or changes what is written."""
-    short, long = read(["export", "run", "x.onnx"]), read(["export", "run", "--out", "x.onnx"])
+    short, long = parse_command(["export", "run", "x.onnx"]), parse_command(["export", "run", "--out", "x.onnx"])
     expected = {"run": "run", "out": "x.onnx", "weights": "", "int8": False, "from_pixels": False}
     assert short.keywords == long.keywords == expected
 

@@ -5,8 +5,8 @@ Imports that take seconds (torch, timm, lightning) live inside the verbs, so tha
 """
 
 from ..study.declare.terms import Subsets, Terms, Where
+from .analyses import cache, explain, inspect, links, localize, probe, report, robustness, runs
 from .lists import demo, models, recipes, reference, resolved, say, tables
-from .looking import cache, explain, inspect, links, localize, probe, report, robustness, runs
 from .run import Run
 from .run import open_run as open
 from .runs import evaluate, export, predict

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
-from .given import as_source, checked, run_word
+from .arguments import as_source, checked, run_folder_of
 from .kinds import is_dense, is_multilabel
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def report(run: Any, beside: Any = "") -> Path:
         run: the folder.
         beside: another run on the same images, such as a small CNN's, whose accuracy this run's page shows from now on.
     """
-    run, beside = run_word(run), run_word(beside)
+    run, beside = run_folder_of(run), run_folder_of(beside)
     if (Path(run) / "study.json").exists():
         from ..report.pages.study_page import write_study
         from ..study.run.halving import write_table
@@ -164,7 +164,7 @@ def explain(
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 
-    run, data = run_word(run), as_source(data)
+    run, data = run_folder_of(run), as_source(data)
     is_run, wanted = (Path(run) / "run.json").exists(), Wanted(images, beside, reading, layers)
     if is_run and not out and stands_for_own(folder := RunFolder.open(run), data):
         explanation = explain_run(folder, dataset_of(folder, recipe_of(folder), data), wanted)
@@ -199,7 +199,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     from ..report.sections.links import link_table
     from ..training.run_folder import RunFolder
 
-    run = run_word(run)
+    run = run_folder_of(run)
     rules = {"magnitude": extraction.magnitude_strengths, "printed": extraction.printed_strengths}
     if rule not in rules:
         raise unknown("rule", rule, rules)
@@ -237,7 +237,7 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
 
     if out:
         check_out(out, ".json")
-    run = run_word(run)
+    run = run_folder_of(run)
     result = probe_features(run, as_source(data), features, weights)
     if keep(result, out) and not out:
         report(run)
@@ -271,7 +271,7 @@ def localize(
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import dataset_of, recipe_of
 
-    run = run_word(run)
+    run = run_folder_of(run)
     if not boxes:
         raise UserError("true boxes are needed to judge by: --boxes FILE")
     if protocol not in PROTOCOLS:
@@ -310,7 +310,7 @@ def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 
-    folder, data = RunFolder.open(run_word(run)), as_source(data)
+    folder, data = RunFolder.open(run_folder_of(run)), as_source(data)
     result = evaluate_robustness(folder, data, limit, weights)
     if stands_for_own(folder, data):
         gather_corruptions(folder, dataset_of(folder, recipe_of(folder), data))

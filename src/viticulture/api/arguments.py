@@ -88,7 +88,7 @@ def as_source(data: Any) -> "str | Source":
     return text if isinstance(text, str) else open_source(text)
 
 
-def run_path(run: Any) -> str:
+def run_folder_of(run: Any) -> str:
     """Return the folder of a run, which may be text, a path or a `Run`. Raises: UserError for anything else."""
     path = getattr(run, "path", run)
     if not isinstance(path, str | os.PathLike):

@@ -3,7 +3,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .given import checked
+from .arguments import checked
 from .run import Run
 from .training import row_of, train, winner
 

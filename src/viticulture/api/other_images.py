@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..text import tell
+from ..text import log
 from .kinds import is_dense, is_multilabel
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def judge_other(
         if page:
             content = other_page(run, other)
     for warning in warnings:
-        tell(f"note     {warning}")
+        log(f"note     {warning}")
     if path is not None:
         write_out(path, content)
     return evaluations

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, received
-from ..text import shell_word, tell
+from ..text import log, shell_word
 from ..waiting import waiting
-from .given import as_source, as_word, checked, run_word, usable
+from .arguments import as_source, checked, path_as_text, run_folder_of, trained_run
 from .kinds import is_dense, is_multilabel
 from .other_images import judge_other
-from .shown import Shown
+from .page_guard import PageGuard
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
@@ -48,12 +48,12 @@ def evaluate(
     from ..hub.fetch import HUB
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 
-    word, data = run_word(run), as_word(data)
+    word, data = run_folder_of(run), path_as_text(data)
     if word.startswith(HUB) and isinstance(data, str) and not data:
         raise UserError(
             f"name the images to measure on, which no repository holds: viticulture evaluate {shell_word(word)} DATA"
         )
-    folder = usable(word)
+    folder = trained_run(word)
     if is_dense(folder) and out:
         raise UserError(
             f"--out writes what was told of classes of images, and {folder.path} tells others; leave it out"
@@ -95,7 +95,7 @@ def predict(
     from ..evaluation.predict import ENDINGS, as_csv, classify, write
     from ..outputs import check_out
 
-    folder = usable(run_word(run))
+    folder = trained_run(run_folder_of(run))
     learnt = folder.read("run.json")["data"]["folder"]
     if out and learnt and Path(out).resolve() == Path(learnt).resolve():
         raise UserError(f"{out} is what {run} learnt from; choose another --out")
@@ -150,7 +150,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..models.views import VIEWS
     from ..training.run_inputs import dataset_of, recipe_of
 
-    folder = usable(run := run_word(run))
+    folder = trained_run(run := run_folder_of(run))
     if is_dense(folder):
         if int8:
             raise UserError(f"--int8 computes classifiers, and {folder.path} holds none; leave it out")
@@ -183,7 +183,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
             put_before(path, subject.data_spec, subject.image_settings)
 
-    tell(f"weights  {which}")
+    log(f"weights  {which}")
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, recipe_of(folder))
@@ -192,7 +192,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
             written = to_onnx(subject.answers, Path(out), subject.data_spec, more, finish)
         compared = not from_pixels and subject.data_spec.classes and not several
         if compared and (moved := by_timms_transform(folder, weights)) and moved.matters:
-            tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
+            log(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written
 
 
@@ -205,21 +205,21 @@ def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     subject = of_run(run, weights)
     images = recipe_of(run).section("images")
     more = {} if images.range is None else {"range": images.range}
-    tell(f"weights  {weights or run.which()[0]}")
+    log(f"weights  {weights or run.which()[0]}")
     with waiting("writing ONNX"):
         return dense_to_onnx(subject.network, out, subject.data_spec, images.store_size, more)
 
 
 def measure(run: "RunFolder", dataset: "Dataset") -> "Evaluations | DenseEvaluations | LabelEvaluations":
     """Ask a run's student about its images, keep what it says, and draw its page."""
-    shown = Shown(run.path)
+    shown = PageGuard(run.path)
     evaluations: Evaluations | DenseEvaluations | LabelEvaluations
     if dataset.annotations:
         from ..analysis.dense_pictures import gather_dense_pictures
         from ..evaluation.dense.judge import judge_dense
 
         evaluations = judge_dense(run, dataset)
-        with shown.spared("evaluate"):
+        with shown.guard("evaluate"):
             gather_dense_pictures(run, dataset, evaluations)
     elif is_multilabel(run):
         from ..analysis.label_pictures import gather_label_pictures
@@ -227,7 +227,7 @@ def measure(run: "RunFolder", dataset: "Dataset") -> "Evaluations | DenseEvaluat
 
         labels = judge_labels(run, dataset)
         evaluations = labels.evaluations
-        with shown.spared("evaluate"):
+        with shown.guard("evaluate"):
             gather_label_pictures(run, dataset, labels)
     else:
         from ..analysis.pictures import gather_pictures
@@ -236,8 +236,8 @@ def measure(run: "RunFolder", dataset: "Dataset") -> "Evaluations | DenseEvaluat
 
         classes = evaluate_run(run, dataset)
         evaluations = classes.evaluations
-        with shown.spared("evaluate"):
+        with shown.guard("evaluate"):
             judge_references(run, dataset)
             gather_pictures(run, dataset, classes)
-    shown.draw()
+    shown.write()
     return evaluations
