@@ -25,12 +25,14 @@ from untrained import untrained
 from viticulture import cli
 from viticulture.cli import main
 from viticulture.command import COMMANDS, parse_command, parser_of
+from viticulture.config.load import read, shipped
+from viticulture.config.resolve import resolve
+from viticulture.config.schema import METHODS
 from viticulture.study.declare.table import read_table
 from viticulture.text import shell_word
-from viticulture.training.recipe import METHODS, read, resolve, shipped
 from viticulture.waiting import waiting
 
-KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.budget_gb", "method.smoothing")
+KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.max_cache_gb", "method.smoothing")
 FAST = ["--epochs", "1", "--per-class", "4", "--student.name", "vit_nano"]
 
 
@@ -70,7 +72,7 @@ def test_what_needs_no_torch_is_refused_before_it_is_loaded(tmp_path: Path) -> N
             "did you mean optim?": ["train", "digits", "--optm.lr", "3"],
             "does not exist": ["evaluate", str(tmp_path / "absent")],
             f"go on with it: viticulture compare resume {study}": ["resume", str(study)],
-            "no file or folder": ["predict", str(run), str(tmp_path / "absent.png")],
+            "no such file or folder": ["predict", str(run), str(tmp_path / "absent.png")],
             "cannot listen": ["serve", str(run), "--port", port],
         }
         program = "import contextlib, io\nfrom viticulture.cli import main\n"
@@ -103,7 +105,7 @@ def test_help_is_short_unless_everything_is_asked_for(capsys: pytest.CaptureFixt
 def test_every_verb_says_what_it_takes(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Fails for an argument without a meaning, and for help that is an error."""
     assert main([*verb, "--help"]) == 0
-    assert f"usage: viticulture {' '.join(verb[:1]) or 'VERB'}" in capsys.readouterr().out
+    assert f"usage: viticulture {' '.join(verb[:1]) or 'COMMAND'}" in capsys.readouterr().out
     if verb:
         assert all(action.help for action in parser_of([*verb, "x"])[0].arguments)
 
@@ -116,10 +118,10 @@ def test_every_verb_says_what_it_takes(verb: list[str], capsys: pytest.CaptureFi
         ("train digits --epoch=8", "did you mean --epochs?"),
         ("localize run --boxs b.txt", "did you mean --boxes?"),
         ("compare digits --recipe default/digits", "did you mean --recipes?"),
-        ("export run --optim.lr 3", "--optim.lr; options of its own: --from-pixels, --int8, --out, --weights;"),
-        ("demo --optim.lr 3", "unknown option --optim.lr; options of its own: none;"),
+        ("export run --optim.lr 3", "--optim.lr; valid: --from-pixels, --int8, --out, --weights; see"),
+        ("demo --optim.lr 3", "unknown option --optim.lr; valid: none;"),
         ("localize run", "required: --boxes"),
-        ("train --table dhvt/table4", "required: --row; `viticulture train --table TABLE --help`"),
+        ("train --table dhvt/table4", "required: --row; see `viticulture train --table TABLE --help`"),
     ],
 )
 def test_a_mistyped_option_is_named_with_the_nearest_one(
@@ -143,7 +145,7 @@ def test_a_stopped_training_is_told_by_its_name(
     monkeypatch.setattr(viticulture.training.run, "fit", stop)
     run = tmp_path / "Anna's run"
     assert cli.main(["train", "digits", "--per-class", "2", "--student", "vit_nano", "--out", str(run)]) == 130
-    said = re.search(r"stopped; `(.*)` goes on", capsys.readouterr().err)
+    said = re.search(r"stopped; `(.*)` continues", capsys.readouterr().err)
     assert said
     assert shlex.split(said[1]) == ["viticulture", "resume", str(run)]
     assert cli.main(["train", "digits", "--out", str(run)]) == 2
@@ -180,7 +182,7 @@ def test_a_signal_ends_a_training_with_its_own_status(
         for each, handler in handlers.items():
             signal.signal(each, handler)
     assert ended.value.code == status
-    assert f"`viticulture resume {shell_word(run)}` goes on" in capsys.readouterr().err
+    assert f"`viticulture resume {shell_word(run)}` continues" in capsys.readouterr().err
     assert load_checkpoint(run / "checkpoints/last.ckpt")["epoch"] == 0
 
 
@@ -215,7 +217,7 @@ def test_a_list_that_cannot_be_printed_ends_without_a_traceback(streams: str, st
     program = shlex.join([sys.executable, "-m", "viticulture", "recipes"])
     done = subprocess.run(["bash", "-c", f"{program} {streams}"], capture_output=True, text=True)
     assert done.returncode == status
-    assert done.stderr == (f"error: {words}; send it to another place\n" if words else "")
+    assert done.stderr == (f"error: {words}; redirect it elsewhere\n" if words else "")
     assert bool(done.stdout) == (status == 0)
 
 
@@ -254,7 +256,7 @@ def test_a_command_in_a_removed_folder_is_refused_in_a_line(words: list[str], tm
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         2,
-        "error: the current folder was removed; go to another one (cd) and try again\n",
+        "error: the current folder was removed; cd to another one and try again\n",
     )
 
 
@@ -267,7 +269,7 @@ def test_a_rank_that_is_no_number_is_refused_in_a_line(
     monkeypatch.setenv(name, value)
     assert main(["data", "digits"]) == 2
     assert capsys.readouterr().err == (
-        f"error: {name} in the environment must be a process's number, got {value!r}; unset it\n"
+        f"error: {name} in the environment must be an integer, got {value!r}; unset it\n"
     )
 
 
@@ -345,7 +347,6 @@ def rooms_are_verbs() -> None:
 
     first = viticulture.models
     import viticulture.cache
-    import viticulture.export
     import viticulture.models.students
     import viticulture.report.terminal
     from viticulture import api, models
@@ -355,7 +356,7 @@ def rooms_are_verbs() -> None:
     assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*").rows[0][0]] == ["vit_nano"]
     assert viticulture.data("digits").name == viticulture.inspect("digits").name == "digits"
     assert str(viticulture.cache()).endswith(str(viticulture.cache.cache_folder()))
-    for name in ("cache", "data", "export", "models", "report"):
+    for name in ("cache", "data", "models", "report"):
         assert inspect.signature(getattr(viticulture, name)) == inspect.signature(getattr(api, name))
 
 
@@ -365,7 +366,7 @@ def test_a_room_that_shares_its_name_with_a_verb_can_be_called() -> None:
     verb, if the verb hides the module, or if a new room of a verb's name is forgotten."""
     ends_well(rooms_are_verbs)
     rooms = {name for _, name, _ in pkgutil.iter_modules(viticulture.__path__)}
-    assert rooms & set(viticulture.__all__) == {"cache", "data", "export", "models", "report"}
+    assert rooms & set(viticulture.__all__) == {"cache", "data", "models", "report"}
 
 
 def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
@@ -478,7 +479,7 @@ def test_a_person_can_train_look_and_use(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_budgets_recipe_cannot_be_printed_before_it_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     """Catches: the recipe without a budget, printed as if there were none."""
     assert main(["train", "digits", "--budget", "2h", "--print-config"]) == 2
-    assert "leave --budget or --print-config out" in capsys.readouterr().err
+    assert "leave out --budget or --print-config" in capsys.readouterr().err
 
 
 def test_the_resolved_recipe_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from served import ask, bomb, form, sent, serving
 from untrained import photo
 from untrained_dense import CLASSES, judged_objects, untrained_dense
 from viticulture.cli import main
-from viticulture.data.dense.outlines import encoded
+from viticulture.data.targets.outlines import encoded
 from viticulture.evaluation.dense import subject
 from viticulture.evaluation.dense.draw import draw_found
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, drawn
@@ -32,8 +32,8 @@ from viticulture.training.run_folder import RunFolder
 for needed in ("starlette", "uvicorn", "python_multipart", "pycocotools"):
     pytest.importorskip(needed, reason="the extras `serve` and `dense`")
 
-from viticulture.server.dense_answers import dense_answerer  # noqa: E402
-from viticulture.server.page import page  # noqa: E402
+from viticulture.deploy.serve.dense_answers import dense_answerer  # noqa: E402
+from viticulture.deploy.serve.page import page  # noqa: E402
 
 KINDS = ("detection", "segmentation")
 

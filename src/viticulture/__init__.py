@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .api import *  # noqa: F403
     from .errors import UserError as UserError
 
-_CALLABLE = ("cache", "data", "export", "models", "report")
+_CALLABLE = ("cache", "data", "models", "report")
 """Modules that share their name with a command."""
 
 

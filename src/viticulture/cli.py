@@ -16,9 +16,9 @@ from typing import Any, NoReturn, TextIO
 from . import api, completion
 from .budget.budget import Budget
 from .command import COMMANDS, HELP, MAX_ERROR, WITH_TABLE, Command, Parser, parser_of
+from .config.keys import check_key
 from .errors import HELPER_LOST, UserError, is_lost_helper, shortened
 from .text import clean, log
-from .training.raw import check_key
 from .training.run_folder import PLAN, RunFolder
 from .version import VERSION
 from .waiting import STDERR, waiting
@@ -235,8 +235,8 @@ def _completion(words: list[str]) -> _Text:
     if len(words) != 1 or words[0] in HELP:
         ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
         raise UserError(f"name the shell, and save the printed script where it looks:{ways}")
+    from .config.load import shipped
     from .study.declare.table import tables
-    from .training.recipe import shipped
     from .training.run_folder import WEIGHTS
 
     parsers = {name: Parser(name, function) for name, function in COMMANDS.items()}

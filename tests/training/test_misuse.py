@@ -17,17 +17,18 @@ from torch import nn
 
 from viticulture.cli import main
 from viticulture.command import parse_command, split_overrides
+from viticulture.config.checks import check_rates
+from viticulture.config.load import parse
+from viticulture.config.load import read as read_recipe
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError, counted
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.report.tables.sheet import Column, Sheet, print_table
 from viticulture.report.terminal import say
 from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
+from viticulture.table import Column, Table, print_table
 from viticulture.text import command_line, comment, read_yaml, write_yaml
-from viticulture.training.combinations import check_rates
-from viticulture.training.recipe import parse, resolve
-from viticulture.training.recipe import read as read_recipe
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
 from viticulture.training.session import begin
@@ -70,7 +71,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --engine.device null", f"engine.device {NULL}"),
     ("train digits --engine.devices null", f"engine.devices {NULL}"),
     ("train digits --data.val_fraction null", f"data.val_fraction {NULL}"),
-    ("train digits --images.budget_gb null", f"images.budget_gb {NULL}"),
+    ("train digits --images.max_cache_gb null", f"images.max_cache_gb {NULL}"),
     ("train digits --method.name null", "unknown method None"),
     ("train digits --method.name '[1]'", "unknown method [1]"),
     ("train digits --augment.flip.probability null", f"augment.flip.probability {NULL}"),
@@ -78,7 +79,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --recipe null.yaml", f"train.epochs {NULL}"),
     # numbers that are none, or that no machine holds
     ("train digits --train.clip_norm .nan", FINITE),
-    ("train digits --images.budget_gb .nan", FINITE),
+    ("train digits --images.max_cache_gb .nan", FINITE),
     ("train digits --optim.weight_decay .nan", FINITE),
     ("train digits --optim.betas '[.nan, 0.9]'", FINITE),
     ("train digits --engine.checkpoint_minutes .inf", FINITE),
@@ -89,7 +90,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("links x --threshold nan", "--threshold: must be a number, got 'nan'"),
     ("compare digits --fractions nan", "--fractions: must be a number, got 'nan'"),
     ("compare digits --per-class 20-50", "--per-class: must be a whole number, got '20-50'"),
-    ("compare digits --per-class 20 50", "unrecognized arguments: 50; --per-class takes values with commas"),
+    ("compare digits --per-class 20 50", "unrecognized arguments: 50; --per-class takes values separated by commas"),
     ("serve x --port http", "--port: must be a whole number, got 'http'"),
     ("train digits --seed 18446744073709551616", "beyond 63 bits"),
     ("train digits --epochs 99999999999999999999", "beyond 63 bits"),
@@ -103,7 +104,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --budget 5m --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
     ("compare digits --recipes default/digits,dhvt/digits --epochs 1 --schedule.min_lr 1", "min_lr must not exceed"),
     # words that are no choice
-    ("train digits --train.watch tset", "watch"),
+    ("train digits --train.validate tset", "validate"),
     ("train digits --engine.precision 8", "precision"),
     # a student's options
     ("train digits --student vit_nano --student.options.drop_path_rate 5", "must lie in [0, 1), got 5"),
@@ -150,15 +151,15 @@ MISTAKES: list[tuple[str, str]] = [
     (f"{ONE_PIXEL} --batch-size 2 --devices 2 --device cpu", "must be at least 4, got 2"),
     (f"{ONE_PIXEL} --train.accumulate 20", "must be at least 40, got 20"),
     # the command itself
-    ("compare digits --recipes ,", "--recipes: takes values with commas between them, got ','"),
-    ("compare digits --per-class ,", "--per-class: takes values with commas between them, got ','"),
+    ("compare digits --recipes ,", "--recipes: takes values separated by commas, got ','"),
+    ("compare digits --per-class ,", "--per-class: takes values separated by commas, got ','"),
     ("compare digits --recipes default/digits --seeds 99999999999", "at most 1000"),
     ("train digits --recipe " + "x" * 5000, "unknown recipe"),
     ("train digits --recipe " + "x" * 5000 + ".yaml", "File name too long"),
     ("train digits --lr " + "x" * 5000, "optim.lr"),
     ("train digits --" + "x" * 5000 + ".y 1", "unknown recipe section"),
-    ("resume " + "x" * 5000, "so long a name"),
-    ("x" * 5000, "unknown verb"),
+    ("resume " + "x" * 5000, "file name too long"),
+    ("x" * 5000, "unknown command"),
     ("train digits --recipe $'\\e[31mx.yaml'", "cannot read recipe"),
     ("train digits --recipe $'\\e[31mred.yaml'", "optim.lr must be positive"),
     ("train digits --lr $'\\e[31m'", "not valid YAML"),
@@ -255,7 +256,7 @@ def test_names_that_steer_a_terminal_are_shown_without_it(capsys: pytest.Capture
     """Fails if a path, a title or a heading reaches the terminal as it is."""
     say(Path("\x1b[31mrun"))
     say("one\ntwo \x1b[31m")
-    print_table(Sheet("\x1b[31m", [Column("\x1b]0;x\x07"), Column("n", "count")], [("\x1b[2J", 1)], "\x1b[31m"))
+    print_table(Table("\x1b[31m", [Column("\x1b]0;x\x07"), Column("n", "count")], [("\x1b[2J", 1)], "\x1b[31m"))
     shown = capsys.readouterr().out
     assert "one\ntwo" in shown
     assert not [letter for letter in shown if unicodedata.category(letter) == "Cc" and letter != "\n"]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset, prepare
-from ..data.dense.open import open_any
-from ..data.dense.source import DenseSource
 from ..data.images import Images
+from ..data.open_dense import open_any
+from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
 from ..data.splits import Selection
 from ..errors import UserError, counted
@@ -155,7 +155,7 @@ def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
     run = RunFolder.open(source) if (Path(source) / "run.json").exists() else None
     if run is None or not stands_for_own(run, data):
         pictures = subject.image_settings.without_statistics
-        whole = Selection(val_fraction=0, test_fraction=0, near_copies="ignore")
+        whole = Selection(val_fraction=0, test_fraction=0, near_duplicates="ignore")
         opened = open_any(data)
         images = opened.images if isinstance(opened, DenseSource) else opened  # masks beside them are none
         with showing("reading images") as progress:

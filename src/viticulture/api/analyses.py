@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
 from .arguments import as_source, checked, run_folder_of
-from .kinds import is_dense, is_multilabel
 
 if TYPE_CHECKING:
-    from ..data.dense.inspect import DenseInspection
     from ..data.inspect import Inspection
-    from ..report.tables.sheet import Sheet
+    from ..data.inspect_dense import DenseInspection
+    from ..table import Table
 
 
 @checked
@@ -22,21 +21,21 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     Args:
         data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
             for `train`.
-        out: a .csv file to write: all pairs of near-copies (the same picture saved again, shrunk or slightly changed)
-            with their paths, splits and classes.
+        out: a .csv file to write: all pairs of near-duplicates (the same picture saved again, shrunk or slightly
+            changed) with their paths, splits and classes.
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
-    from ..data.dense.inspect import DenseInspection, inspect_dense
-    from ..data.dense.open import open_any
-    from ..data.dense.source import DenseSource
+    from ..config.load import read
+    from ..data.decoded_cache import find_near_duplicates
     from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
-    from ..data.store import find_near_copies
+    from ..data.inspect_dense import DenseInspection, inspect_dense
+    from ..data.open_dense import open_any
+    from ..data.sources.annotated import DenseSource
     from ..outputs import check_out, csv_text, write_out
     from ..training.data import ANNOTATED
     from ..training.progress import showing
-    from ..training.recipe import read
 
     if out:
         check_out(out, ".csv")
@@ -47,30 +46,13 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
         if isinstance(source, DenseSource):
             image_size = read(f"{ANNOTATED[source.kind][1]}/photos")["images"]["image_size"]
             images, inspection = source.images, replace(inspect_dense(source, image_size), data=str(word))
-            pairs = copy_pairs(images, images.splits, find_near_copies(images, progress)) if out else ()
+            pairs = copy_pairs(images, images.splits, find_near_duplicates(images, progress)) if out else ()
         else:
             inspection = inspect_source(source, progress=progress)
             pairs = inspection.pairs
     if out:
         write_out(out, csv_text([CopyPair._fields, *pairs]))
     return inspection
-
-
-@checked
-def cache(clear: bool = False) -> str:
-    """Show what decoded images and kept features take on this disk.
-
-    Args:
-        clear: remove them; the next training decodes its images anew. Downloaded data sets stay. They lie in
-            ~/.cache/viticulture and its folder data, or where the environment's VITICULTURE_CACHE and VITICULTURE_DATA
-            say.
-    """
-    from ..cache import cache_folder, cached, clear_cache
-
-    freed = f"freed {clear_cache() / 1e9:.2f} GB; " if clear else ""
-    kept = cached()
-    size = sum(kept.values()) / 1e9
-    return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
 
 
 @checked
@@ -97,37 +79,16 @@ def report(run: Any, beside: Any = "") -> Path:
     if beside:
         from ..evaluation.evaluate import check_classes
         from ..evaluation.reference import put_beside
+        from ..tasks.classification import Classification
+        from ..tasks.task import task_of
 
         ours, theirs = RunFolder.open(run), RunFolder.open(beside)
         for folder in (ours, theirs):
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
-            if is_dense(folder) or is_multilabel(folder):
-                tells = "finds objects or tells pixels apart" if is_dense(folder) else "tells several labels an image"
-                raise UserError(f"{folder.path} {tells}, and --beside shows top-1; leave it out")
+            if (task := task_of(folder)).name != Classification.name:
+                raise UserError(f"{folder.path} {task.does}, and --beside shows top-1; leave it out")
         put_beside(ours, theirs)
     return write_page(RunFolder.open(run))
-
-
-@checked
-def runs(folder: str = "runs", out: str = "") -> "Sheet":
-    """List every run below a folder: data, student, recipe, state, accuracy.
-
-    Args:
-        folder: is searched.
-        out: an .html file to write, with a link to each run's page.
-
-    Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
-    """
-    from ..outputs import check_out, write_out
-    from ..report.pages.index_page import render_index
-    from ..report.tables.runs import find_runs
-
-    if out:
-        check_out(out, ".html")
-    index = find_runs(Path(folder))
-    if out:
-        write_out(out, render_index(index, Path(out)))
-    return index.sheet
 
 
 @checked
@@ -181,7 +142,7 @@ def explain(
 
 
 @checked
-def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Sheet":
+def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Table":
     """Extract the links worth keeping from a run that was guided by attention links.
 
     Args:
@@ -216,7 +177,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
 
 
 @checked
-def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: str = "") -> "Sheet":
+def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: str = "") -> "Table":
     """Judge a frozen network by linear classifiers and nearest neighbors on its features; pre-training runs too.
 
     Args:
@@ -247,7 +208,7 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
 @checked
 def localize(
     run: Any, boxes: str, data: str = "", weights: str = "", out: str = "", protocol: str = "published"
-) -> "Sheet":
+) -> "Table":
     """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
 
     Args:
@@ -290,7 +251,7 @@ def localize(
 
 
 @checked
-def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -> "Sheet":
+def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -> "Table":
     """Measure errors on corrupted images, 19 corruptions at 5 severities, or on ImageNet-A, -R and -C.
 
     Args:

@@ -101,7 +101,7 @@ def trained_run(path: str) -> "RunFolder":
 
     Raises: UserError if it holds no weights yet.
     """
-    from ..hub.fetch import located
+    from ..deploy.hub.fetch import located
     from ..training.run_folder import RunFolder
 
     run = RunFolder.open(located(path))

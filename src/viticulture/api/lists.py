@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs that say what there is, and the demonstration."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .arguments import checked
@@ -8,23 +9,23 @@ from .run import Run
 from .training import row_of, train, winner
 
 if TYPE_CHECKING:
-    from ..export.int8 import Quantized
-    from ..report.tables.sheet import Sheet
+    from ..deploy.onnx.int8 import Quantized
+    from ..table import Table
 
 
 MOST_COUNTED = 20
 """Students of timm's that are counted while a person waits."""
 
 
-def recipes() -> "Sheet":
+def recipes() -> "Table":
     """List the shipped recipes with what their headers say."""
+    from ..config.load import about, shipped
     from ..report.terminal import recipe_list
-    from ..training.recipe import about, shipped
 
     return recipe_list({name: about(name) for name in shipped()})
 
 
-def tables() -> "Sheet":
+def tables() -> "Table":
     """List the papers' tables, row by row, with published numbers."""
     from ..report.terminal import table_list
     from ..study.declare.table import read_table
@@ -34,7 +35,7 @@ def tables() -> "Sheet":
 
 
 @checked
-def models(pattern: str = "") -> "Sheet":
+def models(pattern: str = "") -> "Table":
     """List the students with their costs: our own, or every timm classifier whose name matches.
 
     Args:
@@ -47,9 +48,48 @@ def models(pattern: str = "") -> "Sheet":
     return student_list(entries(matching(pattern), MOST_COUNTED))
 
 
+@checked
+def runs(folder: str = "runs", out: str = "") -> "Table":
+    """List every run below a folder: data, student, recipe, state, accuracy.
+
+    Args:
+        folder: is searched.
+        out: an .html file to write, with a link to each run's page.
+
+    Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
+    """
+    from ..outputs import check_out, write_out
+    from ..report.pages.index_page import render_index
+    from ..report.tables.runs import find_runs
+
+    if out:
+        check_out(out, ".html")
+    index = find_runs(Path(folder))
+    if out:
+        write_out(out, render_index(index, Path(out)))
+    return index.sheet
+
+
+@checked
+def cache(clear: bool = False) -> str:
+    """Show what decoded images and kept features take on this disk.
+
+    Args:
+        clear: remove them; the next training decodes its images anew. Downloaded data sets stay. They lie in
+            ~/.cache/viticulture and its folder data, or where the environment's VITICULTURE_CACHE and VITICULTURE_DATA
+            say.
+    """
+    from ..cache import cache_folder, cached, clear_cache
+
+    freed = f"freed {clear_cache() / 1e9:.2f} GB; " if clear else ""
+    kept = cached()
+    size = sum(kept.values()) / 1e9
+    return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
+
+
 def reference() -> str:
     """Every recipe key with its type, default and meaning."""
-    from ..training.recipe import reference as text
+    from ..config.schema import reference as text
 
     return text().partition("\noptions:\n")[2]  # the keys, without the usage that repeats them
 
@@ -74,7 +114,8 @@ def resolved(
         row: as for `train_row`.
         seed: as for `train_row`; what a row learns from may follow from it.
     """
-    from ..training.recipe import read, resolve
+    from ..config.load import read
+    from ..config.resolve import resolve
 
     if table:
         entry = row_of(table, row, overrides, seed)
@@ -91,7 +132,7 @@ def resolved(
 
 def say(result: Any) -> None:
     """Print what a verb returned as a person wants to see it; of several processes that trained, the first does."""
-    from ..export.int8 import Quantized
+    from ..deploy.onnx.int8 import Quantized
     from ..report.terminal import say as words
     from ..training.processes import rank
 
@@ -99,8 +140,8 @@ def say(result: Any) -> None:
         words(_beside_float32(result) if isinstance(result, Quantized) else result)
 
 
-def _beside_float32(result: "Quantized") -> "Sheet":
-    from ..report.tables.sheet import Column, Sheet
+def _beside_float32(result: "Quantized") -> "Table":
+    from ..table import Column, Table
 
     rows = [
         (name, cost.top1, cost.size / 1e6, cost.milliseconds)
@@ -108,16 +149,16 @@ def _beside_float32(result: "Quantized") -> "Sheet":
     ]
     columns = [Column(""), Column("top-1", "percent"), Column("MB", "decimal"), Column("ms an image", "decimal")]
     note = f"{result.images} test images, the same class for {result.same:.1%} of them; one image at a time, one thread"
-    return Sheet("", columns, rows, note)
+    return Table("", columns, rows, note)
 
 
-def demo() -> "Sheet":
+def demo() -> "Table":
     """Grow two ViTs from 200 handwritten digits in a minute or two, beside classifiers that learn no features.
 
     Returns: a table of test accuracies; each run's report.html holds the rest.
     """
     from ..evaluation.reference import reference_lines
-    from ..report.tables.sheet import Column, Sheet
+    from ..table import Column, Table
     from ..training.run_folder import claimed
     from ..training.run_inputs import dataset_of, recipe_of
     from ..training.session import RUNS
@@ -132,4 +173,4 @@ def demo() -> "Sheet":
     rows = [("DHVT, the hybrid ViT", hybrid.accuracy), ("plain ViT", plain.accuracy)]
     rows += reference_lines(dataset.train, dataset.test).items()
     note = f"200 training images, {len(dataset.test)} test images, one seed. Look at {hybrid.path / 'report.html'}"
-    return Sheet("Digits: test accuracy", [Column(""), Column("top-1", "percent")], rows, note)
+    return Table("Digits: test accuracy", [Column(""), Column("top-1", "percent")], rows, note)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.dense.loader import unpacked
+from ..data.batches.annotated import unpacked
 from ..guides.guide import Batch, Given
 from ..models.dense.detector import Detector, Heads, Target
 from ..models.dense.networks import detector
@@ -36,6 +36,7 @@ class Detection(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset()
+    task = "viticulture.tasks.detection.Detection"
     batch_spec: BatchSpec = BatchSpec(contents="objects")
     chosen_by: ClassVar[str] = "ap50"
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..data.annotations import UNLABELED
+from ..data.targets.objects import UNLABELED
 from ..guides.guide import Batch, Given
 from ..models.dense.networks import segmenter
 from ..models.shared_batch_norm import averaged
@@ -32,6 +32,7 @@ class Segmentation(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset()
+    task = "viticulture.tasks.segmentation.Segmentation"
     batch_spec: BatchSpec = BatchSpec(contents="pixels")
     chosen_by: ClassVar[str] = "iou"
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from ...data.inspect import Inspection
 from ...errors import counted
+from ...table import Cell, Column, Table
 from .results import LONGEST_LIST, percent
-from .sheet import Cell, Column, Sheet
 
 
-def inspected(inspection: Inspection) -> list[Sheet]:
+def inspected(inspection: Inspection) -> list[Table]:
     """Facts, images by class, and sentences."""
     counts = {
         name: {split: numbers[c] for split, numbers in inspection.counts.items()}
@@ -21,7 +21,7 @@ def inspected(inspection: Inspection) -> list[Sheet]:
 
 def sheets_of(
     facts: Mapping[str, str], counts: Mapping[str, Mapping[str, int]], warnings: Sequence[str], several: bool = False
-) -> list[Sheet]:
+) -> list[Table]:
     """What would be read from a data set.
 
     Args:
@@ -38,11 +38,11 @@ def sheets_of(
     if len(rows) > LONGEST_LIST:
         note += f" (the first {LONGEST_LIST} {kinds} are shown)"
     columns = [Column(kind), *(Column(split, "count") for split in splits)]
-    sheets = [Sheet("Data", [Column(""), Column("", "prose")], list(facts.items()))]
+    sheets = [Table("Data", [Column(""), Column("", "prose")], list(facts.items()))]
     if rows:
-        sheets.append(Sheet(f"Images by {kind}", columns, rows[:LONGEST_LIST], note))
+        sheets.append(Table(f"Images by {kind}", columns, rows[:LONGEST_LIST], note))
     if warnings:
-        sheets.append(Sheet("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
+        sheets.append(Table("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
     return sheets
 
 
@@ -92,14 +92,15 @@ def _warnings(inspection: Inspection, counts: Mapping[str, Mapping[str, int]]) -
         shown += f"; and {len(inspection.near) - 3:,} more" if len(inspection.near) > 3 else ""
         warnings.append(
             f"{counted(len(inspection.near), 'pair')} of images in different splits that look the same, though not "
-            f"pixel by pixel (a copy shrunk or saved again?): {shown}; --data.near_copies leave_out trains without them"
+            f"pixel by pixel (a copy shrunk or saved again?): {shown}; --data.near_duplicates leave_out trains without "
+            "them"
         )
     if inspection.pairs:
         other = sum(pair.first_class != pair.second_class for pair in inspection.pairs)
         differ = f", {other:,} of them of different classes" if other else ""
         warnings.append(
-            f"{counted(len(inspection.pairs), 'pair')} of near-copies in all{differ}; splits that are drawn keep them "
-            "together; --out pairs.csv lists them"
+            f"{counted(len(inspection.pairs), 'pair')} of near-duplicates in all{differ}; splits that are drawn keep "
+            "them together; --out pairs.csv lists them"
         )
     warnings += [f"unreadable: {name} ({reason})" for name, reason in list(inspection.unreadable.items())[:20]]
     if len(inspection.unreadable) > 20:

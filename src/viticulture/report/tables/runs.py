@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...budget.plan import is_planned, read_plan
+from ...config.keys import STAGES
 from ...disk import read_json
 from ...errors import UserError
 from ...evaluation.headline import read_headline
-from ...training.run_folder import PLAN, STAGES, RunFolder
+from ...table import Cell, Column, Table
+from ...training.run_folder import PLAN, RunFolder
 from .results import percent
-from .sheet import Cell, Column, Sheet
 
 UNREADABLE, STOPPED = "unreadable", "interrupted"
 
@@ -28,7 +29,7 @@ class Runs:
     """
 
     folder: Path
-    sheet: Sheet
+    sheet: Table
     pages: tuple[str, ...]
 
 
@@ -59,7 +60,7 @@ def find_runs(folder: Path) -> Runs:
     if problems:
         notes.append(f"{len(problems):,} cannot be read, the first for this reason: {problems[0]}")
     note = "; ".join(notes)
-    return Runs(folder, Sheet(f"Runs in {folder}", columns, [row for row, _ in rows], note), tuple(p for _, p in rows))
+    return Runs(folder, Table(f"Runs in {folder}", columns, [row for row, _ in rows], note), tuple(p for _, p in rows))
 
 
 def _folders(folder: Path) -> Iterator[Path]:

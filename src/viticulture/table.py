@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table of plain values, shown in a terminal, as Markdown, as CSV or on a page."""
+
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from statistics import fmean, stdev
+from textwrap import fill
+from typing import Literal, TextIO
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from .errors import counted
+from .outputs import csv_text
+from .text import clean
+
+GAP = 3  # columns of a terminal between two of a table
+LEAST = {"text": 10, "prose": 24, "sentence": 24, "name": 80}
+"""To which columns of words shrink before others have to stand below."""
+SENTENCE = 48
+"""Columns to which sentences are wrapped in a pipe, which has no width of its own."""
+ENDLESS = 10_000
+"""Columns of a pipe."""
+
+Form = Literal["text", "prose", "sentence", "name", "count", "percent", "decimal", "signed", "significant", "spread"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One number a seed, shown as mean and sample standard deviation."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def sd(self) -> float | None:
+        """Over n - 1; None for a single seed."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+
+Cell = str | int | float | Spread | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading and how the values below it are written.
+
+    `text` is cut where space is short, `prose` is wrapped, a `sentence` in a pipe as well, a `name` stays whole, to be
+    copied; `percent` takes shares in [0, 1]; `signed` has its sign and one decimal, `significant` three digits.
+    """
+
+    name: str
+    form: Form = "text"
+
+    @property
+    def words(self) -> bool:
+        """Whether it reads from the left."""
+        return self.form in LEAST
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns; None is shown as n/a. Printing one with rich draws a terminal table, and iterating over it
+    gives a dictionary a row.
+
+    Args:
+        title: a few words; may be empty.
+        columns: one a value of each row; the first names the row and is cut first where space is short.
+        rows: plain values.
+        note: a sentence below the table; may be empty.
+    """
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def __iter__(self) -> Iterator[dict[str, str | int | float | None]]:
+        """Rows as column -> value, as `csv` has them: pandas.DataFrame(table) is a table of them."""
+        names, rows = self._plain()
+        return (dict(zip(names, row, strict=True)) for row in rows)
+
+    def __repr__(self) -> str:
+        names = ", ".join(column.name for column in self.columns)
+        return f"<Table {self.title or 'without a title'}: {counted(len(self.rows), 'row')} of {names}>"
+
+    def texts(self) -> list[list[str]]:
+        """Every cell as a person reads it."""
+        return [[show(cell, c.form) for cell, c in zip(row, self.columns, strict=True)] for row in self.rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Title and note take the whole width; columns that do not fit stand below, beside the first one again."""
+        texts = self.texts()
+        if self.title:
+            yield Text(clean(self.title), "bold")
+        for number, columns in enumerate(self._blocks(texts, options.max_width)):
+            if number:
+                yield Text("")
+            yield self._drawn(texts, columns, SENTENCE if options.max_width >= ENDLESS else None)
+        if self.note:
+            yield Text(clean(self.note))
+
+    def _widths(self, texts: Sequence[Sequence[str]]) -> list[int]:
+        """What each column takes at least: numbers are never cut, words where they are long."""
+        widths = []
+        for number, column in enumerate(self.columns):
+            cells = max([cell_len(row[number]) for row in texts], default=0)
+            heading = max(map(cell_len, clean(column.name).split()), default=0)
+            widths.append(min(max(cells, heading), LEAST[column.form]) if column.words else max(cells, heading, 1))
+        return widths
+
+    def _blocks(self, texts: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+        """Numbers of columns that stand side by side; the first column leads each block."""
+        widths = self._widths(texts)
+        blocks: list[list[int]] = [[]]
+        for number in range(len(self.columns)):
+            taken = sum(widths[i] + GAP for i in blocks[-1])
+            if taken + widths[number] > width and len(blocks[-1]) > 1:
+                blocks.append([0])
+            blocks[-1].append(number)
+        return blocks
+
+    def _drawn(self, texts: Sequence[Sequence[str]], columns: Sequence[int], sentence: int | None) -> RichTable:
+        heads = any(column.name for column in self.columns)
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=heads)
+        widths = self._widths(texts)
+        for number in columns:
+            column = self.columns[number]
+            heading = clean(column.name)
+            if not column.words:  # a long heading breaks rather than widens
+                heading = fill(heading, widths[number])
+            justify: Literal["left", "right"] = "left" if column.words else "right"
+            table.add_column(
+                Text(heading),
+                justify=justify,
+                no_wrap=not column.words or column.form == "name",
+                max_width=sentence if column.form == "sentence" else None,
+            )
+        for row in texts:
+            prose = [self.columns[number].form in ("prose", "sentence") for number in columns]
+            cells = zip((row[number] for number in columns), prose, strict=True)
+            table.add_row(
+                *(Text(text, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis") for text, wrap in cells)
+            )
+        return table
+
+    def markdown(self) -> str:
+        """A GitHub table with its title and note."""
+        rule = ["---" if column.words else "--:" for column in self.columns]
+        body = [[clean(column.name) for column in self.columns], rule, *self.texts()]
+        lines = [
+            "| " + " | ".join(escape(text, quote=False).replace("|", "\\|") for text in row) + " |" for row in body
+        ]
+        title, note = (escape(clean(words), quote=False) for words in (self.title, self.note))
+        parts = [f"**{title}**" if title else "", "\n".join(lines), note]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def csv(self) -> str:
+        """Unrounded values, shares as shares, n/a as nothing; a spread takes three columns: mean, sd, seeds."""
+        names, rows = self._plain()
+        return csv_text([names, *rows])
+
+    def _plain(self) -> tuple[list[str], list[list[str | int | float | None]]]:
+        """Names of the columns, and rows, as `csv` writes them."""
+        ends = [(" mean", " sd", " seeds") if column.form == "spread" else ("",) for column in self.columns]
+        names = [column.name + end for column, each in zip(self.columns, ends, strict=True) for end in each]
+        rows: list[list[str | int | float | None]] = []
+        for row in self.rows:
+            cells: list[str | int | float | None] = []
+            for cell, column in zip(row, self.columns, strict=True):
+                if isinstance(cell, Spread):
+                    cells += [cell.mean, cell.sd, len(cell.values)]
+                else:
+                    cells += [cell, None, None] if column.form == "spread" else [cell]
+            rows.append(cells)
+        return names, rows
+
+
+def show(cell: Cell, form: Form) -> str:
+    """A value as a person reads it."""
+    if cell is None:
+        return "" if form == "spread" else "n/a"
+    if isinstance(cell, Spread):
+        return f"{cell.mean:.1f}" if cell.sd is None else f"{cell.mean:.1f} ± {cell.sd:.1f}"
+    if isinstance(cell, str):
+        return clean(cell)
+    if form == "percent":
+        return f"{100 * cell:.1f} %"
+    if form == "signed":
+        return f"{cell:+.1f}"
+    if form == "significant":
+        return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3f}"
+
+
+def unread(errors: Sequence[str]) -> str:
+    """How many images had an error, as a table's note; empty where none had."""
+    broken = sum(map(bool, errors))
+    return f"{broken} of {len(errors)} images could not be read" if broken else ""
+
+
+def print_table(*tables: RenderableType, file: TextIO | None = None) -> None:
+    """Print tables: drawn to the width of a terminal, or whole and without color where nobody watches."""
+    file = file or sys.stdout
+    terminal = file.isatty()
+    console = Console(file=file, highlight=False, width=None if terminal else ENDLESS)
+    if not console.encoding.startswith("utf") and isinstance(file, io.TextIOWrapper):
+        file.reconfigure(errors="replace")
+    for number, table in enumerate(tables):
+        if number:
+            console.print()
+        if terminal:
+            console.print(table)
+        else:
+            for line in console.render_lines(table, pad=False):
+                file.write("".join(segment.text for segment in line if not segment.control).rstrip() + "\n")

@@ -1,0 +1,1279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of objects and folders of masks, in the formats that people have: read to the same objects, or refused."""
+
+import codecs
+import json
+import os
+import re
+import shutil
+import subprocess
+import zlib
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import ExifTags, Image
+
+import viticulture
+from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
+from strewn import every_left_behind, strew
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
+from viticulture.data.annotated import prepare_dense, prepare_dense_test
+from viticulture.data.batches.annotated import dense_batches
+from viticulture.data.dataset import Dataset
+from viticulture.data.image_settings import ImageSettings
+from viticulture.data.inspect_dense import inspect_dense
+from viticulture.data.open_dense import open_any, open_dense, recognized
+from viticulture.data.sources.annotated import DenseSource
+from viticulture.data.sources.labels import doubtful
+from viticulture.data.sources.mask_folders import read_mask
+from viticulture.data.splits import Selection
+from viticulture.data.target_checks import needed_of_mask
+from viticulture.data.targets.objects import Boxed, Masked
+from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
+from viticulture.report.terminal import say
+from viticulture.training.data import load_dataset, open_for
+
+PICTURES = ImageSettings(image_size=48, cache_size=64)
+COUNTS = {"train": 4, "val": 2, "test": 2}
+SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
+
+
+def prepared(path: Path, wanted: str = "objects", masks: bool = False, **settings: Any) -> Dataset:
+    return prepare_dense(open_dense(path, wanted), Selection(**settings), PICTURES, masks=masks)
+
+
+def yolo(root: Path) -> Path:
+    for seed, split in enumerate(SPLITS):
+        image, objects = picture(seed)
+        for folder in ("images", "labels"):
+            (root / folder / split).mkdir(parents=True, exist_ok=True)
+        image.save(root / "images" / split / f"{seed:03}.png")
+        lines = [yolo_line(thing, image.size) for thing in objects]
+        (root / "labels" / split / f"{seed:03}.txt").write_text("\n".join(lines))
+    (root / "data.yaml").write_text("names: {0: disk, 1: square}\ntrain: images/train\n")
+    return root
+
+
+def yolo_line(thing: Object, size: tuple[int, int]) -> str:
+    kind, (left, top, right, bottom) = thing
+    width, height = size
+    center = (left + right) / 2 / width, (top + bottom) / 2 / height
+    return f"{kind} {center[0]} {center[1]} {(right - left) / width} {(bottom - top) / height}"
+
+
+def voc(root: Path) -> Path:
+    for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (root / folder).mkdir(parents=True)
+    for seed, split in enumerate(SPLITS):
+        image, objects = picture(seed)
+        image.save(root / "JPEGImages" / f"{seed:03}.png")
+        entries = "".join(
+            f"<object><name>{KINDS[kind]}</name><difficult>0</difficult><bndbox><xmin>{left + 1}</xmin><ymin>{top + 1}"
+            f"</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox></object>"
+            for kind, (left, top, right, bottom) in objects
+        )
+        size = f"<size><width>{image.width}</width><height>{image.height}</height></size>"
+        text = f"<annotation><filename>{seed:03}.png</filename>{size}{entries}</annotation>"
+        (root / "Annotations" / f"{seed:03}.xml").write_text(text)
+        with (root / "ImageSets" / "Main" / f"{split}.txt").open("a") as file:
+            file.write(f"{seed:03}\n")
+    return root
+
+
+def box_csv(root: Path) -> Path:
+    root.mkdir()
+    lines = ["path,label,x0,y0,x1,y1,split"]
+    for seed, split in enumerate(SPLITS):
+        image, objects = picture(seed)
+        image.save(root / f"{seed:03}.png")
+        lines += [f"{seed:03}.png,{KINDS[kind]},{','.join(map(str, box))},{split}" for kind, box in objects]
+    (root / "boxes.csv").write_text("\n".join(lines))
+    return root / "boxes.csv"
+
+
+@pytest.mark.parametrize(
+    "made", [lambda root: coco_folder(root, COUNTS), yolo, voc, box_csv], ids=["coco", "yolo", "voc", "csv"]
+)
+def test_every_format_says_the_same(tmp_path: Path, made: Callable[[Path], Path]) -> None:
+    """The drawn objects, split by split. Fails for a corner taken for a center, a last pixel lost (VOC counts from 1
+    and holds it), categories numbered by their ids, splits lost, or classes in another order."""
+    path = made(tmp_path / "set")
+    assert recognized(path) == "objects"
+    dataset = prepared(path)
+    assert (dataset.name, dataset.classes) == (path.name, KINDS)
+    for split, seeds in (("train", range(4)), ("val", range(4, 6)), ("test", range(6, 8))):
+        held = dataset.annotations[split]
+        assert isinstance(held, Boxed)
+        names = dataset.split_names[split]
+        assert [Path(name).stem for name in names] == [f"{seed:03}" for seed in seeds]
+        for objects, seed in zip(held.objects, seeds, strict=True):
+            _, drawn = picture(seed)
+            torch.testing.assert_close(
+                objects.boxes, torch.tensor([box for _, box in drawn]).float(), rtol=0, atol=1e-3
+            )
+            assert objects.labels.tolist() == [kind for kind, _ in drawn]
+
+
+def test_masks_are_read_by_their_names(tmp_path: Path) -> None:
+    """Values to classes, 9 (unlabeled) to none, in the store and as they lie on disk. Fails if values are taken for
+    classes where one is left out, or masks are smoothed."""
+    dataset = prepared(mask_folder(tmp_path / "set", {"train": 3, "val": 2}), "pixels", test_fraction=0)
+    assert dataset.classes == ("ground", "disk", "square")
+    held = dataset.annotations["val"]
+    assert isinstance(held, Masked)
+    true = np.asarray(Image.open(tmp_path / "set" / "val" / "masks" / "004.png"))
+    found = held.original(1)
+    np.testing.assert_array_equal(found[true < 9], true[true < 9])
+    assert (found[true == 9] == 255).all()
+    assert set(held.pixels[held.rows].unique().tolist()) <= {0, 1, 2, 255}
+
+
+@every_left_behind
+def test_what_systems_leave_behind_annotates_nothing(name: str, tmp_path: Path) -> None:
+    """Catches: macOS' ._0.xml and ._data.yaml that are read as annotations, Jupyter's copy of a list that is a second
+    list, images and masks in a disk's trash."""
+    made: dict[str, Callable[[Path], Path]] = {
+        "coco": lambda root: coco_folder(root, COUNTS),
+        "yolo": yolo,
+        "voc": voc,
+        "csv": box_csv,
+        "masks": lambda root: mask_folder(root, {"train": 3, "val": 2}),
+    }
+    for kind, make in made.items():
+        path, wanted = make(tmp_path / kind), "pixels" if kind == "masks" else "objects"
+        before = open_dense(path, wanted).images
+        strew(tmp_path / kind, name)
+        after = open_dense(path, wanted).images
+        assert after.names == before.names
+        assert {split: rows.tolist() for split, rows in after.splits.items()} == {
+            split: rows.tolist() for split, rows in before.splits.items()
+        }
+
+
+def test_an_image_under_two_linked_names_is_the_one_of_its_list(tmp_path: Path) -> None:
+    """Of COCO and VOC. Catches: an image that a list names once and that counts as several, one of another split's
+    folder; a test that is held on training images because folders are links."""
+    lists = coco_folder(tmp_path / "coco", COUNTS)
+    (lists / "images").rename(tmp_path / "pool")
+    for name in ("images", "train2017", "val2017"):
+        (lists / name).symlink_to(tmp_path / "pool")
+    images = open_dense(lists, "objects").images
+    assert {split: [images.names[row] for row in rows] for split, rows in images.splits.items()} == {
+        "train": [f"train2017/{i:03}.png" for i in range(4)],
+        "val": [f"val2017/{i:03}.png" for i in (4, 5)],
+        "test": [f"images/{i:03}.png" for i in (6, 7)],
+    }
+    xml = voc(tmp_path / "voc")
+    (xml / "again").symlink_to(xml / "JPEGImages")
+    assert len(open_dense(xml, "objects").images) == 8
+    boxes = yolo(tmp_path / "yolo")
+    for folder in ("images", "labels"):
+        shutil.rmtree(boxes / folder / "test")
+        (boxes / folder / "test").symlink_to(boxes / folder / "train")
+    with pytest.raises(UserError, match=r"every test image of yolo is a training image, by links"):
+        open_dense(boxes, "objects")
+
+
+def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
+    """As ground on which nothing is to be found. Fails if it is dropped, or its row belongs to another image."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(
+        root,
+        "train",
+        lambda content: content.update(annotations=[a for a in content["annotations"] if a["image_id"] != 1]),
+    )
+    held = prepared(root).annotations["train"]
+    assert isinstance(held, Boxed)
+    assert [len(objects) > 0 for objects in held.objects] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("turn", [6, 8, 5, 7])
+def test_boxes_turn_with_an_image_that_its_tag_turns(tmp_path: Path, turn: int) -> None:
+    """The list tells the lying file's size, so its boxes are the lying file's. The white square of the upright image
+    is where its box says. Fails for a turn the other way round, and for run lengths or a polygon without corners that
+    are turned along, though boxes alone are learnt."""
+    root = tmp_path / "set"
+    (root / "images").mkdir(parents=True)
+    pixels = np.zeros((40, 60, 3), np.uint8)
+    pixels[5:15, 30:50] = 255
+    image = Image.fromarray(pixels)
+    exif = image.getexif()
+    exif[ExifTags.Base.Orientation] = turn
+    for name in ("a", "b", "c"):
+        image.save(root / "images" / f"{name}.jpg", exif=exif, quality=95)
+    entries = [{"id": i, "file_name": f"{name}.jpg", "height": 40, "width": 60} for i, name in enumerate("abc")]
+    shapes: list[Any] = [None, {"size": [40, 60], "counts": [2400]}, [[1, 2, 3]]]
+    objects = [
+        {"image_id": i, "category_id": 1, "bbox": [30, 5, 20, 10], "segmentation": shape}
+        for i, shape in enumerate(shapes)
+    ]
+    content = {"images": entries, "annotations": objects, "categories": [{"id": 1, "name": "white"}]}
+    (root / "instances_train.json").write_text(json.dumps(content))
+    dataset = prepared(root, test_fraction=0, val_fraction=0)
+    held = dataset.annotations["train"]
+    assert isinstance(held, Boxed)
+    left, top, right, bottom = (int(side) for side in held.objects[0].boxes[0])
+    upright = np.asarray(Image.fromarray(dataset.train.original(0)).resize((40, 60)))
+    inside = np.zeros((60, 40), bool)
+    inside[top:bottom, left:right] = True
+    assert upright[inside].mean() > 230
+    assert upright[~inside].mean() < 20
+
+
+def change(root: Path, split: str, mend: Callable[[dict[str, Any]], object]) -> None:
+    file = root / "annotations" / f"instances_{split}.json"
+    content = json.loads(file.read_text())
+    mend(content)
+    file.write_text(json.dumps(content))
+
+
+def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
+    return lambda content: content["annotations"][0].update(bbox=box)
+
+
+@pytest.mark.parametrize(
+    ("mend", "words"),
+    [
+        (first_box([500, 5, 10, 10]), "1 box empty or reaching outside"),
+        (first_box([5, 5, 0, 10]), "1 box empty or reaching outside"),
+        (first_box([5, 5, 10]), "left, top, width, height"),
+        (first_box([5, 5, 10**400, 10]), "left, top, width, height"),
+        (lambda content: content["annotations"][0].update(category_id=4), "category 4, which it does not name"),
+        (lambda content: content["images"][0].update(file_name="gone.png"), "none of that name"),
+        (lambda content: content["images"][0].update(height=100), "says 80x100"),
+        (
+            lambda content: content.update(annotations=[]),
+            "no object in any training image; there is nothing to train on",
+        ),
+        (
+            lambda content: [each.update(iscrowd=1) for each in content["annotations"]],
+            "no object in any training image but crowds and difficult ones; there is nothing to train on",
+        ),
+        (lambda content: content["categories"].append({"id": 9, "name": "disk"}), "class 'disk' twice"),
+        (
+            lambda content: content["annotations"][0].update(image_id=77),
+            "that it does not list: an image_id is 77, which",
+        ),
+        (
+            lambda content: content["annotations"][0].update(image_id="0"),
+            "an image_id is text, '0', and the id that it means is a number, 0; write both as numbers",
+        ),
+        (lambda content: content["images"][0].pop("id"), "no list of objects"),
+        (
+            lambda content: content["images"][1].update(id=content["images"][0]["id"]),
+            "gives two images the id 0, 000.png and 001.png; which",
+        ),
+        (lambda content: [each.update(bbox=[0.1, 0.2, 0.3, 0.4]) for each in content["annotations"]], "as shares of"),
+        (lambda content: content["images"][0].update(id=[1]), r"id \[1\] of images is missing or wrong"),
+        (lambda content: content["annotations"][0].update(category_id=[3]), "no list of objects"),
+        (lambda content: content["categories"][0].update(id="3"), "no list of objects"),
+        (lambda content: content["images"][0].update(width="80"), "must be numbers"),
+    ],
+)
+def test_what_a_list_gets_wrong_is_told_in_a_line(
+    tmp_path: Path, mend: Callable[[dict[str, Any]], object], words: str
+) -> None:
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, "train", mend)
+    with pytest.raises(UserError, match=words) as told:
+        prepared(root)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("latest", "train"),
+        ("contest_boxes", "train"),
+        ("validated_labels", "train"),
+        ("instances_train2017", "train"),
+        ("instances_trainval2017", "train"),
+        ("instances_val2017", "val"),
+        ("instances_minival2014", "val"),
+        ("image_info_test-dev2017", "test"),
+        ("instancesTest", "test"),
+        ("validation", "val"),
+        ("testset", "test"),
+        ("eval_boxes", "val"),
+    ],
+)
+def test_a_lists_name_says_its_split_by_a_word_of_its_own(tmp_path: Path, name: str, split: str) -> None:
+    """Fails if `test` in `latest` leaves nothing to learn from."""
+    root = coco_folder(tmp_path / "set", {"train": 2})
+    file = root / "annotations" / f"{name}.json"
+    (root / "annotations" / "instances_train.json").rename(file)
+    assert list(open_dense(file, "objects").images.splits) == [split]
+    if split != "train":
+        with pytest.raises(UserError, match=rf"no training images, only {split}, by the name of .*{name}\.json$"):
+            prepared(file)
+
+
+def test_of_several_lists_each_must_say_its_split(tmp_path: Path) -> None:
+    """Fails if `mytest` beside another list is learnt from, because `test` is no word of its own."""
+    root = coco_folder(tmp_path / "set", {"train": 4, "val": 1, "test": 1})
+    folder = root / "annotations"
+    for split in COUNTS:
+        (folder / f"instances_{split}.json").rename(folder / f"my{split}.json")
+    with pytest.raises(UserError, match=r"cannot tell of which split .*mytest.json is; say train, val or test"):
+        open_dense(root, "objects")
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_list_that_was_cut_short_is_told(size: int, tmp_path: Path) -> None:
+    """Fails if it is passed over, so that other images than its own validate."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    file = root / "annotations" / "instances_val.json"
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(UserError, match=r"cannot read .*instances_val\.json"):
+        prepared(root)
+
+
+ALL = 64 * 80  # pixels of an image
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ([[1, 2, 3]], "lacks corners"),
+        ([[1, 2, 3, 4, 5, float("nan")]], "lacks corners"),
+        ([["1", "2", "3", "4", "5", "6"]], "corners are no numbers"),
+        ([[1, 2, 1e12, 2, 1e12, 1e12]], "corners lie far outside the image"),
+        ("outline", "neither a list of polygons nor run lengths"),
+        ({"size": [64, 80]}, "neither a list of polygons nor run lengths"),
+        ({"size": [5, 5], "counts": [0, 25]}, "of the size"),
+        ({"size": [64, 80], "counts": [5]}, "do not fill the image"),
+        ({"size": [64, 80], "counts": [-5, ALL + 5]}, "do not fill the image"),
+        ({"size": [64, 80], "counts": "@@@@"}, "do not fill the image"),
+        (None, "objects without a mask"),
+    ],
+)
+def test_masks_that_cannot_be_drawn_are_told_where_masks_are_wanted(tmp_path: Path, shape: Any, words: str) -> None:
+    """In a line before anything is learnt, or left out with a word; boxes alone are learnt all the same. Fails for run
+    lengths of another size, which would be drawn askew, or for an error in the middle of an epoch."""
+    pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, "train", lambda content: content["annotations"][0].update(segmentation=[[0, 0, 9, 0, 9, 9]]))
+    whole = prepared(root, masks=True).annotations["train"]
+    assert isinstance(whole, Boxed)
+    change(root, "train", lambda content: content["annotations"][0].update(segmentation=shape))
+    with pytest.raises(UserError, match=words) as told:
+        prepared(root, masks=True)
+    assert "\n" not in str(told.value)
+    alone = prepared(root).annotations["train"]
+    assert isinstance(alone, Boxed)
+    assert sum(map(len, alone.objects)) == sum(map(len, whole.objects))
+    if shape is not None:
+        dataset = prepared(root, masks=True, skip_unreadable=True)
+        kept = dataset.annotations["train"]
+        assert isinstance(kept, Boxed)
+        assert sum(map(len, kept.objects)) == sum(map(len, whole.objects)) - 1
+        assert any("1 mask that cannot be drawn" in warning for warning in dataset.warnings)
+
+
+@pytest.mark.parametrize("crowd", [0, 1, True, False, None, "0", "1", "false"])
+def test_a_crowd_is_what_a_list_calls_one(tmp_path: Path, crowd: Any) -> None:
+    """Fails if the word "0" or "false" makes a crowd of an object, which then is not learnt from."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    for split in COUNTS:
+        change(root, split, lambda content: [thing.update(iscrowd=crowd) for thing in content["annotations"]])
+    told = torch.cat([objects.crowd for objects in open_dense(root, "objects").objects])
+    assert told.unique().tolist() == [crowd in (1, "1")]
+
+
+def test_wrong_boxes_can_be_left_out(tmp_path: Path) -> None:
+    """By --skip-unreadable, with a word about it. Fails if the whole image goes, or nothing is said."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    whole = prepared(root).annotations["train"]
+    change(root, "train", first_box([500, 5, 10, 10]))
+    dataset = prepared(root, skip_unreadable=True)
+    held = dataset.annotations["train"]
+    assert isinstance(held, Boxed)
+    assert isinstance(whole, Boxed)
+    assert sum(map(len, held.objects)) == sum(map(len, whole.objects)) - 1
+    assert any("1 empty or outlying box" in warning for warning in dataset.warnings)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("2 0.5 0.5 0.1 0.1", "class 2, and the 2 classes are numbered from 0"),
+        ("0 0.5 0.5 0.1", "a class and 4 numbers"),
+        ("\n\r\ndisk 0.5 0.5 0.1 0.1", "line 3: must be a class's number, then shares"),
+        ("0 0.5 0.5 1.5 0.1", "1 box empty or reaching outside"),
+    ],
+)
+def test_what_yolo_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, words: str) -> None:
+    root = yolo(tmp_path / "set")
+    (root / "labels" / "train" / "000.txt").write_text(line)
+    with pytest.raises(UserError, match=words):
+        prepared(root)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("images/000.png,,1,2,30,40", "line 2: a box without a label"),
+        ("images/000.png,disk,1,2", "line 2: x0,y0,x1,y1 must be pixels, got 1,2,,"),
+        ("images/000.png,disk,1,2,30,40,train", "line 2: 7 values for 6 columns; quote"),
+        ("images/gone.png,disk,1,2,30,40", "1 file that .* does not hold: images/gone.png"),
+        ("images/000.png,,,,,", "names no classes"),
+        ("", "names no classes"),
+    ],
+)
+def test_what_a_csv_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, words: str) -> None:
+    """Fails if a box whose class is missing passes for an image without objects."""
+    file = coco_folder(tmp_path / "set", {"train": 1}) / "boxes.csv"
+    file.write_text(f"path,label,x0,y0,x1,y1\n{line}\n")
+    with pytest.raises(UserError, match=words) as told:
+        prepared(file)
+    assert "\n" not in str(told.value)
+
+
+def test_whole_numbers_with_a_point_are_one_class_of_a_csv(tmp_path: Path) -> None:
+    """pandas writes them where images without objects leave gaps. Catches: classes that are divided in two."""
+    file = box_csv(tmp_path / "a")
+    rows = [line.split(",") for line in file.read_text().splitlines()]
+    labels = sorted({row[1] for row in rows[1:] if row[1]})
+    for i, row in enumerate(rows[1:]):
+        row[1] = f"{labels.index(row[1])}{'.0' * (i % 2)}" if row[1] else ""
+    file.write_text("\n".join(",".join(row) for row in rows))
+    assert open_dense(file, "objects").classes == tuple(map(str, range(len(labels))))
+
+
+def test_splits_of_a_csv_are_compared_by_what_they_mean(tmp_path: Path) -> None:
+    """Fails if val and valid are two splits, or an empty cell, which a table of classes refuses, means train."""
+    file = coco_folder(tmp_path / "set", {"train": 2}) / "boxes.csv"
+    lines = ["images/000.png,disk,1,2,30,40,{}", "images/001.png,disk,1,2,30,40,{}", "images/001.png,disk,1,2,9,9,{}"]
+
+    def opened(*splits: str) -> DenseSource:
+        rows = [line.format(split) for line, split in zip(lines, splits, strict=True)]
+        file.write_text("\n".join(["path,label,x0,y0,x1,y1,split", *rows]))
+        return open_dense(file, "objects")
+
+    splits = opened("Train", "val", "valid").images.splits
+    assert {kind: rows.tolist() for kind, rows in splits.items()} == {"train": [0], "val": [1]}
+    with pytest.raises(UserError, match=r"line 4: images/001\.png stands in two splits, val and test"):
+        opened("train", "val", "test")
+    with pytest.raises(UserError, match="line 2: split must be train, val or test, got an empty cell; fill the column"):
+        opened("", "val", "val")
+
+
+def test_a_list_may_name_files_by_their_whole_paths(tmp_path: Path) -> None:
+    """Fails if that ends in a traceback, or a file of the same name elsewhere is taken for one below the folder."""
+    root = coco_folder(tmp_path / "set", {"train": 1})
+    below = root / "images" / "000.png"
+    change(root, "train", lambda content: content["images"][0].update(file_name=str(below)))
+    for data in (root, root / "annotations" / "instances_train.json"):
+        assert open_dense(data, "objects").images.names == ["images/000.png"]
+    shutil.copy(below, tmp_path / "000.png")
+    for other in (tmp_path / "000.png", Path("/nowhere/000.png")):
+        change(root, "train", lambda content, other=other: content["images"][0].update(file_name=str(other)))
+        with pytest.raises(
+            UserError, match=f"lists the image '{other}', and below .* its name alone fits images/000.png"
+        ):
+            open_dense(root, "objects")
+
+
+def test_labels_without_an_image_are_told(tmp_path: Path) -> None:
+    """Of another spelling than their image, which then passes for one without objects. Fails if nothing is said, or
+    the names of the classes count as labels."""
+    root = yolo(tmp_path / "set")
+    (root / "labels" / "classes.txt").write_text("disk\nsquare\n")
+    (root / "data.yaml").unlink()
+    assert open_dense(root, "objects").notes == ()
+    (root / "labels" / "train" / "000.txt").rename(root / "labels" / "train" / "O00.txt")
+    assert open_dense(root, "objects").notes == ("1 file of labels without an image: labels/train/O00.txt",)
+
+
+def test_a_size_that_is_null_is_unknown(tmp_path: Path) -> None:
+    """As tools write it that did not look. Fails if it must be a number."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, "train", lambda content: content["images"][0].update(height=None, width=None))
+    source = open_dense(root, "objects")
+    assert source.objects is not None
+    assert [source.objects[row].size for row in source.images.splits["train"][:2]] == [None, (64, 80)]
+
+
+def test_what_windows_puts_before_a_text_is_none_of_it(tmp_path: Path) -> None:
+    """The mark of UTF-8. Fails if a class is called by it, or a first line or a list is refused for it."""
+    wanted = open_dense(yolo(tmp_path / "yolo"), "objects")
+    files = [*(tmp_path / "yolo").rglob("*.txt")]
+    (tmp_path / "yolo/data.yaml").unlink()
+    (tmp_path / "yolo/classes.txt").write_text("disk\nsquare\n")
+    root = coco_folder(tmp_path / "coco", COUNTS)
+    for file in (*files, tmp_path / "yolo/classes.txt", *root.rglob("*.json")):
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    for source in (open_dense(tmp_path / "yolo", "objects"), open_dense(root, "objects")):
+        assert source.classes == wanted.classes
+        assert source.objects is not None
+        assert sum(map(len, source.objects)) == sum(map(len, wanted.objects or []))
+
+
+MADE = [lambda root: coco_folder(root, COUNTS), yolo, voc, box_csv]
+TEXTS = {".json", ".txt", ".xml", ".csv", ".yaml"}
+
+
+def texts(path: Path) -> list[Path]:
+    root = path if path.is_dir() else path.parent
+    return [file for file in sorted(root.rglob("*")) if file.suffix in TEXTS]
+
+
+def contents(source: DenseSource) -> tuple[object, ...]:
+    """Everything that a list holds, in the order of the images' names."""
+    kinds = {row: split for split, rows in source.images.splits.items() for row in rows.tolist()}
+    assert source.objects is not None
+    every = [
+        (name.lower(), kinds[row], held.boxes.tolist(), held.labels.tolist(), held.crowd.tolist())
+        for row, (name, held) in enumerate(zip(source.images.names, source.objects, strict=True))
+    ]
+    return source.classes, sorted(every)
+
+
+@pytest.mark.parametrize("made", MADE, ids=["coco", "yolo", "voc", "csv"])
+@pytest.mark.parametrize("written", ["utf-8-sig", "utf-16", "utf-16-be", "\r\n", "\r", "upper", "folders"])
+def test_lists_of_objects_are_read_as_other_systems_write_them(tmp_path: Path, made: Any, written: str) -> None:
+    """A byte-order mark, UTF-16 as Excel writes it, line ends, endings and folders in capitals. Fails where one reader
+    is less lenient than its neighbor."""
+    path = made(tmp_path / "set")
+    expected = contents(open_dense(path, "objects"))
+    for file in texts(path):
+        text = file.read_text()
+        if written == "upper":
+            file.rename(file.with_suffix(file.suffix.upper()))
+        elif written.startswith("utf"):
+            file.write_bytes((codecs.BOM_UTF16_BE if written.endswith("be") else b"") + text.encode(written))
+        elif written != "folders":
+            file.write_bytes(text.replace("\n", written).encode())
+    for folder in ("images", "labels", "annotations", "Annotations", "ImageSets") if written == "folders" else ():
+        if (tmp_path / "set" / folder).is_dir():
+            (tmp_path / "set" / folder).rename(tmp_path / "set" / folder.upper())
+    path = path.with_suffix(path.suffix.upper()) if written == "upper" and path.suffix else path
+    assert contents(open_dense(path, "objects")) == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "pattern", "by"),
+    [
+        (MADE[0], r'("(?:image_)?id"|"category_id"|"width"|"height"): (\d+)', r"\1: \2.0"),
+        (yolo, r"(?m)^(\d) ", r"\1.0 "),
+        (yolo, r"(\d)\.(\d)", r"\1,\2"),
+        (voc, r"<(width|height|xmin|ymin|xmax|ymax)>(\d+)<", r"<\1> \2.0 <"),
+        (box_csv, r",(\d+)", r",\1.0"),
+        (box_csv, r",", ";"),
+        (box_csv, r"\A(.*)", r"# by a tool, of 2026\n\n\1"),
+        (box_csv, r"\A", "sep=,\n"),
+        (box_csv, r"\Z", "\n# the end\n"),
+    ],
+)
+def test_numbers_and_rows_are_read_as_programs_write_them(tmp_path: Path, made: Any, pattern: str, by: str) -> None:
+    """Whole numbers with a point, decimals with a comma, other separators, comments. Fails where one reader refuses
+    what its neighbor takes."""
+    path = made(tmp_path / "set")
+    expected = contents(open_dense(path, "objects"))
+    for file in texts(path):
+        if file.suffix != ".yaml":
+            file.write_text(re.sub(pattern, by, file.read_text()))
+    assert contents(open_dense(path, "objects")) == expected
+
+
+@pytest.mark.parametrize("made", [MADE[0], voc, box_csv], ids=["coco", "voc", "csv"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../images/1/{}", "..\\..\\media\\upload\\4\\{}", "https://host/data/upload/1/{}", "D:\\photos\\{}",
+        "\\\\server\\share\\{}", "file:///C:/x/{}", "/data/upload/1/{}", "/data/local-files/?d=photos/{}",
+    ],
+)  # fmt: skip
+def test_paths_of_other_systems_lead_to_the_image_of_their_name(tmp_path: Path, made: Any, path: str) -> None:
+    """Of labeling tools, of Windows, with folders that lay around the images. Fails if they are refused though each
+    name is there once, or are followed in silence, or an image elsewhere is read for one below the folder."""
+    data = made(tmp_path / "set [1]")
+    expected = contents(open_dense(data, "objects"))
+    places = {".json": r'(?<="file_name": ")[^"]+', ".xml": "(?<=<filename>)[^<]+", ".csv": r"(?m)^[^,\n]+[.]png"}
+    for file in (file for file in texts(data) if file.suffix in places):
+        written = path.replace("\\", r"\\") if file.suffix == ".json" else path
+        file.write_text(re.sub(places[file.suffix], lambda m, by=written: by.format(m[0]), file.read_text()))
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "000.png").write_bytes(b"another")
+    source = open_dense(data, "objects")
+    assert contents(source) == expected
+    assert any("found by the ends of their paths" in note for note in source.notes)
+
+
+def test_odd_letters_of_a_path_are_read_as_they_are_written(tmp_path: Path) -> None:
+    """Fails if a colon is a drive of Windows, a backslash a folder, or %20 a space, though a file is called so."""
+    for name in ("a:1.png", "b\\2.png", "c%203.png", "d[4].png", "e #5?.png"):
+        root = coco_folder(tmp_path / name / "set", {"train": 1})
+        (root / "images" / "000.png").rename(root / "images" / name)
+        change(root, "train", lambda content, name=name: content["images"][0].update(file_name=name))
+        source = open_dense(root, "objects")
+        assert (source.images.names, source.notes) == ([f"images/{name}"], ())
+
+
+def test_an_image_of_another_split_is_not_taken_for_one_that_is_missing(tmp_path: Path) -> None:
+    """Names often repeat in the folders of splits. Fails if a validation image is read from the training images."""
+    root = coco_folder(tmp_path / "set", {"train": 1})
+    (root / "images").rename(root / "train")
+    change(root, "train", lambda content: content["images"][0].update(file_name="val/000.png"))
+    with pytest.raises(UserError, match=r"its name alone fits train/000\.png; correct the path"):
+        open_dense(root, "objects")
+
+
+@pytest.mark.parametrize("made", MADE, ids=["coco", "yolo", "voc", "csv"])
+def test_objects_that_stand_twice_count_once(tmp_path: Path, made: Any) -> None:
+    """Fails if they are counted as often as they stand, unsaid, or two classes of one box are one object."""
+    path = made(tmp_path / "set")
+    expected = contents(open_dense(path, "objects"))
+    for file in texts(path):
+        text = file.read_text()
+        if file.suffix == ".json":
+            content = json.loads(text)
+            content["annotations"] *= 2
+            file.write_text(json.dumps(content))
+        elif file.suffix == ".xml":
+            file.write_text(re.sub(r"(<object>.*</object>)", r"\1\1", text))
+        elif file.suffix == ".csv" or "labels" in file.parts:
+            rows = text.splitlines()
+            file.write_text("\n".join(rows + rows[file.suffix == ".csv" :]))
+    source = open_dense(path, "objects")
+    assert contents(source) == expected
+    count = sum(map(len, source.objects or []))
+    assert f"left out {count} objects that repeat another one of their image: " in source.notes[-1]
+
+
+@pytest.mark.parametrize("form", ["[{}]", "{{{}}}"])
+def test_yolos_classes_are_called_as_they_are_written(form: str, tmp_path: Path) -> None:
+    """Fails if 02146 is 1126, no is False, 1:30 is 90."""
+    root = yolo(tmp_path / "set")
+    for names in (["02146", "21008"], ["yes", "no"], ["1:30", "~"], ["0x1F", "1.10"], ["null", "2026-01-31"]):
+        listed = names if form == "[{}]" else [f"{number}: {name}" for number, name in enumerate(names)]
+        (root / "data.yaml").write_text(f"names: {form.format(', '.join(listed))}\n")
+        assert list(open_dense(root, "objects").classes) == names
+    (root / "data.yaml").write_text("names: [a, [b]]\n")
+    with pytest.raises(UserError, match="a class has one name"):
+        open_dense(root, "objects")
+
+
+def test_names_of_pixels_are_as_they_are_written(tmp_path: Path) -> None:
+    """Fails if Windows' mark is refused, a number loses a zero, or true and null become True and None."""
+    root = mask_folder(tmp_path / "set", {"train": 1})
+    for written in ("utf-8-sig", "utf-16"):
+        (root / "classes.json").write_text('["1.10", 2.50, " sky "]', written)
+        assert open_dense(root, "pixels").classes == ("1.10", "2.50", "sky")
+    (root / "classes.json").rename(root / "Classes.JSON")
+    (root / "Classes.JSON").write_text('{"0.0": "a", "1": "b", "2": 3}')
+    assert open_dense(root, "pixels").classes == ("a", "b", "3")
+    for wrong, said in (('["a", true]', "got true"), ('["a", null]', "got null"), ('{"0": "a", "0": "b"}', "twice")):
+        (root / "Classes.JSON").write_text(wrong)
+        with pytest.raises(UserError, match=said):
+            open_dense(root, "pixels")
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000, "{", "7"])
+def test_a_list_by_its_name_is_not_passed_over(text: str, tmp_path: Path) -> None:
+    """Fails if a damaged list is not said, and the folders around it become classes."""
+    root = coco_folder(tmp_path / "set", {"train": 1})
+    (root / "annotations" / "instances_train.json").write_text(text)
+    with pytest.raises(UserError, match=r"instances_train\.json"):
+        open_any(str(root))
+
+
+def test_many_classes_are_read_and_printed_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails, after many minutes, if each is compared with all, or if all are printed."""
+    root, many = coco_folder(tmp_path / "set", {"train": 1}), 100_000
+    change(root, "train", lambda content: content.update(categories=[{"id": i, "name": f"c{i}"} for i in range(many)]))
+    say(viticulture.inspect(root))
+    printed = capsys.readouterr().out
+    assert "The first 60 of 100,000" in printed
+    assert "c59" in printed
+    assert "c60" not in printed
+    assert doubtful([f"c{i}, d" for i in range(many)]) == []
+
+
+@pytest.mark.parametrize("names", ["{1: disk, 2: square}", "{0: disk, x: square}"])
+def test_yolos_classes_count_from_0(names: str, tmp_path: Path) -> None:
+    root = yolo(tmp_path / "set")
+    (root / "data.yaml").write_text(f"names: {names}\n")
+    with pytest.raises(UserError, match="must count from 0"):
+        prepared(root)
+
+
+def moved(root: Path, folders: dict[str, str]) -> Path:
+    """YOLO's folder with other names for its splits' folders."""
+    for folder in ("images", "labels"):
+        for split, name in folders.items():
+            (root / folder / split).rename(root / folder / name)
+    return root
+
+
+def splits_of(root: Path, declared: str) -> tuple[dict[str, list[int]], tuple[str, ...]]:
+    """Split -> numbers of its images as data.yaml declares them, and what is told."""
+    (root / "data.yaml").write_text(f"names: [disk, square]\n{declared}")
+    source = open_dense(root, "objects")
+    assert source.objects is not None
+    assert all(map(len, source.objects))
+    stems = [int(Path(name).stem) for name in source.images.names]
+    return {split: [stems[row] for row in rows] for split, rows in source.images.splits.items()}, source.notes
+
+
+YEARS = {"train": "train2017", "val": "val2017", "test": "test2017"}
+PLACES = {"train": "vines", "val": "oaks", "test": "elms"}
+TRUE = {"train": [0, 1, 2, 3], "val": [4, 5], "test": [6, 7]}
+
+
+def test_two_images_of_one_file_of_labels_are_refused(tmp_path: Path) -> None:
+    """000.png and 000.jpg. Fails if both get the boxes of one of them without a word."""
+    root = yolo(tmp_path / "set")
+    first = next((root / "images" / "train").iterdir())
+    Image.open(first).save(first.with_suffix(".jpg"))
+    with pytest.raises(UserError, match=r"several images of one file of labels: labels/train/\d+.txt"):
+        open_dense(root, "objects")
+
+
+def test_yolos_splits_are_those_that_its_file_names(tmp_path: Path) -> None:
+    """By folders, lists or several of these, from wherever their paths begin. Fails if validation images in a folder of
+    any name are learnt from, or one of a year's (train2017) passes for no split."""
+    assert splits_of(moved(yolo(tmp_path / "years"), YEARS), "") == (TRUE, ())
+    root = moved(yolo(tmp_path / "set"), PLACES)
+    for split, numbers in TRUE.items():
+        lines = [f"./images/{PLACES[split]}/{number:03}.png\n" for number in numbers]
+        (root / f"{PLACES[split]}.txt").write_text("".join(lines))
+    for declared in (
+        "path: ../sets/set\ntrain: images/vines\nval: images/oaks/\ntest: [images/elms]\n",
+        "val: ../set/images/oaks\ntrain: /content/set/images/vines\ntest: .\\images\\elms\n",
+        "train: vines.txt\nval: oaks.txt\ntest: data/elms.txt\n",
+        "train: [vines.txt]\nval: images/oaks\ntest: elms.txt\n",
+    ):
+        assert splits_of(root, declared) == (TRUE, ()), declared
+
+
+def test_what_yolos_file_does_not_name_is_told(tmp_path: Path) -> None:
+    """Fails if images that it does not name are learnt from, one that it names twice is judged by, or a folder or file
+    that is not there is passed over."""
+    root = moved(yolo(tmp_path / "set"), PLACES)
+    splits, notes = splits_of(root, "train: images/vines\nval: images/vines\ntest: images/gone\n")
+    assert splits == {"train": TRUE["train"]}
+    assert notes == (
+        "data.yaml names no image of its test split",
+        "data.yaml names 4 images for val and train; they are for train alone",
+        "left out 4 images of no split that data.yaml names: images/elms/006.png, images/elms/007.png, "
+        "images/oaks/004.png and 1 more",
+    )
+    splits, notes = splits_of(root, "train: images/vines\nval: images/elms\ntest: images/elms\n")
+    assert splits == {split: TRUE[split] for split in ("train", "test")}
+    assert notes[0] == "data.yaml names 2 images for val and test; they are for test alone"
+    (root / "few.txt").write_text("images/vines/000.png\nimages/vines/999.png\n")
+    splits, notes = splits_of(root, "train: few.txt\nval: images/oaks\n")
+    assert splits == {"train": [0], "val": [4, 5]}
+    assert notes[0] == "data.yaml names 1 image for train that the folder does not hold"
+    assert notes[1].startswith("left out 5 images")
+
+
+def test_of_yolos_poses_the_boxes_are_read(tmp_path: Path) -> None:
+    """Fails if the points behind a box are taken for an outline, which an even number of them looks like."""
+    root = yolo(tmp_path / "set")
+    boxes = prepared(root).annotations["train"]
+    for file in (root / "labels").rglob("*.txt"):
+        file.write_text("\n".join(f"{line} 0.4 0.4 0.6 0.5" for line in file.read_text().splitlines()))
+    (root / "data.yaml").write_text("names: [disk, square]\nkpt_shape: [2, 2]\n")
+    posed = prepared(root).annotations["train"]
+    assert isinstance(boxes, Boxed)
+    assert isinstance(posed, Boxed)
+    assert not posed.masks
+    assert all((a.boxes == b.boxes).all() for a, b in zip(boxes.objects, posed.objects, strict=True))
+    (root / "data.yaml").write_text("names: [disk, square]\nkpt_shape: two\n")
+    with pytest.raises(UserError, match="kpt_shape must be points and numbers of each, got 'two'"):
+        open_dense(root, "objects")
+
+
+def test_yolos_labels_may_end_in_capitals(tmp_path: Path) -> None:
+    """Fails if images whose labels lie in a .TXT have no objects, in silence."""
+    root = yolo(tmp_path / "set")
+    before = open_dense(root, "objects")
+    for file in [*(root / "labels").rglob("*.txt")]:
+        file.rename(file.with_suffix(".TXT"))
+    source = open_dense(root, "objects")
+    assert source.notes == before.notes
+    assert [len(each.boxes) for each in source.objects] == [len(each.boxes) for each in before.objects]
+    (root / "labels" / "train" / "none.TXT").write_text("")
+    assert open_dense(root, "objects").notes[-1].endswith("without an image: labels/train/none.TXT")
+
+
+def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
+    """A polygon in shares of the image: its box is what it spans."""
+    root = yolo(tmp_path / "set")
+    for file in (root / "labels").rglob("*.txt"):
+        file.write_text("1 0.25 0.25 0.5 0.25 0.5 0.75")
+    held = prepared(root).annotations["train"]
+    assert isinstance(held, Boxed)
+    assert held.masks
+    assert held.objects[0].boxes.tolist() == [[20, 16, 40, 48]]
+
+
+def test_two_annotations_of_one_image_are_refused(tmp_path: Path) -> None:
+    """A name that was copied, or two images of one name in two folders: each file of VOC is about another image. Fails
+    if one annotation's boxes stand on the other's image, or an image is learnt and tested on."""
+    root = voc(tmp_path / "set")
+    file = root / "Annotations" / "000.xml"
+    file.write_text(file.read_text().replace("000.png", "007.png"))
+    with pytest.raises(UserError, match=r"Annotations lists JPEGImages/007.png twice"):
+        open_dense(root, "objects")
+
+
+def test_an_annotation_is_about_the_one_image_of_its_name(tmp_path: Path) -> None:
+    """By its stem where the file's ending is not said, and not the mask beside it; of two images, in folders that VOC
+    does not know, neither. Fails if the one that is found last is taken."""
+    root = voc(tmp_path / "set")
+    file = root / "Annotations" / "000.xml"
+    file.write_text(file.read_text().replace("000.png", "000"))
+    (root / "SegmentationClass").mkdir()
+    for name in ("000", "001"):
+        Image.new("P", (80, 64)).save(root / "SegmentationClass" / f"{name}.png")
+    assert all("JPEGImages" in name for name in open_dense(root, "objects").images.names)
+    (root / "JPEGImages").rename(root / "pictures")
+    with pytest.raises(UserError, match=r"'000', and there are several: (pictures|SegmentationClass)/000.png, "):
+        open_dense(root, "objects")
+    (root / "pictures" / "000.png").unlink()
+    (root / "SegmentationClass" / "000.png").unlink()
+    with pytest.raises(UserError, match="'000', and there is none of that name below"):
+        open_dense(root, "objects")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_masks_are_judged_where_every_object_to_be_judged_has_one(tmp_path: Path, split: str) -> None:
+    """Else boxes alone, with a word. Fails if masks are judged of some objects, if none are for want of a training
+    image's, or if their numbers go missing without a word."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, split, lambda content: content["annotations"][0].pop("segmentation"))
+    pictures = ImageSettings(image_size=32, cache_size=40)
+    _, true, notes = prepare_dense_test(open_dense(root, "objects"), KINDS, pictures, masks=True)
+    assert isinstance(true, Boxed)
+    assert true.masks is (split == "train")
+    assert [note for note in notes if "boxes alone are judged" in note] == notes[: split == "test"]
+
+
+@pytest.mark.parametrize(("made", "wanted"), [(coco_folder, "objects"), (mask_folder, "pixels")])
+def test_a_class_that_no_held_out_image_shows_is_told(tmp_path: Path, made: Any, wanted: str) -> None:
+    """A test without an object of a class has no precision for it, and a pixel that is said to be of one that no mask
+    shows is wrong. Fails if a number is told of it without a word, or a segmenter's is said to leave it out."""
+    notes = prepared(made(tmp_path / "set", {"train": 9, "val": 1}), wanted, test_fraction=0).warnings
+    _, objects = picture(9)
+    (absent,) = {*KINDS} - {KINDS[kind] for kind, _ in objects}
+    measured = {
+        "objects": "nothing is measured of what no image shows",
+        "pixels": "where a pixel is said to be such a class its IoU is 0, else it counts for nothing",
+    }[wanted]
+    assert [note for note in notes if "no val image shows" in note] == [f"no val image shows {absent}: {measured}"]
+
+
+def test_a_class_that_no_image_shows_is_told_once(tmp_path: Path) -> None:
+    """A list of 80 categories of which a few occur. Fails if every split tells of the others, beside the training."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    for split in COUNTS:
+        change(root, split, lambda content: content["categories"].append({"id": 9, "name": "nothing"}))
+    assert [note for note in prepared(root).warnings if "nothing" in note] == ["no training image has nothing"]
+
+
+def narrowed(content: dict[str, Any]) -> None:
+    """Make every second box a pixel wide, which at 48 of 80 pixels is none."""
+    for annotation in content["annotations"][::2]:
+        annotation["bbox"][2] = 1
+
+
+def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_them_is_named(tmp_path: Path) -> None:
+    """By class, in each split that has some, as in `data`; none at the size that is named. Fails if objects are left
+    out of training without a word, or the size is too small."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+    change(root, "train", narrowed)
+    source = open_dense(root, "objects")
+    assert source.objects is not None
+    trained = [source.objects[row] for row in source.images.splits["train"]]
+    labels = torch.cat([each.labels for each in trained])
+    lost = torch.cat([each.boxes[:, 2] - each.boxes[:, 0] == 1 for each in trained])
+    by_class = ", ".join(
+        f"{name}: {int((lost & (labels == label)).sum())} of {int((labels == label).sum())}"
+        for label, name in enumerate(source.classes)
+        if (lost & (labels == label)).any()
+    )
+    notes = [note for note in prepared(root).warnings if "pixel" in note]
+    assert notes == [
+        f"less than a pixel wide at image size 48: {int(lost.sum())} of {len(labels)} objects in train images "
+        f"({by_class}), left out of training unless enlarged; --image-size 96 keeps all"
+    ]
+    assert [note for note in inspect_dense(source, 48).notes if "pixel" in note] == notes
+    dataset = prepare_dense(source, Selection(), ImageSettings(image_size=96))
+    assert not [note for note in dataset.warnings if "pixel" in note]
+    assert not [note for note in inspect_dense(source, 96).notes if "pixel" in note]
+    seen = DataSpec(dataset.classes, (96, 96), (0.5,) * 3, (0.5,) * 3)
+    (batch,) = dense_batches(dataset.train, dataset.annotations["train"], seen, 4, torch.device("cpu"))
+    assert int((batch["labels"] >= 0).sum()) == len(labels)
+
+
+def test_a_training_of_which_no_object_is_left_is_refused(tmp_path: Path) -> None:
+    """At the largest scale of the recipe's jitter: what is a pixel wide there is trained on. Fails if a network is
+    trained on nothing, or if small objects that crops enlarge are refused."""
+    root = coco_folder(tmp_path / "set", {"train": 4, "val": 2})
+    change(root, "train", lambda content: [each.update(bbox=[9, 9, 1, 9]) for each in content["annotations"]])
+    raw, words = (
+        read("detection/photos"),
+        r"all \d+ objects of the training images are .* 32, .*; --image-size 96 keeps all",
+    )
+    for largest in (1.0, 2.0, 3.0):
+        overrides = {"images.image_size": 32, "augment.scale_jitter.scale": [0.5, largest]}
+        recipe = resolve("detection/photos", raw, overrides)
+        refused = pytest.raises(UserError, match=words) if largest < 2.5 else nullcontext()
+        with refused:
+            load_dataset(open_for(recipe, str(root)), recipe, 0)
+
+
+def with_pole(root: Path, count: int) -> None:
+    """A class of a pixel's width in so many masks, at a column that 80 pixels squeezed to 64 lose."""
+    (root / "classes.json").write_text(
+        json.dumps({"0": "ground", "1": "disk", "2": "square", "3": "pole", "9": "void"})
+    )
+    for path in sorted((root / "train" / "masks").glob("*"))[:count]:
+        pixels = np.asarray(Image.open(path)).copy()
+        pixels[:, 2] = 3
+        Image.fromarray(pixels).save(path)
+
+
+def test_a_class_that_is_thinner_than_a_pixel_is_not_said_to_be_absent(tmp_path: Path) -> None:
+    """A pole in three of four masks: how many images have it and the size that keeps it; in `data`, too. Fails if the
+    class is said to be in no training image, or passed over."""
+    root = mask_folder(tmp_path / "set", {"train": 4, "val": 2})
+    with_pole(root, 3)
+    source = open_dense(root, "pixels")
+    notes = prepare_dense(source, Selection(test_fraction=0), PICTURES).warnings
+    assert not [note for note in notes if "no training image has" in note]
+    assert "at image size 48 no pixel is left in train masks of pole (3 images); --image-size 96 keeps all" in notes
+    (thin,) = [note for note in inspect_dense(source, 48).notes if "pixel" in note]
+    assert "less than a pixel wide, of which little is left: pole in 3 of 3 images; --image-size 96 keeps all" in thin
+    kept = prepare_dense(source, Selection(test_fraction=0), ImageSettings(image_size=96))
+    assert not [note for note in kept.warnings if "pole" in note and "train" in note]
+    held = kept.annotations["train"]
+    assert isinstance(held, Masked)
+    assert int((held.pixels == 3).any(2).any(1).sum()) == 3
+    (root / "train").rename(root / "test")
+    _, _, notes = prepare_dense_test(open_dense(root, "pixels"), (*source.classes, "sky"), PICTURES)
+    assert [note for note in notes if "no pixel is left in set masks of pole (3 images)" in note]
+    assert [note for note in notes if "none of its 4 images shows" in note and "shows sky" in note]
+
+
+def test_masks_of_which_one_class_is_left_are_refused_with_the_size_that_keeps_others(tmp_path: Path) -> None:
+    """Fails if they are said to be of one class, which they are not."""
+    root = mask_folder(tmp_path / "set", {"train": 3, "val": 2})
+    for path in (root / "train" / "masks").glob("*"):
+        Image.new("L", (80, 64)).save(path)
+    with_pole(root, 3)
+    words = (
+        r"ground is all that is left to train on: at image size 48 no pixel is left .* pole \(3 images\); .* 96 keeps"
+    )
+    with pytest.raises(UserError, match=words):
+        prepared(root, "pixels", test_fraction=0)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "needed"),
+    [
+        (np.zeros((6, 9), np.uint8), {0: 9 / 6}),
+        (np.eye(7, dtype=np.uint8), {0: 7 / 6, 1: 7}),
+        (np.repeat(np.eye(4, dtype=np.uint8), 3, axis=0), {0: 12 / 3, 1: 12}),
+        (np.array([[1, 1, 2, 2], [2, 2, 1, 1]], np.uint8), {1: 4, 2: 4}),
+    ],
+)
+def test_a_class_is_as_wide_as_its_longest_runs(pixels: np.ndarray, needed: dict[int, float]) -> None:
+    """Fails if a run goes on in the next row, or rows and columns are confused."""
+    found = needed_of_mask(pixels)
+    assert {value: float(found[value]) for value in np.flatnonzero(found).tolist()} == pytest.approx(needed)
+
+
+def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
+    """data.test_on and data.train_on, of data without splits and with them, as for images of classes. Fails if a test
+    that nobody asked for is held out and thrown away, or what was held out counts as the data's own validation."""
+    plain, own = coco_folder(tmp_path / "plain", {"train": 10}), coco_folder(tmp_path / "own", COUNTS)
+
+    def sizes(root: Path, **settings: Any) -> dict[str, int]:
+        return {split: len(names) for split, names in prepared(root, **settings).split_names.items()}
+
+    assert sizes(plain) == {"train": 7, "val": 1, "test": 2}
+    assert sizes(plain, test_on="none") == {"train": 9, "val": 1}
+    for settings in ({"test_on": "val"}, {"train_on": "train+val"}):
+        with pytest.raises(UserError, match="declares none"):
+            prepared(plain, **settings)
+    assert sizes(own, test_on="none") == {"train": 4, "val": 2}
+    assert sizes(own, test_on="val", val_fraction=0.25) == {"train": 3, "val": 1, "test": 2}
+    assert sizes(own, train_on="train+val", val_fraction=0) == {"train": 6, "test": 2}
+
+
+@pytest.mark.parametrize("line", ["a photo {}", "a photo {}.png", "a photo {}  1", "JPEGImages/a photo {}.png\r"])
+def test_vocs_lists_may_name_images_with_spaces_and_endings(tmp_path: Path, line: str) -> None:
+    """Fails if such names match nothing, so that images that are declared for testing are learnt from."""
+    root = voc(tmp_path / "set")
+    for seed, split in enumerate(SPLITS):
+        file = root / "Annotations" / f"{seed:03}.xml"
+        file.write_text(file.read_text().replace(f"{seed:03}.png", f"a photo {seed}.png"))
+        file.rename(file.with_name(f"a photo {seed}.xml"))
+        (root / "JPEGImages" / f"{seed:03}.png").rename(root / "JPEGImages" / f"a photo {seed}.png")
+        (root / "ImageSets" / "Main" / f"{split}.txt").unlink(missing_ok=True)
+    for seed, split in enumerate(SPLITS):
+        with (root / "ImageSets" / "Main" / f"{split}.txt").open("a") as opened:
+            opened.write(line.format(seed) + "\n")
+    source = open_dense(root, "objects")
+    assert {split: len(rows) for split, rows in source.images.splits.items()} == COUNTS
+    assert source.notes == ()
+
+
+def test_what_vocs_lists_do_not_name_is_told(tmp_path: Path) -> None:
+    """Images that no list names, and names that are no annotation's; a list that names none is refused. Fails if a
+    misspelled test image is learnt from without a word."""
+    root = voc(tmp_path / "set")
+    lists = root / "ImageSets" / "Main"
+    (lists / "test.txt").write_text("006\nO07\n")
+    assert open_dense(root, "objects").notes == (
+        "test.txt of ImageSets/Main names 1 image without an annotation: O07",
+        "1 image for training that no list of ImageSets/Main names (train.txt, val.txt, test.txt): 007",
+    )
+    (lists / "test.txt").write_text("006\n005\n")
+    with pytest.raises(UserError, match=r"test.txt names 1 image that val.txt names, too: 005; an image stands in one"):
+        open_dense(root, "objects")
+    (lists / "test.txt").write_text("O06\nO07\n")
+    with pytest.raises(UserError, match=r"test.txt names no image of .*: O06, O07$"):
+        open_dense(root, "objects")
+    for name in ("O06", "O07"):  # as VOC gives the images of its test, whose annotations it keeps
+        shutil.copy(root / "JPEGImages" / "000.png", root / "JPEGImages" / f"{name}.png")
+    source = open_dense(root, "objects")
+    assert len(source.images.splits["train"]) == 6
+    assert "not read: 2 images without an annotation: O06, O07" in source.notes, "images are lost in silence"
+
+
+def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
+    """A box that starts at 0 says so for all. Fails if a box then starts outside the image."""
+    root = voc(tmp_path / "set")
+    file = root / "Annotations" / "000.xml"
+    box = "<bndbox><xmin>0</xmin><ymin>0</ymin><xmax>79</xmax><ymax>63</ymax></bndbox>"
+    entry = f"<object><name>disk</name>{box}</object></annotation>"
+    file.write_text(file.read_text().replace("</annotation>", entry))
+    dataset = prepared(root)
+    held = dataset.annotations["train"]
+    assert isinstance(held, Boxed)
+    assert held.objects[0].boxes[-1].tolist() == [0, 0, 80, 64]
+    assert any("count from 0" in warning for warning in dataset.warnings)
+
+
+@pytest.mark.parametrize("word", ["1", " 1\n", "true", "True", "0", "false", ""])
+def test_what_voc_calls_difficult_is_not_learnt_from(tmp_path: Path, word: str) -> None:
+    """Some programs write true for VOC's 1. Fails if those objects are learnt from, or others are not."""
+    root = voc(tmp_path / "set")
+    for file in (root / "Annotations").iterdir():
+        file.write_text(file.read_text().replace("<difficult>0<", f"<difficult>{word}<"))
+    difficult = torch.cat([objects.crowd for objects in open_dense(root, "objects").objects])
+    assert difficult.unique().tolist() == [word.strip().lower() in ("1", "true")]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda root: Image.new("L", (70, 64)).save(root / "train/masks/000.png"), "they must agree"),
+        (
+            lambda root: Image.new("L", (80, 64), 5).save(root / "train/masks/000.png"),
+            "the value 5, which no class has",
+        ),
+        (lambda root: Image.new("RGB", (80, 64)).save(root / "train/masks/000.png"), "holds colors"),
+        (lambda root: (root / "train/masks/000.png").write_bytes(b""), "cannot read mask .*000.png"),
+        (
+            lambda root: Image.new("1", (20_000, 10_000)).save(root / "train/masks/000.png"),
+            "more than 178,956,970 pixels",
+        ),
+        (lambda root: (root / "train/masks/000.png").unlink(), "1 image without a mask"),
+        (lambda root: (root / "train/images/000.png").unlink(), "1 mask without an image"),
+        (
+            lambda root: shutil.copy(root / "train/images/000.png", root / "train/images/000.jpg"),
+            "several images of one mask: train/masks/000.png",
+        ),
+        (lambda root: (root / "classes.json").write_text('{"0": "ground"}'), "1 class of pixels only"),
+        (lambda root: (root / "classes.json").write_text("[1"), "must name the classes"),
+        (lambda root: (root / "classes.json").unlink(), "needs a classes.json"),
+        (
+            lambda root: [Image.new("L", (80, 64), 9).save(p) for p in (root / "train/masks").glob("*")],
+            "there is nothing to train on",
+        ),
+        (
+            lambda root: [
+                Image.fromarray(np.where(np.asarray(Image.open(p)) % 9, 255, 0).astype(np.uint8)).save(p)
+                for p in (root / "train/masks").glob("*")
+            ],
+            "all labeled pixels of the training images are ground, .* 255 means no class",
+        ),
+    ],
+)
+def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
+    root = mask_folder(tmp_path / "set", {"train": 3, "val": 2})
+    spoil(root)
+    with pytest.raises(UserError, match=words):
+        prepared(root, "pixels", test_fraction=0)
+
+
+def test_a_mask_is_decoded_as_an_image_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask with a profile of 3 MB, which is sound; a pipe, on which no one waits; PostScript, for which no program is
+    started. Fails if Pillow alone reads masks, whatever it makes of them."""
+    pixels = np.arange(9 * 7, dtype=np.uint8).reshape(9, 7)
+    values = np.arange(256, dtype=np.uint8)
+    path = tmp_path / "mask.png"
+    Image.fromarray(pixels).save(path, icc_profile=bytes(3_000_000))
+    np.testing.assert_array_equal(read_mask(path, values, (9, 7)), pixels)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=r"cannot read mask .*mask.png: broken: no regular file"):
+        read_mask(path, values, (9, 7))
+    path.unlink()
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 7 9\n%%EndComments\nshowpage\n%%EOF\n")
+    monkeypatch.setattr(subprocess, "check_call", lambda *words, **options: pytest.fail("a program was started"))
+    with pytest.raises(UserError, match=r"cannot read mask .*mask.png: not an image"):
+        read_mask(path, values, (9, 7))
+
+
+@pytest.mark.parametrize("name", ["x.json", "a/x.json", "annotations/instances_val.json", "classes.json"])
+def test_a_pipe_named_as_a_list_is_passed_over(name: str, tmp_path: Path) -> None:
+    """Fails (by never ending) if a pipe without a writer is opened to see whether it lists boxes."""
+    (tmp_path / "a").mkdir()
+    picture(0)[0].save(tmp_path / "a" / "1.png")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    assert recognized(tmp_path) == ""
+
+
+def low_png(pixels: np.ndarray, bits: int) -> bytes:
+    """A gray PNG [H, W] of 1, 2 or 4 bits a pixel, which Pillow cannot write."""
+    height, width = pixels.shape
+    planes = (pixels[..., None] >> np.arange(bits)[::-1] & 1).astype(np.uint8).reshape(height, -1)
+    rows = b"".join(b"\0" + row.tobytes() for row in np.packbits(planes, axis=1))
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return len(content).to_bytes(4) + name + content + zlib.crc32(name + content).to_bytes(4)
+
+    header = width.to_bytes(4) + height.to_bytes(4) + bytes([bits, 0, 0, 0, 0])
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_gray_masks_of_few_bits_hold_classes(tmp_path: Path, bits: int) -> None:
+    """Fails if Pillow's stretched values (85, 17) are taken for classes, or 3 of two bits for no class."""
+    pixels = np.arange(9 * 7).reshape(9, 7) % 2**bits
+    (tmp_path / "mask.png").write_bytes(low_png(pixels, bits))
+    values = np.arange(256, dtype=np.uint8)
+    np.testing.assert_array_equal(read_mask(tmp_path / "mask.png", values, (9, 7)), pixels)
+
+
+PALETTE = [side * factor % 256 for side in range(256) for factor in (1, 3, 7)]
+
+
+def paint(root: Path, colors: list[int], name: str = "*") -> None:
+    """Masks of `mask_folder` as PNGs with a palette, and 255 in place of 9."""
+    (root / "classes.json").unlink(missing_ok=True)
+    for path in root.glob(f"*/masks/{name}"):
+        pixels = np.asarray(Image.open(path))
+        image = Image.fromarray(np.where(pixels == 9, 255, pixels).astype(np.uint8), mode="P")
+        image.putpalette(colors)
+        image.save(path)
+
+
+def test_palettes_name_the_values_that_occur(tmp_path: Path) -> None:
+    """A palette of 256 colors, as Pascal VOC's, whose last marks pixels of no class. Fails for 256 classes, most of
+    which nothing shows, and for a class of what is to be left out."""
+    root = mask_folder(tmp_path / "set", {"train": 6, "val": 2})
+    paint(root, PALETTE)
+    dataset = prepared(root, "pixels", test_fraction=0)
+    assert dataset.classes == ("color #000000 (0)", "color #010307 (1)", "color #02060e (2)")
+    held = dataset.annotations["train"]
+    assert isinstance(held, Masked)
+    assert (held.original(0)[:2, :2] == 255).all()
+    paint(root, PALETTE[:3] + PALETTE[6:], "003.png")
+    with pytest.raises(UserError, match=r"the value \d is #.{6} in .*000.png and #.{6} in .*003.png; name the values"):
+        open_dense(root, "pixels")
+    paint(root, PALETTE)
+    every = np.arange(64 * 80, dtype=np.uint8).reshape(64, 80)
+    Image.fromarray(every).save(root / "train" / "masks" / "003.png")
+    paint(root, PALETTE)
+    with pytest.raises(UserError, match="masks of 254 values; at most 250 classes"):
+        open_dense(root, "pixels")
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "words"),
+    [(coco_folder, "pixels", "detection/photos"), (mask_folder, "objects", "segmentation/photos")],
+)
+def test_the_other_kind_of_data_is_named(
+    tmp_path: Path, made: Callable[[Path, dict[str, int]], Path], wanted: str, words: str
+) -> None:
+    """Boxes where pixels are asked for, and the other way round: the recipe that learns from them is told."""
+    with pytest.raises(UserError, match=words):
+        open_dense(made(tmp_path / "set", {"train": 2}), wanted)
+
+
+def test_areas_of_a_list_are_kept_where_each_object_has_one(tmp_path: Path) -> None:
+    """Fails if a list's areas are lost on the way to a split, or 0, which converters write for unknown, counts."""
+    root = coco_folder(tmp_path / "set", COUNTS)
+
+    def areas() -> list[list[float] | None]:
+        held = prepared(root).annotations["train"]
+        assert isinstance(held, Boxed)
+        return [None if each.areas is None else each.areas.tolist() for each in held.objects]
+
+    change(root, "train", lambda content: [each.update(area=i + 0.5) for i, each in enumerate(content["annotations"])])
+    listed = [area for each in areas() for area in each or []]
+    assert listed == [i + 0.5 for i in range(len(listed))]
+    change(root, "train", lambda content: content["annotations"][0].update(area=0))
+    assert areas()[0] is None
+    assert areas()[1] is not None
+
+
+def test_a_fingerprint_changes_with_a_box_and_a_pixel(tmp_path: Path) -> None:
+    """Fails if a run could go on, or be compared, with other objects than it learnt from."""
+    root = coco_folder(tmp_path / "boxes", COUNTS)
+    before, contents = prepared(root).fingerprint, prepared(root).contents
+    assert prepared(root).fingerprint == before
+    change(root, "val", first_box([1, 1, 12, 12]))
+    assert prepared(root).fingerprint != before
+    assert prepared(root).contents != contents
+    masks = mask_folder(tmp_path / "masks", {"train": 3, "val": 2})
+    before = prepared(masks, "pixels").fingerprint
+    Image.new("L", (80, 64), 1).save(masks / "val" / "masks" / "003.png")
+    assert prepared(masks, "pixels").fingerprint != before
+
+
+def test_near_duplicates_of_scenes_are_held_out_together_and_reported(tmp_path: Path) -> None:
+    """Masks in a train folder, each scene twice; then given splits that share a scene. Catches: frames of one scene in
+    train and in test, and silence about those of given splits."""
+    root = mask_folder(tmp_path / "set", {"train": 12}, size=(64, 80))
+    scenes = {seed: coarse(seed) for seed in range(12)}
+    for seed, pixels in scenes.items():
+        for name, change in ((f"{seed:03}.png", 0), (f"{seed:03}b.png", 2)):
+            Image.fromarray(pixels + np.uint8(change)).save(root / "train" / "images" / name)
+            if change:
+                mask = root / "train" / "masks" / name
+                shutil.copy(mask.with_name(f"{seed:03}.png"), mask)
+    names = prepared(root, "pixels").split_names
+    parts = [{Path(name).stem[:3] for name in names[split]} for split in ("train", "val", "test")]
+    assert all(parts)
+    assert sum(map(len, parts)) == 12
+    given = mask_folder(tmp_path / "given", {"train": 4, "test": 2}, size=(64, 80))
+    for place in ("train/images/001.png", "test/images/004.png"):
+        Image.fromarray(scenes[0]).save(given / place)
+    dataset = prepared(given, "pixels")
+    assert [Path(name).name for name in dataset.near_duplicates["test"]] == ["004.png"]
+    viticulture.inspect(str(given), out=str(tmp_path / "pairs.csv"))
+    pairs = (tmp_path / "pairs.csv").read_text("utf-8").splitlines()[1:]
+    assert [pair.count("train") + pair.count("test") for pair in pairs] == [4]
+
+
+def coarse(seed: int) -> np.ndarray:
+    """[64, 80, 3] smooth shapes of levels 60 to 187."""
+    few = Image.fromarray(np.random.default_rng(seed).integers(0, 128, (5, 6, 3), dtype=np.uint8))
+    return np.asarray(few.resize((80, 64), Image.Resampling.BICUBIC)).clip(0, 127) + np.uint8(60)
