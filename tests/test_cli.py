@@ -25,10 +25,9 @@ from untrained import untrained
 from viticulture import cli
 from viticulture.cli import main
 from viticulture.command import COMMANDS, parse_command, parser_of
-from viticulture.config.load import read, shipped
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config, shipped
 from viticulture.config.schema import METHODS
-from viticulture.study.declare.table import read_table
+from viticulture.study.paper_tables import read_table
 from viticulture.text import shell_word
 from viticulture.waiting import waiting
 
@@ -72,7 +71,7 @@ def test_what_needs_no_torch_is_refused_before_it_is_loaded(tmp_path: Path) -> N
             "did you mean optim?": ["train", "digits", "--optm.lr", "3"],
             "does not exist": ["evaluate", str(tmp_path / "absent")],
             f"go on with it: viticulture compare resume {study}": ["resume", str(study)],
-            "no such file or folder": ["predict", str(run), str(tmp_path / "absent.png")],
+            "no such file or folder: ": ["predict", str(run), str(tmp_path / "absent.png")],
             "cannot listen": ["serve", str(run), "--port", port],
         }
         program = "import contextlib, io\nfrom viticulture.cli import main\n"
@@ -275,12 +274,12 @@ def test_a_rank_that_is_no_number_is_refused_in_a_line(
 
 def test_recipes_begin_with_the_defaults_and_are_named_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Fails if a name is cut where a terminal is narrow, or if beginners read the papers' recipes first."""
-    sheet = viticulture.recipes()
-    names = [str(row[0]) for row in sheet.rows]
+    table = viticulture.recipes()
+    names = [str(row[0]) for row in table.rows]
     defaults = [name.startswith("default/") for name in names]
     assert defaults == sorted(defaults, reverse=True)
     console = Console(width=100, record=True)
-    console.print(sheet)
+    console.print(table)
     shown = console.export_text()
     assert all(f"{name} " in shown for name in names)
 
@@ -488,4 +487,4 @@ def test_the_resolved_recipe_can_be_printed(capsys: pytest.CaptureFixture[str]) 
     assert main(["train", "--table", "dhvt/table4", "--row", "DHVT-T, 4 heads", "--seed", "3", "--print-config"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     row = read_table("dhvt/table4").row("DHVT-T, 4 heads")
-    assert shown == yaml.safe_load(resolve(row.recipe, read(row.recipe), row.overrides).to_yaml())
+    assert shown == yaml.safe_load(load_config(row.recipe, row.overrides).to_yaml())

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from rich.console import Console
 
 from viticulture.methods.method import Method
-from viticulture.report.charts.curves import read_curves
+from viticulture.report.curves import read_curves
 from viticulture.report.pages.run_page import write_page
 from viticulture.training.progress import EachEpoch, ProgressBar, showing
 from viticulture.training.run import fit

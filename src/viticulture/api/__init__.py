@@ -4,7 +4,7 @@
 Slow imports (torch, timm, lightning) are inside the functions, so that `--help` is fast.
 """
 
-from ..study.declare.terms import Subsets, Terms, Where
+from ..study.terms import Subsets, Terms, Where
 from .analyses import explain, inspect, links, localize, probe, report, robustness
 from .lists import cache, demo, models, recipes, reference, resolved, runs, say, tables
 from .run import Run
