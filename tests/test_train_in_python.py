@@ -78,7 +78,7 @@ def test_a_recipe_may_be_a_path_and_nothing_else_is_passed_over(tmp_path: Path) 
     for keywords, said in wrong:
         with pytest.raises(viticulture.UserError, match=said):
             viticulture.train(digits(), out=str(tmp_path / "run"), epochs=1, **keywords)
-    with pytest.raises(viticulture.UserError, match="subsets must be a group of keys.*, got 5"):
+    with pytest.raises(viticulture.UserError, match="subsets must be a group of keys"):
         viticulture.compare("digits", subsets=5)  # type: ignore[arg-type]
     with pytest.raises(viticulture.UserError, match="out must be a word, got 5"):
         viticulture.train(digits(), out=5)  # type: ignore[arg-type]
