@@ -35,18 +35,18 @@ from torchvision.models.detection.faster_rcnn import FasterRCNN, FastRCNNConvFCH
 from torchvision.models.detection.rpn import RPNHead
 from torchvision.transforms import v2
 
-from viticulture.data.annotations import Boxed, Objects
+from viticulture.data.annotated import prepare_dense
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.scale_jitter import ScaleJitter
+from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import ImageSettings
-from viticulture.data.dense.loader import DenseLoader
-from viticulture.data.dense.open import open_dense
-from viticulture.data.dense.outlines import bitmap
-from viticulture.data.dense.prepare import prepare_dense
-from viticulture.data.dense.source import DenseSource
+from viticulture.data.open_dense import open_dense
+from viticulture.data.sources.annotated import DenseSource
 from viticulture.data.splits import Selection
+from viticulture.data.targets.objects import Boxed, Objects
+from viticulture.data.targets.outlines import bitmap
 from viticulture.evaluation.dense.objects import evaluate_objects, mean_boxes
 from viticulture.evaluation.dense.subject import Found
 from viticulture.models.data_spec import DataSpec

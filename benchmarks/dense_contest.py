@@ -35,11 +35,11 @@ from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 from torchvision.models.segmentation.fcn import FCN, FCNHead
 
 import viticulture
-from viticulture.data.annotations import UNLABELED
+from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import Dataset
-from viticulture.data.dense.loader import DenseLoader
-from viticulture.data.dense.open import recognized
+from viticulture.data.open_dense import recognized
+from viticulture.data.targets.objects import UNLABELED
 from viticulture.disk import replacing
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.judge import image_sizes

@@ -23,7 +23,7 @@ from served import ask, bomb, form, sent, serving
 from untrained import photo
 from untrained_dense import CLASSES, judged_objects, untrained_dense
 from viticulture.cli import main
-from viticulture.data.dense.outlines import encoded
+from viticulture.data.targets.outlines import encoded
 from viticulture.evaluation.dense import subject
 from viticulture.evaluation.dense.draw import draw_found
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, drawn

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from viticulture.data.dense.loader import dense_views
+from viticulture.data.batches.annotated import dense_views
 from viticulture.data.images import Records, StoredImages
 from viticulture.data.resample import squeeze
 from viticulture.errors import UserError

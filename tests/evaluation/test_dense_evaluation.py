@@ -18,13 +18,13 @@ from simulated_gpu import OnApple
 from untrained_dense import untrained_dense
 from viticulture.analysis.dense_pictures import gather_dense_pictures
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
-from viticulture.data.annotations import Boxed, Masked, Objects
+from viticulture.data.batches.annotated import dense_batches
 from viticulture.data.dataset import read_rows
-from viticulture.data.dense.inspect import inspect_dense
-from viticulture.data.dense.loader import dense_batches
-from viticulture.data.dense.open import open_dense
 from viticulture.data.images import Records, StoredImages
+from viticulture.data.inspect_dense import inspect_dense
 from viticulture.data.open import open_source
+from viticulture.data.open_dense import open_dense
+from viticulture.data.targets.objects import Boxed, Masked, Objects
 from viticulture.evaluation.dense.draw import (
     MISSED,
     RIGHT,
@@ -226,7 +226,7 @@ def test_masks_are_judged_by_themselves() -> None:
     """The same box with the right outline and with half of it: box AP 1 both times, mask AP 1 and 0.1 (an overlap of
     half is right at the lowest threshold alone). Fails if masks are judged by their boxes."""
     pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
-    from viticulture.data.dense.outlines import encoded
+    from viticulture.data.targets.outlines import encoded
 
     shape = [[10, 10, 50, 10, 50, 50, 10, 50]]
     true = Boxed([objects((10, 10, 50, 50, 0), shapes=(shape,))], masks=True)

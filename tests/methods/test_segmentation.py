@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, doubled, never_single
-from viticulture.data.annotations import UNLABELED
-from viticulture.data.dense.loader import labeled
+from viticulture.data.batches.annotated import labeled
+from viticulture.data.targets.objects import UNLABELED
 from viticulture.methods.method import Setup
 from viticulture.methods.segmentation import Segmentation
 from viticulture.models.data_spec import DataSpec

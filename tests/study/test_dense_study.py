@@ -14,7 +14,7 @@ import torch
 import viticulture
 from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
-from viticulture.data.annotations import Boxed, Masked, Objects
+from viticulture.data.targets.objects import Boxed, Masked, Objects
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.dense.objects import evaluate_objects

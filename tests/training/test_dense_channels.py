@@ -15,13 +15,13 @@ from PIL import ExifTags, Image
 import viticulture
 from dense_scenes import coco_folder, mask_folder
 from resumed import check_same_weights, whole_and_resumed
-from viticulture.data.annotations import Masked
-from viticulture.data.dense.inspect import inspect_dense
-from viticulture.data.dense.open import open_dense
-from viticulture.data.dense.prepare import prepare_dense
+from viticulture.data.annotated import prepare_dense
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.images import StoredImages
+from viticulture.data.inspect_dense import inspect_dense
+from viticulture.data.open_dense import open_dense
 from viticulture.data.splits import Selection
+from viticulture.data.targets.objects import Masked
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.pixels import PixelsEvaluation
 from viticulture.evaluation.dense.prediction import DensePrediction

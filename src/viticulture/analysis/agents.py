@@ -31,11 +31,11 @@ def agents_of(run: RunFolder) -> dict[str, nn.Module]:
         return {}
     state = load_checkpoint(run.checkpoint)["state_dict"]
     student, data_spec, _ = load(run.weights(run.which()[0]))
-    student.load_state_dict(beneath(state, "student."))
+    student.load_state_dict(beneath(state, "method.student."))
     agents: dict[str, nn.Module] = {}
     taught = replace(recipe, values={**recipe.values, "guides": entries})
     for name, guide in build_guides(taught, student, data_spec).items():
         assert isinstance(guide, Bootstrap)
-        guide.load_state_dict(beneath(state, f"guides.{name}."))
+        guide.load_state_dict(beneath(state, f"method.guides.{name}."))
         agents[name] = guide.agent.eval()
     return agents

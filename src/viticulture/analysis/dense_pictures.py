@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ..data.annotations import Boxed, Masked
 from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..data.images import Images
+from ..data.targets.objects import Boxed, Masked
 from ..evaluation.dense.draw import Picture, counted_words, draw_classes, draw_judged
 from ..evaluation.dense.judge import read_found
 from ..evaluation.dense.objects import ObjectsEvaluation

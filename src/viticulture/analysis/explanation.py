@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset, prepare
-from ..data.dense.open import open_any
-from ..data.dense.source import DenseSource
 from ..data.images import Images
+from ..data.open_dense import open_any
+from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
 from ..data.splits import Selection
 from ..errors import UserError, counted

@@ -23,7 +23,7 @@ from ..training.assemble import assemble
 from ..training.recipe import Recipe, method_class
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
-from ..training.state import load_checkpoint
+from ..training.state import beneath, load_checkpoint
 from .galleries import Gallery, Group
 
 MEASURED = 32  # images
@@ -126,7 +126,7 @@ def painter_of(run: RunFolder, dataset: Dataset) -> Reconstructor:
     Raises: UserError if the run has no checkpoint.
     """
     recipe = recipe_of(run)
-    state = load_checkpoint(run.checkpoint)["state_dict"]
+    state = beneath(load_checkpoint(run.checkpoint)["state_dict"], "method.")
     untaught = {**recipe.values, "guides": {}, "student": {**recipe.values["student"], "init": None}}
     method, _ = assemble(replace(recipe, values=untaught), dataset, seed=0)
     method.load_state_dict({name: value for name, value in state.items() if not name.startswith("guides.")})

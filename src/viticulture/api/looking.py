@@ -10,9 +10,9 @@ from .given import as_source, checked, run_word
 from .kinds import is_dense, is_multilabel
 
 if TYPE_CHECKING:
-    from ..data.dense.inspect import DenseInspection
     from ..data.inspect import Inspection
-    from ..report.tables.sheet import Sheet
+    from ..data.inspect_dense import DenseInspection
+    from ..table import Table
 
 
 @checked
@@ -27,11 +27,11 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
-    from ..data.dense.inspect import DenseInspection, inspect_dense
-    from ..data.dense.open import open_any
-    from ..data.dense.source import DenseSource
     from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
+    from ..data.inspect_dense import DenseInspection, inspect_dense
+    from ..data.open_dense import open_any
+    from ..data.sources.annotated import DenseSource
     from ..data.store import find_near_copies
     from ..outputs import check_out, csv_text, write_out
     from ..training.data import ANNOTATED
@@ -109,7 +109,7 @@ def report(run: Any, beside: Any = "") -> Path:
 
 
 @checked
-def runs(folder: str = "runs", out: str = "") -> "Sheet":
+def runs(folder: str = "runs", out: str = "") -> "Table":
     """List every run below a folder: data, student, recipe, state, accuracy.
 
     Args:
@@ -181,7 +181,7 @@ def explain(
 
 
 @checked
-def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Sheet":
+def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Table":
     """Extract the links worth keeping from a run that was guided by attention links.
 
     Args:
@@ -216,7 +216,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
 
 
 @checked
-def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: str = "") -> "Sheet":
+def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: str = "") -> "Table":
     """Judge a frozen network by linear classifiers and nearest neighbors on its features; pre-training runs too.
 
     Args:
@@ -247,7 +247,7 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
 @checked
 def localize(
     run: Any, boxes: str, data: str = "", weights: str = "", out: str = "", protocol: str = "published"
-) -> "Sheet":
+) -> "Table":
     """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
 
     Args:
@@ -290,7 +290,7 @@ def localize(
 
 
 @checked
-def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -> "Sheet":
+def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -> "Table":
     """Measure errors on corrupted images, 19 corruptions at 5 severities, or on ImageNet-A, -R and -C.
 
     Args:

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..data.dense.source import DenseSource
+from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
 from ..disk import file_lock, unwritable
 from ..errors import UserError

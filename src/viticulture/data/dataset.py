@@ -13,7 +13,6 @@ from ..cache import digest
 from ..errors import UserError, counted, unknown
 from ..parallel import Progress
 from . import store, subsets
-from .annotations import Annotations
 from .decode import OtherValues, Unreadable
 from .image_settings import Channels, ImageSettings, choose_image_size, choose_store_size, normalization
 from .images import Images, Records, StoredImages
@@ -23,6 +22,7 @@ from .sources.source import Source, portable
 from .splits import Selection, Splits, check_classes, recall, select
 from .statistics import sample_sizes, stored_statistics, streamed_statistics
 from .stream import StreamImages
+from .targets.objects import Annotations
 from .warnings import warnings_of
 
 __all__ = ["Dataset", "ImageSettings", "Selection", "prepare", "prepare_test"]
@@ -48,7 +48,7 @@ class Dataset:
         fingerprint: 32 hexadecimal digits that change with the classes, the splits, a label or a pixel, and not with
             names or where the data lies. (Where images are streamed, files' paths and fingerprints stand for pixels.)
         portable: the fingerprint; where images are streamed, one that faithful copies in another folder have as well.
-        annotations: split -> objects of its images, or classes of their pixels (dense/prepare.py); empty otherwise.
+        annotations: split -> objects of its images, or classes of their pixels (annotated.py); empty otherwise.
         contents: split -> digest of what its images hold and are labeled, which changes as the portable fingerprint
             does, but with this split alone.
         near_copies: val, test -> names of images with near-copies among the training images; empty where none have any,

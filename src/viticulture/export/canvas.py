@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ..data.augment.augment import Augment
 from ..data.augment.scale_jitter import Placed
+from ..data.batches.annotated import WHOLE
 from ..data.batches.evaluation import as_seen
-from ..data.dense.loader import WHOLE
 from ..models.data_spec import DataSpec
 
 

@@ -22,8 +22,8 @@ class Capability(Enum):
 class Guide(nn.Module, ABC):
     """Teaches a student during training and is thrown away after it.
 
-    A constructor takes `student` and `data_spec` first; its other keywords are the guide's entry in a recipe. Its errors
-    begin with the keyword; the recipe's name of the entry is put before it. Trainable parameters of a guide are trained
+    A constructor takes `student` and `data_spec` first; its other keywords are the guide's entry in a recipe. Error
+    messages begin with the keyword, before which the entry's name is put. Trainable parameters of a guide are trained
     with the student; a frozen teacher belongs into `models.teachers.Frozen`, which hides it from parameters, state dict
     and DDP.
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.dense.loader import unpacked
+from ..data.batches.annotated import unpacked
 from ..guides.guide import Batch, Capability
 from ..models.dense.detector import Detector, Heads, Target
 from ..models.dense.networks import detector

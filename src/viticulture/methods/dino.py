@@ -215,7 +215,7 @@ def view_loss(predictions: Sequence[Tensor], targets: Sequence[Tensor]) -> Tenso
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Return H(target, softmax(logits / 0.1)), nats, mean over the batch, linear in the target, without its gradient."""
+    """Return H(target, softmax(logits / 0.1)), nats, mean over the batch; the target gets no gradient."""
     return F.cross_entropy(logits.float() / TEMPERATURE, target.detach())
 
 

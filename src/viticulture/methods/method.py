@@ -139,7 +139,7 @@ class Method(nn.Module, ABC):
         best_metric: metric whose highest value selects the best weights; where it is missing, the lowest `loss` does.
         takes_class_weights: `losses` applies the setup's class weights.
         takes_non_square: images may be non-square.
-        depends_on_length: a step depends on `length`. Only of other methods does a budget fix the length during warm-up.
+        depends_on_length: a step depends on `length`, so a budget does not fix the length during warm-up.
         start: digest of the weights that the student starts from; None for random ones.
         taps: the student's pass, `taps(images)`, with what guides read.
         length: of the training, set by the run before it.
@@ -226,4 +226,6 @@ class Method(nn.Module, ABC):
     @property
     def has_idle_heads(self) -> bool:
         """The student has heads after the first that neither labels nor a guide train."""
-        return len(classifiers(self.student)) > 1 and not any(guide.trains_every_head for _, guide in self.named_guides())
+        return len(classifiers(self.student)) > 1 and not any(
+            guide.trains_every_head for _, guide in self.named_guides()
+        )

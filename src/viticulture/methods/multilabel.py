@@ -50,7 +50,9 @@ class Multilabel(Method):
             raise UserError(f"method.loss must be bce or asymmetric, got {loss!r}")
         check_label_term(setup, smoothing, label_weight)
         if loss == "asymmetric" and (smoothing or setup.class_weights is not None):
-            raise UserError("method.loss asymmetric sets its weights itself; leave smoothing and data.class_weights out")
+            raise UserError(
+                "method.loss asymmetric sets its weights itself; leave smoothing and data.class_weights out"
+            )
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", setup.class_weights, persistent=False)
         self.asymmetric = loss == "asymmetric"

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..data.annotations import UNLABELED
+from ..data.targets.objects import UNLABELED
 from ..guides.guide import Batch, Capability
 from ..models.dense.networks import segmenter
 from ..models.shared_batch_norm import averaged

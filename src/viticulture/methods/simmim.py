@@ -79,10 +79,10 @@ class SimMIM(Method):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the reconstruction loss and the terms of guides, which read this pass with a token for every patch.
 
-            mask = the patches of the squares with the least noise                                [B, P]
-            tokens = encode(patches, a learned token in place of the masked ones)                 [B, prefix + P, D]
-            prediction = one linear layer of the patches' tokens                                  [B, P, C p p]
-            reconstruction = mean over images of mean over their masked pixels of |prediction - image|, in pixels
+        mask = the patches of the squares with the least noise                                [B, P]
+        tokens = encode(patches, a learned token in place of the masked ones)                 [B, prefix + P, D]
+        prediction = one linear layer of the patches' tokens                                  [B, P, C p p]
+        reconstruction = mean over images of mean over their masked pixels of |prediction - image|, in pixels
         """
         mask = self.mask(batch["noise"])
         encoded = self.taps(batch["image"], mask)

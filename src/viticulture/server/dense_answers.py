@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..data.dense.outlines import check_outlines
+from ..data.targets.outlines import check_outlines
 from ..evaluation.dense.predict import DensePredictor
 from ..evaluation.dense.prediction import DensePrediction, coco_objects, drawn, indexed, objects_csv, pixels_csv
 from ..evaluation.opening import MAX_SENT_PIXELS, Item

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..data.dense.source import DenseSource
 from ..data.image_settings import usual_sizes
+from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
 from ..data.statistics import sample_sizes
 from ..disk import sweep

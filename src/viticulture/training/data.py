@@ -8,19 +8,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..data.annotations import Boxed
+from ..data.annotated import prepare_dense
 from ..data.augment.scale_jitter import ScaleJitter
 from ..data.dataset import Dataset, prepare
 from ..data.decode import Unreadable
-from ..data.dense.contents import check_wide_enough, needed_of_split
-from ..data.dense.open import open_any, open_dense, recognized
-from ..data.dense.prepare import prepare_dense
-from ..data.dense.source import DenseSource
 from ..data.image_settings import normalization
 from ..data.open import open_source
+from ..data.open_dense import open_any, open_dense, recognized
+from ..data.sources.annotated import DenseSource
 from ..data.sources.several import is_joined, separated
 from ..data.sources.source import Source
 from ..data.subsets import count_by_class
+from ..data.target_checks import check_wide_enough, needed_of_split
+from ..data.targets.objects import Boxed
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..parallel import Progress

@@ -8,11 +8,11 @@ from lightning.pytorch import LightningDataModule, Trainer
 from torch import Tensor
 
 from ..data.balance import class_weights
+from ..data.batches.annotated import DenseLoader, dense_batches
 from ..data.batches.batch import Batch
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
-from ..data.dense.loader import DenseLoader, dense_batches
 from ..data.images import Images
 from .assemble import augmentations, batch_size
 from .session import Session
@@ -103,7 +103,7 @@ class ValidationLoader:
     def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
         self.images, self.data_spec, self.device = images, session.method.data_spec, device
         self.crop = session.recipe.section("images").crop
-        self.annotations = session.dataset.annotations.get(split or session.method.course.watched)
+        self.annotations = session.dataset.annotations.get(split or session.method.length.split)
         self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
         self.weights: Tensor | None = None
         if session.recipe.section("train").best_by:

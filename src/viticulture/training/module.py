@@ -69,7 +69,9 @@ class TrainingModule(LightningModule):
             if not method.step.perturbed:
                 self.log_dict({f"train/{name}_{log}": value for log, value in logs.items()})
 
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Optimizer | LightningOptimizer, closure: object = None) -> None:
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: Optimizer | LightningOptimizer, closure: object = None
+    ) -> None:
         super().optimizer_step(epoch, batch_idx, optimizer, closure)  # type: ignore[arg-type]
         self.method.after_step()
 
@@ -101,11 +103,15 @@ class TrainingModule(LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer over the student, guides and auxiliary networks; the rate is set every step."""
         method = self.method
-        optimizer = method.optim.build(method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary})))
+        optimizer = method.optim.build(
+            method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary}))
+        )
         if method.optim.sam_rho is not None:
             networks = nn.ModuleList([method.student, method.guides, method.auxiliary])
             optimizer = self.sam = SAM(optimizer, method.optim.sam_rho, networks)
-        schedule = method.schedule.attach(optimizer, method.length.steps_per_epoch, method.length.epochs, method.optim.lr)
+        schedule = method.schedule.attach(
+            optimizer, method.length.steps_per_epoch, method.length.epochs, method.optim.lr
+        )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def set_memory_layout(self, batch: Batch) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..data.dense.open import recognized
-from ..data.dense.source import DenseSource
 from ..data.open import is_there, open_source
+from ..data.open_dense import recognized
+from ..data.sources.annotated import DenseSource
 from ..data.sources.several import separated
 from ..data.sources.source import Source
 from ..data.sources.torchvision_sets import NAMES

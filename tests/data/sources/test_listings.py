@@ -15,8 +15,8 @@ from PIL import Image
 
 import viticulture
 from untrained import photo
-from viticulture.data.dense.open import recognized
 from viticulture.data.open import open_source
+from viticulture.data.open_dense import recognized
 from viticulture.data.sources.several import separated
 from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images that a list or a table names: where each is, what it shows and in which split it stands; the readers of lists
-(table.py, json_lists.py, path_lists.py, cub.py, inaturalist.py and those of data/dense) end here."""
+(table.py, json_lists.py, path_lists.py, cub.py, inaturalist.py and those of annotated images) end here."""
 
 import os
 from collections.abc import Sequence

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ...data.annotations import UNLABELED, Objects
-from ...data.dense.outlines import bitmap
+from ...data.targets.objects import UNLABELED, Objects
+from ...data.targets.outlines import bitmap
 from .objects import pairs
 from .subject import Found
 

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...data.annotations import Annotations, Boxed
+from ...data.annotated import prepare_dense_test
+from ...data.batches.annotated import sizes_of
 from ...data.dataset import Dataset
-from ...data.dense.contents import counts as counts_of
-from ...data.dense.loader import sizes_of
-from ...data.dense.open import open_dense
-from ...data.dense.prepare import prepare_dense_test
 from ...data.images import Images
+from ...data.open_dense import open_dense
+from ...data.target_checks import counts as counts_of
+from ...data.targets.objects import Annotations, Boxed
 from ...errors import UserError
 from ...text import shell_word
 from ...training.progress import showing

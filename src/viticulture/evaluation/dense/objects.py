@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.annotations import Boxed, Objects
-from ...data.dense.outlines import area, overlaps, run_lengths
+from ...data.targets.objects import Boxed, Objects
+from ...data.targets.outlines import area, overlaps, run_lengths
 from ...scores.intervals import centered, interval_of
 from ...scores.objects import (
     AREAS,

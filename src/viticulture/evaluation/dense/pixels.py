@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.annotations import Masked
+from ...data.targets.objects import Masked
 from ...scores.intervals import centered, interval_of
 from ...scores.pixels import class_ious, confusion, mean_iou, resampled, right_share
 

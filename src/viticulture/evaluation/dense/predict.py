@@ -13,9 +13,9 @@ from PIL import Image
 
 from ...data.channels import PixelFormat
 from ...data.decode import DECODED, DecodedImage, Unreadable, image_size
-from ...data.dense.coco import Numbering, numbering
 from ...data.images import Records, StoredImages
 from ...data.resample import squeeze
+from ...data.sources.coco import Numbering, numbering
 from ...disk import replacing
 from ...errors import UserError, some
 from ...models.dense.segmenter import Segmenter

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ...data.dense.coco import Numbering
-from ...data.dense.outlines import bitmap, encoded
+from ...data.sources.coco import Numbering
+from ...data.targets.outlines import bitmap, encoded
 from ...outputs import csv_text
 from ..predict import class_columns
 from .draw import Picture, draw_classes, draw_found, palette

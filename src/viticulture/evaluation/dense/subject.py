@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
+from ...data.batches.annotated import dense_views
 from ...data.batches.loader import CPU
-from ...data.dense.loader import dense_views
-from ...data.dense.outlines import encoded
 from ...data.images import Images
+from ...data.targets.outlines import encoded
 from ...models.data_spec import DataSpec
 from ...models.dense.detector import Detector
 from ...models.dense.networks import load_dense

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from ...data.inspect import Inspection
 from ...errors import counted
+from ...table import Cell, Column, Table
 from .results import LONGEST_LIST, percent
-from .sheet import Cell, Column, Sheet
 
 
-def inspected(inspection: Inspection) -> list[Sheet]:
+def inspected(inspection: Inspection) -> list[Table]:
     """Facts, images by class, and sentences."""
     counts = {
         name: {split: numbers[c] for split, numbers in inspection.counts.items()}
@@ -21,7 +21,7 @@ def inspected(inspection: Inspection) -> list[Sheet]:
 
 def sheets_of(
     facts: Mapping[str, str], counts: Mapping[str, Mapping[str, int]], warnings: Sequence[str], several: bool = False
-) -> list[Sheet]:
+) -> list[Table]:
     """What would be read from a data set.
 
     Args:
@@ -38,11 +38,11 @@ def sheets_of(
     if len(rows) > LONGEST_LIST:
         note += f" (the first {LONGEST_LIST} {kinds} are shown)"
     columns = [Column(kind), *(Column(split, "count") for split in splits)]
-    sheets = [Sheet("Data", [Column(""), Column("", "prose")], list(facts.items()))]
+    sheets = [Table("Data", [Column(""), Column("", "prose")], list(facts.items()))]
     if rows:
-        sheets.append(Sheet(f"Images by {kind}", columns, rows[:LONGEST_LIST], note))
+        sheets.append(Table(f"Images by {kind}", columns, rows[:LONGEST_LIST], note))
     if warnings:
-        sheets.append(Sheet("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
+        sheets.append(Table("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
     return sheets
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ...data.dense.open import recognized
 from ...data.open import open_source
+from ...data.open_dense import recognized
 from ...errors import UserError, counted, unknown
 from ...training.data import default_recipe
 from ...training.references import from_anywhere

@@ -19,13 +19,22 @@ from typing import Any
 from ...disk import matching
 from ...errors import UserError, counted, some
 from ...text import read_yaml
-from ..annotations import NOTHING, Objects, Shape
 from ..decode import Unreadable, image_size
-from ..sources.files import open_file
-from ..sources.folders import holds_image, images_among, scan
-from ..sources.labels import split_of
-from ..sources.written import files_of, lines_of, number, subfolder, text_of, whole
-from .source import DenseSource, beside, check_names, comparison_of, folders_of, images_of, objects_of, split_by_folder
+from ..targets.objects import NOTHING, Objects, Shape
+from .annotated import (
+    DenseSource,
+    beside,
+    check_names,
+    comparison_of,
+    folders_of,
+    images_of,
+    objects_of,
+    split_by_folder,
+)
+from .files import open_file
+from .folders import holds_image, images_among, scan
+from .labels import split_of
+from .written import files_of, lines_of, number, subfolder, text_of, whole
 
 
 def is_yolo(root: Path) -> bool:

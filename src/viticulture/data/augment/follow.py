@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import UserError
-from ..annotations import UNLABELED, Objects, Shape
-from ..augment.augment import Augment
-from ..augment.blur import Blur
-from ..augment.flip import Flip
-from ..augment.grayscale import Gray
-from ..augment.jitter import ColorJitter
-from ..augment.scale_jitter import Placed, ScaleJitter
-from ..augment.solarize import Solarize
 from ..resample import on_pixels
-from .outlines import bounded
+from ..targets.objects import UNLABELED, Objects, Shape
+from ..targets.outlines import bounded
+from .augment import Augment
+from .blur import Blur
+from .flip import Flip
+from .grayscale import Gray
+from .jitter import ColorJitter
+from .scale_jitter import Placed, ScaleJitter
+from .solarize import Solarize
 
 LEAST = 1.0  # pixels on the canvas that a box keeps each way
 FOLLOWED = {

@@ -12,10 +12,10 @@ import torch
 
 from ...errors import UserError, counted, some
 from ...text import readable
-from ..annotations import Objects, Shape
-from ..sources.labels import split_of
-from ..sources.listed import Listed, from_list
-from ..sources.source import Source
+from ..targets.objects import Objects, Shape
+from .labels import split_of
+from .listed import Listed, from_list
+from .source import Source
 
 
 @dataclass(frozen=True, eq=False)

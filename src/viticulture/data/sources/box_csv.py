@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...errors import UserError
-from ..annotations import NOTHING
-from ..sources.labels import MISSING, natural
-from ..sources.table import split_in, whole_numbers
-from ..sources.written import csv_rows, header_of, number
-from .source import DenseSource, check_names, images_of, objects_of
+from ..targets.objects import NOTHING
+from .annotated import DenseSource, check_names, images_of, objects_of
+from .labels import MISSING, natural
+from .table import split_in, whole_numbers
+from .written import csv_rows, header_of, number
 
 COLUMNS = ("path", "label", "x0", "y0", "x1", "y1")
 

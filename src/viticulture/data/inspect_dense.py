@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ...errors import UserError, some
-from ..annotations import Objects
-from ..decode import Unreadable
-from ..image_settings import MAX_SIDE
-from ..sources.labels import alike
-from .contents import narrow_boxes, needed_of_mask, needed_of_split, one_class, thin_classes
-from .mask_folders import read_mask
-from .prepare import OUTSIDE, orientation
-from .source import DenseSource
-from .turn import turned
+from ..errors import UserError, some
+from .annotated import OUTSIDE, orientation
+from .decode import Unreadable
+from .image_settings import MAX_SIDE
+from .sources.annotated import DenseSource
+from .sources.labels import alike
+from .sources.mask_folders import read_mask
+from .target_checks import narrow_boxes, needed_of_mask, needed_of_split, one_class, thin_classes
+from .targets.objects import Objects
+from .targets.turn import turned
 
 SMALL, LARGE = 32.0**2, 96.0**2  # areas between which COCO calls an object medium, pixels
 

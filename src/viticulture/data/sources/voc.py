@@ -16,14 +16,14 @@ import torch
 
 from ...errors import UserError, counted, some
 from ...text import readable
-from ..annotations import NOTHING, Objects
-from ..sources.files import is_image
-from ..sources.folders import images_among, scan
-from ..sources.labels import natural
-from ..sources.places import Places
-from ..sources.several import YES
-from ..sources.written import files_of, lines_of, number, subfolder, text_of, whole
-from .source import DenseSource, check_names, images_of, objects_of
+from ..targets.objects import NOTHING, Objects
+from .annotated import DenseSource, check_names, images_of, objects_of
+from .files import is_image
+from .folders import images_among, scan
+from .labels import natural
+from .places import Places
+from .several import YES
+from .written import files_of, lines_of, number, subfolder, text_of, whole
 
 
 def is_voc(root: Path) -> bool:

@@ -15,24 +15,24 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ...cache import cache_folder, digest, publish, refusals
-from ...errors import UserError, counted, some
-from ...parallel import Progress, in_parallel
-from .. import subsets
-from ..annotations import NOTHING, Annotations, Boxed, Masked, Objects
-from ..dataset import Dataset, prepare, read_rows
-from ..decode import DECODED, orientation_of
-from ..image_settings import ImageSettings
-from ..images import Images
-from ..sources.files import file_fingerprint
-from ..splits import Selection, groups_of, use_validation
-from ..store import find_near_copies
-from .contents import counts, gone, narrow_boxes, needed_of_mask, needed_of_split, unshown, warnings_of
-from .loader import side_of
-from .mask_folders import read_mask
-from .outlines import check_outlines, fault
-from .source import DenseSource
-from .turn import turned
+from ..cache import cache_folder, digest, publish, refusals
+from ..errors import UserError, counted, some
+from ..parallel import Progress, in_parallel
+from . import subsets
+from .batches.annotated import side_of
+from .dataset import Dataset, prepare, read_rows
+from .decode import DECODED, orientation_of
+from .image_settings import ImageSettings
+from .images import Images
+from .sources.annotated import DenseSource
+from .sources.files import file_fingerprint
+from .sources.mask_folders import read_mask
+from .splits import Selection, groups_of, use_validation
+from .store import find_near_copies
+from .target_checks import counts, gone, narrow_boxes, needed_of_mask, needed_of_split, unshown, warnings_of
+from .targets.objects import NOTHING, Annotations, Boxed, Masked, Objects
+from .targets.outlines import check_outlines, fault
+from .targets.turn import turned
 
 OUTSIDE = 1.0  # pixels by which a box may stick out of its image: lists are rounded
 

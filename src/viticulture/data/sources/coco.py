@@ -23,13 +23,13 @@ from ...disk import decoded, matching
 from ...errors import UserError, counted
 from ...keywords import BITS
 from ...text import readable
-from ..annotations import NOTHING, Objects
-from ..sources.json_lists import unlisted
-from ..sources.labels import split_of
-from ..sources.places import Places
-from ..sources.several import YES
-from ..sources.written import files_of, json_of, name_of
-from .source import DenseSource, check_names, images_of
+from ..targets.objects import NOTHING, Objects
+from .annotated import DenseSource, check_names, images_of
+from .json_lists import unlisted
+from .labels import split_of
+from .places import Places
+from .several import YES
+from .written import files_of, json_of, name_of
 
 _NAMED = {
     "images": ("id", "file_name"),

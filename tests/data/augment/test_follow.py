@@ -12,14 +12,14 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
 
-from viticulture.data.annotations import Objects
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import ResizedCrop
 from viticulture.data.augment.flip import Flip
+from viticulture.data.augment.follow import Placement, check_follows, follow, placement
 from viticulture.data.augment.mix import Mix
 from viticulture.data.augment.scale_jitter import Letterbox, ScaleJitter
-from viticulture.data.dense.follow import Placement, check_follows, follow, placement
-from viticulture.data.dense.outlines import bitmap, encoded
+from viticulture.data.targets.objects import Objects
+from viticulture.data.targets.outlines import bitmap, encoded
 from viticulture.errors import UserError
 
 GRAY = (0.5, 0.5, 0.5)

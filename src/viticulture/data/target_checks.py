@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...errors import UserError, counted, some
-from ..annotations import UNLABELED, Annotations, Boxed, Masked, Objects
-from ..image_settings import MAX_SIDE
-from ..sources.labels import alike
-from .follow import LEAST
+from ..errors import UserError, counted, some
+from .augment.follow import LEAST
+from .image_settings import MAX_SIDE
+from .sources.labels import alike
+from .targets.objects import UNLABELED, Annotations, Boxed, Masked, Objects
 
 STEP = 32
 """Sizes that are recommended are multiples of it, as every usual patch divides them."""

@@ -19,15 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..annotations import UNLABELED, Annotations, Boxed
+from ..augment.follow import Placement, follow, follow_classes, follow_crowds, placement
 from ..augment.scale_jitter import Letterbox
-from ..batches.batch import Batch
-from ..batches.evaluation import Input, as_seen, evaluation_views
-from ..batches.loader import Loader
 from ..images import Images, StoredImages
 from ..stream import StreamImages
+from ..targets.objects import UNLABELED, Annotations, Boxed
 from ..transfer import send
-from .follow import Placement, follow, follow_classes, follow_crowds, placement
+from .batch import Batch
+from .evaluation import Input, as_seen, evaluation_views
+from .loader import Loader
 
 WHOLE = Letterbox()
 """How images are shown that are judged."""

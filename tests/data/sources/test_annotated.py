@@ -21,18 +21,18 @@ from PIL import ExifTags, Image
 import viticulture
 from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
 from strewn import every_left_behind, strew
-from viticulture.data.annotations import Boxed, Masked
+from viticulture.data.annotated import prepare_dense, prepare_dense_test
+from viticulture.data.batches.annotated import dense_batches
 from viticulture.data.dataset import Dataset
-from viticulture.data.dense.contents import needed_of_mask
-from viticulture.data.dense.inspect import inspect_dense
-from viticulture.data.dense.loader import dense_batches
-from viticulture.data.dense.mask_folders import read_mask
-from viticulture.data.dense.open import open_any, open_dense, recognized
-from viticulture.data.dense.prepare import prepare_dense, prepare_dense_test
-from viticulture.data.dense.source import DenseSource
 from viticulture.data.image_settings import ImageSettings
+from viticulture.data.inspect_dense import inspect_dense
+from viticulture.data.open_dense import open_any, open_dense, recognized
+from viticulture.data.sources.annotated import DenseSource
 from viticulture.data.sources.labels import doubtful
+from viticulture.data.sources.mask_folders import read_mask
 from viticulture.data.splits import Selection
+from viticulture.data.target_checks import needed_of_mask
+from viticulture.data.targets.objects import Boxed, Masked
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.report.terminal import say

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from ...errors import UserError
-from ..open import open_source
-from ..sources.source import Source
-from .box_csv import is_box_csv, open_box_csv
-from .coco import listings, open_coco
-from .mask_folders import is_mask_folder, open_masks
-from .source import DenseSource, without_copies
-from .voc import is_voc, open_voc
-from .yolo import is_yolo, open_yolo
+from ..errors import UserError
+from .open import open_source
+from .sources.annotated import DenseSource, without_copies
+from .sources.box_csv import is_box_csv, open_box_csv
+from .sources.coco import listings, open_coco
+from .sources.mask_folders import is_mask_folder, open_masks
+from .sources.source import Source
+from .sources.voc import is_voc, open_voc
+from .sources.yolo import is_yolo, open_yolo
 
 BOXES = (
     "annotations/instances_train.json (COCO), images/ beside labels/ with data.yaml (YOLO), Annotations/*.xml (Pascal "

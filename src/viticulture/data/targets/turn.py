@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ..annotations import Objects, Shape
+from .objects import Objects, Shape
 
 # Orientation -> where a point (x, y) of a lying image of h x w comes to lie in the upright one, for those that swap
 # height and width. Where they stay the same (2, 3, 4), a list's declared size cannot tell that it was drawn lying.

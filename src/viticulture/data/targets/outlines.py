@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
-from ..annotations import Shape
+from .objects import Shape
 
 FINE = 5.0  # steps within a pixel to which COCO's code rounds corners
 

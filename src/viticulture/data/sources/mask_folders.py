@@ -21,14 +21,14 @@ from PIL import Image
 from ...disk import matching
 from ...errors import UserError, counted, some
 from ...parallel import in_parallel
-from ..annotations import UNLABELED
 from ..decode import Unreadable, load_picture, reason
 from ..deep_png import kept_of
 from ..orientation import UPRIGHT, exif_orientation
-from ..sources.files import open_file
-from ..sources.folders import images_among, scan
-from ..sources.written import files_of, json_of, name_of, subfolder, whole
-from .source import DenseSource, beside, check_names, comparison_of, folders_of, images_of, split_by_folder
+from ..targets.objects import UNLABELED
+from .annotated import DenseSource, beside, check_names, comparison_of, folders_of, images_of, split_by_folder
+from .files import open_file
+from .folders import images_among, scan
+from .written import files_of, json_of, name_of, subfolder, whole
 
 NAMES = "classes.json"
 NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling
