@@ -35,6 +35,8 @@ from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 from torchvision.models.segmentation.fcn import FCN, FCNHead
 
 import viticulture
+from viticulture.config.load import read
+from viticulture.config.resolve import Config, method_class, resolve
 from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import Dataset
@@ -51,13 +53,12 @@ from viticulture.methods.detection import targets_of
 from viticulture.study.plan.pace import measure_pace
 from viticulture.training.assemble import augmentations, batch_size, data_spec_of
 from viticulture.training.data import load_dataset, open_for
-from viticulture.training.recipe import Recipe, method_class, read, resolve
 
 from .clock import begin, count
 
 MAE_SHARE = 0.5  # of the time, where a contender starts from MAE
 PATIENCE = 4.0  # on the steps that tell a pace: a detector's take a second or so, of which the usual time holds two
-WATCHED = {"train.watch": "none", "data.test_fraction": 0.2}
+WATCHED = {"train.validate": "none", "data.test_fraction": 0.2}
 RECIPES = {"objects": "detection/photos", "pixels": "segmentation/photos"}
 MEASURES = {"objects": ("ap", "ap50"), "pixels": ("miou", "pixels")}
 BODY = {"embed_dim": 64, "depth": 4, "num_heads": 8}
@@ -104,7 +105,7 @@ class Contest:
     seconds: float
     more: dict[str, Any]
 
-    def recipe(self, name: str, overrides: dict[str, Any]) -> Recipe:
+    def recipe(self, name: str, overrides: dict[str, Any]) -> Config:
         """A shipped recipe under the contest's terms."""
         return resolve(name, read(name), {**overrides, **WATCHED, **self.more})
 

@@ -37,6 +37,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 from torchvision.ops import roi_align
 
+from viticulture.config.load import about, read, shipped
+from viticulture.config.resolve import Config, method_class, resolve
 from viticulture.keywords import made_parts
 from viticulture.methods.method import Method, Setup
 from viticulture.models.co_advise import involution
@@ -48,7 +50,6 @@ from viticulture.models.teachers import patches as patch_teacher
 from viticulture.models.vit import attention
 from viticulture.models.vit.attention import DroppedAttention
 from viticulture.training.assemble import build_guides, patch_size
-from viticulture.training.recipe import Recipe, about, method_class, read, resolve, shipped
 
 WARM, TIMED = 2, 5
 """Steps."""
@@ -100,7 +101,7 @@ class Estimate:
         return f"about {self.peak / 1e9:.1f} GB at batch {self.batch_size} in bfloat16, estimated"
 
 
-def estimate(recipe: Recipe, classes: int, folder: Path, bfloat16: bool = True) -> Estimate:
+def estimate(recipe: Config, classes: int, folder: Path, bfloat16: bool = True) -> Estimate:
     """The memory of a step at the recipe's sizes.
 
     Args:
@@ -145,7 +146,7 @@ class Measured:
         return f"{self.peak / 1e9:.1f} GB and {self.milliseconds:.0f} ms a step, measured on an {self.device}"
 
 
-def measure(recipe: Recipe, classes: int, folder: Path, device: str = "cuda") -> Measured:
+def measure(recipe: Config, classes: int, folder: Path, device: str = "cuda") -> Measured:
     """What some steps of a recipe take of a device, weights and optimizer included; of a CPU the time alone."""
     with random_teachers(folder):
         method = assembled(recipe, classes, recipe.section("images").image_size).to(device)
@@ -170,7 +171,7 @@ def measure(recipe: Recipe, classes: int, folder: Path, device: str = "cuda") ->
     return Measured(peak, 1000 * median(seconds[WARM:]), name)
 
 
-def random_batch(recipe: Recipe, method: Method, classes: int) -> dict[str, Tensor]:
+def random_batch(recipe: Config, method: Method, classes: int) -> dict[str, Tensor]:
     """A step's images and what is known of them, as large as a recipe's and without meaning."""
     side, train, spec = recipe.section("images").image_size, recipe.section("train"), method.batch_spec
     images = train.batch_size // train.accumulate
@@ -216,7 +217,7 @@ def heads_at_most(detector: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
 _STATE = {"adamw": 2, "sgd": 1, "nesterov": 1, "muon": 2}  # numbers kept for each weight; Muon's for matrices are 1
 
 
-def assembled(recipe: Recipe, classes: int, side: int) -> Method:
+def assembled(recipe: Config, classes: int, side: int) -> Method:
     """Student, guides and method of a recipe, as they start."""
     made, wanted = method_class(recipe), recipe.section("student")
     data_spec = DataSpec(tuple(map(str, range(classes if made.batch_spec.labels else 0))), (side, side), GRAY, GRAY)

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from viticulture.config.references import GIVEN, references
 from viticulture.study.declare.table import Table, read_table, tables
-from viticulture.training.references import GIVEN, references
 
 HERE = Path(__file__).parent
 STATES = {
@@ -119,7 +119,7 @@ def _tables(paper: str, about: dict[str, Any]) -> list[Table]:
 
 def _asks(recipe: str, overrides: dict[str, Any]) -> list[str]:
     """Weights that a row needs a person to name."""
-    from viticulture.training.recipe import read
+    from viticulture.config.load import read
 
     student = read(recipe).get("student")
     values = {"student.init": student.get("init") if isinstance(student, dict) else None, **overrides}

@@ -9,15 +9,16 @@ import safetensors.torch
 import timm
 import torch
 
+from viticulture.config.load import read, shipped
+from viticulture.config.resolve import Config, method_class, resolve
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.weights.files import save
 from viticulture.training.assemble import student_of
-from viticulture.training.recipe import Recipe, method_class, read, resolve, shipped
 
 CLASSES = 2
 
 
-def with_random_teachers(recipe: Recipe, folder: Path) -> Recipe:
+def with_random_teachers(recipe: Config, folder: Path) -> Config:
     """The recipe with every teacher replaced by a file of random weights, and a file of links by one with a link.
 
     Args:
@@ -28,7 +29,7 @@ def with_random_teachers(recipe: Recipe, folder: Path) -> Recipe:
     values = copy.deepcopy(recipe.values)
     _replace(values["guides"], folder)
     _replace(values["method"], folder)
-    return Recipe(recipe.name, values)
+    return Config(recipe.name, values)
 
 
 def _replace(values: dict[str, Any], folder: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from viticulture.command import ALIASES, VERBS
 from viticulture.command import read as read_command
+from viticulture.config.load import read, shipped
+from viticulture.config.resolve import resolve
 from viticulture.study.declare.table import read_table, tables
-from viticulture.training.recipe import read, resolve, shipped
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

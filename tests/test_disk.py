@@ -151,7 +151,7 @@ def test_a_file_system_without_locks_is_named_with_a_cure_that_works(
     monkeypatch.setenv("VITICULTURE_CACHE", str(without / "cache"))
     with pytest.raises(UserError, match=r"without locks .*VITICULTURE_CACHE .* at a folder on a local disk"):
         prepare(data)
-    (without / "cache" / "stores" / "x.partial").mkdir(parents=True)
+    (without / "cache" / "decoded" / "x.partial").mkdir(parents=True)
     with pytest.raises(UserError, match=r"without locks .* remove .*x.partial by hand"):
         clear_cache()
     monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))

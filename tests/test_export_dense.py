@@ -15,14 +15,14 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from viticulture.data.batches.annotated import dense_views
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.images import CachedImages, Records
 from viticulture.data.resample import squeeze
+from viticulture.deploy.onnx.agreement import check_agreement, different, fair_image, something, tipped
+from viticulture.deploy.onnx.canvas import Canvas, back, pasted, stretched
+from viticulture.deploy.onnx.dense_file import OPSET, dense_to_onnx, file_of
+from viticulture.deploy.onnx.detections import Detections, _best
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
-from viticulture.export.agreement import check_agreement, different, fair_image, something, tipped
-from viticulture.export.canvas import Canvas, back, pasted, stretched
-from viticulture.export.dense_file import OPSET, dense_to_onnx, file_of
-from viticulture.export.detections import Detections, _best
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.dense.detector import Heads
 from viticulture.models.dense.networks import detector, segmenter
@@ -62,10 +62,10 @@ def network(kind: str, masks: bool = False) -> Any:
     return made.eval().requires_grad_(False)
 
 
-def shown(picture: Tensor) -> StoredImages:
+def shown(picture: Tensor) -> CachedImages:
     """An image as a run keeps it."""
     pixels = torch.from_numpy(squeeze(picture.numpy(), STORE)).permute(2, 0, 1)[None]
-    return StoredImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
+    return CachedImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -9,7 +9,8 @@ import torch
 from benchmarks.memory import assembled, classes_of, estimate, measure
 from torch.autograd import profiler
 
-from viticulture.training.recipe import about, read, resolve
+from viticulture.config.load import about, read
+from viticulture.config.resolve import resolve
 
 
 @pytest.mark.slow

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from viticulture import command
+from viticulture.config.load import about, read, shipped
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.models.students import matching
 from viticulture.study.declare.table import tables
-from viticulture.training.recipe import about, read, resolve, shipped
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))

@@ -16,13 +16,15 @@ import yaml
 import viticulture
 from made_study import study as made_study
 from untrained import photo, untrained
-from viticulture import api, dotted
+from viticulture import api, user_code
 from viticulture.budget.choices import Kind
 from viticulture.budget.plan import Plan, Stage, read_plan
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
+from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
-from viticulture.hub.push import contents
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.tables.stages import plan_sheet
 from viticulture.study.folder import StudyDir
@@ -32,7 +34,6 @@ from viticulture.study.run.outcomes import Outcomes
 from viticulture.study.study import Study
 from viticulture.text import read_yaml
 from viticulture.training.metrics import cut
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run_folder import RunFolder
 
 CANARY = "canary_of_a_stranger"
@@ -360,15 +361,15 @@ def test_code_that_a_training_here_has_used_opens_its_runs(
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     facts = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**facts, "settings": recipe}))
-    monkeypatch.setattr(dotted, "NAMED", set())
+    monkeypatch.setattr(user_code, "NAMED", set())
     with pytest.raises(UserError, match=r"names code .*my_vineyard.Shift.*: VITICULTURE_TRUST=my_vineyard$"):
         viticulture.Run(run).recipe  # noqa: B018
-    monkeypatch.setenv(dotted.TRUST, "my_vine,my_vineyard.Other")
+    monkeypatch.setenv(user_code.TRUST, "my_vine,my_vineyard.Other")
     with pytest.raises(UserError, match="names code"):
         viticulture.Run(run).recipe  # noqa: B018
-    monkeypatch.setenv(dotted.TRUST, "my_vineyard")
+    monkeypatch.setenv(user_code.TRUST, "my_vineyard")
     assert viticulture.Run(run).recipe["augment"]["brighter"] == shift
-    monkeypatch.delenv(dotted.TRUST)
+    monkeypatch.delenv(user_code.TRUST)
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "code.txt").write_text("my_vineyard.Shift\nmy_other.Guide")
     assert viticulture.Run(run).recipe["augment"]["brighter"] == shift

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from viticulture.command import ALIASES, HELP, OF_A_TABLE, SHORT, VERBS, Parser
-from viticulture.training.recipe import read, resolve
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 
 VALUES = (
     *("", " ", "null", "~", ".nan", "nan", ".inf", "-.inf", "inf", "-1", "0", "0.0", "-0.0", "1e-320", "1e308"),

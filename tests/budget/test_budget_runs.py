@@ -34,6 +34,9 @@ from viticulture.budget.measure import Measurements
 from viticulture.budget.plan import Plan, Stage, read_plan
 from viticulture.budget.prepare import Wish, make_folder, make_plan
 from viticulture.cli import main
+from viticulture.config.checks import check_parts
+from viticulture.config.load import read
+from viticulture.config.resolve import Config, resolve
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.disk import file_lock
@@ -49,11 +52,9 @@ from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
 from viticulture.text import shell_word
 from viticulture.training import loggers, progress
-from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset, open_for
 from viticulture.training.half_precision import Comparison
 from viticulture.training.length import may_change, set_length
-from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
@@ -74,7 +75,7 @@ STEP = 2.0
 class Told(Measurements):
     """Paces that nobody measured; what is assembled to be measured is assembled."""
 
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self, recipe: Config, dataset: Dataset) -> Pace:
         assert len(dataset.train)
         return Pace(STEP, max(1, len(dataset.train) // 20), 0.001, 0, 0)
 
@@ -173,7 +174,7 @@ class TwoPrecisions(Told):
 
     bfloat16_is_fast = True
 
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self, recipe: Config, dataset: Dataset) -> Pace:
         told = super().pace(recipe, dataset)
         mixed = recipe.section("engine").precision == "bf16-mixed"
         slow = recipe.section("student").name.startswith("resnet")
@@ -228,7 +229,7 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
     eager(monkeypatch)
     compared = []
 
-    def compare(recipe: Recipe, dataset: Dataset, seed: int) -> Comparison:
+    def compare(recipe: Config, dataset: Dataset, seed: int) -> Comparison:
         compared.append(recipe.values["method"]["name"])
         return found if compared[-1] == "supervised" else Comparison((), 0.1)
 
@@ -244,15 +245,15 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
 
 @pytest.mark.parametrize(
     ("images", "overrides", "every"),
-    [(10, {}, 1), (100, {}, 2), (1000, {}, 20), (1000, {"train.watch_every": 3}, 3), (0, {}, 1)],
+    [(10, {}, 1), (100, {}, 2), (1000, {}, 20), (1000, {"train.validate_every": 3}, 3), (0, {}, 1)],
 )
 def test_validation_takes_a_twentieth_of_the_time(images: int, overrides: dict[str, Any], every: int) -> None:
     """Catches: epochs left out where measuring is cheap or a person decides, a pace that forgets what it saves."""
     recipe = resolve("default/digits", read("default/digits"), overrides)
     pace = Pace(step=0.1, steps=10, inference=0.001, val_images=images, held_out_images=0)
-    pace = replace(pace, watch_every=recipe.section("train").watch_every)
+    pace = replace(pace, validate_every=recipe.section("train").validate_every)
     seldom, paced = recipes.watched(overrides, recipe, pace)
-    assert (seldom.section("train").watch_every, paced.watch_every) == (every, every)
+    assert (seldom.section("train").validate_every, paced.validate_every) == (every, every)
     assert paced.epoch == pytest.approx(pace.learning + pace.validation / every + EPOCH)
 
 
@@ -677,7 +678,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_a_folder_is_made(
 def test_weights_that_know_the_test_images_are_refused_with_the_plan(key: str, tmp_path: Path) -> None:
     """Fails if the stages before the student's are trained first, as its own stage is the one that takes them."""
     photos = str(pictures(tmp_path / "photos", {"a": 40, "b": 40}))
-    divided = {"images.image_size": 16, "images.store_size": 16, "data.test_fraction": 0.1}
+    divided = {"images.image_size": 16, "images.cache_size": 16, "data.test_fraction": 0.1}
     begin(photos, "default/digits", 0, str(tmp_path / "known"), False, divided, "test").run.unlock()
     more = {"data.per_class": None, "data.test_fraction": 0.4, key: str(tmp_path / "known")}
     with pytest.raises(UserError, match=rf"{key}: .*known learned from \d+ of the \d+ images"):
@@ -956,7 +957,7 @@ def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
     seen = list[Path]()
 
     class Looking(Told):
-        def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        def pace(self, recipe: Config, dataset: Dataset) -> Pace:
             seen.append(self.folder)
             return super().pace(recipe, dataset)
 
@@ -992,7 +993,7 @@ def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
     monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
     first = tmp_path / "runs" / "digits"
 
-    def pace(self: Measurements, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self: Measurements, recipe: Config, dataset: Dataset) -> Pace:
         assert not (tmp_path / "runs" / "digits-2").exists()
         (first / "stages" / "1-mae").mkdir(parents=True, exist_ok=True)
         return Told.pace(self, recipe, dataset)  # type: ignore[arg-type]
@@ -1010,13 +1011,13 @@ def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monk
     eager(monkeypatch)
 
     class Dear(Told):
-        def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        def pace(self, recipe: Config, dataset: Dataset) -> Pace:
             told = super().pace(recipe, dataset)
             return replace(told, val_images=10, inference=told.learning / 10)
 
     asked = Wish("digits", "default", 0, tmp_path / "run", TINY, Budget("20m"))
     stages = make_plan(asked, "test", SetClock(), 0.0, Dear).stages
-    every = {stage.kind: stage.values["train"]["watch_every"] for stage in stages}
+    every = {stage.kind: stage.values["train"]["validate_every"] for stage in stages}
     assert every["teacher"] == every["student"] == 20
 
 
@@ -1056,7 +1057,7 @@ def test_a_run_stopped_between_its_stages_goes_on_with_the_next(
     same_but_for_names(broken, whole)
 
 
-SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"train.watch_every": 3}}
+SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"train.validate_every": 3}}
 """A stage of some forty epochs, which is long enough to be settled."""
 
 
@@ -1088,7 +1089,7 @@ def test_the_first_of_a_few_epochs_settles_how_many(slowness: float, tmp_path: P
     """A stage that has no whole epoch of warm-up by its recipe. Fails if it keeps a length that its first epoch has
     shown to be wrong, or if its rate falls before that is known."""
     run = tmp_path / "run"
-    overrides = {"schedule.warmup_epochs": None, "train.watch_every": 3}
+    overrides = {"schedule.warmup_epochs": None, "train.validate_every": 3}
     first = planned(run, "100s", overrides, search=False).stages[0].epochs
     assert 3 <= first < 20
     trained(run, slowness=slowness)

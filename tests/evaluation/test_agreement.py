@@ -17,6 +17,7 @@ from torch import Tensor
 
 import viticulture
 from viticulture.cli import main
+from viticulture.config.resolve import resolve
 from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.agreement.metrics import Agreement, agree, both_wrong, divergences, same_prediction
 from viticulture.evaluation.heads import all_logits, heads_of
@@ -27,7 +28,6 @@ from viticulture.models.students import create_student
 from viticulture.models.views import VIEWS, SeveralViews
 from viticulture.models.weights.files import load, note, save
 from viticulture.study.run.measures import other_measure
-from viticulture.training.recipe import resolve
 from viticulture.training.run_inputs import dataset_of, recipe_of
 
 DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))

@@ -20,7 +20,7 @@ from viticulture.analysis.dense_pictures import gather_dense_pictures
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
 from viticulture.data.batches.annotated import dense_batches
 from viticulture.data.dataset import read_rows
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.images import CachedImages, Records
 from viticulture.data.inspect_dense import inspect_dense
 from viticulture.data.open import open_source
 from viticulture.data.open_dense import open_dense
@@ -115,7 +115,7 @@ def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
     known = objects((5, 5, 15, 15, 0), (20, 5, 60, 35, 0), (62, 4, 78, 38, 1), crowd=(1, 2))
     said = found((22, 8, 34, 20, 0, 0.9), (5, 5, 15, 15, 0, 0.8), (64, 6, 70, 30, 1, 0.7))
     records = Records(torch.tensor([-1]), torch.tensor([size]), [""])
-    images = StoredImages(torch.zeros(1, 3, 48, 48, dtype=torch.uint8), torch.arange(1), records)
+    images = CachedImages(torch.zeros(1, 3, 48, 48, dtype=torch.uint8), torch.arange(1), records)
     data_spec = DataSpec(NAMES, (64, 64), (0.5,) * 3, (0.25,) * 3)
     (batch,) = dense_batches(images, Boxed([known], masks=False), data_spec, 4, torch.device("cpu"))
     canvas = {
@@ -169,7 +169,7 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
     run = untrained_dense(tmp_path / "run", "detection")
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (4, 3, 80, 80), dtype=torch.uint8, generator=generator)
-    images = StoredImages(pixels, torch.arange(4), Records(torch.full((4,), -1), torch.full((4, 2), 80), ["a"] * 4))
+    images = CachedImages(pixels, torch.arange(4), Records(torch.full((4,), -1), torch.full((4, 2), 80), ["a"] * 4))
     splits = {name: images.part(torch.tensor(rows)) for name, rows in (("val", [0, 1]), ("test", [2, 3]))}
     subject, annotations = of_run(run), {}
     for name, most in (("val", 1), ("test", 100)):
@@ -271,7 +271,7 @@ def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> 
     """Fails if it has an mIoU of 100 % below its picture, or comes before an image that has one."""
     run = untrained_dense(tmp_path / "run", "segmentation")
     pixels = torch.zeros(2, 3, 80, 80, dtype=torch.uint8)
-    images = StoredImages(pixels, torch.arange(2), Records(torch.full((2,), -1), torch.full((2, 2), 80), ["a", "b"]))
+    images = CachedImages(pixels, torch.arange(2), Records(torch.full((2,), -1), torch.full((2, 2), 80), ["a", "b"]))
     masks = [np.full((80, 80), 255, np.uint8), np.arange(6400, dtype=np.uint8).reshape(80, 80) % 3]
     true = Masked(torch.from_numpy(np.stack(masks)), torch.arange(2), lambda i: masks[i])
     data: Any = SimpleNamespace(held_out={"val": images}, train=images, classes=of_run(run).data_spec.classes)

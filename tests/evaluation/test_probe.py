@@ -160,7 +160,7 @@ def test_features_are_those_of_images_that_are_kept_in_the_same_shape(tmp_path: 
         Image.fromarray(pixels).save(folder / f"{number}.png")
 
     def read(**settings: Any) -> Tensor:
-        shown = ImageSettings(image_size=8, store_size=8, **settings)
+        shown = ImageSettings(image_size=8, cache_size=8, **settings)
         data = prepare(str(tmp_path / "photos"), image_settings=shown)
         return frozen_features(replace(subject(), image_settings=shown), data)["test"]["class"]
 
@@ -231,7 +231,7 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     bare.mkdir()
     for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, 8), dtype=np.uint8)):
         Image.fromarray(pixels).save(bare / f"{number}.png")
-    blind = {**small, "method.name": "mae", "data.per_class": None, "train.watch": "none", "images.image_size": 8}
+    blind = {**small, "method.name": "mae", "data.per_class": None, "train.validate": "none", "images.image_size": 8}
     run = viticulture.train(str(bare), "default/digits", out=str(tmp_path / "mae"), overrides=blind)
     command = ["probe", str(run.path), "digits", "--features", "mean", "--out", str(tmp_path / "out.json")]
     assert [main(command), main(command)] == [0, 0]

@@ -170,7 +170,7 @@ def test_what_is_in_the_cache_equals_what_is_made_each_time(run: api.Run, tmp_pa
             expected = corrupt(clean.permute(1, 2, 0).numpy(), "impulse_noise", 2, 0, number)
             np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), expected)
         assert torch.cat(found).tolist() == [0, 1, 2, 3, 4]
-        assert len(list((tmp_path / "cache" / "stores").iterdir())) == (2 if budget else 0), "a store and its lock"
+        assert len(list((tmp_path / "cache" / "decoded").iterdir())) == (2 if budget else 0), "a store and its lock"
     for name, severity in (("impulse_noise", 3), ("shot_noise", 2)):
         assert (next(corrupted(views, name, severity, 10**9))[0] != images[0]).any()
 

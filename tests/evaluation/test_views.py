@@ -15,9 +15,14 @@ from torch import Tensor, nn
 import viticulture
 from photographs import pictures
 from untrained import photo, untrained
+from viticulture.config.checks import check_parts
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.data.open import open_source
+from viticulture.deploy.hub.push import contents
+from viticulture.deploy.onnx.onnx_file import to_onnx
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import ONE_HEAD, Evaluation, Predictions
 from viticulture.evaluation.evaluate import right
@@ -26,21 +31,17 @@ from viticulture.evaluation.predict import classify
 from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.evaluation.subject import of_run, of_source
 from viticulture.evaluation.views import settle_views
-from viticulture.export.onnx_file import to_onnx
-from viticulture.hub.push import contents
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering
 from viticulture.models.weights.files import note
-from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
 
 SMALL = {
     "images.image_size": 8,
-    "images.store_size": 8,
+    "images.cache_size": 8,
     "student.name": "vit_nano",
     "student.patch_size": 4,
     "student.options": {"depth": 1},
@@ -199,7 +200,7 @@ def test_without_validation_images(wanted: str, kept: str, tmp_path: Path) -> No
     """A choice of one's own holds; "best" asks once where nothing can choose."""
     folder = pictures(tmp_path / "photos", {"a": 8, "b": 8}, side=8)
     keys: dict[str, Any] = {**SMALL, "images.eval_views": wanted, "data.val_fraction": 0.0}
-    keys |= {"train.watch": "val", "train.best_by": "balanced_accuracy"}
+    keys |= {"train.validate": "val", "train.best_by": "balanced_accuracy"}
     made = viticulture.train(str(folder), out=str(tmp_path / "run"), overrides=keys)
     assert of_run(RunFolder(made.path)).eval_views == kept
     warnings = RunFolder(made.path).read("run.json")["warnings"]

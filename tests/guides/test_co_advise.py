@@ -13,6 +13,8 @@ from cit_students import aligned
 from conftest import Golden
 from networks import Answers, error, random_images, randomized
 from plain_loop import plain_loop
+from viticulture.config.load import parse
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.guides.logits import Logits
@@ -27,7 +29,6 @@ from viticulture.models.taps import Readings, Taps
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
 from viticulture.optim import Optim
-from viticulture.training.recipe import parse, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 
@@ -250,7 +251,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
         "data.per_class": 5,
         "data.val_fraction": 0.2,
         "augment.mix.mixup": 0.8,
-        "train.watch": "val",
+        "train.validate": "val",
         "train.epochs": 2,
         "train.batch_size": 20,
         "schedule.warmup_epochs": 1,

@@ -9,6 +9,9 @@ import torch
 from timm.loss.asymmetric_loss import AsymmetricLossMultiLabel
 from torch import nn
 
+from viticulture.config.checks import check_parts
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.augment.mix import Mix
 from viticulture.errors import UserError
 from viticulture.guides.logits import Logits
@@ -18,8 +21,6 @@ from viticulture.methods.multilabel import Multilabel
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import load, save
-from viticulture.training.combinations import check_parts
-from viticulture.training.recipe import read, resolve
 
 ONE = DataSpec(("cat", "dog", "hare"), (8, 8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 TASK = DataSpec(ONE.classes, ONE.image_size, ONE.mean, ONE.std, several=True)

@@ -279,20 +279,23 @@ def test_the_page_begins_with_what_was_found_beside_what_takes_no_training() -> 
     assert "refresh" not in page
 
 
-def test_the_page_begins_with_what_is_left_without_near_copies() -> None:
+def test_the_page_begins_with_what_is_left_without_near_duplicates() -> None:
     """Catches: a page that is silent, one that measures on no image."""
     found = evaluation(["a", "b"], 40)
     for rest, words in (
         (
             WithoutCopies(1, 0.75, (0.5, 0.875)),
-            "1 of 40 test images has near-copies among the training images; without",
+            "1 of 40 test images has near-duplicates among the training images; without",
         ),
-        (WithoutCopies(40, None, None), "40 of 40 test images have near-copies among the training images; no others"),
+        (
+            WithoutCopies(40, None, None),
+            "40 of 40 test images have near-duplicates among the training images; no others",
+        ),
     ):
         answered = replace(found, without_copies=rest)
         page = render(RunPage("t", "s", evaluations=[Evaluated("best", "test", answered)]))
         assert words in page[: page.index("Parameters")]
-        assert "without near-copies" in page
+        assert "without near-duplicates" in page
         assert Evaluation.from_dict(json.loads(json.dumps(answered.to_dict()))).without_copies == rest
 
 

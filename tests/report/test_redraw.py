@@ -17,7 +17,7 @@ import viticulture
 from viticulture import api
 from viticulture.analysis.galleries import Gallery, keep_galleries, read_galleries
 from viticulture.analysis.pictures import examples
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.images import CachedImages, Records
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions, keep_predictions, read_predictions
@@ -33,7 +33,7 @@ SMALL = {
     "train.epochs": 1,
     "train.batch_size": 8,
     "data.val_fraction": 0.25,
-    "train.watch": "val",
+    "train.validate": "val",
 }
 
 
@@ -239,7 +239,7 @@ def test_galleries_come_back_as_they_were_and_only_to_who_asks_for_the_same(tmp_
 def test_examples_are_limited_to_what_a_page_can_carry() -> None:
     """A few images of each of the first classes; a class without any is left out."""
     labels = torch.tensor([c for c in range(40) for _ in range(10) if c != 3])
-    images = StoredImages(
+    images = CachedImages(
         torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.zeros(390, dtype=torch.long),
         Records(labels, torch.full((390, 2), 4), [""] * 390),
     )  # fmt: skip

@@ -14,6 +14,8 @@ import torch
 import viticulture
 from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.targets.objects import Boxed, Masked, Objects
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions
@@ -36,7 +38,6 @@ from viticulture.study.folder import StudyDir
 from viticulture.study.plan.plan import Plan
 from viticulture.study.run.cell import contents, inner, is_vit
 from viticulture.study.study import Study
-from viticulture.training.recipe import read, resolve
 
 IMAGES, NAMES = 40, ("disk", "square")
 
@@ -252,7 +253,7 @@ def test_compare_trains_and_ranks_what_the_data_ask_for(tmp_path: Path, kind: st
     if a pace cannot be measured, MAE sees held-out images, or a class's accuracy is looked for."""
     splits = {"train": 6, "val": 2, "test": 2}
     data = (coco_folder if kind == "objects" else mask_folder)(tmp_path / "data", splits)
-    small: dict[str, Any] = {"images.image_size": 32, "images.store_size": 32, "student.patch_size": 8}
+    small: dict[str, Any] = {"images.image_size": 32, "images.cache_size": 32, "student.patch_size": 8}
     small |= {"train.batch_size": 3, "schedule.warmup_epochs": 0, "train.epochs": 1}
     found = viticulture.compare(str(data), seeds=1, where=Where(out=str(tmp_path / "study")), overrides=small)
     assert found.counts == (4, 4)

@@ -216,7 +216,7 @@ def test_all_cells_share_their_held_out_images(finished: Path, tmp_path: Path) -
     assert all(one["test"] == names[0]["test"] and one["val"] == names[0]["val"] for one in names)
     assert names[0]["train"] == names[1]["train"] != names[2]["train"]  # seeds draw their own training images
     other = Candidate("other", "default/digits", {"data.split_seed": 5, "train.batch_size": 8})
-    made(tmp_path / "study", grid(PLAIN, other, conditions={"train.watch": "none"}))
+    made(tmp_path / "study", grid(PLAIN, other, conditions={"train.validate": "none"}))
     work(tmp_path / "study")
     rows = table(tmp_path / "study")
     assert [row["status"] for row in rows] == ["finished", "failed"]

@@ -16,9 +16,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slowly import slow_but
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.optim import SAM
 from viticulture.study.plan.pace import FEWEST_STEPS, MOST_SECONDS, MOST_STEPS, measure_pace
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 from viticulture.training.state import Ema
@@ -41,7 +42,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "in micro-batches": ("default/digits", {"train.accumulate": 2}),
     "with networks of the method's own": (
         "mae/cifar100",
-        {"student.patch_size": 2, "images.image_size": 8, "images.store_size": 8},
+        {"student.patch_size": 2, "images.image_size": 8, "images.cache_size": 8},
     ),
 }
 
@@ -112,7 +113,7 @@ def test_a_measured_step_does_what_a_training_step_does(
 
 def test_what_needs_validation_is_measured_without(tmp_path: Path) -> None:
     """Fails if a budget or a study refuses keys that any training takes, as a measurement validates nothing."""
-    watched = {**SMALL, "train.watch": "val", "train.best_by": "balanced_accuracy", "train.stop_when_perfect": 30}
+    watched = {**SMALL, "train.validate": "val", "train.best_by": "balanced_accuracy", "train.stop_when_perfect": 30}
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, watched, "test")
     session.run.unlock()
     recipe = resolve("default/digits", read("default/digits"), watched)

@@ -13,6 +13,9 @@ import pytest
 from PIL import Image
 
 import viticulture
+from viticulture.config.load import parse
+from viticulture.config.references import references, replaced
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.study.conduct import prepare
 from viticulture.study.declare.field import of_a_table, of_own_images
@@ -25,8 +28,6 @@ from viticulture.study.run.cell import train_cell
 from viticulture.study.run.slurm import write_script
 from viticulture.study.run.work import Work
 from viticulture.study.study import Study
-from viticulture.training.recipe import parse, resolve
-from viticulture.training.references import references, replaced
 
 SMALL = {
     "train.batch_size": 4,
@@ -43,7 +44,7 @@ TWICE = Candidate(
 MASKED = Candidate(
     "without labels",
     "mae/cifar100",
-    {**SMALL, "student.patch_size": 2, "images.image_size": 8, "images.store_size": 8},
+    {**SMALL, "student.patch_size": 2, "images.image_size": 8, "images.cache_size": 8},
 )
 STARTED = Candidate("started", "default/digits", {**SMALL, "student.init": "row:without labels"})
 

@@ -13,16 +13,17 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from sklearn.metrics import balanced_accuracy_score
 
 from resumed import check_same_bits, whole_and_resumed
+from viticulture.config.checks import check_parts
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
 from viticulture.report.charts.curves import read_curves
 from viticulture.training import feed
-from viticulture.training.combinations import check_parts
 from viticulture.training.feed import training_loader
 from viticulture.training.module import TrainingModule
-from viticulture.training.recipe import read, resolve
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
@@ -98,7 +99,7 @@ def test_the_best_weights_are_those_of_the_best_mean_over_classes(
     a mean over batches' classes, or a best epoch that plain accuracy chooses."""
     monkeypatch.setattr(feed, "EVALUATION_BATCH", 7)
     overrides = {"train.best_by": "balanced_accuracy", "data.val_fraction": 0.02, "optim.lr": 0.003}
-    overrides |= {"train.watch": "val", "train.epochs": 6}
+    overrides |= {"train.validate": "val", "train.epochs": 6}
     made = session(tmp_path / "run", **overrides)
     counts = Counts()
     fit(made, more=[counts])
@@ -142,10 +143,14 @@ def _fitted(out: Path) -> RunFolder:
         ("default/digits", {"data.sampling": "even"}, "data.sampling"),
         (
             "mae/photos",
-            {"train.best_by": "balanced_accuracy", "train.watch": "val"},
+            {"train.best_by": "balanced_accuracy", "train.validate": "val"},
             "train.best_by.*method mae learns none",
         ),
-        ("default/digits", {"train.best_by": "balanced_accuracy", "train.watch": "test"}, "add --train.watch val"),
+        (
+            "default/digits",
+            {"train.best_by": "balanced_accuracy", "train.validate": "test"},
+            "add --train.validate val",
+        ),
         ("default/digits", {"train.best_by": "f1"}, "best_by"),
         ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "the same thing twice"),
     ],

@@ -17,18 +17,18 @@ from dense_scenes import coco_folder, mask_folder
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.annotated import prepare_dense
 from viticulture.data.image_settings import ImageSettings
-from viticulture.data.images import StoredImages
+from viticulture.data.images import CachedImages
 from viticulture.data.inspect_dense import inspect_dense
 from viticulture.data.open_dense import open_dense
 from viticulture.data.splits import Selection
 from viticulture.data.targets.objects import Masked
+from viticulture.deploy.hub.push import contents
+from viticulture.deploy.serve.dense_answers import dense_answerer
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.pixels import PixelsEvaluation
 from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.dense.results import read_dense
 from viticulture.evaluation.dense.subject import of_run
-from viticulture.hub.push import contents
-from viticulture.server.dense_answers import dense_answerer
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of
 from viticulture.training.session import Session, begin
@@ -42,7 +42,7 @@ LITTLE: dict[str, Any] = {
     "student.options": {"depth": 2},
     "student.patch_size": 4,
     "images.image_size": 32,
-    "images.store_size": 40,
+    "images.cache_size": 40,
     "train.batch_size": 4,
     "train.epochs": 1,
 }
@@ -157,11 +157,11 @@ def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> 
         Image.fromarray(mark).save(tmp_path / f"masks/{name}.png")
     (tmp_path / "classes.json").write_text('["ground", "mark"]')
     for channels in (3, 4):
-        settings = ImageSettings(image_size=40, store_size=40, normalize="half", channels=channels)
+        settings = ImageSettings(image_size=40, cache_size=40, normalize="half", channels=channels)
         dataset = prepare_dense(open_dense(tmp_path, "pixels"), Selection(val_fraction=0, test_fraction=0), settings)
         masks = dataset.annotations["train"]
         assert isinstance(masks, Masked)
-        assert isinstance(dataset.train, StoredImages)
+        assert isinstance(dataset.train, CachedImages)
         images = dataset.train.take(torch.arange(2))
         assert torch.equal(images[:, 0] > 100, masks.pixels[masks.rows] == 1)
 

@@ -23,6 +23,8 @@ from trained import weights
 from viticulture.api.lists import resolved
 from viticulture.budget.budget import Budget
 from viticulture.budget.prepare import Wish, _opened
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
@@ -33,7 +35,6 @@ from viticulture.methods.segmentation import Segmentation
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.training.module import TrainingModule
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin
@@ -43,7 +44,7 @@ SMALL: dict[str, Any] = {
     "student.name": "vit_nano",
     "student.options": {"depth": 2, "drop_path_rate": 0.2},
     "images.image_size": 32,
-    "images.store_size": 48,
+    "images.cache_size": 48,
     "train.epochs": 2,
     "train.batch_size": 3,
     "train.ema_decay": 0.9,
@@ -78,8 +79,8 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, kind
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, kind: str) -> None:
     """Ten lines of torch end with the Trainer's weights. Fails if a term is left out, counted twice or scaled."""
-    ours = session(kind, tmp_path, "trainer", **{"train.watch": "none", "train.ema_decay": None, "train.epochs": 1})
-    theirs = session(kind, tmp_path, "plain", **{"train.watch": "none", "train.ema_decay": None, "train.epochs": 1})
+    ours = session(kind, tmp_path, "trainer", **{"train.validate": "none", "train.ema_decay": None, "train.epochs": 1})
+    theirs = session(kind, tmp_path, "plain", **{"train.validate": "none", "train.ema_decay": None, "train.epochs": 1})
     state = torch.get_rng_state()
     fit(ours)
     torch.set_rng_state(state)
@@ -232,7 +233,7 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
     every block's tensors are those of the run, and which were taken is told. Fails if held-out images are learnt from
     beforehand, a prefix hides the tensors, or positions of a class token are taken for a patch's."""
     data = coco_folder(tmp_path / "boxes", SPLITS)
-    settings = {"images.image_size": 32, "images.store_size": 48, "student.patch_size": 8, "train.epochs": 1}
+    settings = {"images.image_size": 32, "images.cache_size": 48, "student.patch_size": 8, "train.epochs": 1}
     settings |= {"train.batch_size": 3, "schedule.warmup_epochs": 0, **more}
     first = begin(str(data), recipe, 0, str(tmp_path / "first"), False, settings, "test")
     fit(first)
@@ -407,8 +408,8 @@ def test_eight_images_are_learnt_by_heart(tmp_path: Path) -> None:
     or scores are off anywhere between the list and the result."""
     data = coco_folder(tmp_path / "boxes", {"train": 8, "val": 1}, size=(64, 64))
     settings = {**OBJECTS, "student.options": {}, "student.name": "dhvt_nano", "images.image_size": 64}
-    settings |= {"images.store_size": 64, "method.width": 32, "method.samples": 32, "train.epochs": 150}
-    settings |= {"train.batch_size": 4, "train.watch": "none", "train.ema_decay": None, "data.test_fraction": 0.0}
+    settings |= {"images.cache_size": 64, "method.width": 32, "method.samples": 32, "train.epochs": 150}
+    settings |= {"train.batch_size": 4, "train.validate": "none", "train.ema_decay": None, "data.test_fraction": 0.0}
     settings |= {"augment.scale_jitter.scale": [1.0, 1.0], "optim.lr": 2e-3}
     whole = begin(str(data), "detection/photos", 0, str(tmp_path / "run"), False, settings, "test")
     fit(whole)

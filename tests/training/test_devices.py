@@ -14,6 +14,7 @@ from fakes import fake_batch, fake_method, fake_module
 from pairs import GRAY, GUIDES, METHODS, REFUSED, SIDE, STUDENTS, Data, pair, step
 from slowly import slow_but
 from viticulture.analysis.attention_maps import averaged, class_map, head_token_maps
+from viticulture.config.schema import find_method, guide_class
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.blur import Blur
 from viticulture.data.augment.crop import ResizedCrop
@@ -27,7 +28,6 @@ from viticulture.data.augment.solarize import Solarize
 from viticulture.errors import UserError
 from viticulture.models.taps import READINGS, Taps, layout
 from viticulture.training.feed import training_loader
-from viticulture.training.recipe import find_method, guide_class
 from viticulture.training.replay import Budget, Memory
 from viticulture.training.session import Session
 

@@ -16,6 +16,8 @@ import viticulture
 from resumed import check_same_bits
 from trained import train_apart, trained, weights
 from viticulture.budget.choices import LADDER, TINY_LADDER, rungs, teacher
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.methods.supervised import Supervised
@@ -29,7 +31,6 @@ from viticulture.training.half_precision import (
     compare_gradients,
     reads_padding_alone,
 )
-from viticulture.training.recipe import read, resolve
 
 HALF = CpuMixedPrecision("bf16-mixed", "cpu")
 CONVOLVE = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}

@@ -17,6 +17,10 @@ from torch import nn
 
 from viticulture.cli import main
 from viticulture.command import read, split_overrides
+from viticulture.config.checks import check_rates
+from viticulture.config.load import parse
+from viticulture.config.load import read as read_recipe
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError, counted
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -25,9 +29,6 @@ from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
 from viticulture.table import Column, Table, print_table
 from viticulture.text import command_line, comment, read_yaml, write_yaml
-from viticulture.training.combinations import check_rates
-from viticulture.training.recipe import parse, resolve
-from viticulture.training.recipe import read as read_recipe
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import recipe_of
 from viticulture.training.session import begin
@@ -70,7 +71,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --engine.device null", f"engine.device {NULL}"),
     ("train digits --engine.devices null", f"engine.devices {NULL}"),
     ("train digits --data.val_fraction null", f"data.val_fraction {NULL}"),
-    ("train digits --images.budget_gb null", f"images.budget_gb {NULL}"),
+    ("train digits --images.max_cache_gb null", f"images.max_cache_gb {NULL}"),
     ("train digits --method.name null", "unknown method None"),
     ("train digits --method.name '[1]'", "unknown method [1]"),
     ("train digits --augment.flip.probability null", f"augment.flip.probability {NULL}"),
@@ -78,7 +79,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --recipe null.yaml", f"train.epochs {NULL}"),
     # numbers that are none, or that no machine holds
     ("train digits --train.clip_norm .nan", FINITE),
-    ("train digits --images.budget_gb .nan", FINITE),
+    ("train digits --images.max_cache_gb .nan", FINITE),
     ("train digits --optim.weight_decay .nan", FINITE),
     ("train digits --optim.betas '[.nan, 0.9]'", FINITE),
     ("train digits --engine.checkpoint_minutes .inf", FINITE),
@@ -103,7 +104,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --budget 5m --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
     ("compare digits --recipes default/digits,dhvt/digits --epochs 1 --schedule.min_lr 1", "min_lr must not exceed"),
     # words that are no choice
-    ("train digits --train.watch tset", "watch"),
+    ("train digits --train.validate tset", "validate"),
     ("train digits --engine.precision 8", "precision"),
     # a student's options
     ("train digits --student vit_nano --student.options.drop_path_rate 5", "must lie in [0, 1), got 5"),

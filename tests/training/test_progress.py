@@ -49,7 +49,7 @@ class Listener(ProgressBar):
 def trained(path: Path, every: float) -> Told:
     """A training of a few steps whose lines are this many seconds apart."""
     small = {"train.epochs": EPOCHS, "train.batch_size": 10, "data.per_class": 3, "student.name": "vit_nano"}
-    small |= {"data.val_fraction": 0.1, "train.watch": "val"}
+    small |= {"data.val_fraction": 0.1, "train.validate": "val"}
     session = begin("digits", "default/digits", 0, str(path), False, small, "a test")
     told, file = Told(path), io.StringIO()
     watcher = Listener(Console(file=file, force_terminal=False, width=80), every, told.losses)

@@ -17,6 +17,12 @@ import torch
 from torch import nn
 
 from random_teachers import with_random_teachers
+from viticulture.config.keys import NAMED, fixed_keys, flat
+from viticulture.config.load import about, parse, read, shipped
+from viticulture.config.references import replaced
+from viticulture.config.resolve import Config, method_class, resolve
+from viticulture.config.schema import SECTIONS
+from viticulture.config.sections import Engine, Student, Train
 from viticulture.errors import UserError
 from viticulture.guides.bootstrap import Features, Mutual
 from viticulture.keywords import check_keywords, made_parts
@@ -27,10 +33,6 @@ from viticulture.optim import Optim, Schedule, shortened_warmup
 from viticulture.study.declare.grid import Candidate
 from viticulture.study.declare.table import Table, read_table, tables
 from viticulture.training.assemble import build_guides, patch_size
-from viticulture.training.raw import NAMED, fixed_keys, flat
-from viticulture.training.recipe import SECTIONS, Recipe, about, method_class, parse, read, resolve, shipped
-from viticulture.training.references import replaced
-from viticulture.training.settings import Engine, Student, Train
 
 REFUSED = {
     "images.image_size": ("big", "must be a whole number, a list in brackets or null, got big"),
@@ -261,7 +263,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm.layers.weight_init, "_trunc_normal_", lambda tensor, *_, **__: tensor)
 
 
-def assembled(recipe: Recipe, device: str) -> Method:
+def assembled(recipe: Config, device: str) -> Method:
     """The method of a recipe with its student and guides, on a device, before any weights are taken."""
     wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
     made = method_class(recipe)
@@ -289,7 +291,7 @@ def test_the_parts_of_a_step_fit_together(name: str) -> None:
     values = resolve(recipe, read_once(recipe), overrides).values
     values |= {"method": {"name": "moco_v3"}} if "teacher" in values["method"] else {}
     alone = {**values, "guides": {key: entry for key, entry in values["guides"].items() if key == "bootstrap"}}
-    method = assembled(Recipe(name, alone), "meta")
+    method = assembled(Config(name, alone), "meta")
     assert all(parameter.is_meta for parameter in method.student.parameters())
 
 
@@ -391,7 +393,7 @@ def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> No
         ({"epochs": 1}, r"unknown recipe key epochs; did you mean train\.epochs\?"),
         ({"batch-size": 1}, r"did you mean train\.batch_size\?"),
         ({"trian.epochs": 1}, "unknown recipe section 'trian'; did you mean train"),
-        ({"train.watch": "train"}, "watch"),
+        ({"train.validate": "train"}, "validate"),
         ({"train": 3}, "whole section"),
         ({"augment.flip": 3}, "keywords"),
         ({"student.options.nothing.deep": 1, "student.name": "vit_nano"}, None),
@@ -493,7 +495,7 @@ def test_a_precision_may_be_written_as_the_number_it_is() -> None:
     ("made", "words"),
     [
         (lambda: Features(adapt="grids"), "features.adapt must be sequence or grid, got 'grids'"),  # type: ignore[arg-type]
-        (lambda: Train(watch="tset"), "train.watch must be val, test or none, got 'tset'"),  # type: ignore[arg-type]
+        (lambda: Train(validate="tset"), "train.validate must be val, test or none, got 'tset'"),  # type: ignore[arg-type]
         (lambda: Train(epochs=2.5), "train.epochs must be a whole number"),  # type: ignore[arg-type]
         (lambda: Train(epochs=True), "train.epochs must be a whole number"),
         (lambda: Train(clip_norm=float("nan")), "train.clip_norm must be a finite number"),

@@ -31,6 +31,9 @@ from photographs import pictures
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.api.lists import resolved
 from viticulture.cache import locked
+from viticulture.config.load import read
+from viticulture.config.references import where_they_lie
+from viticulture.config.resolve import resolve
 from viticulture.data.open import open_source
 from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
@@ -50,8 +53,6 @@ from viticulture.training.length import change_length, set_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.module import TrainingModule
 from viticulture.training.progress import StopOnNonFinite
-from viticulture.training.recipe import read, resolve
-from viticulture.training.references import where_they_lie
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder, claimed
 from viticulture.training.session import Session, begin, other_machine, reopen, run_path
@@ -98,7 +99,13 @@ def black_and_white(root: Path) -> Path:
 
 
 PERFECT = {
-    **{"train.epochs": 24, "train.batch_size": 4, "train.watch": "val", "schedule.warmup_epochs": 0, "optim.lr": 0.003},
+    **{
+        "train.epochs": 24,
+        "train.batch_size": 4,
+        "train.validate": "val",
+        "schedule.warmup_epochs": 0,
+        "optim.lr": 0.003,
+    },
     **{"data.val_fraction": 0.3, "data.per_class": None, "student.name": "vit_nano", "images.image_size": 8},
 }
 
@@ -145,8 +152,8 @@ def test_epochs_that_validation_cannot_compare_are_told_and_none_is_left_out_una
     said = f"was perfect from epoch {first} to the last, 24, so it cannot compare these; --stop-when-perfect"
     assert said in session.run.read("run.json")["ended"]
     assert said in capsys.readouterr().err
-    for wrong in ({"train.stop_when_perfect": 0}, {"train.stop_when_perfect": 3, "train.watch": "test"}):
-        with pytest.raises(UserError, match="counts measurements of validation images, at least 1"):
+    for wrong in ({"train.stop_when_perfect": 0}, {"train.stop_when_perfect": 3, "train.validate": "test"}):
+        with pytest.raises(UserError, match="counts validations, at least 1"):
             begin(data, "default/digits", 0, str(tmp_path / "other"), False, {**PERFECT, **wrong}, "test")
 
 
@@ -171,7 +178,7 @@ def test_epochs_without_a_validation_are_the_same_ones_after_a_stop(tmp_path: Pa
 
     Catches: an epoch measured because its run was resumed, the last one left out, other weights chosen as the best.
     """
-    keys = {"train.epochs": 5, "train.watch_every": 3, "data.val_fraction": 0.2, "train.watch": "val"}
+    keys = {"train.epochs": 5, "train.validate_every": 3, "data.val_fraction": 0.2, "train.validate": "val"}
     runs = whole_and_resumed(lambda out, **more: small(out, **keys, **more), tmp_path)
     for session in runs:
         found = [row["epoch"] for row in read_history(session.run.metrics) if "val/accuracy" in row]
@@ -277,7 +284,7 @@ def test_weights_that_an_epochs_last_step_spoils_are_not_kept(tmp_path: Path) ->
                 for weight in pl_module.parameters():
                     weight.grad = torch.full_like(weight, float("inf"))
 
-    held = {"data.val_fraction": 0.3, "train.watch": "val"}
+    held = {"data.val_fraction": 0.3, "train.validate": "val"}
     out, settings = str(tmp_path / "run"), {**FAST, **held, "train.epochs": 3, "engine.checkpoint_minutes": 1e-9}
     with pytest.raises(UserError, match=r"weights are no finite numbers after step"):
         viticulture.train("digits", "default/digits", out=out, overrides=settings, callbacks=[Spoil()], progress=False)
@@ -549,7 +556,7 @@ def test_streamed_shards_may_move(tmp_path: Path) -> None:
     """Fails if where a shard lies is taken for what it holds, or another file of its name for the same."""
     photos = pictures(tmp_path / "photos", {"0": 6, "1": 6})
     _shard(photos)
-    overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": True}
+    overrides = {**FAST, "data.per_class": None, "train.validate": "none", "images.stream": True}
     begun = begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, overrides, "t")
     begun.run.unlock()
     photos.rename(tmp_path / "moved")
@@ -566,7 +573,7 @@ def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_
     """The images themselves are compared, or their files where they are streamed, not where they lie. Fails if a copy
     elsewhere counts as other images, a changed file as the same one, or the new place has to be named again."""
     photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
-    overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": stream}
+    overrides = {**FAST, "data.per_class": None, "train.validate": "none", "images.stream": stream}
     session = begin(
         str(photos), "default/photos", 0, str(tmp_path / "run"), False, {**overrides, "student.name": "vit_nano"}, "t"
     )
@@ -591,7 +598,7 @@ def test_a_copy_of_the_images_is_the_run_s_own(stream: bool, tmp_path: Path) -> 
     """On another disk, as `cp -a` and rsync bring them, with other rights. Fails if an inode or the time when rights
     were changed decides which images a run began with."""
     photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
-    overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": stream}
+    overrides = {**FAST, "data.per_class": None, "train.validate": "none", "images.stream": stream}
     begun = begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, overrides, "t")
     begun.run.unlock()
     shutil.copytree(photos, tmp_path / "copy")
@@ -612,7 +619,7 @@ def test_a_run_finds_its_images_from_any_folder(data: str, tmp_path: Path, monke
     _shard(tmp_path / "shards")
     pictures(tmp_path / "photos/y", {"2": 6, "3": 6})
     monkeypatch.chdir(tmp_path)
-    overrides = {**FAST, "data.per_class": None, "train.watch": "none"}
+    overrides = {**FAST, "data.per_class": None, "train.validate": "none"}
     begun = begin(data, "default/photos", 0, str(tmp_path / "run"), False, overrides, "t")
     begun.run.unlock()
     for folder in ("photos", "digits"):
@@ -1144,7 +1151,7 @@ def test_a_training_that_a_callback_has_ended_is_not_gone_on_with(within: bool, 
 
 def test_an_epoch_that_a_callback_cuts_short_is_measured(tmp_path: Path) -> None:
     """The last epoch is, however rarely others are. Fails if its weights cannot be the best ones."""
-    keys = {"train.watch_every": 2, "data.val_fraction": 0.2, "train.watch": "val", "train.epochs": 4}
+    keys = {"train.validate_every": 2, "data.val_fraction": 0.2, "train.validate": "val", "train.epochs": 4}
     session = small(tmp_path / "run", **keys)
     fit(session, more=[Enough(within=True)])
     assert [epoch for epoch, _ in read_curves(session.run.metrics)["val/accuracy"]] == [1]
@@ -1297,7 +1304,7 @@ def test_weights_of_an_epoch_that_is_not_trained_any_more_are_not_the_best(
 ) -> None:
     """A run killed in its sixth epoch goes on from a checkpoint of its second, and by another length. Fails if the
     weights that were the best of the fifth outlive it."""
-    stopped_at_2(tmp_path / "run", **{"data.val_fraction": 0.2, "train.watch": "val"})
+    stopped_at_2(tmp_path / "run", **{"data.val_fraction": 0.2, "train.validate": "val"})
     with monkeypatch.context() as patched:
         patched.setattr(KeepLast, "_save", lambda *_: None)
         killed = reopen(str(tmp_path / "run"))

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from torch import nn
 
+from ..config.schema import guide_class
 from ..guides.bootstrap import Bootstrap
 from ..models.weights.files import load
 from ..training.assemble import build_guides
-from ..training.recipe import guide_class
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
 from ..training.state import beneath, load_checkpoint

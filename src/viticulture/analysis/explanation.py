@@ -155,7 +155,7 @@ def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
     run = RunFolder.open(source) if (Path(source) / "run.json").exists() else None
     if run is None or not stands_for_own(run, data):
         pictures = subject.image_settings.without_statistics
-        whole = Selection(val_fraction=0, test_fraction=0, near_copies="ignore")
+        whole = Selection(val_fraction=0, test_fraction=0, near_duplicates="ignore")
         opened = open_any(data)
         images = opened.images if isinstance(opened, DenseSource) else opened  # masks beside them are none
         with showing("reading images") as progress:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..config.schema import guide_class
 from ..errors import UserError, unknown
 from ..guides.attention_link import AttentionLink
 from ..models.links import Links, LinkSet
 from ..training.feed import Feed
-from ..training.recipe import guide_class
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
 from ..training.state import beneath, load_checkpoint

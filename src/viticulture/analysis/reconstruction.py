@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..config.resolve import Config, method_class
 from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..data.images import Images
@@ -20,7 +21,6 @@ from ..methods.method import BatchSpec
 from ..models.data_spec import DataSpec
 from ..models.vit.patches import PatchGrid, patchify, unpatchify
 from ..training.assemble import assemble
-from ..training.recipe import Recipe, method_class
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
 from ..training.state import beneath, load_checkpoint
@@ -115,7 +115,7 @@ def distance(painted: Tensor, true: Tensor, masked: Tensor) -> Tensor:
     return squares.sum((1, 2)) / masked.sum((1, 2))
 
 
-def paints(recipe: Recipe) -> bool:
+def paints(recipe: Config) -> bool:
     """Whether a recipe's method paints what it masks."""
     return hasattr(method_class(recipe), "reconstruct")
 

@@ -8,7 +8,7 @@ from .run import Run
 from .training import row_of, train, winner
 
 if TYPE_CHECKING:
-    from ..export.int8 import Quantized
+    from ..deploy.onnx.int8 import Quantized
     from ..table import Table
 
 
@@ -18,8 +18,8 @@ MOST_COUNTED = 20
 
 def recipes() -> "Table":
     """List the shipped recipes with what their headers say."""
+    from ..config.load import about, shipped
     from ..report.terminal import recipe_list
-    from ..training.recipe import about, shipped
 
     return recipe_list({name: about(name) for name in shipped()})
 
@@ -49,7 +49,7 @@ def models(pattern: str = "") -> "Table":
 
 def reference() -> str:
     """Every recipe key with its type, default and meaning."""
-    from ..training.recipe import reference as text
+    from ..config.schema import reference as text
 
     return text().partition("\noptions:\n")[2]  # the keys, without the usage that repeats them
 
@@ -74,7 +74,8 @@ def resolved(
         row: as for `train_row`.
         seed: as for `train_row`; what a row learns from may follow from it.
     """
-    from ..training.recipe import read, resolve
+    from ..config.load import read
+    from ..config.resolve import resolve
 
     if table:
         entry = row_of(table, row, overrides, seed)
@@ -91,7 +92,7 @@ def resolved(
 
 def say(result: Any) -> None:
     """Print what a verb returned as a person wants to see it; of several processes that trained, the first does."""
-    from ..export.int8 import Quantized
+    from ..deploy.onnx.int8 import Quantized
     from ..report.terminal import say as words
     from ..training.processes import rank
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
 from .given import as_source, checked, run_word
-from .kinds import is_dense, is_multilabel
 
 if TYPE_CHECKING:
     from ..data.inspect import Inspection
@@ -22,21 +21,21 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     Args:
         data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
             for `train`.
-        out: a .csv file to write: all pairs of near-copies (the same picture saved again, shrunk or slightly changed)
-            with their paths, splits and classes.
+        out: a .csv file to write: all pairs of near-duplicates (the same picture saved again, shrunk or slightly
+            changed) with their paths, splits and classes.
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
+    from ..config.load import read
+    from ..data.decoded_cache import find_near_duplicates
     from ..data.inspect import CopyPair, Inspection, copy_pairs
     from ..data.inspect import inspect as inspect_source
     from ..data.inspect_dense import DenseInspection, inspect_dense
     from ..data.open_dense import open_any
     from ..data.sources.annotated import DenseSource
-    from ..data.store import find_near_copies
     from ..outputs import check_out, csv_text, write_out
     from ..training.data import ANNOTATED
     from ..training.progress import showing
-    from ..training.recipe import read
 
     if out:
         check_out(out, ".csv")
@@ -47,7 +46,7 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
         if isinstance(source, DenseSource):
             image_size = read(f"{ANNOTATED[source.kind][1]}/photos")["images"]["image_size"]
             images, inspection = source.images, replace(inspect_dense(source, image_size), data=str(word))
-            pairs = copy_pairs(images, images.splits, find_near_copies(images, progress)) if out else ()
+            pairs = copy_pairs(images, images.splits, find_near_duplicates(images, progress)) if out else ()
         else:
             inspection = inspect_source(source, progress=progress)
             pairs = inspection.pairs
@@ -97,13 +96,14 @@ def report(run: Any, beside: Any = "") -> Path:
     if beside:
         from ..evaluation.evaluate import check_classes
         from ..evaluation.reference import put_beside
+        from ..tasks.classification import Classification
+        from ..tasks.task import task_of
 
         ours, theirs = RunFolder.open(run), RunFolder.open(beside)
         for folder in (ours, theirs):
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
-            if is_dense(folder) or is_multilabel(folder):
-                tells = "finds objects or tells pixels apart" if is_dense(folder) else "tells several labels an image"
-                raise UserError(f"{folder.path} {tells}, and --beside shows top-1; leave it out")
+            if (task := task_of(folder)).name != Classification.name:
+                raise UserError(f"{folder.path} {task.does}, and --beside shows top-1; leave it out")
         put_beside(ours, theirs)
     return write_page(RunFolder.open(run))
 

@@ -15,10 +15,11 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ..config.keys import STAGES
 from ..disk import sweep
 from ..errors import counted
 from ..training.length import asked_length, gone_on, may_change, set_length
-from ..training.run_folder import STAGES, RunFolder
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import dataset_of, folder_of, last_place, recipe_of
 from ..training.session import Session, begin, reopen
 from .budget import Budget

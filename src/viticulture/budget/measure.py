@@ -10,9 +10,10 @@ from statistics import median
 import numpy as np
 import torch
 
+from ..config.resolve import Config, method_class
 from ..data.dataset import Dataset, ImageSettings
-from ..data.image_settings import choose_image_size, choose_store_size, normalization
-from ..data.images import Images, Records, StoredImages
+from ..data.image_settings import choose_cache_size, choose_image_size, normalization
+from ..data.images import CachedImages, Images, Records
 from ..data.sources.source import Source
 from ..data.splits import check_classes, select
 from ..data.statistics import sample_sizes
@@ -25,7 +26,6 @@ from ..study.plan.pace import MOST_SECONDS, MOST_STEPS, Pace, measure_pace
 from ..training.assemble import batch_size, data_spec_of, student_of
 from ..training.data import load_dataset
 from ..training.half_precision import compare_gradients
-from ..training.recipe import Recipe, method_class
 from .choices import MOST_EPOCHS
 from .recipes import in_bfloat16
 
@@ -69,11 +69,11 @@ class Measurements:
         """The image size that suits the images, whatever it costs."""
         return choose_image_size(self.sizes)
 
-    def guessed(self, recipe: Recipe) -> Pace:
+    def guessed(self, recipe: Config) -> Pace:
         """The pace on noise of the images' number and size; on the images themselves where they are streamed."""
         return replace(self, seconds=0.0).pace(recipe, self._noise(recipe))
 
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self, recipe: Config, dataset: Dataset) -> Pace:
         """The pace on a data set."""
         images = len(dataset.train)
         steps = MOST_SHARE * MOST_EPOCHS * images / batch_size(recipe, images)
@@ -90,7 +90,7 @@ class Measurements:
             seconds[kind] = median(tries[1:])  # the first one loads the kernel
         return seconds[torch.bfloat16] < seconds[torch.float32]
 
-    def fastest(self, recipe: Recipe, dataset: Dataset | None = None) -> tuple[Recipe, Pace]:
+    def fastest(self, recipe: Config, dataset: Dataset | None = None) -> tuple[Config, Pace]:
         """The recipe in the precision that trains faster here, where it leaves that open, and its pace.
 
         Where mixed precision computes wrong gradients it is float32, which a warning says.
@@ -116,32 +116,34 @@ class Measurements:
         work()
         return self.now() - began
 
-    def macs(self, recipe: Recipe) -> int:
+    def macs(self, recipe: Config) -> int:
         """Multiply-adds of a recipe's student for one image."""
         images = recipe.section("images")
         data_spec = DataSpec(self.source.classes, images.shape, *normalization("half", images.channels))
         return count(student_of(recipe, data_spec), data_spec.image_size, data_spec.channels)[1]
 
-    def double(self, recipe: Recipe, dataset: Dataset) -> str:
+    def double(self, recipe: Config, dataset: Dataset) -> str:
         """A folder with random weights of a recipe's student, in place of a run that is not there yet."""
         folder, data_spec = self.folder / "double", data_spec_of(dataset)
         save(student_of(recipe, data_spec), folder, data_spec)
         return str(folder)
 
-    def _noise(self, recipe: Recipe) -> Dataset:
+    def _noise(self, recipe: Config) -> Dataset:
         """As `load_dataset` would give, but for the pixels."""
         labeled = method_class(recipe).batch_spec.labels
         if labeled:
             check_classes(self.source, np.arange(len(self.source)))
         settings: ImageSettings = recipe.section("images")
         assert settings.image_size is not None
-        store_size = settings.store_size or choose_store_size(settings.image_size, self.sizes, settings.store_margin)
-        image_bytes = settings.channels * store_size**2
-        if settings.stream or (settings.stream is None and len(self.source) * image_bytes > settings.budget_gb * 1e9):
+        cache_size = settings.cache_size or choose_cache_size(settings.image_size, self.sizes, settings.cache_margin)
+        image_bytes = settings.channels * cache_size**2
+        if settings.stream or (
+            settings.stream is None and len(self.source) * image_bytes > settings.max_cache_gb * 1e9
+        ):
             return load_dataset(self.source, recipe, self.seed)
         splits, _ = select(self.source, recipe.section("data"), self.seed, labeled)
         generator = torch.Generator().manual_seed(0)
-        shape = (DIFFERENT, settings.channels, store_size, store_size)
+        shape = (DIFFERENT, settings.channels, cache_size, cache_size)
         pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
         mean, std = normalization("half", settings.channels)
         size = torch.from_numpy(np.median(self.sizes, axis=0).astype(np.int32))
@@ -151,7 +153,7 @@ class Measurements:
                 return None
             labels = torch.from_numpy(self.source.labels[splits[kind]])
             records = Records(labels, size.expand(len(labels), 2), [""] * len(labels))
-            return StoredImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
+            return CachedImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
 
         train = images("train")
         assert train is not None, "without them, select raises"
@@ -164,7 +166,7 @@ class Measurements:
             image_size=settings.image_size,
             mean=mean,
             std=std,
-            image_settings=replace(settings, store_size=store_size),
+            image_settings=replace(settings, cache_size=cache_size),
             split_names={},
             skipped={},
             warnings=(),
@@ -173,7 +175,7 @@ class Measurements:
         )
 
 
-def is_plain_vit(recipe: Recipe, dataset: Dataset) -> bool:
+def is_plain_vit(recipe: Config, dataset: Dataset) -> bool:
     """Whether a recipe's student is a plain ViT, from which masked patches can be taken."""
     student = student_of(recipe, data_spec_of(dataset))
     try:

@@ -20,6 +20,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..config.keys import STAGES
+from ..config.load import read
+from ..config.references import check_outlast, from_anywhere
+from ..config.resolve import Config, resolve
 from ..data.dataset import Dataset
 from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
@@ -37,9 +41,7 @@ from ..training.data import (
     resolve_default,
 )
 from ..training.leakage import check_leakage
-from ..training.recipe import Recipe, read, resolve
-from ..training.references import check_outlast, from_anywhere
-from ..training.run_folder import STAGES, RunFolder
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import folder_of
 from ..training.session import check_seed
 from . import recipes
@@ -128,7 +130,7 @@ def make_plan(
         )
 
 
-def _opened(wish: Wish) -> tuple[Source | DenseSource, Recipe, str]:
+def _opened(wish: Wish) -> tuple[Source | DenseSource, Config, str]:
     """The data as the student's recipe learns from them, that recipe, and the default one for such images."""
     if not wish.named:
         opened, default, chosen = open_by_default(wish.data)
@@ -164,10 +166,10 @@ def _workshop(out: Path) -> Iterator[str]:
         yield name
 
 
-def _chosen(wish: Wish, base: Recipe, tried: Measurements, left: Callable[[], float]) -> Recipe:
+def _chosen(wish: Wish, base: Config, tried: Measurements, left: Callable[[], float]) -> Config:
     """The recipe with the student and the image size that the budget affords."""
 
-    def of_rung(rung: Rung) -> Recipe:
+    def of_rung(rung: Rung) -> Config:
         return recipes.of_rung(base, rung, wish.overrides)
 
     ladder = recipes.ladder(base, wish.overrides, wish.named, tried.side)
@@ -179,11 +181,11 @@ def _chosen(wish: Wish, base: Recipe, tried: Measurements, left: Callable[[], fl
 
 
 def _stages(
-    wish: Wish, recipe: Recipe, default: str, dataset: Dataset, tried: Measurements, left: Callable[[], float]
+    wish: Wish, recipe: Config, default: str, dataset: Dataset, tried: Measurements, left: Callable[[], float]
 ) -> tuple[Stage, ...]:
     """The stages, each with its recipe, its pace and its length."""
     known: dict[tuple[Kind, bool], Pace] = {}
-    made: dict[Kind, Recipe] = {}
+    made: dict[Kind, Config] = {}
 
     student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, dataset))
     student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
@@ -243,7 +245,7 @@ def _in_time(wish: Wish, left: Callable[[], float]) -> Progress:
     return watch
 
 
-def _too_short(wish: Wish, recipe: Recipe, pace: Pace, left: float) -> str:
+def _too_short(wish: Wish, recipe: Config, pace: Pace, left: float) -> str:
     """What a person can do about it."""
     student, side = recipe.values["student"]["name"], recipe.values["images"]["image_size"]
     least = (wish.budget.seconds * (1 - MARGIN) - left + cost(pace, 1)) / (1 - MARGIN)

@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..config.checks import check_parts, check_rates
+from ..config.load import read
+from ..config.references import check_alone
+from ..config.resolve import Config, method_class, resolve
+from ..config.schema import of_class
 from ..data.dataset import Dataset
 from ..errors import UserError
 from ..models.students import HYBRIDS
 from ..optim import Optim, shortened_warmup
 from ..study.plan.pace import Pace, held_out_images
-from ..training.combinations import check_parts, check_rates
 from ..training.loggers import check_logger
 from ..training.processes import check_devices
-from ..training.recipe import Recipe, method_class, of_class, read, resolve
-from ..training.references import check_alone
 from .choices import (
     AFTER_MAE,
     DECAY_EPOCHS,
@@ -38,7 +40,7 @@ WITHOUT_LABELS = "mae/photos"
 """Says how the stage without labels learns; it sees the images as the student does later."""
 
 
-def check(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
+def check(recipe: Config, overrides: Mapping[str, Any]) -> None:
     """Raises: UserError for what no budget can keep, or what any training refuses."""
     if "train.epochs" in overrides:
         raise UserError(
@@ -57,7 +59,7 @@ def check(recipe: Recipe, overrides: Mapping[str, Any]) -> None:
     check_logger(engine)
 
 
-def ladder(recipe: Recipe, overrides: Mapping[str, Any], named: bool, side: int) -> tuple[Rung, ...]:
+def ladder(recipe: Config, overrides: Mapping[str, Any], named: bool, side: int) -> tuple[Rung, ...]:
     """What is left to choose of student and size, from cheap to large.
 
     Args:
@@ -76,7 +78,7 @@ def ladder(recipe: Recipe, overrides: Mapping[str, Any], named: bool, side: int)
     return rungs(side, student, wanted)
 
 
-def of_rung(recipe: Recipe, rung: Rung, overrides: Mapping[str, Any]) -> Recipe:
+def of_rung(recipe: Config, rung: Rung, overrides: Mapping[str, Any]) -> Config:
     """The recipe with a rung's student and images; what a person says of the patch holds."""
     student = recipe.values["student"]
     patch = student["patch_size"] if rung.student == student["name"] else None  # another student's is another's
@@ -86,7 +88,7 @@ def of_rung(recipe: Recipe, rung: Rung, overrides: Mapping[str, Any]) -> Recipe:
     return recipe.with_keys(keys)
 
 
-def watched(overrides: Mapping[str, Any], recipe: Recipe, pace: Pace) -> tuple[Recipe, Pace]:
+def watched(overrides: Mapping[str, Any], recipe: Config, pace: Pace) -> tuple[Config, Pace]:
     """The recipe with validation images measured as seldom as `VALIDATION_SHARE` asks, and its pace then.
 
     Args:
@@ -95,12 +97,12 @@ def watched(overrides: Mapping[str, Any], recipe: Recipe, pace: Pace) -> tuple[R
         pace: its own.
     """
     every = math.ceil(pace.validation / (VALIDATION_SHARE * pace.learning))
-    if every <= pace.watch_every or "train.watch_every" in overrides:
+    if every <= pace.validate_every or "train.validate_every" in overrides:
         return recipe, pace
-    return recipe.with_keys({"train.watch_every": every}), replace(pace, watch_every=every)
+    return recipe.with_keys({"train.validate_every": every}), replace(pace, validate_every=every)
 
 
-def in_bfloat16(recipe: Recipe) -> Recipe | None:
+def in_bfloat16(recipe: Config) -> Config | None:
     """The recipe in mixed precision; None where it names a precision itself, or does not train on a CPU."""
     engine = recipe.section("engine")
     if engine.precision != "auto" or not engine.on_cpu:
@@ -108,7 +110,7 @@ def in_bfloat16(recipe: Recipe) -> Recipe | None:
     return recipe.with_keys({"engine.precision": "bf16-mixed"})
 
 
-def of_mae(recipe: Recipe) -> Recipe:
+def of_mae(recipe: Config) -> Config:
     """The student learns from all images without labels; they are varied as later, but not mixed, and no class counts
     more or comes more often than its images do."""
     values = {key: recipe.values[key] for key in (*SHARED, "student", "augment")}
@@ -118,7 +120,7 @@ def of_mae(recipe: Recipe) -> Recipe:
     return resolve(WITHOUT_LABELS, {**read(WITHOUT_LABELS), **values})
 
 
-def of_teacher(recipe: Recipe, default: str, name: str) -> Recipe:
+def of_teacher(recipe: Config, default: str, name: str) -> Config:
     """A CNN learns from the images as the default recipe teaches; as the student's own does, where the default is for
     several labels an image and the student learns their combinations as classes."""
     if not learns_classes(resolve(default, read(default))) and learns_classes(recipe):
@@ -127,7 +129,7 @@ def of_teacher(recipe: Recipe, default: str, name: str) -> Recipe:
     return resolve(default, values)
 
 
-def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher: str) -> Recipe:
+def of_student(recipe: Config, overrides: Mapping[str, Any], start: str, teacher: str) -> Config:
     """The student's own stage.
 
     Args:
@@ -148,7 +150,7 @@ def of_student(recipe: Recipe, overrides: Mapping[str, Any], start: str, teacher
     return recipe.with_keys(kept) if kept else recipe
 
 
-def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Recipe:
+def mixed(recipe: Config, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Config:
     """The recipe with `MIX` and its decay, where a hybrid learns classes of so many images for so long; what says of
     mixing itself, or of decay, stays, and so does what labels are smoothed by.
 
@@ -175,7 +177,7 @@ def mixed(recipe: Recipe, overrides: Mapping[str, Any], epochs: int, steps: int,
     return recipe.with_keys(keys)
 
 
-def warmed(recipe: Recipe, epochs: int) -> Recipe:
+def warmed(recipe: Config, epochs: int) -> Config:
     """The recipe of a stage of so many epochs, which warm up for one of them at least; one that says how long stays."""
     schedule = recipe.section("schedule")
     if schedule.warmup_epochs is not None or epochs < WHOLE_WARMUP_FROM or schedule.warmup(epochs) >= 1:
@@ -183,7 +185,7 @@ def warmed(recipe: Recipe, epochs: int) -> Recipe:
     return recipe.with_keys({"train.epochs": epochs, "schedule.warmup_epochs": 1.0})
 
 
-def asked_once(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+def asked_once(recipe: Config, overrides: Mapping[str, Any]) -> Config:
     """The recipe asked by one view, where it leaves that to validation images, until `asked_well` knows what time there
     is; what a person says stays."""
     if "images.eval_views" in overrides or recipe.section("images").eval_views != "best":
@@ -192,8 +194,8 @@ def asked_once(recipe: Recipe, overrides: Mapping[str, Any]) -> Recipe:
 
 
 def asked_well(
-    overrides: Mapping[str, Any], recipe: Recipe, pace: Pace, dataset: Dataset, seconds: float
-) -> tuple[Recipe, Pace]:
+    overrides: Mapping[str, Any], recipe: Config, pace: Pace, dataset: Dataset, seconds: float
+) -> tuple[Config, Pace]:
     """The recipe of a classifier that is asked by those views which validation images find best, and its pace then.
 
     The same where there are no such images, asking takes more than `VIEWS_SHARE` of the time, or the recipe asks by
@@ -215,34 +217,34 @@ def asked_well(
     return (by_views, dearer) if worth else (recipe, pace)
 
 
-def may_be_taught(recipe: Recipe) -> bool:
+def may_be_taught(recipe: Config) -> bool:
     """Whether a teacher may be put beside the student: it learns classes from labels, from no guide that a person
     chose."""
     return learns_classes(recipe) and not recipe.values["guides"]
 
 
-def is_dense(recipe: Recipe) -> bool:
+def is_dense(recipe: Config) -> bool:
     """Whether it learns objects, or classes of pixels: its student and its images stay, and epochs are chosen."""
     return method_class(recipe).batch_spec.dense
 
 
-def learns_classes(recipe: Recipe) -> bool:
+def learns_classes(recipe: Config) -> bool:
     """Whether it learns from labels, one an image."""
     spec = method_class(recipe).batch_spec
     return spec.labels and spec.contents == "classes"
 
 
-def is_hybrid(recipe: Recipe) -> bool:
+def is_hybrid(recipe: Config) -> bool:
     """Whether its student is a hybrid ViT of ours."""
     return recipe.values["student"]["name"] in HYBRIDS
 
 
-def may_be_started(recipe: Recipe) -> bool:
+def may_be_started(recipe: Config) -> bool:
     """Whether the student may start from an earlier stage: it learns from labels, and nobody named its start."""
     return method_class(recipe).batch_spec.labels and recipe.values["student"]["init"] is None
 
 
-def of_length(recipe: Recipe, epochs: int, own: int) -> Recipe:
+def of_length(recipe: Config, epochs: int, own: int) -> Config:
     """The recipe with other epochs; a warm-up keeps its share of them.
 
     Args:

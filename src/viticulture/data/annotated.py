@@ -22,13 +22,13 @@ from . import subsets
 from .batches.annotated import side_of
 from .dataset import Dataset, prepare, read_rows
 from .decode import DECODED, orientation_of
+from .decoded_cache import find_near_duplicates
 from .image_settings import ImageSettings
 from .images import Images
 from .sources.annotated import DenseSource
 from .sources.files import file_fingerprint
 from .sources.mask_folders import read_mask
 from .splits import Selection, groups_of, use_validation
-from .store import find_near_copies
 from .target_checks import counts, gone, narrow_boxes, needed_of_mask, needed_of_split, unshown, warnings_of
 from .targets.objects import NOTHING, Annotations, Boxed, Masked, Objects
 from .targets.outlines import check_outlines, fault
@@ -87,7 +87,7 @@ def prepare_dense(
                 held[split], cut = _boxed(source, rows, seen, selection.skip_unreadable, masks)
                 notes += [f"left out {cut} of the {split} images"] if cut else []
             else:
-                side = dataset.image_settings.store_size or 0
+                side = dataset.image_settings.cache_size or 0
                 held[split], needed[split] = _masked(source, rows, seen, side, progress)
     image_size = min(dataset.image_settings.shape)
     notes += warnings_of(source.classes, held, needed, image_size)
@@ -189,8 +189,8 @@ def _splits(
     source: DenseSource, selection: Selection, pictures: ImageSettings, progress: Progress | None
 ) -> dict[str, np.ndarray]:
     """The source's own splits, used as is asked for, and what is held out where it declares none."""
-    ignored = selection.near_copies == "ignore" or pictures.stream
-    copies = None if ignored else find_near_copies(source.images, progress)
+    ignored = selection.near_duplicates == "ignore" or pictures.stream
+    copies = None if ignored else find_near_duplicates(source.images, progress)
     groups = groups_of(copies, selection)
     splits = dict(source.images.splits)
     if selection.test_on == "none":
@@ -298,7 +298,7 @@ def _masked(
                 needed.append(sizes)
         np.save(folder / "needed.npy", np.stack(needed))
 
-    folder = cache_folder() / "stores" / key
+    folder = cache_folder() / "decoded" / key
     with refusals(folder):
         publish(folder, make, holds=["pixels.npy", "needed.npy"])
         kept = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contents of a data set, before anything is trained on it; of the images only their near-copies are remembered."""
+"""Contents of a data set, before anything is trained on it; of the images only their near-duplicates are remembered."""
 
 import dataclasses
 from collections import Counter
@@ -15,13 +15,13 @@ from ..parallel import Progress, in_parallel
 from .balance import is_uneven, mends
 from .channels import AS_THEY_ARE, levels_left
 from .decode import Unreadable
+from .decoded_cache import find_near_duplicates, pixel_digest
 from .deep import is_of_16_bits
-from .near_duplicates import TOO_MANY, NearCopies
+from .near_duplicates import TOO_MANY, NearDuplicates
 from .open import open_source
 from .sources.several import is_joined, separated, several_words
 from .sources.source import Source
 from .splits import Selection, Splits, check_classes, select
-from .store import find_near_copies, pixel_digest
 from .subsets import count_by_class, labeled
 from .warnings import firsts
 
@@ -36,7 +36,7 @@ class SizeRange:
 
 
 class CopyPair(NamedTuple):
-    """Two images that are near-copies: their names, splits and classes; "" where an image is in no split or has no
+    """Two images that are near-duplicates: their names, splits and classes; "" where an image is in no split or has no
     label."""
 
     first: str
@@ -82,8 +82,9 @@ class Inspection:
         refused: why `train` would refuse the data as they are; empty where it would not.
         smallest: name of the image with the fewest pixels; empty where all have as many.
         largest: name of the one with the most.
-        near: pairs of images in different ones of those splits that are near-copies, though not equal pixel by pixel.
-        pairs: all pairs of near-copies, equal ones included.
+        near: pairs of images in different ones of those splits that are near-duplicates, though not equal pixel by
+            pixel.
+        pairs: all pairs of near-duplicates, equal ones included.
         uneven: what makes up for classes that are uneven among the training images; empty where they are even.
         several: how many labels images have, where they have several each; else empty.
         values: what becomes of channels and values that three levels of eight bits do not hold; else empty.
@@ -145,7 +146,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         same.setdefault(image.digest, []).append(i)
     groups = [group for group in same.values() if len(group) > 1]
     split = {int(i): kind for kind, rows in source.splits.items() for i in rows}
-    copies = find_near_copies(source, progress)
+    copies = find_near_duplicates(source, progress)
     too_many = [TOO_MANY] if copies is None else []
     planned, warnings, refused = _planned(source, copies)
     kind_of = {int(i): kind for kind, rows in planned.items() for i in rows}
@@ -203,8 +204,8 @@ def _values(seen: Sequence[_Seen]) -> str:
     return "; ".join(words)
 
 
-def copy_pairs(source: Source, splits: Splits, copies: NearCopies | None) -> tuple[CopyPair, ...]:
-    """All pairs of near-copies, in the order of the images."""
+def copy_pairs(source: Source, splits: Splits, copies: NearDuplicates | None) -> tuple[CopyPair, ...]:
+    """All pairs of near-duplicates, in the order of the images."""
     split_of = {int(i): split for split, rows in splits.items() for i in rows}
     several = source.labels.ndim == 2
 
@@ -216,7 +217,7 @@ def copy_pairs(source: Source, splits: Splits, copies: NearCopies | None) -> tup
     return () if copies is None else tuple(pair(a, b) for a, b in copies.listed())
 
 
-def _planned(source: Source, copies: NearCopies | None) -> tuple[Splits, list[str], str]:
+def _planned(source: Source, copies: NearDuplicates | None) -> tuple[Splits, list[str], str]:
     """The splits that `train` would make by its defaults, its warnings, and why it would refuse them; images without
     any label are for a recipe that needs none."""
     splits, warnings = dict[str, np.ndarray](), list[str]()

@@ -65,7 +65,7 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class WithoutCopies:
-    """Accuracy on the images that have no near-copies among the training images.
+    """Accuracy on the images that have no near-duplicates among the training images.
 
     Args:
         copies: how many images have some, and are left out here.
@@ -97,7 +97,7 @@ class Evaluation:
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
         rule: what made the predictions: which heads of a student with several, "class token" or "mean of 3 heads"; by
             how many views of an image, where it was more than one.
-        without_copies: accuracy without the images that have near-copies among the training images; None where none
+        without_copies: accuracy without the images that have near-duplicates among the training images; None where none
             have, or none are known.
     """
 
@@ -115,6 +115,21 @@ class Evaluation:
     confusion: NDArray[np.int64]
     rule: str = ONE_HEAD
     without_copies: WithoutCopies | None = None
+
+    @property
+    def score(self) -> float:
+        """The number that counts: top-1."""
+        return self.top1
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of `score`."""
+        return self.top1_interval
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Numbers that networks can be compared by; the first counts."""
+        return {"accuracy": self.top1, "balanced_accuracy": self.balanced_accuracy, "macro_f1": self.macro_f1}
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; the confusion matrix as [true, predicted, images] where images > 0."""

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
+from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..text import shell_word
-from ..training.recipe import Recipe
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
 from .accuracy import Evaluation, Predictions, collect, evaluate_predictions, without_copies
@@ -48,7 +48,7 @@ def evaluate_run(run: RunFolder, dataset: Dataset) -> EvaluatedRun:
     results = dict[str, Result[Evaluation]]()
     if dataset.classes:
         for split, images in dataset.held_out.items():
-            results |= results_of(run, recipe, split, images, run.near_copies.get(split, ()))
+            results |= results_of(run, recipe, split, images, run.near_duplicates.get(split, ()))
     counts = f"{run.which()[0]}/{next(iter(dataset.held_out))}" if results else ""
     keep_times_asked(run)
     evaluated = EvaluatedRun(counts, results)
@@ -94,16 +94,16 @@ def right(predictions: Predictions) -> float:
 
 
 def results_of(
-    run: RunFolder, recipe: Recipe, name: str, images: Images, copies: Collection[str] = ()
+    run: RunFolder, recipe: Config, name: str, images: Images, copies: Collection[str] = ()
 ) -> dict[str, Result[Evaluation]]:
-    """Every kept set of weights on some images, by WEIGHTS/NAME; `copies` names those of them that have near-copies
+    """Every kept set of weights on some images, by WEIGHTS/NAME; `copies` names those of them that have near-duplicates
     among the training images."""
     results = of_each(run, lambda weights: _result(run, recipe, weights, images, copies))
     return {f"{weights}/{name}": result for weights, result in results.items()}
 
 
 def _result(
-    run: RunFolder, recipe: Recipe, weights: str, images: Images, copies: Collection[str]
+    run: RunFolder, recipe: Config, weights: str, images: Images, copies: Collection[str]
 ) -> Result[Evaluation]:
     subject = of_run(run, weights)
     predictions = collect(subject.answers, subject.batches(images), images.records.names)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..config.resolve import Config
+from ..config.schema import of_class
 from ..models.co_advise.many_heads import every_head
 from ..models.views import Views, told
-from ..training.recipe import Recipe, of_class
 from .accuracy import ONE_HEAD
 
 
@@ -37,7 +38,7 @@ class OutputHeads:
 
 
 @torch.no_grad()
-def heads_of(student: nn.Module, images: Tensor, recipe: Recipe) -> OutputHeads:
+def heads_of(student: nn.Module, images: Tensor, recipe: Config) -> OutputHeads:
     """Find out which heads make a student's output by comparing them with it, whatever it says of itself.
 
     Args:

@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..config.resolve import Config
 from ..data.channels import RGB, PixelFormat
 from ..data.dataset import prepare_test
 from ..data.decode import DECODED, DecodedImage, Unreadable, decode, image_size
-from ..data.images import Images, Records, StoredImages
+from ..data.images import CachedImages, Images, Records
 from ..data.resample import squeeze
 from ..data.sources.files import FileReader
 from ..data.sources.folders import images_among, scan
@@ -19,7 +20,6 @@ from ..data.sources.source import Source
 from ..errors import UserError
 from ..text import readable
 from ..training.progress import showing
-from ..training.recipe import Recipe
 from .given import ImageInput
 from .subject import Subject
 
@@ -63,7 +63,7 @@ class OpenedItems:
         errors: why an item could not be read; empty where it could.
     """
 
-    images: StoredImages | None
+    images: CachedImages | None
     names: list[str]
     errors: list[str]
 
@@ -76,7 +76,7 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
         items: the images.
         most: pixels of an open file; larger ones are not decoded. None: as many as a file here may have.
     """
-    side, fit = subject.image_settings.store_size, subject.image_settings.fitting
+    side, fit = subject.image_settings.cache_size, subject.image_settings.fitting
     assert side is not None, "a run's recipe is settled"
     pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
@@ -98,10 +98,10 @@ def open_items(subject: Subject, items: Sequence[Item], most: int | None = None)
         return OpenedItems(None, names, errors)
     known = [name for name, error in zip(names, errors, strict=True) if not error]
     records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
-    return OpenedItems(StoredImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
+    return OpenedItems(CachedImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
 
 
-def read_unseen(recipe: Recipe, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
+def read_unseen(recipe: Config, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
     """Images that a run has never seen, kept as its recipe keeps its own, and what was skipped (`prepare_test`)."""
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable

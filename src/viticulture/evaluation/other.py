@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..data.dataset import warnings_on_test
-from ..data.images import Images, StoredImages
+from ..data.images import CachedImages, Images
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError, counted
@@ -60,7 +60,7 @@ def taught_by(run: RunFolder, images: Images) -> list[str]:
         dataset = dataset_of(run, recipe_of(run))
     except UserError:
         return [f"whether some of these images taught {run.path} is not known: its own are not there to compare with"]
-    if not (isinstance(dataset.train, StoredImages) and isinstance(images, StoredImages)):
+    if not (isinstance(dataset.train, CachedImages) and isinstance(images, CachedImages)):
         return [f"whether some of these images taught {run.path} is not known: they are streamed, and not compared"]
     known = set(_marks(dataset.train))
     same = [name for name, mark in zip(images.records.names, _marks(images), strict=True) if mark in known]
@@ -70,7 +70,7 @@ def taught_by(run: RunFolder, images: Images) -> list[str]:
     return [f"{share} taught this run, pixel by pixel the same, such as {same[0]}: what follows flatters it"]
 
 
-def _marks(images: StoredImages) -> Iterator[bytes]:
+def _marks(images: CachedImages) -> Iterator[bytes]:
     """Digests of images' pixels."""
     for start in range(0, len(images), BATCH):
         numbers = torch.arange(start, min(start + BATCH, len(images)))

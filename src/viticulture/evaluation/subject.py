@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..config.resolve import Config
 from ..data.augment.crop import BoxCrop, Squeeze
 from ..data.batches.batch import Batch
 from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
@@ -30,7 +31,6 @@ from ..models.teachers.open import open_teacher
 from ..models.views import Views, answering, views_in
 from ..models.weights.files import find_weights, load
 from ..text import tell
-from ..training.recipe import Recipe
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
 
@@ -144,7 +144,7 @@ def pictures(pixels: Tensor) -> list[Levels]:
     return [as_picture(view) for view in pixels.permute(0, 2, 3, 1).cpu().numpy()]
 
 
-def device_for(recipe: Recipe) -> torch.device:
+def device_for(recipe: Config) -> torch.device:
     """Where a run's student is looked at: on a GPU where there is one, unless the recipe asks for the CPU."""
     return CPU if recipe.section("engine").device == "cpu" else _device()
 

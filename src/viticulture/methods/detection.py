@@ -36,6 +36,7 @@ class Detection(Method):
     """
 
     provides: ClassVar[frozenset[Capability]] = frozenset()
+    task = "viticulture.tasks.detection.Detection"
     batch_spec: BatchSpec = BatchSpec(contents="objects")
     best_metric: ClassVar[str] = "ap50"
 

@@ -134,6 +134,8 @@ class Method(nn.Module, ABC):
             besides; None: the student's.
 
     Attributes:
+        task: dotted path of the task whose runs it trains, or its class (tasks/task.py); "" for classification, or,
+            of a method without labels, for representation.
         provides: what guides may rely on.
         batch_spec: what `losses` reads from a batch; of the class where no student is needed for it.
         best_metric: metric whose highest value selects the best weights; where it is missing, the lowest `loss` does.
@@ -148,6 +150,7 @@ class Method(nn.Module, ABC):
         extra_config: what config.json of saved weights needs besides the student to rebuild the network.
     """
 
+    task: ClassVar[str | type] = ""
     provides: ClassVar[frozenset[Capability]] = frozenset(Capability)
     batch_spec: BatchSpec = BatchSpec()
     best_metric: ClassVar[str] = "accuracy"

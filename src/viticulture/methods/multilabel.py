@@ -32,6 +32,7 @@ class Multilabel(Method):
     """
 
     provides: ClassVar[frozenset[Capability]] = frozenset({Capability.CLASSES, Capability.PATCHES})
+    task = "viticulture.tasks.multilabel.Multilabel"
     batch_spec: BatchSpec = BatchSpec(contents="labels")
     takes_class_weights = True
     takes_non_square = True

@@ -32,6 +32,7 @@ class Segmentation(Method):
     """
 
     provides: ClassVar[frozenset[Capability]] = frozenset()
+    task = "viticulture.tasks.segmentation.Segmentation"
     batch_spec: BatchSpec = BatchSpec(contents="pixels")
     best_metric: ClassVar[str] = "iou"
 

@@ -7,6 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..config.checks import check_rates
+from ..config.references import check_given
+from ..config.resolve import Config, method_class
 from ..data.dataset import Dataset
 from ..data.image_settings import usual_sizes
 from ..data.sources.annotated import DenseSource
@@ -14,10 +17,7 @@ from ..data.sources.source import Source
 from ..data.statistics import sample_sizes
 from ..disk import sweep
 from ..errors import UserError
-from ..training.combinations import check_rates
 from ..training.data import load_dataset, open_for
-from ..training.recipe import Recipe, method_class
-from ..training.references import check_given
 from .declare.grid import Candidate
 from .declare.terms import Where
 from .folder import StudyDir
@@ -84,20 +84,20 @@ def _prepare(study: StudyDir, workers: int, tell: Callable[[str], None]) -> Plan
     return plan
 
 
-def _named(candidate: Candidate, recipe: Recipe) -> list[str]:
+def _named(candidate: Candidate, recipe: Config) -> list[str]:
     """Recipe keys of how images are shown that are a candidate's own, as `_shown` tells them for those planned first:
     a size that its recipe names, and views that the study or its recipe names for it."""
     size = [IMAGE_SIZE] if recipe.section("images").image_size is not None else []
     return size + [VIEWS] * _names_views(candidate, recipe)
 
 
-def _names_views(candidate: Candidate, recipe: Recipe) -> bool:
+def _names_views(candidate: Candidate, recipe: Config) -> bool:
     """Whether anybody says by which views of an image a candidate answers; a recipe that leaves that to validation
     images says nothing."""
     return VIEWS in candidate.overrides or recipe.section("images").eval_views not in ("one", "best")
 
 
-def _shown(study: StudyDir, recipes: dict[str, Recipe]) -> list[dict[str, Any]]:
+def _shown(study: StudyDir, recipes: dict[str, Config]) -> list[dict[str, Any]]:
     """Recipe keys of how images are shown that a budget may choose for all, from cheap to dear; what a recipe or the
     conditions name, and a paper's table, stay as they are."""
     grid, images = study.grid, [recipe.section("images") for recipe in recipes.values()]
@@ -114,7 +114,7 @@ def _shown(study: StudyDir, recipes: dict[str, Recipe]) -> list[dict[str, Any]]:
 
 
 def _paces(
-    study: StudyDir, recipes: dict[str, Recipe], known: dict[Key, Pace], tell: Callable[[str], None]
+    study: StudyDir, recipes: dict[str, Config], known: dict[Key, Pace], tell: Callable[[str], None]
 ) -> dict[Key, Pace]:
     paces, failed = dict(known), dict[str, Exception]()
     sources: dict[tuple[str, str, bool], Source | DenseSource] = {}
@@ -168,7 +168,7 @@ def _paces(
     return paces
 
 
-def _check_measured(dataset: Dataset, recipe: Recipe) -> None:
+def _check_measured(dataset: Dataset, recipe: Config) -> None:
     """Raises: UserError for labels that are learnt where no images are left to ask about them."""
     if method_class(recipe).batch_spec.labels and dataset.val is None and dataset.test is None:
         raise UserError(
@@ -177,7 +177,7 @@ def _check_measured(dataset: Dataset, recipe: Recipe) -> None:
         )
 
 
-def _refuse(candidate: Candidate, other: Candidate, recipes: dict[str, Recipe]) -> None:
+def _refuse(candidate: Candidate, other: Candidate, recipes: dict[str, Config]) -> None:
     """Raises: UserError for two candidates whose numbers are of other images."""
     learns = {each.name: method_class(recipes[each.name]).batch_spec.contents for each in (candidate, other)}
     why = ", ".join(f"{name} learns {contents}" for name, contents in learns.items())

@@ -23,16 +23,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..config.keys import CELLS
+from ..config.load import parse, read
+from ..config.references import GIVEN
+from ..config.resolve import Config, method_class, resolve
 from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..text import comment, shell_word
 from ..training.facts import CURE, check_facts
-from ..training.plugins import check_data, keep_known_code, of_a_file
 from ..training.processes import check_devices
-from ..training.recipe import Recipe, method_class, parse, read, resolve
-from ..training.references import GIVEN
-from ..training.run_folder import CELLS, RunFolder
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import folder_of
+from ..user_code import check_data, keep_known_code, of_a_file
 from ..version import VERSION, same_release
 from .declare.grid import Candidate, Cell, Grid, digest
 
@@ -220,7 +222,7 @@ class StudyDir:
             self.update(recipes=known, candidates=entries, folders=folders)
         return warnings
 
-    def _resolved(self, candidate: Candidate) -> Recipe:
+    def _resolved(self, candidate: Candidate) -> Config:
         """A candidate's complete recipe on the study's conditions, as its source says today."""
         overrides = {**candidate.overrides, **self.grid.conditions}
         recipe = resolve(candidate.recipe, read(candidate.recipe), overrides)
@@ -254,7 +256,7 @@ class StudyDir:
             )
         return path
 
-    def recipe(self, candidate: Candidate) -> Recipe:
+    def recipe(self, candidate: Candidate) -> Config:
         """The recipe that all cells of a candidate start from."""
         path = self.recipe_file(candidate)
         with of_a_file(self.path):

@@ -7,6 +7,12 @@ from math import lcm
 import torch
 from torch import nn
 
+from ..config.checks import check_parts
+from ..config.keys import VIEWS, flat
+from ..config.references import keyword_of
+from ..config.resolve import Config, method_class
+from ..config.schema import guide_class, of_class, settings, transforms
+from ..config.sections import Engine, Student, Train
 from ..data.augment.augment import Augment
 from ..data.balance import class_weights, positive_weights
 from ..data.batches.sampling import repeated
@@ -20,11 +26,6 @@ from ..models.data_spec import DataSpec
 from ..models.students import create_student, fitting_patch
 from ..models.taps import Taps
 from ..models.weights.files import find_weights, initialize, read_config, start_digest
-from .combinations import check_parts
-from .raw import VIEWS, flat
-from .recipe import Recipe, guide_class, method_class, of_class, settings, transforms
-from .references import keyword_of
-from .settings import Engine, Student, Train
 
 BATCHES, MUON_BATCHES = 40, 80
 """Batches in an epoch, at most twice as many, where a recipe leaves them open; LOG.md holds the evidence. By Muon small
@@ -46,13 +47,13 @@ def patch_size(wanted: Student, data_spec: DataSpec) -> int | None:
     return fitting_patch(wanted.name, data_spec.image_size) if wanted.patch_size is None else wanted.patch_size
 
 
-def student_of(recipe: Recipe, data_spec: DataSpec) -> nn.Module:
+def student_of(recipe: Config, data_spec: DataSpec) -> nn.Module:
     """A recipe's student with random weights."""
     wanted: Student = recipe.section("student")
     return create_student(wanted.name, data_spec, patch_size(wanted, data_spec), wanted.options)
 
 
-def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
+def assemble(recipe: Config, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
     """The method with its student and guides, initialized from the seed, and warnings about the weights it is given."""
     check_parts(recipe)
     data_spec = data_spec_of(dataset)
@@ -81,7 +82,7 @@ def assemble(recipe: Recipe, dataset: Dataset, seed: int) -> tuple[Method, list[
     return method, [*warnings, *_other_ranges(recipe)]
 
 
-def _other_ranges(recipe: Recipe) -> list[str]:
+def _other_ranges(recipe: Config) -> list[str]:
     """A warning for each teacher that learned from images with other values for black and white than it is shown."""
     own, warnings = recipe.section("images").range, []
     for key, value in flat(recipe.values).items():
@@ -95,7 +96,7 @@ def _other_ranges(recipe: Recipe) -> list[str]:
     return warnings
 
 
-def weights_of(recipe: Recipe, dataset: Dataset) -> torch.Tensor | None:
+def weights_of(recipe: Config, dataset: Dataset) -> torch.Tensor | None:
     """The factors of classes in the loss that a recipe asks for, [C]; None for none."""
     wanted = recipe.section("data").class_weights
     if wanted is None:
@@ -106,7 +107,7 @@ def weights_of(recipe: Recipe, dataset: Dataset) -> torch.Tensor | None:
     return class_weights(wanted, dataset.classes, torch.bincount(labels, minlength=len(dataset.classes)))
 
 
-def build_guides(recipe: Recipe, student: nn.Module, data_spec: DataSpec) -> dict[str, Guide]:
+def build_guides(recipe: Config, student: nn.Module, data_spec: DataSpec) -> dict[str, Guide]:
     """The guides that a recipe names, for this student.
 
     Raises: UserError that names the recipe's entry.
@@ -122,7 +123,7 @@ def build_guides(recipe: Recipe, student: nn.Module, data_spec: DataSpec) -> dic
     return guides
 
 
-def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:
+def augmentations(recipe: Config, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:
     """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the local crops.
 
     Args:
@@ -147,7 +148,7 @@ def augmentations(recipe: Recipe, dataset: Dataset, spec: BatchSpec) -> tuple[Au
     )
 
 
-def has_single_image_norms(method: Method, recipe: Recipe, size: int) -> bool:
+def has_single_image_norms(method: Method, recipe: Config, size: int) -> bool:
     """Return whether norms over images see a single one at once, in batches of `size` images over all processes."""
     engine: Engine = recipe.section("engine")
     processes = engine.devices * engine.nodes
@@ -156,7 +157,7 @@ def has_single_image_norms(method: Method, recipe: Recipe, size: int) -> bool:
     return single and not shared and any(isinstance(layer, IMAGE_NORMS) for layer in method.modules())
 
 
-def batch_size(recipe: Recipe, images: int) -> int:
+def batch_size(recipe: Config, images: int) -> int:
     """Images per optimizer step over all processes: the recipe's, or a power of two from 16 to 512, the largest that
     leaves an epoch `BATCHES`, cut to what processes and micro-batches can share. Where images are mixed, each of
     several processes gets an even number: then every image's partner, half a batch away, is on the same process, as on

@@ -8,6 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..config.load import read
+from ..config.resolve import Config, method_class, resolve
+from ..config.schema import transform_class
 from ..data.annotated import prepare_dense
 from ..data.augment.scale_jitter import ScaleJitter
 from ..data.dataset import Dataset, prepare
@@ -26,13 +29,12 @@ from ..models.data_spec import DataSpec
 from ..parallel import Progress
 from .assemble import student_of
 from .progress import showing
-from .recipe import Recipe, method_class, read, resolve, transform_class
 
 SEVERAL = "multilabel/photos"
 CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
 
 
-def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
+def open_for(recipe: Config, data: Any) -> Source | DenseSource:
     """Data as a recipe's method learns from it: images with classes, objects or classes of pixels. A method that reads
     no labels takes images with objects or masks as well, in the splits of those."""
     spec = method_class(recipe).batch_spec
@@ -46,7 +48,7 @@ def open_for(recipe: Recipe, data: Any) -> Source | DenseSource:
     return source if isinstance(source, DenseSource) else for_method(recipe, source)
 
 
-def for_method(recipe: Recipe, source: Source) -> Source:
+def for_method(recipe: Config, source: Source) -> Source:
     """A source's labels as a recipe's method learns from them, joined ones (`cat|dog`) taken apart or not; with a note
     that says so where the other way may have been meant. A method that reads no labels takes them apart as well: it
     holds out the images that a student of several labels is tested on."""
@@ -115,7 +117,7 @@ def _opened(data: Any) -> Source | str:
 
 def load_dataset(
     source: Source | DenseSource,
-    recipe: Recipe,
+    recipe: Config,
     seed: int,
     remembered: dict[str, list[str]] | None = None,
     watch: Progress | None = None,
@@ -142,7 +144,7 @@ def load_dataset(
     return dataset if spec.labels else replace(dataset, classes=(), annotations={})
 
 
-def _enlarged(recipe: Recipe) -> float:
+def _enlarged(recipe: Config) -> float:
     """Times by which a recipe shows an image larger than whole, at most."""
     entries: dict[str, dict[str, Any]] = recipe.values["augment"]
     scales = [entry["scale"][1] for name, entry in entries.items() if transform_class(name, entry) is ScaleJitter]
@@ -165,7 +167,7 @@ def default_recipe(source: Source) -> str:
     return "default/small-images" if median(sides) >= 32 else "default/tiny-images"
 
 
-def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Recipe:
+def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
     """Return a default recipe with a user's keys. Its own student's patch size gives way, which a warning says, where
     they name a student that cannot be built with it."""
     recipe = resolve(name, read(name), overrides)

@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from torch import Tensor
 
+from ..config.sections import Train
 from ..data.balance import class_weights
 from ..data.batches.annotated import DenseLoader, dense_batches
 from ..data.batches.batch import Batch
@@ -16,7 +17,6 @@ from ..data.batches.sampling import Sampling
 from ..data.images import Images
 from .assemble import augmentations, batch_size
 from .session import Session
-from .settings import Train
 
 ALONE = Shard()
 EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects or masks
@@ -125,4 +125,4 @@ class ValidationLoader:
 
 def validation_split(session: Session) -> Images | None:
     """The images measured between epochs; None where the recipe or the data leaves none."""
-    return session.dataset.held_out.get(session.recipe.section("train").watch)
+    return session.dataset.held_out.get(session.recipe.section("train").validate)

@@ -21,6 +21,8 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 from torch.overrides import TorchFunctionMode
 
+from ..config.resolve import Config
+from ..config.sections import Engine, Train
 from ..data.dataset import Dataset
 from ..errors import UserError
 from ..methods.method import TrainingLength
@@ -30,10 +32,8 @@ from .allocator import filled_memory
 from .assemble import assemble
 from .feed import training_loader
 from .module import TrainingModule
-from .recipe import Recipe
 from .run_folder import RunFolder
 from .session import Session
-from .settings import Engine, Train
 
 HALF = (torch.bfloat16, torch.float16)
 CHECKED_MACS, FEWEST = 4e9, 4
@@ -138,7 +138,7 @@ class Comparison:
         return f"gradients are {self.distance:.0%} away from those in float32" if self.distance > FAR else ""
 
 
-def compare_gradients(recipe: Recipe, dataset: Dataset, seed: int) -> Comparison:
+def compare_gradients(recipe: Config, dataset: Dataset, seed: int) -> Comparison:
     """Compute a training's first step in bfloat16 twice and in float32 once, on as many of its images as take a second
     or two."""
     half = CpuMixedPrecision("bf16-mixed", "cpu")
@@ -170,7 +170,7 @@ def check_precision(session: Session) -> None:
         tell("note     engine.precision 16-mixed needs a GPU; on the CPU this training runs in bf16-mixed")
 
 
-def _gradients(recipe: Recipe, dataset: Dataset, seed: int, precision: Precision, fill: int) -> dict[str, Tensor]:
+def _gradients(recipe: Config, dataset: Dataset, seed: int, precision: Precision, fill: int) -> dict[str, Tensor]:
     """Gradients of a training's first step, by a method that is then thrown away."""
     with torch.random.fork_rng(devices=[]), filled_memory(fill):
         method, _ = assemble(recipe, dataset, seed)

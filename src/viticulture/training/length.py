@@ -13,14 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..config.resolve import Config, resolve
 from ..errors import UserError, counted
 from ..guides.guide import Guide
 from ..models.weights.files import read_config
 from ..text import comment
+from ..user_code import of_a_file
 from .assemble import assemble
-from .plugins import of_a_file
 from .processes import POLL_SECONDS, is_leader
-from .recipe import Recipe, resolve
 from .run_folder import RunFolder
 from .run_inputs import recipe_of
 from .session import Session, fingerprint_of
@@ -66,7 +66,7 @@ def change_length(path: Path, epochs: int | None = None) -> None:
             run.unlock()
 
 
-def _recipe(run: RunFolder) -> Recipe:
+def _recipe(run: RunFolder) -> Config:
     """Return the recipe in run.json. Raises: UserError if it names code that the user has not."""
     facts = run.read("run.json")
     with of_a_file(run.path):
@@ -138,7 +138,7 @@ def _best_is_lost(run: RunFolder, checkpoint: dict[str, Any]) -> bool:
     return (kept / "config.json").exists() and read_config(kept)["epoch"] != known["best_epoch"] + 1
 
 
-def _of_length(recipe: Recipe, epochs: int) -> Recipe:
+def _of_length(recipe: Config, epochs: int) -> Config:
     """The recipe with other epochs, and the warm-up that it has. Raises: UserError where that is longer."""
     warmup = recipe.section("schedule").warmup(recipe.section("train").epochs)
     return resolve(recipe.name, recipe.values, {"train.epochs": epochs, "schedule.warmup_epochs": warmup})

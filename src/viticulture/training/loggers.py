@@ -17,13 +17,13 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from ..config.keys import flat
+from ..config.resolve import Config
+from ..config.sections import Engine
 from ..errors import UserError
 from .metrics import MetricsFile
 from .processes import is_leader
-from .raw import flat
-from .recipe import Recipe
 from .run_folder import RunFolder
-from .settings import Engine
 
 PROJECT = "viticulture"
 """MLflow's experiment, and the others' project."""
@@ -83,7 +83,7 @@ def check_logger(engine: Engine) -> None:
         raise UserError(f"--logger {engine.logger} needs {modules[0]}, not installed; run: pip install {modules[0]}")
 
 
-def loggers(run: RunFolder, recipe: Recipe) -> list[Logger]:
+def loggers(run: RunFolder, recipe: Config) -> list[Logger]:
     """All that a run's measurements go to."""
     always: list[Logger] = [
         MetricsFile(run.metrics),
@@ -94,7 +94,7 @@ def loggers(run: RunFolder, recipe: Recipe) -> list[Logger]:
     return [*always, *([_service(engine.logger, run, recipe)] if has_service else [])]
 
 
-def _service(which: str, run: RunFolder, recipe: Recipe) -> Logger:
+def _service(which: str, run: RunFolder, recipe: Config) -> Logger:
     """A service's logger, with the settings told, going on where this run's earlier part stands."""
     facts = run.read("run.json")
     known, name = facts.get("logged", {}).get(which), run.path.name

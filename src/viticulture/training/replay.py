@@ -30,6 +30,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from ..cache import cache_folder, digest
+from ..config.schema import transform_class
 from ..data.transfer import send
 from ..disk import write_whole
 from ..errors import UserError
@@ -37,7 +38,6 @@ from ..models.teachers.frozen import Frozen
 from ..models.weights.files import weights_digest
 from ..text import tell
 from .module import TrainingModule
-from .recipe import transform_class
 from .session import Session
 
 _VERSION = "3"

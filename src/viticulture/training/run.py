@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ..config.sections import Engine, Train
 from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
 from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
@@ -32,7 +33,6 @@ from .processes import environment, lost_another, named
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
 from .session import Session
-from .settings import Engine, Train
 from .state import Ema, Ended, KeepLast, RandomState, WholeCheckpointIO
 from .watching import BestCheckpoint, Perfect, WatchEvery
 
@@ -80,7 +80,7 @@ def fit(
     train: Train = session.recipe.section("train")
     engine: Engine = session.recipe.section("engine")
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    method.length = TrainingLength(len(training_loader(session)), train.epochs, train.watch)
+    method.length = TrainingLength(len(training_loader(session)), train.epochs, train.validate)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.fingerprint)
     if session.begun and session.leads:
@@ -103,7 +103,7 @@ def fit(
     replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
     callbacks += [replay] if replay else []
     perfect = Perfect(train.stop_when_perfect)
-    validation = len(session.dataset.val) if train.watch == "val" and session.dataset.val is not None else 0
+    validation = len(session.dataset.val) if train.validate == "val" and session.dataset.val is not None else 0
     if validation:
         callbacks += [BestCheckpoint(run, facts, validation, train.best_by), perfect]
     if engine.compile or (engine.compile is None and on_gpu and method.length.steps >= COMPILED_STEPS):
@@ -112,7 +112,7 @@ def fit(
             network.compile()
     _quiet()
     keep_freed_memory()
-    callbacks += [*more, WatchEvery(train.watch_every), Ended()]
+    callbacks += [*more, WatchEvery(train.validate_every), Ended()]
     callbacks += [StopAfter(until)] if until else []  # after Ended, for which this is no end
     trainer = _trainer(session, callbacks, checkpoints, on_gpu)
     try:

@@ -5,6 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..config.keys import flat
+from ..config.load import parse
+from ..config.references import where_they_lie
+from ..config.resolve import Config, resolve
 from ..data.dataset import Dataset
 from ..data.open import is_there, open_source
 from ..data.open_dense import recognized
@@ -15,15 +19,12 @@ from ..data.sources.torchvision_sets import NAMES
 from ..data.stream import StreamImages
 from ..errors import UserError, some
 from ..text import shell_word
+from ..user_code import check_data, of_a_file
 from .data import for_method, load_dataset, open_for
-from .plugins import check_data, of_a_file
-from .raw import flat
-from .recipe import Recipe, parse, resolve
-from .references import where_they_lie
 from .run_folder import RunFolder
 
 
-def recipe_of(run: RunFolder) -> Recipe:
+def recipe_of(run: RunFolder) -> Config:
     """The recipe that a run began with, from its recipe.yaml; its own earlier stages are named by where they lie now.
 
     Raises: UserError if a value in the file was changed since: a run is one training, by one recipe; or if it names
@@ -41,7 +42,7 @@ def recipe_of(run: RunFolder) -> Recipe:
     return replace(recipe, values=where_they_lie(run.path, recipe.values))
 
 
-def dataset_of(run: RunFolder, recipe: Recipe, data: Any = "") -> Dataset:
+def dataset_of(run: RunFolder, recipe: Config, data: Any = "") -> Dataset:
     """The images of a run with its very splits; `data` says where they are now if they have moved, and is the very
     object where the run learnt from one of a Python program.
 

@@ -12,6 +12,10 @@ from typing import Any
 
 import torch
 
+from ..config.checks import check_parts, check_rates
+from ..config.load import read
+from ..config.references import check_alone, check_outlast, from_anywhere
+from ..config.resolve import Config, resolve
 from ..data.batches.loader import Shard
 from ..data.dataset import Dataset
 from ..data.open import start_of
@@ -23,16 +27,13 @@ from ..models.students import count
 from ..models.teachers.frozen import Frozen
 from ..models.weights.files import weights_digest
 from ..text import comment
+from ..user_code import keep_known_code
 from ..version import VERSION, same_release
 from .assemble import assemble, batch_size, has_single_image_norms
-from .combinations import check_parts, check_rates
 from .data import for_method, load_dataset, open_by_default, open_for, resolve_default
 from .leakage import check_leakage
 from .loggers import check_logger
-from .plugins import keep_known_code
 from .processes import RUN_FOLDER, check_devices, is_leader, launched
-from .recipe import Recipe, read, resolve
-from .references import check_alone, check_outlast, from_anywhere
 from .run_folder import RunFolder, claimed, fresh
 from .run_inputs import are_same, dataset_of, folder_of, keep_place, others, recipe_of
 from .surroundings import hardware, surroundings
@@ -57,7 +58,7 @@ class Session:
     """
 
     run: RunFolder
-    recipe: Recipe
+    recipe: Config
     dataset: Dataset
     method: Method
     seed: int
@@ -73,7 +74,7 @@ class Session:
 
 def begin(
     data: Any,
-    recipe: str | Recipe,
+    recipe: str | Config,
     seed: int,
     out: str | RunFolder,
     overwrite: bool,
@@ -94,7 +95,7 @@ def begin(
     Raises: UserError for any mistake, before anything is written.
     """
     check_seed(seed)
-    checked = recipe if isinstance(recipe, Recipe) else None
+    checked = recipe if isinstance(recipe, Config) else None
     if isinstance(recipe, str) and recipe != "default":
         checked = resolve(recipe, read(recipe), overrides)
     if not isinstance(out, RunFolder) and (is_leader(checked.section("engine")) if checked else launched() is None):
@@ -188,7 +189,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
     run.lock()
     keep_known_code()
     run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {recipe.name}')}{recipe.to_yaml()}")
-    run.write("split.json", {"names": dataset.split_names, "near_copies": dataset.near_copies})
+    run.write("split.json", {"names": dataset.split_names, "near_duplicates": dataset.near_duplicates})
     parameters = sum(parameter.numel() for parameter in method.student.parameters())
     _, macs = count(method.counted_network, method.data_spec.image_size, method.data_spec.channels)
     run.update(

@@ -15,6 +15,8 @@ from PIL import Image
 
 import viticulture
 from untrained import photo
+from viticulture.config.load import read as read_recipe
+from viticulture.config.resolve import resolve
 from viticulture.data.open import open_source
 from viticulture.data.open_dense import recognized
 from viticulture.data.sources.several import separated
@@ -22,8 +24,6 @@ from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError
 from viticulture.report.terminal import say
 from viticulture.training.data import open_for
-from viticulture.training.recipe import read as read_recipe
-from viticulture.training.recipe import resolve
 
 COCO: dict[str, Any] = {
     "images": [

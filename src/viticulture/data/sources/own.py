@@ -9,8 +9,8 @@ The source's reader is handed to worker processes, so its class must stand in a 
 
 import inspect
 
-from ...dotted import blamed, imported
 from ...errors import UserError, received
+from ...user_code import blamed, imported
 from .source import Source
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...config.resolve import Config
+from ...config.schema import of_class
 from ...data.images import Images
 from ...errors import UserError
 from ...keywords import rebuilt
 from ...models.teachers.frozen import Frozen
 from ...models.weights.files import load
 from ...training.assemble import build_guides
-from ...training.recipe import Recipe, of_class
 from ...training.run_folder import RunFolder
 from ..heads import all_logits, heads_of
 from ..kept import checksum_of, read_kept, still_there
@@ -27,7 +28,7 @@ ADVISED = ("co_advise", "logits")
 """Guides whose teachers answer with logits."""
 
 
-def evaluate_agreement(run: RunFolder, recipe: Recipe, key: str, images: Images) -> Agreement | None:
+def evaluate_agreement(run: RunFolder, recipe: Config, key: str, images: Images) -> Agreement | None:
     """Measure and keep in agreement.json how the student, its heads and its teachers agree; None without teachers.
 
     A teacher that is no longer there leaves what was measured before, else its reason: the run can be judged without.
@@ -61,11 +62,11 @@ def read_agreement(run: RunFolder) -> Agreement | None:
     return agreement if current else None
 
 
-def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:
+def _teachers(recipe: Config, weights: Path) -> dict[str, Frozen]:
     """By the names that the recipe gives them; `teacher` where it gives none."""
     own = of_class(recipe.values["guides"], *ADVISED)
     student, data_spec, _ = load(weights)
-    guides = build_guides(Recipe(recipe.name, {**recipe.values, "guides": own}), student.train(), data_spec)
+    guides = build_guides(Config(recipe.name, {**recipe.values, "guides": own}), student.train(), data_spec)
     return {
         key if (label := name.rpartition(".")[2]) == "teacher" and key not in ADVISED else label: module
         for key, guide in guides.items()
@@ -75,7 +76,7 @@ def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:
 
 
 @torch.inference_mode()
-def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Recipe, images: Images, blank: Agreement) -> Agreement:
+def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Config, images: Images, blank: Agreement) -> Agreement:
     tokens: list[Tensor] = []
     answers: list[Tensor] = []
     advice: list[list[Tensor]] = []

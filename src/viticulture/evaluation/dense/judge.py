@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...config.resolve import method_class
 from ...data.annotated import prepare_dense_test
 from ...data.batches.annotated import sizes_of
 from ...data.dataset import Dataset
@@ -19,7 +20,6 @@ from ...data.targets.objects import Annotations, Boxed
 from ...errors import UserError
 from ...text import shell_word
 from ...training.progress import showing
-from ...training.recipe import method_class
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
 from ..kept import keep_results, name_of

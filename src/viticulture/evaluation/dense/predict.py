@@ -13,7 +13,7 @@ from PIL import Image
 
 from ...data.channels import PixelFormat
 from ...data.decode import DECODED, DecodedImage, Unreadable, image_size
-from ...data.images import Records, StoredImages
+from ...data.images import CachedImages, Records
 from ...data.resample import squeeze
 from ...data.sources.coco import Numbering, numbering
 from ...disk import replacing
@@ -113,7 +113,7 @@ class DensePredictor:
     def __init__(self, run: RunFolder, weights: str = "") -> None:
         self.subject: DenseSubject = of_run(run, weights)
         images = recipe_of(run).section("images")
-        self.side: int = images.store_size
+        self.side: int = images.cache_size
         self.pixel_format: PixelFormat = images.pixel_format
         evaluations = read_dense(run)
         evaluations = evaluations.of_weights(weights) if evaluations and weights else evaluations
@@ -176,7 +176,7 @@ class DensePredictor:
             return iter(())
         count = len(squeezed)
         records = Records(torch.full((count,), -1), torch.tensor(sizes), [""] * count)
-        images = StoredImages(torch.stack(squeezed), torch.arange(count), records)
+        images = CachedImages(torch.stack(squeezed), torch.arange(count), records)
         if isinstance(self.subject.network, Segmenter):
             return classify_pixels(self.subject, images)
         return find(self.subject, images)

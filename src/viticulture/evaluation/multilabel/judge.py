@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...data.dataset import Dataset, warnings_on_test
-from ...data.images import Images, StoredImages
+from ...data.images import CachedImages, Images
 from ...data.sources.source import Source
 from ...errors import UserError
 from ...models.views import told
@@ -105,7 +105,7 @@ def _asked(run: RunFolder, weights: str, images: Images) -> Predictions:
 
 def _plain(train: Images, held: Images) -> dict[str, float]:
     """mAP of what learns no features: logistic regression on pixels, a label at a time; {} for many images."""
-    small = len(train) <= MOST_IMAGES and isinstance(train, StoredImages) and isinstance(held, StoredImages)
+    small = len(train) <= MOST_IMAGES and isinstance(train, CachedImages) and isinstance(held, CachedImages)
     labels, true = train.records.labels.numpy() > 0, held.records.labels.numpy() > 0
     varied = labels.any(0) & ~labels.all(0)
     if not small or not varied.any():

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ...cache import digest
+from ...config.resolve import Config
 from ...data.dataset import prepare_test
 from ...data.images import Images
 from ...data.open import open_source
@@ -34,7 +35,6 @@ from ...errors import UserError
 from ...models.views import told
 from ...outputs import csv_text
 from ...training.progress import showing
-from ...training.recipe import Recipe
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
 from ..evaluate import check_one_class
@@ -65,7 +65,7 @@ class _Context:
     """
 
     subject: Subject
-    recipe: Recipe
+    recipe: Config
     own: str | Source
 
     def errors(self, batches: Batches, heads: OutputHeads, among: Tensor | None = None) -> list[float]:
@@ -169,7 +169,7 @@ def _evaluate_folders(run: RunFolder, context: _Context, blank: Robustness, fold
     whole = replace(
         context.subject.image_settings,
         stream=True,
-        store_size=max(context.subject.data_spec.image_size),
+        cache_size=max(context.subject.data_spec.image_size),
         eval_crop=1.0,
         eval_interpolation="bicubic",
     )
@@ -218,7 +218,7 @@ def _evaluate_corrupted(
         corrupted_by=SETS[nearest(min(context.subject.data_spec.image_size))],
     )
     blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(context.errors(clean.open(), heads)))
-    budget = int(context.recipe.section("images").budget_gb * 1e9)
+    budget = int(context.recipe.section("images").max_cache_gb * 1e9)
     return _over_cells(
         run, context, blank, list(CORRUPTIONS), lambda name, severity: corrupted(clean, name, severity, budget)
     )

@@ -11,6 +11,7 @@ from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
 from ...analysis.link_extraction import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
+from ...config.resolve import method_class
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.pixels import PixelsEvaluation
@@ -25,7 +26,6 @@ from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...models.weights.files import read_config
 from ...text import shell_word
-from ...training.recipe import method_class
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
 from ..charts.chart import Points

@@ -4,8 +4,9 @@
 from urllib.parse import quote
 
 from ...budget.plan import is_planned, read_plan
+from ...config.keys import STAGES
 from ...evaluation.headline import read_headline
-from ...training.run_folder import STAGES, RunFolder
+from ...training.run_folder import RunFolder
 from ..document import Section, table
 from ..html import Markup
 from ..tables.stages import NAMES, stages_sheet

@@ -92,14 +92,15 @@ def _warnings(inspection: Inspection, counts: Mapping[str, Mapping[str, int]]) -
         shown += f"; and {len(inspection.near) - 3:,} more" if len(inspection.near) > 3 else ""
         warnings.append(
             f"{counted(len(inspection.near), 'pair')} of images in different splits that look the same, though not "
-            f"pixel by pixel (a copy shrunk or saved again?): {shown}; --data.near_copies leave_out trains without them"
+            f"pixel by pixel (a copy shrunk or saved again?): {shown}; --data.near_duplicates leave_out trains without "
+            "them"
         )
     if inspection.pairs:
         other = sum(pair.first_class != pair.second_class for pair in inspection.pairs)
         differ = f", {other:,} of them of different classes" if other else ""
         warnings.append(
-            f"{counted(len(inspection.pairs), 'pair')} of near-copies in all{differ}; splits that are drawn keep them "
-            "together; --out pairs.csv lists them"
+            f"{counted(len(inspection.pairs), 'pair')} of near-duplicates in all{differ}; splits that are drawn keep "
+            "them together; --out pairs.csv lists them"
         )
     warnings += [f"unreadable: {name} ({reason})" for name, reason in list(inspection.unreadable.items())[:20]]
     if len(inspection.unreadable) > 20:

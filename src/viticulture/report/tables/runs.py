@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...budget.plan import is_planned, read_plan
+from ...config.keys import STAGES
 from ...disk import read_json
 from ...errors import UserError
 from ...evaluation.headline import read_headline
 from ...table import Cell, Column, Table
-from ...training.run_folder import PLAN, STAGES, RunFolder
+from ...training.run_folder import PLAN, RunFolder
 from .results import percent
 
 UNREADABLE, STOPPED = "unreadable", "interrupted"

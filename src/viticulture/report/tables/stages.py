@@ -7,9 +7,9 @@ from ...budget.budget import Budget
 from ...budget.lengths import MARGIN
 from ...budget.plan import Plan, Stage
 from ...budget.recipes import is_dense
+from ...config.schema import of_class
 from ...evaluation.headline import Headline
 from ...table import Column, Table
-from ...training.recipe import of_class
 
 NAMES = {"mae": "MAE, no labels", "teacher": "CNN teacher", "student": "student"}
 

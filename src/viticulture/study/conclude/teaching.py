@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...training.references import references
+from ...config.references import references
 
 
 def teachers_of(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

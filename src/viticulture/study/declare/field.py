@@ -6,11 +6,11 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ...config.references import from_anywhere
 from ...data.open import open_source
 from ...data.open_dense import recognized
 from ...errors import UserError, counted, unknown
 from ...training.data import default_recipe
-from ...training.references import from_anywhere
 from .grid import CONDITIONS, Candidate, Grid, of_recipes
 from .table import read_table
 from .terms import AUTO, Subsets, Terms

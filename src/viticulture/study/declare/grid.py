@@ -12,10 +12,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from ...config.references import references
 from ...errors import UserError, unknown
 from ...keywords import check_fields
 from ...text import read_yaml, write_yaml
-from ...training.references import references
 from .terms import ALL_IMAGES, EQUAL_EPOCHS, Subset, Subsets, Terms
 
 CONDITIONS: dict[str, Any] = {
@@ -23,7 +23,7 @@ CONDITIONS: dict[str, Any] = {
     "data.test_fraction": 0.2,
     "data.rule": "balanced",
     "data.split_seed": 0,
-    "train.watch": "val",
+    "train.validate": "val",
 }
 """Recipe keys that every candidate shares, so that all learn from, choose by and are tested on the same images."""
 

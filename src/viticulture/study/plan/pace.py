@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ...config.resolve import Config, method_class
 from ...data.batches.batch import Batch
 from ...data.dataset import Dataset
 from ...data.images import Images
@@ -22,7 +23,6 @@ from ...models.views import EVERY, NAMED, Views
 from ...training.assemble import assemble
 from ...training.feed import DENSE_BATCH, ValidationLoader
 from ...training.module import TrainingModule
-from ...training.recipe import Recipe, method_class
 from ...training.run import fit
 from ...training.run_folder import RunFolder
 from ...training.session import Session
@@ -35,7 +35,7 @@ MOST_IMAGES = 64
 EPOCH = 0.03
 """Seconds that the engine takes for an epoch's beginning and end, two CPU cores."""
 BARE = {
-    **{"train.watch": "none", "train.best_by": None, "train.stop_when_perfect": None},
+    **{"train.validate": "none", "train.best_by": None, "train.stop_when_perfect": None},
     **{"engine.replay_gb": None, "engine.logger": "none"},
 }
 """Keys of what is no part of a step: validation, measured separately, and what needs it; answers that may be known
@@ -50,11 +50,11 @@ class Pace:
         step: an optimizer step, guides included.
         steps: of an epoch.
         inference: measuring a validation image, without gradients.
-        val_images: images measured after every `watch_every`-th epoch.
+        val_images: images measured after every `validate_every`-th epoch.
         held_out_images: images measured at the end, for each kept set of weights; one that is asked about by several
             views counts as so many.
         keep: writing a checkpoint.
-        watch_every: epochs from one validation to the next.
+        validate_every: epochs from one validation to the next.
         answer: answering about a held-out image in the end, which is done in float32 (of objects and pixels in the
             original's size, with the judging of it); None for as long as `inference`.
         sets: of weights that are kept: the best, the last and, where there is one, their moving average.
@@ -66,7 +66,7 @@ class Pace:
     val_images: int
     held_out_images: int
     keep: float = 0.0
-    watch_every: int = 1
+    validate_every: int = 1
     answer: float | None = None
     sets: int = 2
 
@@ -83,7 +83,7 @@ class Pace:
     @property
     def epoch(self) -> float:
         """An epoch with its share of a validation, and its checkpoint."""
-        return self.learning + self.validation / self.watch_every + self.keep + EPOCH
+        return self.learning + self.validation / self.validate_every + self.keep + EPOCH
 
     def training(self, epochs: float) -> float:
         """A whole cell: its epochs, then every kept set of weights on every held-out image."""
@@ -96,7 +96,7 @@ class Pace:
         return replace(self, step=self.step * factor, inference=self.inference * factor, answer=answer)
 
 
-def held_out_images(recipe: Recipe, dataset: Dataset) -> int:
+def held_out_images(recipe: Config, dataset: Dataset) -> int:
     """How often a recipe's student is asked about held-out images in the end, for each set of weights.
 
     Views of an image count one by one; what chooses them is shared by two sets.
@@ -111,7 +111,7 @@ def held_out_images(recipe: Recipe, dataset: Dataset) -> int:
 
 
 def measure_pace(
-    recipe: Recipe,
+    recipe: Config,
     dataset: Dataset,
     folder: Path,
     seed: int = 0,
@@ -130,7 +130,7 @@ def measure_pace(
     """
     held_out = held_out_images(recipe, dataset)
     recipe = recipe.with_section("images", dataset.image_settings)
-    watch = dataset.held_out.get(recipe.section("train").watch)
+    watch = dataset.held_out.get(recipe.section("train").validate)
     longer = {"train.epochs": max(int(MOST_STEPS * patience), recipe.section("train").epochs)}
     recipe = recipe.with_keys({**BARE, **longer})
     method, _ = assemble(recipe, dataset, seed)
@@ -151,7 +151,7 @@ def measure_pace(
         val_images=len(watch) if watch is not None else 0,
         held_out_images=held_out,
         keep=min(clock.keeps),
-        watch_every=recipe.section("train").watch_every,
+        validate_every=recipe.section("train").validate_every,
         answer=clock.answer,
         sets=3 if recipe.section("train").ema_decay else 2,
     )

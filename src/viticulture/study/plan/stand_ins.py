@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ...config.references import references, replaced
+from ...config.resolve import Config
 from ...models.weights.files import save
 from ...training.assemble import data_spec_of, student_of
 from ...training.data import load_dataset
-from ...training.recipe import Recipe
-from ...training.references import references, replaced
 from ..declare.grid import Candidate, Grid
 from ..declare.terms import Subset
 
@@ -18,7 +18,7 @@ Opened = Callable[[Candidate], Any]
 
 
 def stand_ins(
-    grid: Grid, recipes: dict[str, Recipe], candidate: Candidate, subset: Subset, opened: Opened, folder: Path
+    grid: Grid, recipes: dict[str, Config], candidate: Candidate, subset: Subset, opened: Opened, folder: Path
 ) -> dict[str, Any]:
     """Recipe keys that name, in place of the runs that a candidate learns from, such networks with random weights.
 

@@ -8,18 +8,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...config.references import replaced
 from ...data.open import is_there
 from ...data.stream import StreamImages
 from ...errors import UserError
-from ...evaluation.dense.judge import judge_dense
-from ...evaluation.evaluate import evaluate_run
-from ...evaluation.multilabel.judge import judge_labels
 from ...models.dense.detector import Detector
 from ...models.dense.segmenter import Segmenter
 from ...models.taps import layout
+from ...tasks.task import task_of
 from ...text import command_line, read_yaml, yaml_word
 from ...training.half_precision import check_precision
-from ...training.references import replaced
 from ...training.run import fit
 from ...training.run_folder import RunFolder
 from ...training.session import Session, begin, reopen
@@ -72,15 +70,14 @@ def _check_images(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> 
 
 def _judge(session: Session) -> None:
     """Measure what was trained on all that did not teach, and keep it in the run."""
-    judges = {"classes": evaluate_run, "labels": judge_labels, "objects": judge_dense, "pixels": judge_dense}
-    judges[session.method.batch_spec.contents](session.run, session.dataset)
+    task_of(session.run).evaluate(session.dataset)
 
 
 def _kept(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> list[Any]:
     """What decides, besides the files, what a cell keeps of an image and its labels. Sizes are those of the recipe:
     what is chosen where it leaves them open changes with the images."""
     images = study.recipe(cell.candidate).with_keys(plan.shown_to(cell.candidate)).section("images")
-    sizes = [images.image_size, images.store_size, images.store_margin]
+    sizes = [images.image_size, images.cache_size, images.cache_margin]
     pixels = [images.pixel_format.fingerprint, images.fit, *([] if images.fit == "crop" else [images.normalize])]
     learns, masks = session.method.batch_spec, session.recipe.values["method"].get("masks", False)
     streamed = isinstance(session.dataset.train, StreamImages)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Send a run to the Hub: its weights where timm looks, its own files, and a card.
+
+    README.md                          the card
+    config.json, model.safetensors     the weights that count, as timm reads them
+                                       (of a detector or a segmenter those of the student within it)
+    run.json, recipe.yaml, evaluation.json, multilabel.json or dense.json, weights/WHICH/...
+                                       the run, for `viticulture predict hf-hub:USER/NAME`
+
+The weights stand there twice by name and once in fact: the Hub keeps equal files once.
+"""
+
+import json
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import timm
+
+from ...errors import UserError, received
+from ...evaluation.dense.results import RESULTS as DENSE_RESULTS
+from ...evaluation.dense.results import DenseEvaluations, read_dense
+from ...evaluation.multilabel.results import RESULTS as LABEL_RESULTS
+from ...evaluation.multilabel.results import read_labels
+from ...evaluation.results import RESULTS, Evaluations, read_evaluations
+from ...models.data_spec import DataSpec
+from ...models.dense.networks import load_dense
+from ...models.views import views_in
+from ...models.weights.files import FILES, load, read_config, save
+from ...text import shell_word
+from ...training.run_folder import RunFolder
+from ...training.run_inputs import recipe_of
+from ...waiting import quiet_hub
+from .card import Student, model_card
+from .dense_card import dense_card
+from .fetch import USED, check_repository, refused
+from .shared import named_code, shareable_facts, shareable_recipe, without_folders
+
+README = "README.md"
+
+
+def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, bytes | Path]:
+    """Path in the repository -> what stands there.
+
+    Args:
+        run: a finished run.
+        repository: USER/NAME.
+        weights: best, last or ema; by default those that count.
+
+    Raises: UserError for weights that are damaged, or a run that is not finished.
+    """
+    check_repository(repository)
+    facts = run.read("run.json")
+    if facts["status"] != "finished":
+        raise UserError(f"{run.path} is not finished; let it finish: viticulture resume {shell_word(run.path)}")
+    weights = weights or run.which()[0]
+    folder = run.weights(weights)
+    config = read_config(folder)
+    shared, recipe = shareable_facts(facts), shareable_recipe(recipe_of(run)).to_yaml()
+    parts = _dense_parts if config.get("dense") else _class_parts
+    card, results, at_top = parts(run, repository, weights, shared, recipe)
+    texts = {README: card, "run.json": _json(shared), "recipe.yaml": recipe, **results}
+    about = _json({**config, **({"recipe": without_folders(config["recipe"])} if "recipe" in config else {})})
+    kept: tuple[bytes | Path, ...] = (folder / FILES[0], _bytes(about))
+    files: dict[str, bytes | Path] = {name: _bytes(text) for name, text in texts.items()}
+    files |= {f"weights/{weights}/{name}": content for name, content in zip(FILES, kept, strict=True)}
+    return {**files, **(dict(zip(FILES, kept, strict=True)) if at_top is None else at_top)}
+
+
+Parts = tuple[str, dict[str, str], dict[str, bytes | Path] | None]
+"""The card, files of results, and what timm finds; None: the very weights."""
+
+
+def _class_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
+    _, data_spec, config = load(run.weights(weights))  # which finds damage that a stranger could not mend
+    results = (read_evaluations(run) or Evaluations("", {})).of_weights(weights)
+    evaluations, student = read_labels(run), _student(run, config, data_spec)
+    labels = evaluations.of_weights(weights) if evaluations else None
+    card = model_card(repository, facts, recipe, labels or results, student)
+    kept = {RESULTS: _json(results.to_dict())} if results else {}
+    return card, {**kept, **({LABEL_RESULTS: _json(labels.to_dict())} if labels else {})}, None
+
+
+def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> Student:
+    recipe = recipe_of(run)
+    network = config.get("architecture")
+    if not (isinstance(network, str) and timm.is_model(network)):
+        raise UserError(
+            f"{run.path} is damaged: no network of timm is the architecture {received(network)} of {FILES[1]}"
+        )
+    spans, code = recipe.section("images").pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
+    return Student(network, data_spec.classes, data_spec.several, data_spec.channels, spans, views_in(config), code)
+
+
+def _dense_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
+    """timm, which builds no detector, finds the student alone, unless it was made another for windows."""
+    network, data_spec = load_dense(run.weights(weights))
+    config = read_config(run.weights(weights))
+    described, at_top = config["dense"], {}
+    if not described.get("window") and not described.get("relative_positions"):
+        with TemporaryDirectory() as folder:
+            save(network.backbone.student, Path(folder), replace(data_spec, classes=()))
+            at_top = {name: Path(folder, name).read_bytes() for name in FILES}
+    kind = "objects" if described["kind"] == "detection" else "pixels"
+    results = (read_dense(run) or DenseEvaluations("", {}, kind)).of_weights(weights)
+    student = _student(run, config, data_spec)
+    card = dense_card(repository, facts, recipe, results, student, config, bool(at_top))
+    return card, {DENSE_RESULTS: _json(results.to_dict())} if results.results else {}, dict(at_top)
+
+
+def push(run: RunFolder, repository: str, weights: str = "", private: bool = False) -> str:
+    """Make the repository if need be, send everything in one commit, and give its address.
+
+    What an earlier run left there goes in the same commit, so that no other weights answer by the name.
+
+    Args:
+        run: as for `contents`.
+        repository: as for `contents`.
+        weights: as for `contents`.
+        private: whether the repository is to be seen by its owner alone.
+
+    Raises: UserError if the Hub refuses or cannot be reached, or everybody sees what is to be private.
+    """
+    files = contents(run, repository, weights)
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    quiet_hub()
+    api = HfApi(library_name="viticulture")
+    try:
+        address = api.create_repo(repository, private=private or None, exist_ok=True)
+        if private and not api.model_info(repository).private:  # it was there, and the Hub leaves it as it is
+            raise UserError(
+                f"{repository} is there already and everybody sees it, so nothing was sent; make it private on its "
+                "page, choose another name, or leave --private out"
+            )
+        left = [name for name in api.list_repo_files(repository) if name not in files and _is_ours(name)]
+        added = [CommitOperationAdd(name, content) for name, content in files.items()]
+        taken_out = [CommitOperationDelete(name) for name in left]
+        message = f"{run.path.name}, trained by viticulture"
+        api.create_commit(repository, [*added, *taken_out], commit_message=message)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a network or a hub may raise
+        raise refused(f"{run.path} could not be sent to {repository}", error) from error
+    return str(address)
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file of a repository is one of those that `contents` names."""
+    return name in FILES or any(fnmatch(name, pattern) for pattern in USED)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ONNX file that takes an image as it is, and does inside what `predict` does to it before the network.
+
+    pixels [h, w, channels] uint8, upright, of any size  ->  logits [1, C]
+
+The steps are those of a store and of evaluation: the whole image squeezed to S x S, the crop cut out of it and resized,
+colors normalized; both resizes antialiased, columns first, then rows, rounded to gray levels in between, as Pillow
+does. Two things remain outside: how a file is decoded (`predict` decodes large JPEGs at a fraction of their size, which
+is faster and within a few gray levels), and that torch's kernel computes in integers, so that a gray level may differ
+by one.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+from onnx.compose import add_prefix, merge_models
+from onnx.parser import parse_model
+
+from ...data.image_settings import ImageSettings
+from ...models.data_spec import DataSpec
+
+RESIZE = 'mode = "{mode}", antialias = 1, cubic_coeff_a = -0.5, exclude_outside = 1'
+
+FULL = """
+  given = Shape <start = 0, end = 2> (pixels)
+  given_numbers = Cast <to = 11> (given)
+  width_first = Gather (given_numbers, swap)
+  scaled = Mul (width_first, sides_of_input)
+  asked = Div (scaled, sides_swapped)
+  asked_rounded = Round (asked)
+  asked_pixels = Cast <to = 7> (asked_rounded)
+  full = Max (given, asked_pixels)"""
+"""Height and width of what stands for an image that is kept whole (`data.fit.Fit.size`)."""
+
+PAD = """
+  missing = Sub (full, given)
+  before = Div (missing, twice)
+  after = Sub (missing, before)
+  around = Concat <axis = 0> (before, zero, after, zero)
+  numbers = Cast <to = 6> (pixels)
+  above = Sub (numbers, fill)
+  framed = Pad (above, around)
+  padded = Add (framed, fill)"""
+"""That image, with the fill's color around it."""
+
+FITS = {"crop": ("", "pixels", "sides"), "stretch": (FULL, "pixels", "full"), "pad": (FULL + PAD, "padded", "sides")}
+"""`images.fit` -> first steps, what is squeezed, whose sides say what is cut."""
+
+STEPS = """
+<ir_version: {ir}, opset_import: ["" : {opset}]>
+prepare (uint8[h, w, {channels}] pixels) => (float[1, {channels}, {height}, {width}] image)
+{{
+  {before}
+  planes = Transpose <perm = [2, 0, 1]> ({picture})
+  bytes = Unsqueeze (planes, zero)
+  whole = Cast <to = 1> (bytes)
+  sides = Shape <start = 0, end = 2> ({picture})
+  rows = Slice (sides, zero, one)
+  to_columns = Concat <axis = 0> (one, channels, rows, side)
+  squeezed_columns = Resize <{cubic}> (whole, , , to_columns)
+  {round_1}
+  to_side = Concat <axis = 0> (one, channels, side, side)
+  squeezed = Resize <{cubic}> (rounded_1, , , to_side)
+  {round_2}
+  extents = Cast <to = 11> ({seen})
+  shares_covered = Div (extents, covered)
+  smallest = ReduceMin <keepdims = 1> (shares_covered, zero)
+  reach = Mul (target, smallest)
+  box = Div (reach, extents)
+  rest = Sub (unit, box)
+  margin = Div (rest, two)
+  first_at = Mul (margin, side_length)
+  first_rounded = Round (first_at)
+  end_share = Add (margin, box)
+  end_at = Mul (end_share, side_length)
+  end_rounded = Round (end_at)
+  extent_any = Sub (end_rounded, first_rounded)
+  extent = Clip (extent_any, unit, side_length)
+  last_first = Sub (side_length, extent)
+  first = Min (first_rounded, last_first)
+  end = Add (first, extent)
+  first_pixel = Cast <to = 7> (first)
+  end_pixel = Cast <to = 7> (end)
+  cut = Slice (rounded_2, first_pixel, end_pixel, image_axes)
+  extent_pixels = Cast <to = 7> (extent)
+  cut_rows = Slice (extent_pixels, zero, one)
+  to_width = Concat <axis = 0> (one, channels, cut_rows, width)
+  shown_columns = Resize <{shown}> (cut, , , to_width)
+  {round_3}
+  to_shown = Concat <axis = 0> (one, channels, height, width)
+  shown_rows = Resize <{shown}> (rounded_3, , , to_shown)
+  {round_4}
+  levels = Div (rounded_4, white)
+  centered = Sub (levels, mean)
+  image = Div (centered, std)
+}}
+"""
+
+ROUND = "up_{i} = Add ({of}, half)\n  floor_{i} = Floor (up_{i})\n  rounded_{i} = Clip (floor_{i}, black, white)"
+"""To gray levels, halves upwards."""
+
+
+def put_before(path: Path, data_spec: DataSpec, settings: ImageSettings) -> None:
+    """Change a student's file, which nobody reads yet, into one that takes pixels."""
+    onnx.save(from_pixels(onnx.load(str(path)), data_spec, settings), str(path))
+
+
+def from_pixels(student: ModelProto, data_spec: DataSpec, settings: ImageSettings) -> ModelProto:
+    """A student's graph behind the steps that prepare an image for it.
+
+    Args:
+        student: image [B, channels, H, W] float32 -> logits [B, C], as `to_onnx` writes it.
+        data_spec: its image size and colors.
+        settings: a settled recipe's: size of the store, crop and filter.
+    """
+    opset = next(entry.version for entry in student.opset_import if entry.domain in ("", "ai.onnx"))
+    steps = _steps(data_spec, settings, student.ir_version, opset)
+    kept = {prop.key: prop.value for prop in student.metadata_props}
+    whole = merge_models(add_prefix(steps, "prepare/", rename_inputs=False), student, [("prepare/image", "image")])
+    onnx.helper.set_model_props(whole, kept)
+    onnx.checker.check_model(whole)
+    return whole
+
+
+def _steps(data_spec: DataSpec, settings: ImageSettings, ir: int, opset: int) -> ModelProto:
+    height, width = data_spec.image_size
+    crop, side = settings.crop, settings.cache_size
+    assert side is not None, "a run's recipe is settled"
+    before, picture, seen = FITS[settings.fit]
+    resizes = ("squeezed_columns", "squeezed", "shown_columns", "shown_rows")
+    text = STEPS.format(
+        ir=ir,
+        opset=opset,
+        height=height,
+        width=width,
+        channels=data_spec.channels,
+        before=before,
+        picture=picture,
+        seen=seen,
+        cubic=RESIZE.format(mode="cubic"),
+        shown=RESIZE.format(mode="cubic" if crop.interpolation == "bicubic" else "linear"),
+        **{f"round_{i}": ROUND.format(i=i, of=of) for i, of in enumerate(resizes, 1)},
+    )
+    steps = parse_model(text)
+    target = np.array([height, width], dtype=np.float64)
+    covered = np.floor(target / crop.crop_pct)
+    whole = {"zero": 0, "one": 1, "channels": data_spec.channels, "side": side, "height": height, "width": width}
+    mean, std = (np.reshape(values, (1, -1, 1, 1)) for values in (data_spec.mean, data_spec.std))
+    kinds: dict[type, dict[str, Any]] = {
+        np.int64: {name: [value] for name, value in whole.items()} | {"image_axes": [2, 3]},
+        np.float64: {"target": target, "covered": covered, "unit": 1, "two": 2, "side_length": side},
+        np.float32: {"half": 0.5, "black": 0, "white": 255, "mean": mean, "std": std},
+    }
+    numbers: dict[str, Any] = {
+        name: np.array(value, kind) for kind, named in kinds.items() for name, value in named.items()
+    }
+    if settings.fitting is not None:
+        numbers |= {"swap": np.array([1, 0], dtype=np.int64), "sides_of_input": target}
+        numbers |= {"sides_swapped": np.ascontiguousarray(target[::-1])}
+    if settings.fitting is not None and settings.fit == "pad":
+        numbers |= {"twice": np.array([2], dtype=np.int64), "fill": np.array(settings.fitting.fill, dtype=np.int32)}
+    steps.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in numbers.items())
+    return steps
