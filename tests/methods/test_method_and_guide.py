@@ -47,7 +47,7 @@ def test_a_pair_trains_or_is_refused_in_a_line(method: str, guide: str, data: Da
     before = {name: weight.clone() for name, weight in student.named_parameters()}
     assert step(session, batch, optimizer_of(session)).isfinite()
     assert any(not torch.equal(weight, before[name]) for name, weight in student.named_parameters())
-    assert all(value.isfinite() for value in session.method.eval().measured(batch).values())
+    assert all(value.isfinite() for value in session.method.eval().all_metrics(batch).values())
 
 
 def test_the_contract_is_complete() -> None:
