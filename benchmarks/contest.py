@@ -36,7 +36,7 @@ from viticulture.config import auto_optimizer
 from viticulture.data.open import open_source
 from viticulture.evaluation.other import evaluate_other
 from viticulture.evaluation.results import read_evaluations
-from viticulture.study.conclude.statistics import Estimate, estimate
+from viticulture.study.statistics import Estimate, estimate
 from viticulture.training.run_folder import RunFolder
 
 from .clock import processor

@@ -24,9 +24,9 @@ from viticulture.deploy.onnx.detections import Detections, _best
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.dense.detector import Heads
-from viticulture.models.dense.networks import detector, segmenter
-from viticulture.models.dense.segmenter import Segmenter
+from viticulture.models.detection.detector import Heads
+from viticulture.models.detection.networks import detector, segmenter
+from viticulture.models.detection.segmenter import Segmenter
 from viticulture.models.students import create_student
 
 TASK = DataSpec(("Blüte", "leaf", "berry"), (64, 64), (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))

@@ -236,7 +236,7 @@ def _completion(words: list[str]) -> _Text:
         ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
         raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
     from .config.load import shipped
-    from .study.declare.table import tables
+    from .study.paper_tables import tables
     from .training.run_folder import WEIGHTS
 
     parsers = {name: Parser(name, verb) for name, verb in VERBS.items()}

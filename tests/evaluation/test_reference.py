@@ -14,7 +14,7 @@ from viticulture.data.images import CachedImages, Records
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.reference import judge_references, put_beside, read_references, reference_lines
-from viticulture.study.conclude.disagreement import _varied
+from viticulture.study.disagreement import _varied
 from viticulture.training.run_folder import RunFolder
 
 
