@@ -11,18 +11,18 @@ from viticulture.training.session import Session
 
 def plain_loop(session: Session) -> Method:
     """Train, by ten lines of torch and to the end, a session that was only begun."""
-    method, loader, train = session.method.train(), training_loader(session), session.recipe.section("train")
+    method, loader, train = session.method.train(), training_loader(session), session.config.train
     trained = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary}))
     optimizer = method.optim.build(trained)
     schedule = method.schedule.attach(optimizer, len(loader), train.epochs, method.optim.lr)
     stepped = [p for group in optimizer.param_groups for p in group["params"]]  # clipping sums norms in this order
     for epoch in range(train.epochs):
-        for _, guide in method._guides():
+        for _, guide in method.named_guides():
             guide.start_epoch(epoch, train.epochs)
         for step in range(len(loader)):
             optimizer.zero_grad()
             torch.stack(list(method.losses(loader.batch(epoch, step)).values())).sum().backward()  # type: ignore[no-untyped-call]
-            for _, guide in method._guides():
+            for _, guide in method.named_guides():
                 guide.after_backward()
             if train.clip_norm:
                 torch.nn.utils.clip_grad_norm_(stepped, train.clip_norm)

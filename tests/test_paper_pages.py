@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from viticulture import command
-from viticulture.config.load import about, read, shipped
-from viticulture.config.resolve import resolve
+from viticulture.config.load import about, load_config, shipped
 from viticulture.errors import UserError
 from viticulture.models.students import matching
-from viticulture.study.declare.table import tables
+from viticulture.study.paper_tables import tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
@@ -64,8 +63,8 @@ def understood(page: Path, words: str) -> bool:
     """Whether a recipe of the page takes an option that the page names."""
     for recipe in (word for word in quoted(page) if word in shipped()):
         try:
-            asked = command.read(["train", "digits", "--recipe", recipe, *words.split()])
-            resolve(recipe, read(recipe), asked.keywords["overrides"])
+            asked = command.parse_command(["train", "digits", "--recipe", recipe, *words.split()])
+            load_config(recipe, asked.keywords["overrides"])
         except UserError:
             continue
         return True

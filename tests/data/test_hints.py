@@ -15,7 +15,7 @@ from viticulture.data import near_duplicates
 from viticulture.data.decoded_cache import pixel_digest
 from viticulture.data.inspect import inspect
 from viticulture.data.near_duplicates import SIDE, NearDuplicates, match_thumbnails, thumbnail
-from viticulture.report.tables.inspection import sheets_of
+from viticulture.report.inspection import inspection_tables
 
 
 def scene(seed: int, size: tuple[int, int] = (120, 160)) -> Image.Image:
@@ -154,7 +154,7 @@ def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "set" / "empty").rmdir()
     found = inspect(tmp_path / "set")
     assert not found.refused
-    assert sheets_of({}, {"single": {"train": 1}}, [])[1].note == "1 class; 1 train"
+    assert inspection_tables({}, {"single": {"train": 1}}, [])[1].note == "1 class; 1 train"
     assert found.notes == tuple(
         f"no image of 1 class is held out as {kind}, for too few images: single" for kind in ("test", "val")
     )

@@ -16,11 +16,11 @@ from PIL import ExifTags, Image
 from dense_scenes import coco_folder, mask_folder
 from simulated_gpu import OnApple
 from untrained_dense import untrained_dense
-from viticulture.analysis.dense_pictures import gather_dense_pictures
+from viticulture.analysis.annotated_pictures import save_annotated_pictures
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
 from viticulture.data.batches.annotated import dense_batches
 from viticulture.data.dataset import read_rows
-from viticulture.data.images import CachedImages, Records
+from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.inspect_dense import inspect_dense
 from viticulture.data.open import open_source
 from viticulture.data.open_dense import open_dense
@@ -49,14 +49,14 @@ from viticulture.evaluation.dense.predict import DensePredictor
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict, read_dense
 from viticulture.evaluation.dense.subject import Found, find, of_run
-from viticulture.evaluation.opening import MAX_SENT_PIXELS
+from viticulture.evaluation.inputs import MAX_SENT_PIXELS
 from viticulture.methods.detection import crowds_of, matched, targets_of
 from viticulture.models.data_spec import DataSpec
 from viticulture.report.pages.run_page import judged_headline
 from viticulture.report.sections.dense import dense_answer, dense_sections
 from viticulture.report.tables.dense import dense_predictions
 from viticulture.scores.objects import image_precision
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 
 NAMES = ("disk", "square")
 SIZES = np.array([[100, 100], [100, 100]])
@@ -276,7 +276,7 @@ def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> 
     true = Masked(torch.from_numpy(np.stack(masks)), torch.arange(2), lambda i: masks[i])
     data: Any = SimpleNamespace(held_out={"val": images}, train=images, classes=of_run(run).data_spec.classes)
     data.annotations, data.image_settings = {"train": true, "val": true}, SimpleNamespace(channels=3)
-    gather_dense_pictures(run, data, judge_dense(run, data))
+    save_annotated_pictures(run, data, judge_dense(run, data))
     galleries = read_galleries(run.path / FILE)
     assert galleries is not None
     (_, (second, measured)), (_, (first, unmeasured)) = galleries["dense"][0].groups
@@ -396,7 +396,7 @@ def test_a_large_jpeg_is_shown_as_evaluation_shows_it(tmp_path: Path, sent: bool
     folder.mkdir()
     noise = np.random.default_rng(0).integers(0, 255, (400, 480, 3), dtype=np.uint8)
     Image.fromarray(noise).save(folder / "a.jpg")
-    images, _ = read_rows(open_source(str(folder)), np.arange(1), recipe_of(run).section("images"))
+    images, _ = read_rows(open_source(str(folder)), np.arange(1), config_of(run).images)
     (expected,) = find(of_run(run), images)
     with (folder / "a.jpg").open("rb") as file:
         item = ("a.jpg", file) if sent else ("a.jpg", folder / "a.jpg")
@@ -412,9 +412,9 @@ def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> No
     score is kept from the reader."""
     said = DensePrediction("a.jpg", found((1, 2, 11, 22, 1, 0.5), (1, 2, 11, 22, 0, 0.2)), None, NAMES, least=0.5)
     assert said.counts() == {"square": 1}
-    sheet = dense_predictions([said])
-    assert sheet.rows == [["a.jpg", "1 square", ""]]
-    assert "at least 0.50" in sheet.note
+    table = dense_predictions([said])
+    assert table.rows == [["a.jpg", "1 square", ""]]
+    assert "at least 0.50" in table.note
     assert dense_predictions([dataclasses.replace(said, least=0.9)]).rows[0][1] == "nothing"
     assert len(coco_results([said])) == 2
     pixels = np.ones((100, 100), np.uint8)

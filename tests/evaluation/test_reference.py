@@ -10,11 +10,11 @@ import torch
 
 from made_study import study
 from viticulture.data.dataset import prepare
-from viticulture.data.images import CachedImages, Records
+from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.reference import judge_references, put_beside, read_references, reference_lines
-from viticulture.study.conclude.disagreement import _varied
+from viticulture.study.disagreement import _varied
 from viticulture.training.run_folder import RunFolder
 
 

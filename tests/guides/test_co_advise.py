@@ -151,7 +151,7 @@ def test_all_teachers_may_teach_one_head(teachers: dict[str, str]) -> None:
     conv, inv = (guide.teachers[name](x) for name in ("conv", "inv"))
     assert terms["conv"].item() == pytest.approx(soft_distillation(net(x), conv, 2.0).item(), rel=1e-5)
     assert terms["inv"].item() == pytest.approx(0.5 * soft_distillation(net(x), inv).item(), rel=1e-5)
-    assert guide.measures({"image": x, "label": torch.zeros(4, dtype=torch.long)}) == {}
+    assert guide.metrics({"image": x, "label": torch.zeros(4, dtype=torch.long)}) == {}
 
 
 def test_terms_are_means_over_images(teachers: dict[str, str]) -> None:
@@ -187,7 +187,7 @@ def test_accuracy_is_measured_by_token(teachers: dict[str, str], inference: str)
     guide = CoAdvise(net, TASK, teachers=teachers)
     batch = {"image": random_images(32, 3, 8, 8), "label": torch.arange(32) % 6}
     buffers = {name: value.clone() for name, value in net.named_buffers()}
-    found = guide.measures(batch)
+    found = guide.metrics(batch)
     assert not any(module.training for module in net.modules())
     assert all(torch.equal(value, buffers[name]) for name, value in net.named_buffers())
     features = net.forward_features(batch["image"])
@@ -231,9 +231,9 @@ def test_settings_that_cannot_be_meant_are_refused(teachers: dict[str, str], tmp
 def test_a_recipe_holds_teachers_by_name() -> None:
     """In their order, changed one by one on the command line, numbers for all or by name."""
     text = "student: cit_tiny\nguides: {co_advise: {teachers: {conv: a, inv: b}, temperature: {inv: 2}}}\n"
-    recipe = resolve("x", parse(text, "x"), {"guides.co_advise.teachers.third": "c", "guides.co_advise.weight": 0.5})
-    again = resolve("x", parse(recipe.to_yaml(), "x"))
-    for values in (recipe.values, again.values):
+    config = resolve("x", parse(text, "x"), {"guides.co_advise.teachers.third": "c", "guides.co_advise.weight": 0.5})
+    again = resolve("x", parse(config.to_yaml(), "x"))
+    for values in (config.values, again.values):
         guide = values["guides"]["co_advise"]
         assert list(guide["teachers"].items()) == [("conv", "a"), ("inv", "b"), ("third", "c")]
         assert guide["temperature"] == {"inv": 2}

@@ -13,8 +13,8 @@ from PIL import Image
 import viticulture
 from viticulture.cli import main
 from viticulture.command import Parser
-from viticulture.study.declare.field import field
-from viticulture.study.plan.plan import VIEWS
+from viticulture.study.declare import field
+from viticulture.study.plan import VIEWS
 from viticulture.study.study import Study
 
 FAST = ["--batch-size", "8", "--images.image_size", "8"]

@@ -16,7 +16,7 @@ from timm.models import register_model
 from torch import nn
 
 from viticulture.cli import main
-from viticulture.command import read, split_overrides
+from viticulture.command import parse_command, split_overrides
 from viticulture.config.checks import check_rates
 from viticulture.config.load import parse
 from viticulture.config.load import read as read_recipe
@@ -25,12 +25,12 @@ from viticulture.errors import UserError, counted
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.report.terminal import say
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.folder import StudyDir
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
 from viticulture.table import Column, Table, print_table
 from viticulture.text import command_line, comment, read_yaml, write_yaml
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 from viticulture.training.session import begin
 
 FILES: dict[str, bytes] = {
@@ -90,7 +90,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("links x --threshold nan", "--threshold: must be a number, got 'nan'"),
     ("compare digits --fractions nan", "--fractions: must be a number, got 'nan'"),
     ("compare digits --per-class 20-50", "--per-class: must be a whole number, got '20-50'"),
-    ("compare digits --per-class 20 50", "unrecognized arguments: 50; --per-class takes values with commas"),
+    ("compare digits --per-class 20 50", "unrecognized arguments: 50; --per-class takes values separated by commas"),
     ("serve x --port http", "--port: must be a whole number, got 'http'"),
     ("train digits --seed 18446744073709551616", "beyond 63 bits"),
     ("train digits --epochs 99999999999999999999", "beyond 63 bits"),
@@ -151,15 +151,15 @@ MISTAKES: list[tuple[str, str]] = [
     (f"{ONE_PIXEL} --batch-size 2 --devices 2 --device cpu", "must be at least 4, got 2"),
     (f"{ONE_PIXEL} --train.accumulate 20", "must be at least 40, got 20"),
     # the command itself
-    ("compare digits --recipes ,", "--recipes: takes values with commas between them, got ','"),
-    ("compare digits --per-class ,", "--per-class: takes values with commas between them, got ','"),
+    ("compare digits --recipes ,", "--recipes: takes values separated by commas, got ','"),
+    ("compare digits --per-class ,", "--per-class: takes values separated by commas, got ','"),
     ("compare digits --recipes default/digits --seeds 99999999999", "at most 1000"),
     ("train digits --recipe " + "x" * 5000, "unknown recipe"),
     ("train digits --recipe " + "x" * 5000 + ".yaml", "File name too long"),
     ("train digits --lr " + "x" * 5000, "optim.lr"),
     ("train digits --" + "x" * 5000 + ".y 1", "unknown recipe section"),
-    ("resume " + "x" * 5000, "so long a name"),
-    ("x" * 5000, "unknown verb"),
+    ("resume " + "x" * 5000, "file name too long"),
+    ("x" * 5000, "unknown command"),
     ("train digits --recipe $'\\e[31mx.yaml'", "cannot read recipe"),
     ("train digits --recipe $'\\e[31mred.yaml'", "optim.lr must be positive"),
     ("train digits --lr $'\\e[31m'", "not valid YAML"),
@@ -244,12 +244,12 @@ def test_words_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: p
     nasty = "viticulture train digits --out 'n\ntrain: {epochs: 7}\n#' \x1b[31m"
     session = begin("digits", str(file), 0, str(tmp_path / "n\ntrain: {epochs: 7}\n#"), False, {}, nasty)
     session.run.unlock()
-    assert recipe_of(RunFolder.open(session.run.path)).values == session.recipe.values
-    assert session.recipe.section("train").epochs == 2
+    assert config_of(RunFolder.open(session.run.path)).values == session.config.values
+    assert session.config.train.epochs == 2
 
     grid = Grid("digits", (Candidate("x", str(file)),), epochs=2)
-    StudyDir.create(tmp_path / "study", grid, "viticulture compare digits\nepochs: 7\n#")
-    assert StudyDir.open(tmp_path / "study").grid == grid
+    StudyFolder.create(tmp_path / "study", grid, "viticulture compare digits\nepochs: 7\n#")
+    assert StudyFolder.open(tmp_path / "study").grid == grid
 
 
 def test_names_that_steer_a_terminal_are_shown_without_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,10 +309,10 @@ def test_names_in_yaml_are_as_they_are_written() -> None:
     weights = f"{{{', '.join(f'{key}: 1.10' for key in keys)}, '<<': 2}}"
     expected = {**dict.fromkeys(keys, 1.1), "<<": 2}
     raw = parse(f"data: {{class_weights: {weights}}}\ntrain: {{epochs: 100}}\noptim: {{lr: 1e-3}}\n", "mine.yaml")
-    recipe = resolve("mine.yaml", raw)
-    assert recipe.values["data"]["class_weights"] == expected
-    assert resolve("x", parse(recipe.to_yaml(), "x")).values == recipe.values
-    assert (recipe.values["train"]["epochs"], recipe.values["optim"]["lr"]) == (100, 1e-3)
+    config = resolve("mine.yaml", raw)
+    assert config.values["data"]["class_weights"] == expected
+    assert resolve("x", parse(config.to_yaml(), "x")).values == config.values
+    assert (config.values["train"]["epochs"], config.values["optim"]["lr"]) == (100, 1e-3)
     assert split_overrides(["--data.class_weights", weights], ()) == ({"data.class_weights": expected}, [])
     study = (
         f"data: d\ncandidates: [{{name: a, recipe: default/digits}}]\nconditions: {{data.class_weights: {weights}}}\n"
@@ -338,7 +338,7 @@ def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:
 
 def test_export_takes_its_file_with_or_without_the_option() -> None:
     """As the README shows it, and as it was. Fails if one of them is refused or changes what is written."""
-    short, long = read(["export", "run", "x.onnx"]), read(["export", "run", "--out", "x.onnx"])
+    short, long = parse_command(["export", "run", "x.onnx"]), parse_command(["export", "run", "--out", "x.onnx"])
     expected = {"run": "run", "out": "x.onnx", "weights": "", "int8": False, "from_pixels": False}
     assert short.keywords == long.keywords == expected
 

@@ -2,6 +2,7 @@
 """A run's folder: one writer, nothing lost, nothing half-written taken for whole."""
 
 import io
+import itertools
 import json
 import os
 import re
@@ -30,9 +31,8 @@ from photographs import pictures
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.api.lists import resolved
 from viticulture.cache import locked
-from viticulture.config.load import read
+from viticulture.config.load import load_config
 from viticulture.config.references import where_they_lie
-from viticulture.config.resolve import resolve
 from viticulture.data.open import open_source
 from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
@@ -40,16 +40,17 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights import files
 from viticulture.models.weights.files import load, save
-from viticulture.report.charts.curves import read_curves
+from viticulture.report.curves import read_curves
 from viticulture.report.terminal import bar
-from viticulture.study.conclude.verdict import subject
-from viticulture.study.declare.table import read_table
+from viticulture.study.comparison import subject
+from viticulture.study.paper_tables import read_table
 from viticulture.text import shell_word
 from viticulture.training import length
 from viticulture.training.assemble import assemble
 from viticulture.training.data import default_recipe, load_dataset, resolve_default
 from viticulture.training.length import change_length, set_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
+from viticulture.training.module import TrainingModule
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder, claimed
@@ -158,11 +159,11 @@ def test_epochs_that_validation_cannot_compare_are_told_and_none_is_left_out_una
 def test_a_loss_that_is_no_number_stops_the_run_with_step_and_terms(tmp_path: Path) -> None:
     """Catches: NaN reaching a checkpoint, the step or the terms missing from the message."""
     session = small(tmp_path / "run")
-    honest = session.method.losses
+    honest, step = session.method.losses, itertools.count()
 
     def losses(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = honest(batch)
-        return {name: term * (float("nan") if session.method.global_step == 2 else 1.0) for name, term in terms.items()}
+        return {name: term * (float("nan") if next(step) == 2 else 1.0) for name, term in terms.items()}
 
     session.method.losses = losses
     with pytest.raises(UserError, match=r"step 3 \(label nan\)"):
@@ -218,6 +219,7 @@ def test_the_best_weights_are_the_last_that_cannot_be_told_from_the_best(
     def callback() -> BestCheckpoint:
         return BestCheckpoint(run, {}, images, measure if measure != "accuracy" and measure != "loss" else None)
 
+    method = TrainingModule(method)
     watch = callback()
     for epoch, value in enumerate(values):
         found = {"val/loss": -value} if measure == "loss" else {f"val/{measure}": value}
@@ -236,7 +238,8 @@ def test_every_process_tells_the_best_balanced_accuracy_apart_by_each_image_once
     over processes, which made an image two on two of them, and another epoch the best."""
     monkeypatch.setattr("viticulture.training.watching.save", lambda *_: None)
     method: Any = small(tmp_path / "run").method
-    method.by_class = torch.tensor([[3.0, 3.0], [4.0, 4.0]])
+    method = TrainingModule(method)
+    method.sums["recalls"] = torch.tensor([[3.0, 3.0], [4.0, 4.0]])
     run: Any = SimpleNamespace(check_there=lambda: None, weights=lambda name: tmp_path)
     watch = BestCheckpoint(run, {}, 8, "balanced_accuracy")
     found = {"val/balanced_accuracy": 0.75}
@@ -246,13 +249,22 @@ def test_every_process_tells_the_best_balanced_accuracy_apart_by_each_image_once
     assert watch.error == pytest.approx((2 * 0.75 * 0.25 / 4) ** 0.5 / 2)
 
 
+def told(terms: dict[str, float]) -> TrainingModule:
+    """A module whose last step had these terms."""
+    method: Any = nn.Identity()
+    method.student, method.logs = nn.Identity(), {name: torch.tensor(value) for name, value in terms.items()}
+    module = TrainingModule(method)
+    module.terms = tuple(terms)
+    return module
+
+
 def test_a_checkpoint_between_two_looks_is_not_written_either() -> None:
     """On a GPU the loss is looked at rarely; saving looks too. Fails if a checkpoint can hold what NaN has spoilt."""
     watch = StopOnNonFinite(every_steps=50)
     trainer = SimpleNamespace(global_step=2, num_training_batches=100)
     for step, value in ((2, 1.0), (3, float("inf")), (4, 1.0)):
         trainer.global_step = step
-        module = SimpleNamespace(seen_terms={"label": torch.tensor(value)}, parameters=list)
+        module = told({"label": value})
         watch.on_train_batch_end(trainer, module, None, None, step - 1)
     with pytest.raises(UserError, match=r"step 3 \(label inf\)"):
         watch.on_save_checkpoint(trainer, module, {})
@@ -287,7 +299,7 @@ def test_a_training_by_single_images_begins_as_if_none_had_been_tried(tmp_path: 
     keys = {"student.name": "dhvt_nano", "train.batch_size": 1, "data.per_class": 2, "train.epochs": 1}
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, keys, "test")
     numbers = torch.rand(3)
-    fresh, _ = assemble(session.recipe, session.dataset, 0)
+    fresh, _ = assemble(session.config, session.dataset, 0)
     assert torch.equal(torch.rand(3), numbers)
     states = session.method.state_dict(), fresh.state_dict()
     assert any("running_mean" in name for name in states[0])
@@ -301,10 +313,10 @@ def test_terms_of_a_loss_may_come_and_go() -> None:
     trainer = SimpleNamespace(global_step=0, num_training_batches=100)
     for step, terms in enumerate(({"label": 1.0}, {"guide": 2.0, "label": 1.0}, {"guide": float("nan"), "label": 1.0})):
         trainer.global_step = step + 1
-        module = SimpleNamespace(seen_terms={name: torch.tensor(value) for name, value in terms.items()})
+        module = told(terms)
         watch.on_train_batch_end(trainer, module, None, None, step + 1)
     with pytest.raises(UserError, match=r"step 3 \(guide nan, label 1\)"):
-        watch.on_train_batch_end(trainer, SimpleNamespace(seen_terms={"label": torch.tensor(1.0)}), None, None, 4)
+        watch.on_train_batch_end(trainer, told({"label": 1.0}), None, None, 4)
 
 
 def test_a_history_that_was_opened_and_never_filled_has_its_head(tmp_path: Path) -> None:
@@ -499,7 +511,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("status", "status is missing"),
         ("student", "student.name is missing"),
         ("warnings", "warnings is missing"),
-        ("text", "seed cannot be 'one'"),
+        ("text", "seed must be a whole number, got 'one'"),
         ("deep", "run.json is damaged"),
         ("splits", "split.json is damaged"),
         ("no recipe", "holds no recipe.yaml"),
@@ -691,14 +703,15 @@ def test_parts_of_a_batch_do_not_make_measurements_rarer(tmp_path: Path) -> None
     session = small(tmp_path / "run", **{"train.accumulate": 4})
     fit(session)
     curves = read_curves(session.run.metrics)
-    assert [len(curves[name]) for name in ("lr", "train/loss")] == [session.recipe.section("train").epochs] * 2
+    assert [len(curves[name]) for name in ("lr", "train/loss")] == [session.config.train.epochs] * 2
 
 
 def after_step(ema: Ema, student: nn.Module, step: int) -> None:
     """What Lightning does for it after an optimizer's step."""
     trainer: Any = SimpleNamespace(global_step=step)
-    module: Any = SimpleNamespace(student=student)
-    ema.on_train_batch_end(trainer, module, None, None, 0)
+    method: Any = nn.Identity()
+    method.student = student
+    ema.on_train_batch_end(trainer, TrainingModule(method), None, None, 0)
 
 
 def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
@@ -851,7 +864,7 @@ def test_a_recipe_that_was_changed_is_named_with_the_way_to_a_new_run(tmp_path: 
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
     recipe, whole = run / "recipe.yaml", (run / "recipe.yaml").read_text()
     recipe.write_text(whole.replace("epochs: 2", "epochs:   0x2  # two").replace("# recipe", "# my recipe"))
-    assert reopen(str(run)).recipe.section("train").epochs == 2
+    assert reopen(str(run)).config.train.epochs == 2
     recipe.write_text(whole.replace("  epochs: 2", "  epochs: 3").replace("  clip_norm: null", "  clip_norm: 1.5"))
     words = rf"train.clip_norm from None to 1.5, train.epochs from 2 to 3; .*--recipe {recipe} --seed 0"
     for use in (viticulture.resume, viticulture.evaluate):
@@ -950,7 +963,7 @@ def test_the_default_recipe_goes_by_the_size_of_the_images(pixels: int, recipe: 
     folder = pictures(tmp_path / "pictures", {"a": 2, "b": 2}, pixels)
     name = default_recipe(open_source(str(folder)))
     assert name == f"default/{recipe}"
-    assert resolve(name, read(name)).section("student").name
+    assert load_config(name).student.name
     assert len(read_table(name).rows) >= 3
 
 
@@ -970,11 +983,11 @@ def test_a_patch_size_of_the_default_recipe_gives_way_to_a_named_student(
     """A warning says so; a user's own patch size stays. Catches: `train digits --student resnet10t` refused for a key
     that nobody gave, or a patch size taken from a student that it fits."""
     for key in ("student", "student.name"):
-        recipe = resolve_default("default/digits", {key: student, **more})
-        assert recipe.section("student").patch_size == patch
-        said = "student.patch_size 2 of default/digits is left out, as it does not fit" in " ".join(recipe.warnings)
+        config = resolve_default("default/digits", {key: student, **more})
+        assert config.student.patch_size == patch
+        said = "student.patch_size 2 of default/digits is left out, as it does not fit" in " ".join(config.warnings)
         assert said == (patch is None)
-    assert resolve_default("default/digits", {}) == resolve("default/digits", read("default/digits"))
+    assert resolve_default("default/digits", {}) == load_config("default/digits")
 
 
 def test_a_cnn_trains_by_the_default_recipe(tmp_path: Path) -> None:
@@ -983,7 +996,7 @@ def test_a_cnn_trains_by_the_default_recipe(tmp_path: Path) -> None:
     session = begin("digits", "default", 0, str(tmp_path / "run"), False, words, "test")
     session.run.unlock()
     assert any("patch_size" in warning for warning in session.warnings)
-    assert session.recipe.section("student").patch_size is None
+    assert session.config.student.patch_size is None
     assert "patch_size: null" in resolved("digits", overrides=words)
 
 
@@ -1067,8 +1080,8 @@ def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, mo
     session.run.unlock()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert reopen(str(tmp_path / "run")).fingerprint == session.fingerprint
-    guides = session.recipe.values["guides"]
-    assert session.recipe.values["student"]["init"] == str(tmp_path / "weights/first")
+    guides = session.config.values["guides"]
+    assert session.config.values["student"]["init"] == str(tmp_path / "weights/first")
     assert guides["teacher"]["kind"] == "soft"
 
 

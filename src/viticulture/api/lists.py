@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs that say what there is, and the demonstration."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .given import checked
+from .arguments import checked
 from .run import Run
 from .training import row_of, train, winner
 
@@ -27,8 +28,8 @@ def recipes() -> "Table":
 def tables() -> "Table":
     """List the papers' tables, row by row, with published numbers."""
     from ..report.terminal import table_list
-    from ..study.declare.table import read_table
-    from ..study.declare.table import tables as files
+    from ..study.paper_tables import read_table
+    from ..study.paper_tables import tables as files
 
     return table_list({name: read_table(name) for name in files()})
 
@@ -45,6 +46,44 @@ def models(pattern: str = "") -> "Table":
     from ..report.terminal import student_list
 
     return student_list(entries(matching(pattern), MOST_COUNTED))
+
+
+@checked
+def runs(folder: str = "runs", out: str = "") -> "Table":
+    """List every run below a folder: data, student, recipe, state, accuracy.
+
+    Args:
+        folder: is searched.
+        out: an .html file to write, with a link to each run's page.
+
+    Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
+    """
+    from ..outputs import check_out, write_out
+    from ..report.runs import find_runs, render_index
+
+    if out:
+        check_out(out, ".html")
+    index = find_runs(Path(folder))
+    if out:
+        write_out(out, render_index(index, Path(out)))
+    return index.table
+
+
+@checked
+def cache(clear: bool = False) -> str:
+    """Show what decoded images and kept features take on this disk.
+
+    Args:
+        clear: remove them; the next training decodes its images anew. Downloaded data sets stay. They lie in
+            ~/.cache/viticulture and its folder data, or where the environment's VITICULTURE_CACHE and VITICULTURE_DATA
+            say.
+    """
+    from ..cache import cache_folder, cached, clear_cache
+
+    freed = f"freed {clear_cache() / 1e9:.2f} GB; " if clear else ""
+    kept = cached()
+    size = sum(kept.values()) / 1e9
+    return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
 
 
 def reference() -> str:
@@ -74,8 +113,7 @@ def resolved(
         row: as for `train_row`.
         seed: as for `train_row`; what a row learns from may follow from it.
     """
-    from ..config.load import read
-    from ..config.resolve import resolve
+    from ..config.load import load_config
 
     if table:
         entry = row_of(table, row, overrides, seed)
@@ -87,7 +125,7 @@ def resolved(
         from ..training.data import open_by_default, resolve_default
 
         return resolve_default(open_by_default(data)[1], overrides).to_yaml()
-    return resolve(recipe, read(recipe), overrides).to_yaml()
+    return load_config(recipe, overrides).to_yaml()
 
 
 def say(result: Any) -> None:
@@ -120,7 +158,7 @@ def demo() -> "Table":
     from ..evaluation.reference import reference_lines
     from ..table import Column, Table
     from ..training.run_folder import claimed
-    from ..training.run_inputs import dataset_of, recipe_of
+    from ..training.run_inputs import config_of, dataset_of
     from ..training.session import RUNS
 
     labels = {"data.per_class": 20}
@@ -128,7 +166,7 @@ def demo() -> "Table":
         plain = train("digits", "default/digits", out=str(path), overrides=labels)
     with claimed(RUNS, "demo-dhvt") as path:
         hybrid = train("digits", "dhvt/digits", out=str(path), overrides=labels)
-    dataset = dataset_of(plain.folder, recipe_of(plain.folder))
+    dataset = dataset_of(plain.folder, config_of(plain.folder))
     assert dataset.test is not None
     rows = [("DHVT, the hybrid ViT", hybrid.accuracy), ("plain ViT", plain.accuracy)]
     rows += reference_lines(dataset.train, dataset.test).items()

@@ -16,7 +16,7 @@ from ..config.references import where_they_lie
 from ..config.resolve import Config, resolve
 from ..errors import UserError
 from ..keywords import rebuilt
-from ..study.plan.pace import Pace
+from ..study.step_times import StepTimes
 from ..training.facts import CURE
 from ..training.run_folder import PLAN, RunFolder
 from ..user_code import check_data, keep_known_code, of_a_file
@@ -50,7 +50,7 @@ class Stage:
     kind: Kind
     recipe: str
     values: dict[str, Any]
-    pace: Pace
+    pace: StepTimes
     epochs: int
     seconds: float
     begun: bool = False
@@ -71,8 +71,8 @@ class Stage:
     def resolved(self) -> Config:
         """Its recipe, with its length."""
         with of_a_file(PLAN):
-            recipe = replace(resolve(self.recipe, self.values), warnings=self.warnings)
-            return of_length(recipe, self.epochs, self.values["train"]["epochs"])
+            config = replace(resolve(self.recipe, self.values), warnings=self.warnings)
+            return of_length(config, self.epochs, self.values["train"]["epochs"])
 
 
 @dataclass(frozen=True)

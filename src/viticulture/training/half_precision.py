@@ -13,7 +13,7 @@ training's own step twice, in memory that is filled differently, and once in flo
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.pytorch.plugins import MixedPrecision, Precision
@@ -25,13 +25,13 @@ from ..config.resolve import Config
 from ..config.sections import Engine, Train
 from ..data.dataset import Dataset
 from ..errors import UserError
-from ..guides.guide import Guide
-from ..methods.method import Course
+from ..methods.method import TrainingLength
 from ..models.students import count
 from ..text import tell
 from .allocator import filled_memory
 from .assemble import assemble
 from .feed import training_loader
+from .module import TrainingModule
 from .run_folder import RunFolder
 from .session import Session
 
@@ -138,12 +138,12 @@ class Comparison:
         return f"gradients are {self.distance:.0%} away from those in float32" if self.distance > FAR else ""
 
 
-def compare_gradients(recipe: Config, dataset: Dataset, seed: int) -> Comparison:
+def compare_gradients(config: Config, dataset: Dataset, seed: int) -> Comparison:
     """Compute a training's first step in bfloat16 twice and in float32 once, on as many of its images as take a second
     or two."""
     half = CpuMixedPrecision("bf16-mixed", "cpu")
-    once, again = (_gradients(recipe, dataset, seed, half, fill) for fill in FILLS)
-    exact = _gradients(recipe, dataset, seed, Precision(), FILLS[0])
+    once, again = (_gradients(config, dataset, seed, half, fill) for fill in FILLS)
+    exact = _gradients(config, dataset, seed, Precision(), FILLS[0])
     unstable = tuple(name for name in once if not torch.equal(once[name], again[name]))
     vector, true = (parameters_to_vector(gradients.values()) for gradients in (once, exact))
     return Comparison(unstable, ((vector - true).norm() / true.norm()).item())
@@ -154,12 +154,12 @@ def check_precision(session: Session) -> None:
 
     Raises: UserError where they depend on what was in memory.
     """
-    engine: Engine = session.recipe.section("engine")
+    engine: Engine = session.config.engine
     if not engine.mixed_on_cpu:
         return
-    found = compare_gradients(session.recipe, session.dataset, session.seed)
+    found = compare_gradients(session.config, session.dataset, session.seed)
     if found.unstable:
-        student = session.recipe.section("student").name
+        student = session.config.student.name
         raise UserError(
             f"{engine.precision} must compute the same gradients twice, but for {student} on this processor "
             f"{found.fault}; train in float32: --engine.precision 32"
@@ -170,26 +170,26 @@ def check_precision(session: Session) -> None:
         tell("note     engine.precision 16-mixed needs a GPU; on the CPU this training runs in bf16-mixed")
 
 
-def _gradients(recipe: Config, dataset: Dataset, seed: int, precision: Precision, fill: int) -> dict[str, Tensor]:
+def _gradients(config: Config, dataset: Dataset, seed: int, precision: Precision, fill: int) -> dict[str, Tensor]:
     """Gradients of a training's first step, by a method that is then thrown away."""
     with torch.random.fork_rng(devices=[]), filled_memory(fill):
-        method, _ = assemble(recipe, dataset, seed)
-        loader = training_loader(Session(RunFolder(""), recipe, dataset, method, seed, []))
-        train: Train = recipe.section("train")
-        method.course = Course(len(loader), train.epochs)
+        method, _ = assemble(config, dataset, seed)
+        loader = training_loader(Session(RunFolder(""), config, dataset, method, seed, []))
+        train: Train = config.train
+        method.length = TrainingLength(len(loader), train.epochs)
         batch = loader.batch(0, 0)
         _, macs = count(method.counted_network, method.data_spec.image_size, method.data_spec.channels)
         most = max(FEWEST, int(CHECKED_MACS / max(macs, 1)))
         parts = max(train.accumulate, -(-len(batch["image"]) // most))
         batch = {name: value.chunk(parts)[0] for name, value in batch.items()}
-        method.train().lay_out(batch)
+        TrainingModule(method.train()).set_memory_layout(batch)
         method.start_epoch()
         with precision.forward_context():
             loss = torch.stack(list(method.losses(batch).values())).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         method.after_backward()
-        for guide in method.guides.values():
-            cast(Guide, guide).after_backward()  # of weights that an agent shares
+        for _, guide in method.named_guides():
+            guide.after_backward()  # of weights that an agent shares
         return {name: weight.grad for name, weight in method.named_parameters() if weight.grad is not None}
 
 

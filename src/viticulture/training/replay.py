@@ -31,13 +31,13 @@ from torch import Tensor, nn
 
 from ..cache import cache_folder, digest
 from ..config.schema import transform_class
-from ..data.transfer import send
+from ..data.transforms.transform import send
 from ..disk import write_whole
 from ..errors import UserError
-from ..methods.method import Method
 from ..models.teachers.frozen import Frozen
 from ..models.weights.files import weights_digest
 from ..text import tell
+from .module import TrainingModule
 from .session import Session
 
 _VERSION = "3"
@@ -59,12 +59,12 @@ class Replay(Callback):
         self.memories: list[Memory] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, Method)
+        assert isinstance(pl_module, TrainingModule)
         shown = self._shown(trainer)
         for teacher in pl_module.modules():
             if isinstance(teacher, Frozen):
                 folder = self.budget.folder / digest([_VERSION, *shown, *identity(teacher.net)])
-                teacher.memory = Memory(folder, self.budget, pl_module.epoch_step_of, pl_module.device)
+                teacher.memory = Memory(folder, self.budget, pl_module.place_of, pl_module.device)
                 self.memories.append(teacher.memory)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -81,9 +81,9 @@ class Replay(Callback):
 
     def _shown(self, trainer: Trainer) -> list[str]:
         """What decides which images stand in which place of which step, and how they are computed with."""
-        recipe, dataset, device = self.session.recipe, self.session.dataset, trainer.strategy.root_device
+        recipe, dataset, device = self.session.config, self.session.dataset, trainer.strategy.root_device
         views = {key: value for key, value in recipe.values.items() if key.startswith("augment")}
-        train = recipe.section("train")
+        train = recipe.train
         kept = {key: value for key, value in vars(dataset.image_settings).items() if not key.startswith("eval_")}
         machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return [
@@ -92,7 +92,7 @@ class Replay(Callback):
             # The fingerprint knows images as they were decoded, or streamed ones by their names alone.
             json.dumps([dataset.mean, dataset.std, kept, self.session.seed]),
             json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
-            *(["balanced"] if recipe.section("data").sampling == "balanced" else []),
+            *(["balanced"] if recipe.data.sampling == "balanced" else []),
             f"{trainer.precision} {machine} {torch.__version__}",
             *(  # in the order of the recipe, in which they are applied
                 f"{name} {source}"

@@ -395,8 +395,8 @@ def test_parameters_are_counted_as_in_the_paper(entry: str, name: str, shape: Ag
         student = timm.create_model(name, num_classes=100, img_size=224, patch_size=16)
         agent = shared_agent_for(student, asked, shape)
         own = agent_for(student, asked, shape)
-    borrowed = {f"{layer}.{p}" for layer, m in agent.named_modules() for p in getattr(m, "loans", {})}
-    private = sum(p.numel() for name, p in agent.named_parameters() if name not in borrowed)
+    shared = {f"{layer}.{p}" for layer, m in agent.named_modules() for p in getattr(m, "shared", {})}
+    private = sum(p.numel() for name, p in agent.named_parameters() if name not in shared)
     whole = sum(p.numel() for block in student.blocks for part in (block.attn, block.mlp) for p in part.parameters())
     vits = sum(p.numel() for p in student.parameters())
     counted = {"vit_params": vits, "agent_private_params": private, "shared_params": whole}
@@ -409,8 +409,8 @@ def test_qk_norm_and_missing_biases_are_no_obstacle() -> None:
     """Queries and keys are not used, and a bias that is not there is not added."""
     student = vit(qk_norm=True, qkv_bias=False, proj_bias=False)
     agent = shared_agent_for(student, data_spec())
-    assert set(agent.blocks[0].conv.loans) == {"values", "weight"}
-    assert set(agent.blocks[0].mlp.loans) == {"fc1_weight", "fc2_weight"}
+    assert set(agent.blocks[0].conv.shared) == {"values", "weight"}
+    assert set(agent.blocks[0].mlp.shared) == {"fc1_weight", "fc2_weight"}
     x, weights = noise(2, 12, 4, 4), dict(student.blocks[0].mlp.named_parameters())
     expected = F.linear(F.gelu(F.linear(x.permute(0, 2, 3, 1), weights["fc1.weight"])), weights["fc2.weight"])
     torch.testing.assert_close(agent.eval().blocks[0].mlp(x), expected.permute(0, 3, 1, 2))
