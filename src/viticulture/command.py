@@ -267,8 +267,8 @@ def parser_of(words: list[str]) -> tuple[Parser, list[str]]:
         raise unknown("verb", name, VERBS)
     if name == "compare" and rest[:1] == ["resume"]:
         return Parser("compare resume", api.compare_resume), rest[1:]
-    of_a_table = name in OF_A_TABLE and any(word.partition("=")[0] == "--table" for word in rest)
-    return Parser(name, (OF_A_TABLE if of_a_table else VERBS)[name]), rest
+    grid_of_table = name in OF_A_TABLE and any(word.partition("=")[0] == "--table" for word in rest)
+    return Parser(name, (OF_A_TABLE if grid_of_table else VERBS)[name]), rest
 
 
 def read(words: list[str]) -> Command:

@@ -13,7 +13,7 @@ from PIL import Image
 import viticulture
 from viticulture.cli import main
 from viticulture.command import Parser
-from viticulture.study.declare import field
+from viticulture.study.declare import default_candidates
 from viticulture.study.plan import VIEWS
 from viticulture.study.study import Study
 
@@ -166,7 +166,7 @@ def test_every_mistake_ends_in_a_clear_line(
 def test_the_default_field_fits_the_images(photos: Path) -> None:
     """Own images without recipes: a plain ViT first, a CNN and a hybrid beside it."""
     for data in ("digits", str(photos)):
-        found = field(data)
+        found = default_candidates(data)
         assert found[0].name == "plain ViT"
         assert {one.name.split()[0] for one in found} >= {"plain", "CNN", "DHVT"}
         assert not any(one.data for one in found)

@@ -68,7 +68,7 @@ def test_a_grid_survives_yaml() -> None:
         ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {per_class: [x]}", "subsets.per_class"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {budget: soon}", "such as 90s, 30m"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {equal: time}", "budget to divide"),
-        ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [5]}", "ten percent are 0.1"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [5]}", "ten percent is 0.1"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [0.1234561, 0.1234562]}", "both 12.3456 %"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {per_class: [1234561, 1234562]}", "1234562 are both"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nconditions: {data.per_class: 3}", "--per-class"),
@@ -105,7 +105,7 @@ def test_rows_that_train_the_same_thing_are_trained_once() -> None:
     agent = Candidate("Agent-S (joint)", "bootstrap/cifar-joint", {"a": 1}, measure="bootstrap_agent_accuracy")
     other = Candidate("ViT-B (joint)", "bootstrap/cifar-joint", {"a": 2})
     made = Grid("cifar100", (agent, student, other), seeds=(0,))
-    assert made.slugs() == {
+    assert made.slugs == {
         "Agent-S (joint)": "agent-s-joint",
         "ViT-S (joint)": "agent-s-joint",
         "ViT-B (joint)": "vit-b-joint",

@@ -19,7 +19,7 @@ from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.study.cell import train_cell
 from viticulture.study.clusters import write_script
-from viticulture.study.declare import of_a_table, of_own_images
+from viticulture.study.declare import grid_of_table, grid_of_recipes
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
 from viticulture.study.paper_tables import read_table
@@ -175,11 +175,11 @@ def test_weights_that_are_named_from_a_working_folder_are_found_from_any(
     teachers = {"conv": "mine.safetensors", "inv": "hf-hub:a/b"}
     logits = {"teacher": "mine.safetensors", "kind": "soft"}
     given = {"student.init": "mine.safetensors", "guides.co_advise.teachers": teachers, "guides.logits": logits}
-    own = of_own_images("digits", ["default/digits"], Subsets(), 1, Terms(), given)
+    own = grid_of_recipes("digits", ["default/digits"], Subsets(), 1, Terms(), given)
     assert own.conditions["student.init"] == str(weights)
     assert own.conditions["guides.co_advise.teachers"] == {"conv": str(weights), "inv": "hf-hub:a/b"}
     assert own.conditions["guides.logits"] == {**logits, "teacher": str(weights)}
-    called = of_own_images("digits", ["default/digits"], Subsets(), 1, Terms(), {"guides.teacher.kind": weights.name})
+    called = grid_of_recipes("digits", ["default/digits"], Subsets(), 1, Terms(), {"guides.teacher.kind": weights.name})
     assert called.conditions["guides.teacher.kind"] == weights.name  # the guide's name, not its keyword
     rows = [
         {"name": "own", "overrides": {"student.init": "mine.safetensors"}},
@@ -190,7 +190,7 @@ def test_weights_that_are_named_from_a_working_folder_are_found_from_any(
         json.dumps({"title": "t", "data": "digits", "recipe": "default/digits", "rows": rows})
     )
     named = {"student.init": {"given": "mine.safetensors"}}
-    table = of_a_table("table.yaml", "", Subsets(), 1, Terms(), named)
+    table = grid_of_table("table.yaml", "", Subsets(), 1, Terms(), named)
     assert [one.overrides["student.init"] for one in table.candidates] == [str(weights), "row:own", str(weights)]
 
 

@@ -46,10 +46,10 @@ def compare(
 
     Returns: the study: conclusion, winner, rows, table (pandas), path with report.html.
     """
-    from ..study.declare import of_own_images
+    from ..study.declare import grid_of_recipes
 
     recipes = [recipes] if isinstance(recipes, str) else recipes
-    return _compare(of_own_images(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
+    return _compare(grid_of_recipes(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
 
 
 @checked
@@ -73,9 +73,9 @@ def compare_table(
         where: as for `compare`.
         overrides: recipe keys that hold for all rows; of student.init also a mapping, row -> weights.
     """
-    from ..study.declare import of_a_table
+    from ..study.declare import grid_of_table
 
-    return _compare(of_a_table(table, data, subsets, seeds, terms, overrides or {}), where)
+    return _compare(grid_of_table(table, data, subsets, seeds, terms, overrides or {}), where)
 
 
 @checked

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..budget.budget import Budget
 from ..errors import UserError, unknown
-from ..study.terms import in_words
+from ..study.terms import budget_text
 from ..text import command_line, shell_word, tell
 from ..waiting import silence
 from .given import as_word, check_callbacks, checked, run_word, with_short
@@ -81,7 +81,7 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     if budget == "" and not searches[method_search]:
         raise UserError("--method-search off is of a budget; without one there is one stage, unmixed: leave it out")
     if budget != "":
-        afforded = Budget(in_words(budget), searches[method_search])
+        afforded = Budget(budget_text(budget), searches[method_search])
         if callbacks or not isinstance(data, str):
             what = "callbacks watch" if callbacks else "an object of this program teaches"
             raise UserError(f"{what} one training, and a budget may have several of their own processes; leave one out")

@@ -68,7 +68,7 @@ class StudyFolder:
 
     def __init__(self, path: str | Path, grid: Grid, data: str = "") -> None:
         self.path, self.grid, self.data = Path(path), grid, data
-        self.slugs = grid.slugs()
+        self.slugs = grid.slugs
         self._facts: tuple[tuple[int, int, int] | None, dict[str, Any]] | None = None
 
     @staticmethod

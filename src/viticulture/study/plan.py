@@ -293,7 +293,7 @@ def survivors(candidates: int) -> int:
 def cost(grid: Grid, plan: StudyPlan, workers: int = 1) -> float:
     """Seconds until the last of so many processes, each of which takes the next cell when it is free, is done with the
     whole study; of candidates that halving drops, the most expensive are kept."""
-    slugs = grid.slugs()
+    slugs = grid.slugs
     single = {*{slugs[candidate.name]: candidate.name for candidate in grid.candidates}.values()}  # some share cells
     left, total = len(single), 0.0
     for rung in range(len(grid.terms.rungs)):
