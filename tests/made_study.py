@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.study.cell import contents
 from viticulture.study.folder import StudyFolder

@@ -27,7 +27,8 @@ from viticulture.deploy.hub.card import Student
 from viticulture.deploy.hub.push import contents, push
 from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import Evaluations
 from viticulture.models.weights.files import fetch, initialize, load
 from viticulture.report.pages.run_page import costs_of

@@ -20,9 +20,9 @@ from viticulture.data.decode import decode
 from viticulture.data.open import open_source
 from viticulture.data.pixels import as_pixels
 from viticulture.errors import UserError
-from viticulture.evaluation import opening
+from viticulture.evaluation import inputs
 from viticulture.evaluation.dense.prediction import DensePrediction
-from viticulture.evaluation.given import as_images
+from viticulture.evaluation.inputs import as_images
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
 from viticulture.evaluation.predict import Prediction
 from viticulture.table import Column, Spread, Table
@@ -246,7 +246,7 @@ def test_what_is_no_image_is_refused(given: object, said: str) -> None:
 def decoded(given: object) -> None:
     """As a run of color looks at what it is given."""
     for image in as_images(given):
-        opening.decoded("image", image, 8)
+        inputs.decoded("image", image, 8)
 
 
 @pytest.mark.parametrize(

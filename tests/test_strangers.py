@@ -23,7 +23,8 @@ from viticulture.config.load import read
 from viticulture.config.resolve import resolve
 from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.stages import plan_table

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from viticulture.evaluation import accuracy
+from viticulture.evaluation import accuracy, outputs
 from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.report.study_page import write_study
 from viticulture.report.study_tables import plan_table
@@ -85,7 +85,7 @@ def leave(study: StudyFolder, plan: StudyPlan, cell: Cell) -> None:
     right = torch.rand(IMAGES, generator=draw) < 0.7
     predicted = torch.where(right, labels, (labels + 1) % len(CLASSES))
     shares = 0.8 * torch.nn.functional.one_hot(predicted, len(CLASSES)) + 0.2 / len(CLASSES)
-    predictions = accuracy.Predictions(shares, labels, [""] * IMAGES)
+    predictions = outputs.Predictions(shares, labels, [""] * IMAGES)
     result = accuracy.evaluate_predictions(predictions, CLASSES)
     run.write(
         "evaluation.json", Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict()

@@ -20,7 +20,7 @@ from viticulture.cli import main
 from viticulture.config.resolve import resolve
 from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.agreement.metrics import Agreement, agree, both_wrong, divergences, same_prediction
-from viticulture.evaluation.heads import all_logits, heads_of
+from viticulture.evaluation.model import all_logits, heads_of
 from viticulture.keywords import rebuilt
 from viticulture.models.cit.many_heads import every_head
 from viticulture.models.data_spec import DataSpec

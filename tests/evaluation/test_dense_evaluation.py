@@ -16,7 +16,7 @@ from PIL import ExifTags, Image
 from dense_scenes import coco_folder, mask_folder
 from simulated_gpu import OnApple
 from untrained_dense import untrained_dense
-from viticulture.analysis.dense_pictures import gather_dense_pictures
+from viticulture.analysis.annotated_pictures import save_annotated_pictures
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
 from viticulture.data.batches.annotated import dense_batches
 from viticulture.data.dataset import read_rows
@@ -49,7 +49,7 @@ from viticulture.evaluation.dense.predict import DensePredictor
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict, read_dense
 from viticulture.evaluation.dense.subject import Found, find, of_run
-from viticulture.evaluation.opening import MAX_SENT_PIXELS
+from viticulture.evaluation.inputs import MAX_SENT_PIXELS
 from viticulture.methods.detection import crowds_of, matched, targets_of
 from viticulture.models.data_spec import DataSpec
 from viticulture.report.pages.run_page import judged_headline
@@ -276,7 +276,7 @@ def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> 
     true = Masked(torch.from_numpy(np.stack(masks)), torch.arange(2), lambda i: masks[i])
     data: Any = SimpleNamespace(held_out={"val": images}, train=images, classes=of_run(run).data_spec.classes)
     data.annotations, data.image_settings = {"train": true, "val": true}, SimpleNamespace(channels=3)
-    gather_dense_pictures(run, data, judge_dense(run, data))
+    save_annotated_pictures(run, data, judge_dense(run, data))
     galleries = read_galleries(run.path / FILE)
     assert galleries is not None
     (_, (second, measured)), (_, (first, unmeasured)) = galleries["dense"][0].groups

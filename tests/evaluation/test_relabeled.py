@@ -10,12 +10,10 @@ import torch
 from photographs import pictures
 from untrained import untrained
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import ONE_HEAD
-from viticulture.evaluation.heads import OutputHeads
+from viticulture.evaluation.model import ONE_HEAD, OutputHeads, of_run
 from viticulture.evaluation.robustness.evaluate import evaluate_robustness
 from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.evaluation.robustness.relabeled import read_truth, relabeled
-from viticulture.evaluation.subject import of_run
 from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import dataset_of, recipe_of

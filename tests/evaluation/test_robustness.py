@@ -18,7 +18,7 @@ from torchvision.models._meta import _IMAGENET_CATEGORIES
 from viticulture import api
 from viticulture.cli import main
 from viticulture.errors import UserError
-from viticulture.evaluation.heads import OutputHeads
+from viticulture.evaluation.model import OutputHeads
 from viticulture.evaluation.robustness import evaluate as out_of_distribution
 from viticulture.evaluation.robustness.corrupt import corrupt
 from viticulture.evaluation.robustness.corrupted import Views, corrupted

@@ -24,13 +24,12 @@ from viticulture.data.open import open_source
 from viticulture.deploy.hub.push import contents
 from viticulture.deploy.onnx.onnx_file import to_onnx
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import ONE_HEAD, Evaluation, Predictions
+from viticulture.evaluation.accuracy import Evaluation
 from viticulture.evaluation.evaluate import right
-from viticulture.evaluation.heads import OutputHeads
+from viticulture.evaluation.model import ONE_HEAD, OutputHeads, of_run, of_source
+from viticulture.evaluation.outputs import Predictions, choose_views
 from viticulture.evaluation.predict import classify
 from viticulture.evaluation.robustness.metrics import wrong_predictions
-from viticulture.evaluation.subject import of_run, of_source
-from viticulture.evaluation.views import settle_views
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering
@@ -141,14 +140,14 @@ def test_the_first_of_the_best_is_chosen(name: Views, run: RunFolder) -> None:
         for each in run.which():
             without = {key: value for key, value in json.loads(before[each]).items() if key != VIEWS}
             (run.weights(each) / "config.json").write_text(json.dumps(without))
-        settle_views(run, dataset.val, score)
+        choose_views(run, dataset.val, score)
         assert {of_run(run, each).eval_views for each in run.which()} == {name}
-        settle_views(run, dataset.val, lambda said: float(not score(said)))
+        choose_views(run, dataset.val, lambda said: float(not score(said)))
         assert of_run(run).eval_views == name, "what is settled stays"
         config = json.loads(before["last"])
         del config[VIEWS]
         (run.weights("last") / "config.json").write_text(json.dumps(config))  # as a resumed run writes it
-        settle_views(run, dataset.val, lambda said: float(not score(said)))
+        choose_views(run, dataset.val, lambda said: float(not score(said)))
         assert of_run(run, "last").eval_views == name
     finally:
         for each, text in before.items():
@@ -171,11 +170,11 @@ def test_everything_that_answers_asks_by_these_views(tmp_path: Path) -> None:
     subject, folder = of_run(run, "last"), of_source(str(run.weights("last")))
     assert (subject.eval_views, folder.eval_views) == ("four", "four")
     onnx = pytest.importorskip("onnxruntime")
-    path = to_onnx(subject.answers, tmp_path / "four.onnx", subject.data_spec)
+    path = to_onnx(subject.tta_network, tmp_path / "four.onnx", subject.data_spec)
     images = torch.randn(3, 3, *subject.data_spec.image_size)
     (found,) = onnx.InferenceSession(str(path)).run(["logits"], {"image": images.numpy()})
     with torch.inference_mode():
-        logits = subject.answers(images).numpy()
+        logits = subject.tta_network(images).numpy()
     assert np.allclose(found, logits, atol=1e-4 * np.abs(logits).max())
 
 
@@ -260,7 +259,7 @@ def test_other_images_and_corrupted_ones_are_answered_by_the_same_views(tmp_path
     pixels = torch.cat([batch["image"] for batch in subject.batches(images)])
     one_head = OutputHeads(("class",), ONE_HEAD)
     with torch.inference_mode():
-        wrong = wrong_predictions(subject.network, one_head, pixels, labels, None, subject.answers)
+        wrong = wrong_predictions(subject.network, one_head, pixels, labels, None, subject.tta_network)
     assert wrong.tolist() == [int((by_hand != labels).sum())]
 
 

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
 from viticulture.analysis.galleries import Gallery
-from viticulture.analysis.link_extraction import TrainedLinks
+from viticulture.analysis.links import TrainedLinks
 from viticulture.errors import UserError
 from viticulture.models.links import Links
 from viticulture.report.curves import read_curves

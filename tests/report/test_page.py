@@ -17,7 +17,8 @@ import torch
 
 from untrained import untrained
 from viticulture.analysis.galleries import Gallery
-from viticulture.evaluation.accuracy import Evaluation, Predictions, WithoutCopies, evaluate_predictions
+from viticulture.evaluation.accuracy import Evaluation, WithoutCopies, evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.models.weights.files import load, save
 from viticulture.report.html import Section, fill, html_table
 from viticulture.report.page import Costs, RunPage, render

@@ -10,7 +10,8 @@ import torch
 from rich.cells import cell_len
 from rich.console import Console
 
-from viticulture.evaluation.accuracy import Evaluation, Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import Evaluation, evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.report.inspection import inspection_tables
 from viticulture.report.tables.results import (
     Evaluated,

@@ -18,13 +18,13 @@ from viticulture.config.load import read
 from viticulture.config.resolve import resolve
 from viticulture.data.targets.objects import Boxed, Masked, Objects
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.dense.objects import evaluate_objects
 from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.results import RESULTS, DenseEvaluations, Evaluation
 from viticulture.evaluation.dense.subject import Found
 from viticulture.evaluation.multilabel import results as of_labels
 from viticulture.evaluation.multilabel.labels import LabelsEvaluation, evaluate_labels
+from viticulture.evaluation.outputs import Predictions
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student

@@ -25,7 +25,7 @@ from noise import photographs
 from untrained import untrained
 from viticulture.api.training import winner
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
 from viticulture.report.study_tables import full_table, results_table
 from viticulture.study.cell import command, is_damaged, train_cell

@@ -9,7 +9,8 @@ import torch
 
 from viticulture.data.sources.torchvision_sets import TORCHVISION
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.probe.evaluate import Finding, Probe
 from viticulture.evaluation.results import RESULTS, Evaluations
 from viticulture.study.grid import Grid

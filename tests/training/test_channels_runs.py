@@ -19,9 +19,9 @@ from viticulture.analysis.galleries import FILE, read_galleries
 from viticulture.analysis.reconstruction import reconstruction_gallery
 from viticulture.deploy.serve.answers import answerer
 from viticulture.errors import UserError
+from viticulture.evaluation.model import of_run, of_source
 from viticulture.evaluation.predict import Prediction, classify
 from viticulture.evaluation.results import read_evaluations, read_predictions
-from viticulture.evaluation.subject import of_run, of_source
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import initialize, save

@@ -18,7 +18,7 @@ from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.open import open_source
 from viticulture.data.sources.several import separated
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.model import of_run
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
 from viticulture.evaluation.multilabel.results import (
     LabelEvaluations,
@@ -27,7 +27,7 @@ from viticulture.evaluation.multilabel.results import (
     read_labels,
     thresholds_of,
 )
-from viticulture.evaluation.subject import of_run
+from viticulture.evaluation.outputs import Predictions
 from viticulture.models.views import Views, told
 from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say

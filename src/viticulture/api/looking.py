@@ -94,7 +94,7 @@ def report(run: Any, beside: Any = "") -> Path:
     from ..training.run_folder import RunFolder
 
     if beside:
-        from ..evaluation.evaluate import check_classes
+        from ..evaluation.model import check_classes
         from ..evaluation.reference import put_beside
         from ..tasks.classification import Classification
         from ..tasks.task import task_of
@@ -156,7 +156,7 @@ def explain(
 
     Returns: the page. Of a run, all numbers are in explain.json beside it, and `viticulture report RUN` shows them too.
     """
-    from ..analysis.explanation import Wanted, explain_any, explain_run
+    from ..analysis.explanation import ExplainOptions, explain_any, explain_run
     from ..disk import write_whole
     from ..outputs import check_out
     from ..report.explain_page import explanation_page, write_explanation
@@ -164,16 +164,16 @@ def explain(
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 
     run, data = run_word(run), as_source(data)
-    is_run, wanted = (Path(run) / "run.json").exists(), Wanted(images, beside, reading, layers)
+    is_run, options = (Path(run) / "run.json").exists(), ExplainOptions(images, beside, reading, layers)
     if is_run and not out and stands_for_own(folder := RunFolder.open(run), data):
-        explanation = explain_run(folder, dataset_of(folder, recipe_of(folder), data), wanted)
+        explanation = explain_run(folder, dataset_of(folder, recipe_of(folder), data), options)
         return write_explanation(folder, explanation)
     if not out or not (is_run or data):
         raise UserError(
             "a network that is no run, or other images, need a page: viticulture explain NETWORK DATA --out inside.html"
         )
     page = check_out(out, ".html")
-    explanation = explain_any(run, data, wanted)
+    explanation = explain_any(run, data, options)
     name = Path(run).name if is_run else run
     write_whole(page.with_suffix(".json"), explanation.to_dict())
     return write_whole(page, explanation_page(f"Inside {name}", name, explanation))
@@ -192,7 +192,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
 
     Returns: the strength of every link, and which are kept.
     """
-    from ..analysis import link_extraction as extraction
+    from ..analysis import links as extraction
     from ..models.links import write_link_set
     from ..outputs import check_out, write_out
     from ..report.measurements import link_table
@@ -303,7 +303,7 @@ def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -
     Returns: errors by corruption and severity, their mean, and for ImageNet's classes mCE. The run's report.html,
         robustness.json and robustness.csv hold them too; a stopped evaluation goes on where it was.
     """
-    from ..analysis.pictures import gather_corruptions
+    from ..analysis.pictures import save_corruptions
     from ..evaluation.robustness.evaluate import evaluate_robustness
     from ..report.measurements import robustness_table
     from ..training.run_folder import RunFolder
@@ -312,6 +312,6 @@ def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -
     folder, data = RunFolder.open(run_word(run)), as_source(data)
     result = evaluate_robustness(folder, data, limit, weights)
     if stands_for_own(folder, data):
-        gather_corruptions(folder, dataset_of(folder, recipe_of(folder), data))
+        save_corruptions(folder, dataset_of(folder, recipe_of(folder), data))
     report(str(folder.path))
     return robustness_table(result)

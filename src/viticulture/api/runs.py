@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..data.dataset import Dataset
     from ..data.sources.source import Source
     from ..deploy.onnx.int8 import Quantized
-    from ..evaluation.kept import Results
+    from ..evaluation.saved import Results
     from ..tasks.task import Task
     from ..training.run_folder import RunFolder
 
@@ -36,7 +36,8 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     Returns: results by weights and split, such as `best/test`.
     """
     from ..deploy.hub.fetch import HUB
-    from ..evaluation.evaluate import check_classes, check_held_out
+    from ..evaluation.evaluate import check_held_out
+    from ..evaluation.model import check_classes
     from ..tasks.task import task_of
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 
@@ -75,7 +76,7 @@ def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: 
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
-    from ..evaluation.given import as_images
+    from ..evaluation.inputs import as_images
     from ..tasks.task import task_of
 
     folder = usable(run_word(run))
@@ -107,8 +108,8 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..deploy.onnx.int8 import to_int8
     from ..deploy.onnx.onnx_file import to_onnx
     from ..deploy.onnx.preparation import by_timms_transform
+    from ..evaluation.model import of_run
     from ..evaluation.multilabel.results import thresholds_of
-    from ..evaluation.subject import of_run
     from ..models.views import VIEWS
     from ..tasks.detection import Detection
     from ..tasks.task import task_of
@@ -153,7 +154,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
             dataset = dataset_of(folder, recipe_of(folder))
             written = to_int8(subject, dataset.train, dataset.test, Path(out), more, finish)
         else:
-            written = to_onnx(subject.answers, Path(out), subject.data_spec, more, finish)
+            written = to_onnx(subject.tta_network, Path(out), subject.data_spec, more, finish)
         compared = not from_pixels and subject.data_spec.classes and not several
         if compared and (moved := by_timms_transform(folder, weights)) and moved.matters:
             tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
@@ -181,7 +182,7 @@ def measure(run: "RunFolder", dataset: "Dataset") -> "Results[Any]":
     shown, task = Shown(run.path), task_of(run)
     evaluated = task.evaluate(dataset)
     with shown.spared("evaluate"):
-        task.gather_pictures(dataset, evaluated)
+        task.save_pictures(dataset, evaluated)
     shown.draw()
     return evaluated.results
 

@@ -14,14 +14,12 @@ from ..models.data_spec import DataSpec
 from ..text import shell_word
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
-from .accuracy import Evaluation, Predictions, collect, evaluate_predictions, without_copies
+from .accuracy import Evaluation, evaluate_predictions, without_copies
 from .agreement.evaluate import evaluate_agreement
-from .heads import heads_of
-from .kept import Results, keep_results
-from .kept_weights import of_each
+from .model import heads_of, of_run
+from .outputs import Predictions, choose_views, collect, save_num_views
 from .results import RESULTS, Evaluations, Result, keep_predictions
-from .subject import of_run
-from .views import keep_times_asked, settle_views
+from .saved import Results, keep_results, of_each
 
 FEW = 8  # images that tell which heads make the output
 
@@ -44,13 +42,13 @@ def evaluate_run(run: RunFolder, dataset: Dataset) -> EvaluatedRun:
     """
     recipe = recipe_of(run)
     if recipe.section("images").eval_views == "best" and dataset.val is not None and dataset.classes:
-        settle_views(run, dataset.val, right)
+        choose_views(run, dataset.val, right)
     results = dict[str, Result[Evaluation]]()
     if dataset.classes:
         for split, images in dataset.held_out.items():
             results |= results_of(run, recipe, split, images, run.near_duplicates.get(split, ()))
     counts = f"{run.which()[0]}/{next(iter(dataset.held_out))}" if results else ""
-    keep_times_asked(run)
+    save_num_views(run)
     evaluated = EvaluatedRun(counts, results)
     keep_results(run, RESULTS, evaluated.evaluations)
     if counts:
@@ -106,9 +104,9 @@ def _result(
     run: RunFolder, recipe: Config, weights: str, images: Images, copies: Collection[str]
 ) -> Result[Evaluation]:
     subject = of_run(run, weights)
-    predictions = collect(subject.answers, subject.batches(images), images.records.names)
+    predictions = collect(subject.tta_network, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))
-    rule = heads_of(subject.network, few["image"], recipe).told(subject.eval_views)
+    rule = heads_of(subject.network, few["image"], recipe).rule_with(subject.eval_views)
     evaluation = evaluate_predictions(predictions, subject.data_spec.classes)
     rest = without_copies(predictions, copies)
     return Result(replace(evaluation, rule=rule, without_copies=rest), predictions, images)

@@ -16,10 +16,11 @@ from ..models.weights.files import load
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import dataset_of, recipe_of
 from .accuracy import Evaluation
-from .evaluate import check_classes, results_of
-from .kept import name_of
-from .opening import read_unseen
+from .evaluate import results_of
+from .inputs import read_unseen
+from .model import check_classes
 from .results import Result
+from .saved import name_of
 
 BATCH = 256  # images whose pixels are compared at once
 

@@ -16,8 +16,8 @@ from ..errors import UserError
 from ..keywords import rebuilt
 from ..text import shell_word
 from ..training.run_folder import RunFolder
-from .kept import read_kept
 from .results import read_evaluations
+from .saved import read_saved
 
 FILE = "references.json"
 SIDE = 16  # pixels, to which larger images are shrunk
@@ -77,7 +77,7 @@ def put_beside(run: RunFolder, other: RunFolder) -> None:
 
 def read_references(run: RunFolder) -> References | None:
     """What was kept; None where nothing was yet."""
-    return read_kept(run, FILE, partial(rebuilt, References))
+    return read_saved(run, FILE, partial(rebuilt, References))
 
 
 def reference_lines(train: Images, test: Images) -> dict[str, float]:

@@ -1,43 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections of a page: how far heads look, which layers are alike, what layers smooth away."""
+"""Analysis of a run's student: a page, explain.html, and sections of the run's report."""
 
-# A run's student seen from inside: a page of its own, explain.html, and sections of the run's report.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from ..analysis.attention_maps import shown_layers
+from ..analysis.attention import default_layers
 from ..analysis.explanation import Explanation
 from ..analysis.galleries import Gallery
-from ..analysis.inside import Inside
+from ..analysis.layers import LayerAnalysis
 from ..training.run_folder import RunFolder
 from .html import Head, Markup, Section, document, side_by_side
 from .pictures import Values, galleries, gallery, value_map
 from .svg import Axes, Points, Series, line_chart
 
-DISTANCE = "Patches alone, their shares summing to 1. Low: the layer looks near by; uniform: it looks everywhere alike."
-ENTROPY = "Patches alone. Low: few patches are looked at; uniform: all are, alike."
+DISTANCE = "Among patches, whose shares sum to 1. Low: the layer attends nearby; uniform: to all patches equally."
+ENTROPY = "Among patches. Low: the layer attends to few patches; uniform: to all equally."
 ALIKE = (
-    "CKA of patch features, unbiased: 1 for layers that are alike up to rotation and scale, about 0 for unrelated ones."
+    "CKA of patch features, unbiased: 1 for layers that are equal up to rotation and scale, about 0 for unrelated ones."
 )
 SMOOTH = "Diagonal frequencies, natural logarithm, against frequency 0. The lower, the more the layer smooths."
 HELD = (
-    "Each image, then how far the features of every place lie from their mean over the image, root mean square over "
-    "channels; each map on its own scale, light is far. A layer is what a block, of a CNN a stage, gives."
+    "Each image, then the distance of the features of every place from their mean over the image, root mean square "
+    "over channels; each map has its own scale, bright is far. A layer is the output of a block, in a CNN of a stage."
 )
 
 
-def inside_sections(inside: Inside) -> list[Section]:
-    """What `look_inside` found, as charts over layers and maps of heads."""
+def inside_sections(inside: LayerAnalysis) -> list[Section]:
+    """Draw a `LayerAnalysis` as charts over layers and maps of heads."""
     distance, entropy = zip(*inside.uniform, strict=True)
     heads = _over_layers("Attention distance, pixels", "pixels", inside.distance, distance, DISTANCE)
     heads += _over_layers("Attention entropy, nats", "nats", inside.entropy, entropy, ENTROPY)
     names = _layers("layer", len(inside.cka), inside.reading)
     alike = value_map("Similarity of layers", [("CKA", inside.cka.double().cpu().numpy())], names, names, ALIKE)
-    sections = [Section("How far its heads look", heads), Section("Which layers are alike", alike)]
-    return [*sections, Section("What its layers smooth", _smoothing(inside))]
+    sections = [Section("Attention distance and entropy", heads), Section("Similarity of layers", alike)]
+    return [*sections, Section("Smoothing by its layers", _smoothing(inside))]
 
 
 def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Section:
@@ -46,16 +45,16 @@ def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Sect
     maps = [(f"{first}: down, {second}: to the right", cka.double().cpu().numpy())]
     alike = value_map("Similarity of layers", maps, rows, columns, ALIKE)
     if len(rows) != len(columns):
-        return Section(f"Beside {second}", alike)
+        return Section(f"Compared with {second}", alike)
     line = {"CKA": list(enumerate(cka.diag().tolist(), _first(reading)))}
     same = line_chart("Similarity of layers with the same number", _lines(line), Axes("layer", "CKA"))
-    return Section(f"Beside {second}", side_by_side(alike, same))
+    return Section(f"Compared with {second}", side_by_side(alike, same))
 
 
 def features_section(drawings: Sequence[Gallery]) -> Section:
-    """What layers of one or more networks hold of some images, image by image; empty where none were drawn."""
+    """Draw the feature maps of one or more networks, image by image; empty if there are none."""
     drawn = side_by_side(*map(gallery, drawings))
-    return Section("What its layers hold", Markup("<p>{}</p>{}").format(HELD, drawn) if drawings else Markup())
+    return Section("Features of its layers", Markup("<p>{}</p>{}").format(HELD, drawn) if drawings else Markup())
 
 
 def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Sequence[float], note: str) -> Markup:
@@ -74,7 +73,7 @@ def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Seque
     return side_by_side(line_chart(title, _lines(lines), Axes("layer", unit), note), by_head)
 
 
-def _smoothing(inside: Inside) -> Markup:
+def _smoothing(inside: LayerAnalysis) -> Markup:
     if not inside.frequencies:
         return Markup()
     begin = _first(inside.reading)
@@ -82,7 +81,7 @@ def _smoothing(inside: Inside) -> Markup:
     title = f"Delta log amplitude, at {inside.frequencies[-1]:.2f} pi a patch"
     by_frequency = {
         f"layer {layer + begin}": list(zip(inside.frequencies, inside.amplitude[layer].tolist(), strict=True))
-        for layer in shown_layers(len(inside.amplitude))
+        for layer in default_layers(len(inside.amplitude))
     }
     axes = Axes("frequency, pi a patch", "log amplitude")
     over_layers = line_chart(title, _lines(last), Axes("layer", "log amplitude"), SMOOTH)
@@ -114,13 +113,12 @@ def write_explanation(run: RunFolder, explanation: Explanation) -> Path:
 
 def explanation_page(title: str, name: str, explanation: Explanation) -> str:
     """The page as HTML text; the network is called by `name`."""
-    looks = Section("Where it looks", galleries(explanation.attention))
-    return document(Head(title, sentence=_basis(explanation)), [*_explained(name, explanation), looks])
+    attention = Section("What it attends to", galleries(explanation.attention))
+    return document(Head(title, sentence=_basis(explanation)), [*_explained(name, explanation), attention])
 
 
 def explanation_sections(run: RunFolder, explanation: Explanation | None) -> list[Section]:
-    """The same for the report, which shows where it looks in a section of its own; nothing where the run was not
-    explained."""
+    """Return the sections for the report, which has a separate one for attention; empty without an explanation."""
     if explanation is None:
         return []
     first, *others = _explained(run.path.name, explanation)
@@ -128,17 +126,18 @@ def explanation_sections(run: RunFolder, explanation: Explanation | None) -> lis
 
 
 def _explained(name: str, explanation: Explanation) -> list[Section]:
-    sections = [*inside_sections(explanation.inside), features_section(explanation.features)]
+    sections = [*inside_sections(explanation.analysis), features_section(explanation.features)]
     if explanation.cka is not None:
-        sections.append(likeness_section(explanation.cka, name, explanation.beside, explanation.inside.reading))
+        sections.append(
+            likeness_section(explanation.cka, name, explanation.compared_with, explanation.analysis.reading)
+        )
     return sections
 
 
 def _basis(explanation: Explanation) -> str:
     layer = {
-        "norms": "what a block's first norm makes of its input, from the embedded patches (layer 0) to what leaves the "
-        "last norm",
-        "blocks": "what a block gives, as it is",
-    }[explanation.inside.reading]
-    basis = f"Means over {explanation.inside.images:,} {explanation.split} images, {explanation.weights} weights."
+        "norms": "the output of a block's first norm, from the embedded patches (layer 0) to that of the last norm",
+        "blocks": "the output of a block",
+    }[explanation.analysis.reading]
+    basis = f"Means over {explanation.analysis.images:,} {explanation.split} images, {explanation.weights} weights."
     return f"{basis} In similarity and smoothing, a layer is {layer}."

@@ -17,12 +17,12 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from ..analysis.galleries import Gallery, Group
-from ..analysis.link_extraction import TrainedLinks
+from ..analysis.links import TrainedLinks
 from ..errors import counted
-from ..evaluation.accuracy import ONE_HEAD
 from ..evaluation.agreement.metrics import Agreement
 from ..evaluation.localization.metrics import OVERLAPS, BoxAccuracy
 from ..evaluation.localization.results import Example, Localization
+from ..evaluation.model import ONE_HEAD
 from ..evaluation.probe.evaluate import Finding, Probe
 from ..evaluation.robustness.metrics import Robustness
 from ..evaluation.robustness.strengths import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
@@ -333,7 +333,7 @@ def localization_page(localization: Localization, run: RunFolder, data: str) -> 
         Section("Accuracy", html_table(localization_table(localization))),
         Section("Pictures", gallery(Gallery("Some images as the student sees them", groups, note))),
     ]
-    return document(Head("Where it looks for objects", sentence=sentence), parts)
+    return document(Head("Localization of objects", sentence=sentence), parts)
 
 
 def _with_boxes(example: Example) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from rich.cells import cell_len
 
-from ..analysis.galleries import LONGEST, Gallery
+from ..analysis.galleries import MAX_SIDE, Gallery
 from ..table import number
 from ..text import clean
 from .html import Markup, fill
@@ -170,7 +170,7 @@ HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 2
 
 
 def image_grid(
-    title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str, longest: int = LONGEST
+    title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str, longest: int = MAX_SIDE
 ) -> Markup:
     """Groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold).
 
@@ -190,11 +190,11 @@ def image_grid(
         note=note,
         groups=drawn,
         most=max(len(pictures) for pictures, _ in groups),
-        large=longest > LONGEST,
+        large=longest > MAX_SIDE,
     )
 
 
-def gallery(shown: Gallery, longest: int = LONGEST) -> Markup:
+def gallery(shown: Gallery, longest: int = MAX_SIDE) -> Markup:
     """A gallery of photographs and maps; its note alone where there are none."""
     if not shown.groups:
         return Markup("<p>{}</p>").format(shown.note)
@@ -202,7 +202,7 @@ def gallery(shown: Gallery, longest: int = LONGEST) -> Markup:
     return image_grid(shown.title, groups, shown.note, longest)
 
 
-def galleries(shown: Sequence[Gallery], longest: int = LONGEST) -> Markup:
+def galleries(shown: Sequence[Gallery], longest: int = MAX_SIDE) -> Markup:
     """One below the other; `longest` as for `image_grid`."""
     return Markup().join(gallery(each, longest) for each in shown)
 
@@ -243,7 +243,7 @@ def heat(values: NDArray[np.floating]) -> Pixels:
     return picture.repeat(block, 0).repeat(block, 1)
 
 
-def picture_uri(pixels: Pixels, longest: int = LONGEST) -> str:
+def picture_uri(pixels: Pixels, longest: int = MAX_SIDE) -> str:
     """An image as a data URI: small ones exactly (PNG), others fitted into a square of `longest` pixels (JPEG)."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     small, file = max(image.size) <= SMALL, io.BytesIO()

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..analysis.attention_maps import class_map
-from ..analysis.galleries import Gallery, Group, keep_galleries, read_galleries
+from ..analysis.attention import class_map
+from ..analysis.galleries import Gallery, Group, read_galleries, save_galleries
 from ..data.images import Images
 from ..errors import UserError
+from ..evaluation.model import of_run, pictures
 from ..evaluation.results import PREDICTIONS, read_predictions
-from ..evaluation.subject import of_run, pictures
 from ..models.taps import Taps
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import dataset_of, recipe_of
@@ -86,7 +86,7 @@ def disagreements(study: StudyFolder, verdict: Comparison) -> Sequence[Gallery]:
         except UNREADABLE as error:
             raise UserError(f"The {verdict.reported} images cannot be shown: {error}") from error
         known = {PART: [_gallery(study, images, classes, side, truth) for side in sides]}
-        keep_galleries(study.path / FILE, known, about)
+        save_galleries(study.path / FILE, known, about)
     return known[PART] if known else ()
 
 

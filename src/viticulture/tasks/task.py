@@ -17,9 +17,9 @@ from ..config.resolve import method_class
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..data.sources.source import Source
-from ..evaluation.given import ImageInput
 from ..evaluation.headline import Headline, named
-from ..evaluation.kept import Results
+from ..evaluation.inputs import ImageInput
+from ..evaluation.saved import Results
 from ..methods.method import Method
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import recipe_of
@@ -113,7 +113,7 @@ class Task(ABC):
         """Return what `evaluate` wrote; None before it. Raises: UserError if the file is damaged."""
 
     @abstractmethod
-    def gather_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
+    def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
         """Write the pictures of the run's page into its folder."""
 
     @abstractmethod

@@ -17,9 +17,8 @@ from ...models.teachers.frozen import Frozen
 from ...models.weights.files import load
 from ...training.assemble import build_guides
 from ...training.run_folder import RunFolder
-from ..heads import all_logits, heads_of
-from ..kept import checksum_of, read_kept, still_there
-from ..subject import Subject, of_run
+from ..model import EvaluatedModel, all_logits, heads_of, of_run
+from ..saved import checksum_of, is_current, read_saved
 from .metrics import Agreement, agree, collected
 
 BATCH = 128  # images at once, for student and teachers together
@@ -57,8 +56,8 @@ def evaluate_agreement(run: RunFolder, recipe: Config, key: str, images: Images)
 
 def read_agreement(run: RunFolder) -> Agreement | None:
     """What was measured of the run's weights; None where nothing was."""
-    agreement = read_kept(run, FILE, partial(rebuilt, Agreement))
-    current = agreement is not None and still_there(run, agreement.weights, agreement.checksum)
+    agreement = read_saved(run, FILE, partial(rebuilt, Agreement))
+    current = agreement is not None and is_current(run, agreement.weights, agreement.checksum)
     return agreement if current else None
 
 
@@ -76,7 +75,9 @@ def _teachers(recipe: Config, weights: Path) -> dict[str, Frozen]:
 
 
 @torch.inference_mode()
-def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Config, images: Images, blank: Agreement) -> Agreement:
+def _ask(
+    subject: EvaluatedModel, teachers: dict[str, Frozen], recipe: Config, images: Images, blank: Agreement
+) -> Agreement:
     tokens: list[Tensor] = []
     answers: list[Tensor] = []
     advice: list[list[Tensor]] = []
@@ -86,8 +87,8 @@ def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Config, images: 
     for batch in subject.batches(images):
         heads = heads or heads_of(subject.network, batch["image"], recipe)
         tokens.append(all_logits(subject.network, batch["image"]))
-        once = subject.answers is subject.network
-        answers.append(heads.combine(tokens[-1]) if once else subject.answers(batch["image"]))
+        once = subject.tta_network is subject.network
+        answers.append(heads.combine(tokens[-1]) if once else subject.tta_network(batch["image"]))
         advice.append([teacher(batch["image"]) for teacher in teachers.values()])
     assert heads is not None, "a split holds images"
     by_head = collected([list(part) for part in tokens])
@@ -98,4 +99,4 @@ def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Config, images: 
         dict(zip(teachers, by_teacher, strict=True)),
         images.records.labels,
     )
-    return replace(blank, rule=heads.told(subject.eval_views), **measured)
+    return replace(blank, rule=heads.rule_with(subject.eval_views), **measured)

@@ -22,9 +22,8 @@ from ...text import shell_word
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ..kept import keep_results, name_of
-from ..kept_weights import of_each
 from ..other import taught_by
+from ..saved import keep_results, name_of, of_each
 from .objects import ObjectsEvaluation, evaluate_objects, mean_boxes
 from .pixels import evaluate_pixels
 from .results import FOUND, RESULTS, DenseEvaluations, Evaluation, read_dense

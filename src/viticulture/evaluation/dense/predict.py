@@ -23,8 +23,7 @@ from ...outputs import check_out, write_out
 from ...text import readable, tell
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ..given import ImageInput
-from ..opening import Item, decoded, named
+from ..inputs import ImageInput, Item, decoded, named
 from .prediction import ClassMap, DensePrediction, coco_results, drawn, indexed, objects_csv, pixels_csv
 from .results import read_dense
 from .subject import BATCH, DenseSubject, Found, classify_pixels, find, of_run

@@ -21,7 +21,7 @@ from ...models.detection.networks import load_dense
 from ...models.detection.segmenter import Segmenter
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ..subject import device_for
+from ..model import device_for
 
 BATCH = 16
 INSIDE = 0.5  # share from which a pixel belongs to a mask

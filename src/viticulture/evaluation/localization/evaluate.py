@@ -20,10 +20,9 @@ from ...models.weights.files import load
 from ...scores.objects import box_overlaps
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ..evaluate import check_one_class
-from ..kept import checksum_of
-from ..opening import read_unseen
-from ..subject import Subject, of_run, pictures
+from ..inputs import read_unseen
+from ..model import EvaluatedModel, check_one_class, of_run, pictures
+from ..saved import checksum_of
 from .boxes import boxes_of, in_view
 from .metrics import (
     OVERLAPS,
@@ -118,7 +117,7 @@ def localize(
     )
 
 
-def _in_view(subject: Subject, images: Images, boxes: Mapping[str, Boxes]) -> tuple[list[int], list[Boxes]]:
+def _in_view(subject: EvaluatedModel, images: Images, boxes: Mapping[str, Boxes]) -> tuple[list[int], list[Boxes]]:
     """Places of the images whose boxes are seen, and those boxes in pixels of the view."""
     numbers: list[int] = []
     true: list[Boxes] = []
@@ -135,7 +134,7 @@ def _in_view(subject: Subject, images: Images, boxes: Mapping[str, Boxes]) -> tu
 
 @torch.inference_mode()
 def _compare(
-    subject: Subject, images: Images, true: Sequence[Boxes], protocol: Protocol
+    subject: EvaluatedModel, images: Images, true: Sequence[Boxes], protocol: Protocol
 ) -> tuple[NDArray[np.float64], dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]]]:
     """How well each image's boxes are found, [2, N, thresholds], and view and scores of the examples by place."""
     taps = class_taps(subject.network)

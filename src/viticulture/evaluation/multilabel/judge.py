@@ -14,15 +14,13 @@ from ...models.views import told
 from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import recipe_of
-from ..accuracy import Predictions, collect
-from ..kept import Results, keep_results, name_of
-from ..kept_weights import of_each
-from ..opening import read_unseen
+from ..inputs import read_unseen
+from ..model import of_run
 from ..other import taught_by
+from ..outputs import Predictions, choose_views, collect, save_num_views
 from ..reference import MOST_IMAGES, raw_pixels
 from ..results import Result
-from ..subject import of_run
-from ..views import keep_times_asked, settle_views
+from ..saved import Results, keep_results, name_of, of_each
 from .labels import LabelsEvaluation, evaluate_labels
 from .results import RESULTS, LabelEvaluations, keep_answers, thresholds_of
 
@@ -47,7 +45,7 @@ def judge_labels(run: RunFolder, dataset: Dataset) -> EvaluatedLabels:
     learnt_from = dataset.train.records.labels.sum(0).int().tolist()
     plain = {name: _plain(dataset.train, images) for name, images in splits.items()}
     if recipe_of(run).section("images").eval_views == "best" and "val" in splits:
-        settle_views(run, splits["val"], _precision)
+        choose_views(run, splits["val"], _precision)
     results: dict[str, Result[LabelsEvaluation]] = {}
     views = told(of_run(run).eval_views)
     said_by = of_each(run, lambda weights: {name: _asked(run, weights, images) for name, images in splits.items()})
@@ -61,7 +59,7 @@ def judge_labels(run: RunFolder, dataset: Dataset) -> EvaluatedLabels:
             evaluation = evaluate_labels(predictions[name], dataset.classes, thresholds, learnt_from, plain[name])
             results[f"{weights}/{name}"] = Result(replace(evaluation, asked=views), predictions[name], images)
     counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
-    keep_times_asked(run)
+    save_num_views(run)
     evaluated = EvaluatedLabels(counts, results)
     keep_results(run, RESULTS, evaluated.evaluations)
     chosen = {key: [score.threshold for score in result.evaluation.per_label] for key, result in results.items()}
@@ -100,7 +98,7 @@ def _precision(predictions: Predictions) -> float:
 
 def _asked(run: RunFolder, weights: str, images: Images) -> Predictions:
     subject = of_run(run, weights)
-    return collect(subject.answers, subject.batches(images), images.records.names, subject.data_spec.probabilities)
+    return collect(subject.tta_network, subject.batches(images), images.records.names, subject.data_spec.probabilities)
 
 
 def _plain(train: Images, held: Images) -> dict[str, float]:

@@ -19,7 +19,7 @@ from ...errors import UserError
 from ...models.features import features
 from ...models.weights.files import weights_digest
 from ...training.progress import showing
-from ..subject import Subject
+from ..model import EvaluatedModel
 
 VERSION = "1"  # of the features that equal weights make of equal images
 
@@ -27,7 +27,7 @@ Features = dict[str, dict[str, Tensor]]
 """Split -> name of the features -> [N, D]."""
 
 
-def frozen_features(subject: Subject, dataset: Dataset) -> Features:
+def frozen_features(subject: EvaluatedModel, dataset: Dataset) -> Features:
     """Every image's features, from the disk where they were computed before.
 
     Args:

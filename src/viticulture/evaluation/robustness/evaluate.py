@@ -37,11 +37,9 @@ from ...outputs import csv_text
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
-from ..evaluate import check_one_class
-from ..heads import OutputHeads, heads_of
-from ..kept import checksum_of, name_of, read_each
-from ..opening import read_unseen
-from ..subject import Subject, of_run
+from ..inputs import read_unseen
+from ..model import EvaluatedModel, OutputHeads, check_one_class, heads_of, of_run
+from ..saved import checksum_of, name_of, read_each
 from .corrupted import BATCH, Batches, Views, corrupted
 from .imagenet import IMAGENET_CLASSES, are_imagenets, by_number, is_numbered, is_part, named_like
 from .metrics import Robustness, wrong_predictions
@@ -64,7 +62,7 @@ class _Context:
         own: the object of a Python program that holds the run's own images; empty where a file does.
     """
 
-    subject: Subject
+    subject: EvaluatedModel
     recipe: Config
     own: str | Source
 
@@ -75,7 +73,9 @@ class _Context:
         for pixels, labels in batches:
             truth = send(labels, self.subject.device)
             shown = self.subject.normalized(pixels)
-            wrong = wrong + wrong_predictions(self.subject.network, heads, shown, truth, among, self.subject.answers)
+            wrong = wrong + wrong_predictions(
+                self.subject.network, heads, shown, truth, among, self.subject.tta_network
+            )
             images += len(labels)
         assert isinstance(wrong, Tensor), "there are images"
         return (wrong.double() / images).tolist()
@@ -257,12 +257,12 @@ def _keep(run: RunFolder, result: Robustness) -> Robustness:
     return result
 
 
-def _about(blank: Robustness, heads: OutputHeads, subject: Subject) -> Robustness:
+def _about(blank: Robustness, heads: OutputHeads, subject: EvaluatedModel) -> Robustness:
     names = ("student",) if len(heads.names) == 1 else ("student", *heads.names)
-    return replace(blank, rule=heads.told(subject.eval_views), heads=names)
+    return replace(blank, rule=heads.rule_with(subject.eval_views), heads=names)
 
 
-def _views(images: Images, subject: Subject) -> Batches:
+def _views(images: Images, subject: EvaluatedModel) -> Batches:
     """Pixels as the student is shown them, before normalization, and labels; on the CPU."""
     for numbers, pixels in subject.views(images):
         yield pixels, images.records.labels[numbers]

@@ -5,8 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ...analysis.label_pictures import label_mistakes
-from ...analysis.pictures import mistakes
+from ...analysis.pictures import label_mistakes, mistakes
 from ...evaluation.accuracy import Evaluation
 from ...evaluation.multilabel.labels import LabelsEvaluation
 from ...evaluation.results import Result

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
-from ...analysis.link_extraction import linked_guides, read_links
+from ...analysis.links import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
 from ...config.resolve import method_class
 from ...errors import UserError
@@ -94,7 +94,7 @@ def page_of(run: RunFolder) -> RunPage:
             *robustness_section(
                 read_robustness(run), (read_galleries(run.path / CORRUPTED) or {}).get("corruptions", ())
             ),
-            Section("Where it looks", galleries((explained and explained.attention) or kept.get("attention", ()))),
+            Section("What it attends to", galleries((explained and explained.attention) or kept.get("attention", ()))),
             *localization_section(read_localizations(run)),
             *probe_section(read_probes(run)),
             *_links(run),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...analysis.dense_pictures import LARGEST
+from ...analysis.annotated_pictures import MAX_PICTURE_SIDE
 from ...analysis.galleries import Gallery
 from ...evaluation.dense.draw import color_of
 from ...evaluation.dense.objects import ObjectsEvaluation
@@ -52,7 +52,7 @@ def dense_sections(evaluations: DenseEvaluations | None, pictures: Sequence[Gall
     result = evaluations.counting
     key = _key(result) if isinstance(result, PixelsEvaluation) and pictures else Markup()
     sections = [
-        Section("Pictures", key + galleries(pictures, LARGEST)),
+        Section("Pictures", key + galleries(pictures, MAX_PICTURE_SIDE)),
         Section("Results", html_table(dense_summary(evaluations))),
     ]
     if result is None:

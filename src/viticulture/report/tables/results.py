@@ -5,7 +5,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...evaluation.accuracy import ONE_HEAD, Evaluation
+from ...evaluation.accuracy import Evaluation
+from ...evaluation.model import ONE_HEAD
 from ...scores.confusion import most_confused
 from ...table import Cell, Column, Table
 

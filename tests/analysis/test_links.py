@@ -10,7 +10,7 @@ import torch
 
 from trained import trained
 from viticulture import api
-from viticulture.analysis.link_extraction import magnitude_strengths, printed_strengths, read_links, select
+from viticulture.analysis.links import magnitude_strengths, printed_strengths, read_links, select
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.models.links import Links, read_link_set

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured before and kept in a run's folder, read back.
+"""Measurements in a run's folder: written, and read back.
 
-A run that goes on training has other weights then: every result keeps the checksum of those that it is of, and is not
-read any more once they are gone.
+A run that goes on training has other weights then: every measurement holds the checksum of its weights, and is not read
+any more once these are gone.
 """
 
+import filecmp
 import io
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -21,17 +22,16 @@ from ..data.sources.source import Source
 from ..disk import replacing
 from ..errors import UserError
 from ..keywords import rebuilt
-from ..models.weights.files import checksum
+from ..models.weights.files import FILES, checksum
 from ..text import shell_word
 from ..training.run_folder import RunFolder
 
 SPLITS = ("train", "val", "validation", "test")
-"""What other images than a run's own cannot be called by."""
-CHECKSUMS = "checksums"
-"""Name, in a file of results, of the checksums of the weights that they are of."""
+"""Names that other images than a run's own cannot have."""
 
-Kept = TypeVar("Kept")
+Saved = TypeVar("Saved")
 Result = TypeVar("Result", covariant=True)
+CHECKSUMS = "checksums"
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,19 +81,38 @@ class Results(Mapping[str, Result]):
 
 
 def name_of(data: str | Source) -> str:
-    """What other images than a run's own are called: as a person gave them, a folder that is called like a split by its
-    path."""
+    """Name other images than a run's own: as the user gave them, a folder that is named like a split by its path."""
     name = data.name if isinstance(data, Source) else data
     return f"./{name}" if name in SPLITS else name
 
 
-def read_kept(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
-    """A JSON file of measurements; None where there is none.
+def of_each(run: RunFolder, measure: Callable[[str], Saved]) -> dict[str, Saved]:
+    """Measure every set of weights of a run, those that count first; equal sets, as best and last often are, once.
 
     Args:
-        run: whose.
+        run: with weights.
+        measure: takes their name; is called once for sets whose files are the same, byte by byte.
+    """
+    measured: dict[str, Saved] = {}
+    for weights in run.which():
+        twin = next((known for known in measured if _same(run, known, weights)), None)
+        measured[weights] = measure(weights) if twin is None else measured[twin]
+    return measured
+
+
+def _same(run: RunFolder, weights: str, others: str) -> bool:
+    """Return whether the files are there and equal; a missing file is reported by whatever reads it."""
+    places = run.weights(weights), run.weights(others)
+    return not any(filecmp.cmpfiles(*places, FILES, shallow=False)[1:])
+
+
+def read_saved(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> Saved | None:
+    """Read a JSON file of measurements; None where there is none.
+
+    Args:
+        run: the run.
         name: of the file in its folder.
-        made: from the file's content to what it means.
+        made: from the file's content to its meaning.
 
     Raises: UserError for a file that holds something else.
     """
@@ -108,13 +127,12 @@ def read_kept(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Kept])
 
 
 def checksum_of(run: RunFolder, weights: str) -> str:
-    """By which a result knows best, last or ema weights again; empty where these have none."""
+    """Return the checksum of best, last or ema weights; empty where these have none."""
     return checksum(run.weights(weights))
 
 
-def still_there(run: RunFolder, weights: str, known: str) -> bool:
-    """Whether the run has the weights of this checksum yet; where either has none nobody can tell, and they count as
-    there."""
+def is_current(run: RunFolder, weights: str, known: str) -> bool:
+    """Return whether the run still has the weights of this checksum; true where one of them has none."""
     return not known or checksum_of(run, weights) in ("", known)
 
 
@@ -123,30 +141,30 @@ def keep_results(run: RunFolder, name: str, results: Results[Any]) -> None:
     run.write(name, {**results.to_dict(), CHECKSUMS: {weights: checksum_of(run, weights) for weights in run.which()}})
 
 
-def read_results(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
+def read_results(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> Saved | None:
     """What `keep_results` wrote; None where there is nothing, or where it is of other weights.
 
-    Raises: as `read_kept`.
+    Raises: as `read_saved`.
     """
 
-    def of_these(content: dict[str, Any]) -> Kept | None:
+    def of_these(content: dict[str, Any]) -> Saved | None:
         known = rebuilt(dict[str, str], content.get(CHECKSUMS, {}), CHECKSUMS)
-        return made(content) if all(still_there(run, *each) for each in known.items()) else None
+        return made(content) if all(is_current(run, *each) for each in known.items()) else None
 
-    return read_kept(run, name, of_these)
+    return read_saved(run, name, of_these)
 
 
-def read_each(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Kept]) -> dict[str, Kept]:
-    """A JSON file of results by name, without those of weights that are gone. Raises: as `read_kept`."""
+def read_each(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> dict[str, Saved]:
+    """Read a JSON file of results by name, without those of weights that are gone. Raises: as `read_saved`."""
 
     def is_there(result: Mapping[str, Any]) -> bool:
-        return still_there(run, result["weights"], result.get("checksum", ""))
+        return is_current(run, result["weights"], result.get("checksum", ""))
 
-    every = read_kept(run, name, lambda content: {key: made(each) for key, each in content.items() if is_there(each)})
+    every = read_saved(run, name, lambda content: {key: made(each) for key, each in content.items() if is_there(each)})
     return every or {}
 
 
-def keep_arrays(run: RunFolder, name: str, arrays: Mapping[str, Any]) -> None:
+def save_arrays(run: RunFolder, name: str, arrays: Mapping[str, Any]) -> None:
     """Write a .npz file of measurements, whole or not at all."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
@@ -155,10 +173,10 @@ def keep_arrays(run: RunFolder, name: str, arrays: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def kept_arrays(run: RunFolder, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
-    """The arrays of such a file, each read when it is asked for.
+def saved_arrays(run: RunFolder, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
+    """The arrays of such a file, each read at its first use.
 
-    Raises: UserError for a file that is missing or damaged, or lacks what is asked for.
+    Raises: UserError for a file that is missing or damaged, or lacks an array.
     """
     path = run.path / name
 
@@ -172,7 +190,7 @@ def kept_arrays(run: RunFolder, name: str) -> Iterator[Mapping[str, NDArray[Any]
             check_npz(opened)
             opened.seek(0)
             file = stack.enter_context(np.load(opened, allow_pickle=False))
-        except Exception as error:  # of damage the library makes whatever comes of it
+        except Exception as error:  # NumPy raises anything for a damaged file
             raise damaged(error) from error
         try:
             yield file

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which links of a trained run to keep: Algorithm 1 of AAL, arXiv:2211.13852, at the level of CNN blocks and layers.
+"""Selection of a trained run's attention links: Algorithm 1 of AAL, arXiv:2211.13852, for CNN blocks and layers.
 
     trained = read_links(RunFolder.open("runs/full"))
     select(magnitude_strengths(trained.links), 0.05)        # a link set for the next run
 
 The algorithm scales all weights to [0, 1], averages them over heads, and keeps what exceeds a threshold. It is printed
-for single channels, its outcome (Table 1) for CNN blocks: we average over the channels of a block as well. It scales
-signed weights, so that a link of weight 0 comes out in the middle, near 0.5, and the printed threshold of 0.05 prunes
-nothing; the paper's text and Figure 2 speak of magnitudes. `magnitude_strengths` scales magnitudes,
-`printed_strengths` follows the print.
+for single channels, its outcome (Table 1) for CNN blocks: here it averages over the channels of a block as well. It
+scales signed weights, so that a link of weight 0 gets about 0.5, and the printed threshold of 0.05 prunes nothing; the
+paper's text and Figure 2 refer to magnitudes. `magnitude_strengths` scales magnitudes, `printed_strengths` follows the
+print.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class TrainedLinks:
     """The links of a run.
 
     Args:
-        links: as they are at the last checkpoint.
+        links: at the last checkpoint.
         magnitudes: their mean |w| by CNN block and layer at the start of every epoch, and now: each [blocks, layers].
-        inside: whether now is in the middle of the last epoch that began, rather than at its end.
+        inside: the checkpoint lies within an epoch, not at the end of one.
     """
 
     links: Links
@@ -44,17 +44,17 @@ class TrainedLinks:
 
 
 def linked_guides(run: RunFolder) -> list[str]:
-    """The names that a run's recipe gives its guides of attention links."""
+    """Return the names of a run's guides with attention links, as in its recipe."""
     guides = recipe_of(run).values["guides"]
     return [name for name, entry in guides.items() if issubclass(guide_class(name, entry), AttentionLink)]
 
 
 def read_links(run: RunFolder, guide: str = "") -> TrainedLinks:
-    """The links in a run's last checkpoint; the teacher is not needed.
+    """Read the links in a run's last checkpoint; the teacher is not needed.
 
     Args:
-        run: its folder.
-        guide: whose links, by its name in the recipe; needless where one alone has any.
+        run: a run with links.
+        guide: its name in the recipe; "" if there is only one with links.
 
     Raises: UserError if the run was trained without links, or there is no checkpoint yet.
     """
@@ -65,27 +65,24 @@ def read_links(run: RunFolder, guide: str = "") -> TrainedLinks:
         raise unknown(f"guide with links in {run.path}", guide, linked)
     content = load_checkpoint(run.checkpoint)
     state = content["state_dict"]
-    kept = f"guides.{guide or linked[0]}."
-    about = state[f"{kept}_extra_state"]
+    prefix = f"guides.{guide or linked[0]}."
+    about = state[f"{prefix}_extra_state"]
     links = Links(**about["links"])
-    links.load_state_dict(beneath(state, f"{kept}links."))
+    links.load_state_dict(beneath(state, f"{prefix}links."))
     inside = content[Feed.__qualname__]["next"] > 0
     return TrainedLinks(links, [*about["magnitudes"], links.magnitudes()], inside)
 
 
 def magnitude_strengths(links: Links) -> Tensor:
-    """Mean of (|w| - min |w|) / (max |w| - min |w|) over the channels of a block and the heads of a layer.
+    """Compute the mean of (|w| - min |w|) / (max |w| - min |w|) over the channels of a block and the heads of a layer.
 
-    Returns: [blocks, layers], in [0, 1]; 0 where there is no link. Least and largest are taken over all links.
+    Returns: [blocks, layers], in [0, 1]; 0 where there is no link. Minimum and maximum are taken over all links.
     """
     return _scaled({block_layer: weights.abs() for block_layer, weights in links.weights().items()}, links)
 
 
 def printed_strengths(links: Links) -> Tensor:
-    """Mean of |(w - min w) / (max w - min w)|, as Algorithm 1 is printed.
-
-    Returns: as `magnitude_strengths`.
-    """
+    """Compute the mean of |(w - min w) / (max w - min w)|, as Algorithm 1 is printed; shape as above."""
     return _scaled(links.weights(), links)
 
 
@@ -99,10 +96,7 @@ def _scaled(weights: dict[tuple[int, int], Tensor], links: Links) -> Tensor:
 
 
 def select(strengths: Tensor, threshold: float = THRESHOLD) -> LinkSet:
-    """The links stronger than the threshold.
-
-    Raises: UserError if none is.
-    """
+    """Return the links stronger than the threshold. Raises: UserError if there is none."""
     linked = [torch.nonzero(row > threshold).flatten().tolist() for row in strengths]
     if not any(linked):
         raise UserError(f"no link is stronger than {threshold:g}; the strongest has {strengths.max():.3g}")
