@@ -113,10 +113,10 @@ def _check_images(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Sess
 
     Image sizes are those of the recipe: sizes that are chosen for the data change with the images.
     """
-    images = study.recipe(cell.candidate).with_keys(plan.budget_keys(cell.candidate)).section("images")
+    images = study.recipe(cell.candidate).with_keys(plan.budget_keys(cell.candidate)).images
     sizes = [images.image_size, images.cache_size, images.cache_margin]
     pixels = [images.pixel_format.fingerprint, images.fit, *([] if images.fit == "crop" else [images.normalize])]
-    spec, masks = session.method.batch_spec, session.recipe.values["method"].get("masks", False)
+    spec, masks = session.method.batch_spec, session.config.values["method"].get("masks", False)
     streamed = isinstance(session.dataset.train, StreamImages)
     settings = [sizes, pixels, spec.contents, spec.labels, masks, streamed]
     name, fold = cell.candidate.data or study.grid.data, f", fold {cell.seed}" if cell.fold else ""
@@ -181,7 +181,7 @@ def _session(study: StudyFolder, cell: Cell, plan: StudyPlan) -> Session:
         overrides = {**_rows(study, cell), **study.grid.conditions, **plan.overrides(study.grid, cell)}
         alone = command(study, cell, plan)
         session = begin(data, str(recipe), cell.training_seed, str(run.path), False, overrides, alone)
-    vit, epochs = is_vit(inner(session.method.student)), session.recipe.section("train").epochs
+    vit, epochs = is_vit(inner(session.method.student)), session.config.train.epochs
     session.run.update(recipe=cell.candidate.recipe, cell=training, vit=vit, epochs=epochs)
     return session
 

@@ -22,7 +22,7 @@ from ...models.detection.segmenter import Segmenter
 from ...outputs import check_out, write_out
 from ...text import readable, tell
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
+from ...training.run_inputs import config_of
 from ..inputs import ImageInput, Item, decoded, named
 from .prediction import ClassMap, DensePrediction, coco_results, drawn, indexed, objects_csv, pixels_csv
 from .results import read_dense
@@ -111,7 +111,8 @@ class DensePredictor:
 
     def __init__(self, run: RunFolder, weights: str = "") -> None:
         self.subject: DenseSubject = of_run(run, weights)
-        images = recipe_of(run).section("images")
+        images = config_of(run).images
+        assert images.cache_size is not None, "a run's recipe says it"
         self.side: int = images.cache_size
         self.pixel_format: PixelFormat = images.pixel_format
         evaluations = read_dense(run)
