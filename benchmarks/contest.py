@@ -43,7 +43,7 @@ from .clock import processor
 
 OFF = ["--method-search", "off"]
 ONCE = [*OFF, "--images.eval_views", "one"]
-VIEWS = [*OFF, "--images.eval_views", "best"]
+EVAL_VIEWS = [*OFF, "--images.eval_views", "best"]
 KERNELS = {"kernel_lr": auto_optimizer.KERNELS * auto_optimizer.MUON["lr"]}
 MUON = [f"--optim.{key}={value}" for key, value in {**auto_optimizer.MUON, **KERNELS}.items()]
 OURS = "ours"
@@ -54,11 +54,11 @@ ROWS: dict[str, list[str]] = {
     "resnet18": ["--student", "resnet18", *ONCE, "--engine.precision", "32"],
     "resnet10t-fast": ["--student", "resnet10t", *ONCE],
     "resnet18-fast": ["--student", "resnet18", *ONCE],
-    "resnet10t-views": ["--student", "resnet10t", *VIEWS],
-    "resnet18-views": ["--student", "resnet18", *VIEWS],
-    "resnet10t-muon": ["--student", "resnet10t", *VIEWS, *MUON],
-    "vit": ["--student", "vit_nano", *VIEWS],
-    "dhvt": ["--student", "dhvt_nano", *VIEWS],
+    "resnet10t-views": ["--student", "resnet10t", *EVAL_VIEWS],
+    "resnet18-views": ["--student", "resnet18", *EVAL_VIEWS],
+    "resnet10t-muon": ["--student", "resnet10t", *EVAL_VIEWS, *MUON],
+    "vit": ["--student", "vit_nano", *EVAL_VIEWS],
+    "dhvt": ["--student", "dhvt_nano", *EVAL_VIEWS],
 }
 """What is compared -> words of `viticulture train` besides data, seed, size and budget."""
 RESULT = "contest.json"

@@ -91,7 +91,7 @@ def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
 
     if where.out:
         raise UserError(f"a study goes on in its own folder; leave out --out {where.out}")
-    return _conduct(StudyFolder.open(study, data), where)
+    return _run(StudyFolder.open(study, data), where)
 
 
 def _compare(grid: "Grid", where: Where) -> "Study":
@@ -106,23 +106,23 @@ def _compare(grid: "Grid", where: Where) -> "Study":
     with named as path:
         folder = StudyFolder.create(path, grid, command())
         try:
-            return _conduct(folder, where)
+            return _run(folder, where)
         except UserError:
             folder.discard()  # a mistake that shows before the first cell leaves nothing behind
             raise
 
 
-def _conduct(folder: "StudyFolder", where: Where) -> "Study":
+def _run(folder: "StudyFolder", where: Where) -> "Study":
     """Plan, train, report."""
     from ..report.study_page import write_study
     from ..report.terminal import introduce_study
-    from ..study.run import conduct
+    from ..study.run import run_study
     from ..study.study import Study
     from ..training.state import own_random_state
 
     try:
         with own_random_state():
-            conduct(folder, where, tell, introduce_study)
+            run_study(folder, where, tell, introduce_study)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture compare resume {shell_word(folder.path)}") from stop
     study = Study(folder.path, folder.data)

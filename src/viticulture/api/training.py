@@ -142,7 +142,7 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
             f"note     {like} names no winner; {leader.name} leads by validation, perhaps by chance: "
             "more seeds may tell, and --recipe takes another"
         )
-    return str(study.folder.recipe_file(leader)), study.plan.size(leader) if study.plan else {}
+    return str(study.folder.recipe_file(leader)), study.plan.image_size(leader) if study.plan else {}
 
 
 @checked

@@ -145,8 +145,8 @@ class Comparison:
         return [name for name, lead in self.rivals.items() if not (lead.separates() and lead.mean > 0)]
 
 
-class _Paired:
-    """Predictions of a study's students for the same test images; each file is read once."""
+class PairedResults:
+    """Results of a study's students on the same test images; each file is read once."""
 
     def __init__(self, study: StudyFolder) -> None:
         self.study, self.overlap = study, study.grid.overlap
@@ -183,9 +183,7 @@ class _Paired:
             self._resampled[name] = np.array(draws) if draws else None
         return self._resampled[name]
 
-    def difference(
-        self, ours: Sequence[Outcome], theirs: Sequence[Outcome], level: float = LEVEL
-    ) -> Difference | None:
+    def difference(self, ours: Sequence[Outcome], theirs: Sequence[Outcome], level: float = LEVEL) -> Difference | None:
         """Compare two candidates over the seeds that both have; None without any."""
         by_seed = {outcome.cell.seed: outcome for outcome in theirs}
         pairs = [(outcome, by_seed[outcome.cell.seed]) for outcome in ours if outcome.cell.seed in by_seed]
@@ -220,7 +218,9 @@ def compare(study: StudyFolder, outcomes: Iterable[Outcome]) -> list[Comparison]
         for subset in grid.subsets.each()
     ]
     analyses = study.facts.get("interim_analyses", {})
-    compared = (_compare(study, *key, groups.get(key, []), analyses.get(f"{key[0]}, {key[1].name}", [])) for key in keys)
+    compared = (
+        _compare(study, *key, groups.get(key, []), analyses.get(f"{key[0]}, {key[1].name}", [])) for key in keys
+    )
     return [comparison for comparison in compared if comparison is not None]
 
 
@@ -242,7 +242,7 @@ def _compare(
 ) -> Comparison | None:
     """Compare on one subset; None where nothing is finished. `analyses`: fingerprints of its earlier analyses."""
     grid, last = study.grid, len(study.grid.terms.rungs) - 1
-    paired = _Paired(study)
+    paired = PairedResults(study)
     groups: dict[str, list[Outcome]] = {candidate.name: [] for candidate in grid.candidates}
     for outcome in sorted(outcomes, key=lambda outcome: outcome.cell.seed):
         if outcome.status == "finished" and outcome.cell.rung == last and outcome.score is not None:

@@ -24,7 +24,9 @@ def conclusion(grid: Grid, comparisons: Sequence[Comparison], finished: int, cel
     name, where = leader.candidate.name, f"{data_name(comparison.data)}, {comparison.subset.name}"
     result = f"classifies {_percent(leader.test, grid.unit)} of the {comparison.reported} images correctly"
     if comparison.measure.of:
-        result = f"reaches {comparison.measure.of} of {_percent(leader.test, grid.unit)} on the {comparison.reported} images"
+        result = (
+            f"reaches {comparison.measure.of} of {_percent(leader.test, grid.unit)} on the {comparison.reported} images"
+        )
     if not rivals:
         return f"{name} {result} on {where}; nothing that it could be compared with is finished.{left}"
     reference = _versus_reference(comparison)
@@ -32,7 +34,9 @@ def conclusion(grid: Grid, comparisons: Sequence[Comparison], finished: int, cel
     lead = rivals[closest]
     if comparison.has_winner:
         what = f"{name} trains the best ViT" if leader.vit else f"{name}, which is not a ViT, is best"
-        return f"{what} on {where}: it {result}, {_points(lead)} points more than {closest}, the closest.{reference}{left}"
+        return (
+            f"{what} on {where}: it {result}, {_points(lead)} points more than {closest}, the closest.{reference}{left}"
+        )
     if comparison.incomplete:
         why = max(comparison.incomplete.values())  # failures first
         names = [each for each, known in comparison.incomplete.items() if known == why]

@@ -235,8 +235,8 @@ class StudyFolder:
         check_devices(engine)
         if self.grid.terms.halving and not config.method_class.batch_spec.labels:
             raise UserError(
-                f"halving keeps the best candidates by held-out labels, and {candidate.recipe} trains without labels; leave "
-                "--halving or that recipe out"
+                f"halving keeps the best candidates by held-out labels, and {candidate.recipe} trains without labels; "
+                "leave --halving or that recipe out"
             )
         return config
 
@@ -273,11 +273,11 @@ class StudyFolder:
             path = self.path / "recipes" / f"{name}.yaml"
             with of_a_file(self.path):
                 recipe = resolve(cell.candidate.recipe, parse(read_text(path, "recipe"), str(path)))
-            self._tasks[name] = task_class(method_class(recipe))
+            self._tasks[name] = task_class(recipe.method_class)
         return self._tasks[name](self.run(cell))
 
     def finished(self, cell: Cell) -> bool:
-        """Return whether a cell is trained and evaluated; with a damaged run.json it is not, and will be trained again."""
+        """Return whether a cell is trained and evaluated; one with a damaged run.json is trained again."""
         try:
             return self.run(cell).read("run.json").get("status") == "finished"
         except UserError:

@@ -273,7 +273,7 @@ def bootstrap(correct: NDArray[np.int8], level: float = LEVEL) -> Estimate:
 
 
 def _crossed(values: NDArray[np.float64], covariance: NDArray[np.float64], level: float) -> Estimate:
-    """Compute the bootstrap's interval from values of S seeds, [S], and their covariance over draws of images, [S, S]."""
+    """Compute the bootstrap's interval from values of seeds, [S], and their covariance over draws of images, [S, S]."""
     S = len(values)
     normal, seeds = _draws(S)  # [R, S] each
     axes, spreads, _ = np.linalg.svd(covariance)
@@ -371,7 +371,8 @@ def separated_sums(sums: Sequence[Interaction], overlap: float = 0.0) -> tuple[l
     """Return names of the sums that gain more than their parts beyond chance, and of those that gain less.
 
     Student's interval of the excess over seeds leaves out zero; all intervals hold together at `LEVEL` (Bonferroni).
-    Sums of fewer than `MIN_SEEDS_OF_SUMS` seeds, or without any spread, are in neither list. `overlap` as in `estimate`.
+    Sums of fewer than `MIN_SEEDS_OF_SUMS` seeds, or without any spread, are in neither list. `overlap` as in
+    `estimate`.
     """
     known = [interaction for interaction in sums if len(interaction.excess) >= MIN_SEEDS_OF_SUMS]
     more, less = list[str](), list[str]()

@@ -92,4 +92,6 @@ class Study:
     @property
     def winner(self) -> str | None:
         """The candidate that beats all others beyond chance; None without one."""
-        return self.comparisons[-1].leader.candidate.name if self.comparisons and self.comparisons[-1].has_winner else None
+        return (
+            self.comparisons[-1].leader.candidate.name if self.comparisons and self.comparisons[-1].has_winner else None
+        )
