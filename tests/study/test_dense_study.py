@@ -141,7 +141,7 @@ def test_a_study_ranks_by_what_counts_and_says_so(tmp_path: Path, kind: str, tit
     expected = [JUDGES[kind](seed, share).score for seed in range(3)]
     assert (comparison.ranked_by, comparison.leader.candidate.name, found.winner) == ("val", "better", "better")
     assert comparison.leader.test.values == pytest.approx(expected)
-    assert found.conclusion.startswith("better grows the best ViT on cells, all images: it reaches")
+    assert found.conclusion.startswith("better trains the best ViT on cells, all images: it reaches")
     assert words in found.conclusion
     assert comparison.rivals["plain"].over_images is not None
     assert found.rows[0]["measure"] == {"objects": "ap", "pixels": "miou", "labels": "map"}[kind]

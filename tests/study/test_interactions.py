@@ -43,8 +43,8 @@ def test_a_sum_is_told_from_its_parts_by_its_seeds_alone() -> None:
     assert separated_sums([edge, *(unsure,) * 20]) == ([], [])
     assert separated_sums([of("two", 0.1, 0.11), of("alike", 0.1, 0.1, 0.1)]) == ([], [])
     assert "More than its parts beyond chance (95 % for all 2 sums together" in sums_sentence([sure, unsure])
-    assert "None is more than its parts" in sums_sentence([unsure])
-    assert "3 seeds or more would tell" in sums_sentence([of("two", 0.1, 0.11)])
+    assert ": none." in sums_sentence([unsure])
+    assert "At least 3 seeds are needed" in sums_sentence([of("two", 0.1, 0.11)])
 
 
 def test_students_of_one_teacher_are_paired_with_it() -> None:

@@ -211,8 +211,8 @@ def test_a_budget_of_auto_is_the_shortest_that_tells(
     plan = make_plan(made, own, dict.fromkeys(own), paces)
     assert (plan.budget, set(plan.epochs.values())) == (budget, {epochs})
     note = plan_note(made, plan)
-    assert ("a budget of 1night, chosen of 1h, 2h, 4h and 1night" in note) == (budget == "1night")
-    assert ("too few to tell" in note) == warned
+    assert ("a budget of 1night, chosen from 1h, 2h, 4h and 1night" in note) == (budget == "1night")
+    assert ("too few for a ranking" in note) == warned
     assert StudyPlan.from_dict(plan.to_dict()) == plan
 
 

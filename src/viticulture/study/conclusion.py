@@ -35,7 +35,7 @@ def conclusion(grid: Grid, comparisons: Sequence[Comparison], finished: int, cel
     if comparison.has_winner:
         what = f"{name} trains the best ViT" if leader.vit else f"{name}, which is not a ViT, is best"
         return (
-            f"{what} on {where}: it {result}, {_points(lead)} points more than {closest}, the closest.{reference}{left}"
+            f"{what} on {where}: it {result}, {_points(lead)} more than {closest}, the closest.{reference}{left}"
         )
     if comparison.incomplete:
         why = max(comparison.incomplete.values())  # failures first
@@ -46,9 +46,9 @@ def conclusion(grid: Grid, comparisons: Sequence[Comparison], finished: int, cel
     elif lead.over_seeds.sd is None:
         reason = f"the spread is not known from one common {grid.unit}; train at least three"
     elif lead.mean <= 0:
-        reason = f"on {comparison.reported} images {closest} is not worse (difference: {_points(lead)} points)"
+        reason = f"on {comparison.reported} images {closest} is not worse (difference: {_points(lead)})"
     else:
-        reason = f"its lead over {closest}, {_points(lead)} points, may be chance"
+        reason = f"its lead over {closest}, {_points(lead)}, may be chance"
         if needed := lead.seeds_needed(next_level(comparison.level)):
             seeds = max(needed, len(lead.over_seeds.values) + 1)
             reason += f"; about {seeds} seeds would confirm a lead of this size"
@@ -62,9 +62,9 @@ def _versus_reference(comparison: Comparison) -> str:
         return ""
     name, difference = comparison.reference
     if not difference.separates():
-        return f" Its difference to {name}, which is not a ViT, may be chance ({_points(difference)} points)."
+        return f" Its difference to {name}, which is not a ViT, may be chance: {_points(difference)}."
     better = "worse" if difference.mean > 0 else "better"
-    return f" {name}, which is not a ViT, is {better} ({_points(difference)} points)."
+    return f" {name}, which is not a ViT, is {better}: {_points(difference)}."
 
 
 def _versus_published(grid: Grid, comparisons: Sequence[Comparison]) -> str:
@@ -104,4 +104,4 @@ def _percent(accuracy: Estimate, unit: str) -> str:
 
 def _points(difference: Difference) -> str:
     ends = difference.interval
-    return f"{100 * difference.mean:.1f}" + (f" ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})" if ends else "")
+    return f"{100 * difference.mean:.1f} points" + (f" ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})" if ends else "")
