@@ -32,7 +32,7 @@ from statistics import mean
 
 from viticulture.budget.budget import Budget
 from viticulture.budget.plan import read_plan
-from viticulture.config import auto_optimizer
+from viticulture.config import resolve
 from viticulture.data.open import open_source
 from viticulture.evaluation.other import evaluate_other
 from viticulture.evaluation.results import read_evaluations
@@ -43,9 +43,9 @@ from .clock import processor
 
 OFF = ["--method-search", "off"]
 ONCE = [*OFF, "--images.eval_views", "one"]
-EVAL_VIEWS = [*OFF, "--images.eval_views", "best"]
-KERNELS = {"kernel_lr": auto_optimizer.KERNELS * auto_optimizer.MUON["lr"]}
-MUON = [f"--optim.{key}={value}" for key, value in {**auto_optimizer.MUON, **KERNELS}.items()]
+VIEWS = [*OFF, "--images.eval_views", "best"]
+KERNELS = {"kernel_lr": resolve.KERNELS * resolve.MUON["lr"]}
+MUON = [f"--optim.{key}={value}" for key, value in {**resolve.MUON, **KERNELS}.items()]
 OURS = "ours"
 ROWS: dict[str, list[str]] = {
     OURS: [],
@@ -54,11 +54,11 @@ ROWS: dict[str, list[str]] = {
     "resnet18": ["--student", "resnet18", *ONCE, "--engine.precision", "32"],
     "resnet10t-fast": ["--student", "resnet10t", *ONCE],
     "resnet18-fast": ["--student", "resnet18", *ONCE],
-    "resnet10t-views": ["--student", "resnet10t", *EVAL_VIEWS],
-    "resnet18-views": ["--student", "resnet18", *EVAL_VIEWS],
-    "resnet10t-muon": ["--student", "resnet10t", *EVAL_VIEWS, *MUON],
-    "vit": ["--student", "vit_nano", *EVAL_VIEWS],
-    "dhvt": ["--student", "dhvt_nano", *EVAL_VIEWS],
+    "resnet10t-views": ["--student", "resnet10t", *VIEWS],
+    "resnet18-views": ["--student", "resnet18", *VIEWS],
+    "resnet10t-muon": ["--student", "resnet10t", *VIEWS, *MUON],
+    "vit": ["--student", "vit_nano", *VIEWS],
+    "dhvt": ["--student", "dhvt_nano", *VIEWS],
 }
 """What is compared -> words of `viticulture train` besides data, seed, size and budget."""
 RESULT = "contest.json"

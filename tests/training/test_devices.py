@@ -15,16 +15,13 @@ from pairs import GRAY, GUIDES, METHODS, REFUSED, SIDE, STUDENTS, Data, pair, st
 from slowly import slow_but
 from viticulture.analysis.attention import class_map, head_token_maps, mean_attention
 from viticulture.config.schema import find_method, guide_class
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.blur import Blur
-from viticulture.data.augment.crop import ResizedCrop
-from viticulture.data.augment.erase import Erase
-from viticulture.data.augment.flip import Flip
-from viticulture.data.augment.grayscale import Gray
-from viticulture.data.augment.jitter import ColorJitter
-from viticulture.data.augment.mix import Mix
-from viticulture.data.augment.rand_augment import RandAugment
-from viticulture.data.augment.solarize import Solarize
+from viticulture.data.transforms.color import Blur, ColorJitter, Gray, Solarize
+from viticulture.data.transforms.crop import ResizedCrop
+from viticulture.data.transforms.erase import Erase
+from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.mix import Mix
+from viticulture.data.transforms.rand_augment import RandAugment
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.taps import READINGS, Taps, layout
 from viticulture.training.feed import training_loader
@@ -35,7 +32,7 @@ PAIRS = [
     (method, guide)
     for method in METHODS
     for guide, (name, _) in GUIDES.items()
-    if not name or guide_class(name).asks <= find_method(method).gives
+    if not name or guide_class(name).requires <= find_method(method).provides
 ]
 ALL = [(*pair, student) for student in STUDENTS for pair in PAIRS]
 SOME = [
@@ -69,7 +66,7 @@ def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data:
     with mode:
         moved = fake_batch(batch, mode, "meta")
         assert step(session, moved, optimizer).device.type == "meta"
-        assert all(value.device.type == "meta" for value in session.method.eval().measured(moved).values())
+        assert all(value.device.type == "meta" for value in session.method.eval().all_metrics(moved).values())
     stepped = [weight for group in optimizer.param_groups for weight in group["params"]]
     assert all(weight in optimizer.state for weight in stepped if weight.grad is not None)
 
@@ -122,7 +119,7 @@ def test_losses_and_measures_are_taken_on_a_gpu_in_bfloat16(
         moved = fake_batch(batch, mode, CUDA)
         terms = session.method.losses(moved)
         with torch.no_grad():
-            measured = session.method.eval().measured(moved)
+            measured = session.method.eval().all_metrics(moved)
     assert {str(value.device) for value in [*terms.values(), *measured.values()]} == {CUDA}
     assert {term.dtype for term in terms.values()} == {torch.float32}
 

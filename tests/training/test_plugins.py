@@ -20,11 +20,11 @@ from trained import weights
 from viticulture import methods
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
-from viticulture.data.augment.augment import Augment
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.images import Records
+from viticulture.data.image_set import Records
 from viticulture.data.open import open_source
 from viticulture.data.stream import StreamImages
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -228,28 +228,6 @@ def test_a_guides_mistake_is_told_by_the_name_of_its_entry(entry: dict[str, Any]
     name, options = ("resnet10", {"channels": [8] * 4}) if "Looking" in entry["class"] else ("vit_nano", TINY)
     with pytest.raises(UserError, match=f"^{words}"):
         build_guides(wanted, create_student(name, DIGITS, None if "resnet" in name else 4, options), DIGITS)
-
-
-@pytest.mark.parametrize(
-    ("sections", "words"),
-    [
-        (
-            {"guides": {"mine": {"class": "attention_distillation", "teacher": "x", "layers": [3, 12]}}},
-            r"guides.mine.layers counted from 1, .* write guides.mine.blocks: \[2, 11\] for \[3, 12\]",
-        ),
-        ({"method": {"name": "dino", "local_crops": 4}}, r"write local_crops: \{count: 4\}"),
-        ({"method": {"name": "dino", "local_size": 16}}, r"write local_crops: \{count: 8, size: 16\}"),
-    ],
-)
-def test_a_key_that_means_something_else_today_is_refused(sections: dict[str, Any], words: str) -> None:
-    """With what to write; a null that an older run wrote down for a default is no reason. Catches: a layer taught that
-    is not the one that was meant.
-    """
-    with pytest.raises(UserError, match=words) as refusal:
-        resolve("old", recipe(**sections))
-    assert "\n" not in str(refusal.value)
-    null = {"attention_distillation": {"teacher": "x", "layers": None}}
-    assert resolve("old", recipe(guides=null)).values["guides"]["attention_distillation"]["blocks"] is None
 
 
 @pytest.mark.usefixtures("importable")

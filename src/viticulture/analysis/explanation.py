@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..config.schema import guide_class
 from ..data.dataset import Dataset, prepare
-from ..data.images import Images
+from ..data.image_set import Images
 from ..data.open_dense import open_any
 from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
@@ -181,12 +181,12 @@ def agents_of(run: RunFolder) -> dict[str, nn.Module]:
         return {}
     state = load_checkpoint(run.checkpoint)["state_dict"]
     student, data_spec, _ = load(run.weights(run.which()[0]))
-    student.load_state_dict(beneath(state, "student."))
+    student.load_state_dict(beneath(state, "method.student."))
     agents: dict[str, nn.Module] = {}
     bootstrapped = replace(config, values={**config.values, "guides": entries})
     for name, guide in build_guides(bootstrapped, student, data_spec).items():
         assert isinstance(guide, Bootstrap)
-        guide.load_state_dict(beneath(state, f"guides.{name}."))
+        guide.load_state_dict(beneath(state, f"method.guides.{name}."))
         agents[name] = guide.agent.eval()
     return agents
 

@@ -113,7 +113,7 @@ def _check_images(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Sess
 
     Image sizes are those of the recipe: sizes that are chosen for the data change with the images.
     """
-    images = study.recipe(cell.candidate).with_keys(plan.budget_keys(cell.candidate)).images
+    images = study.recipe(cell.candidate).changed(plan.budget_keys(cell.candidate), by="study").images
     sizes = [images.image_size, images.cache_size, images.cache_margin]
     pixels = [images.pixel_format.fingerprint, images.fit, *([] if images.fit == "crop" else [images.normalize])]
     spec, masks = session.method.batch_spec, session.config.values["method"].get("masks", False)

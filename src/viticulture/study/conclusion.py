@@ -34,9 +34,7 @@ def conclusion(grid: Grid, comparisons: Sequence[Comparison], finished: int, cel
     lead = rivals[closest]
     if comparison.has_winner:
         what = f"{name} trains the best ViT" if leader.vit else f"{name}, which is not a ViT, is best"
-        return (
-            f"{what} on {where}: it {result}, {_points(lead)} more than {closest}, the closest.{reference}{left}"
-        )
+        return f"{what} on {where}: it {result}, {_points(lead)} more than {closest}, the closest.{reference}{left}"
     if comparison.incomplete:
         why = max(comparison.incomplete.values())  # failures first
         names = [each for each, known in comparison.incomplete.items() if known == why]

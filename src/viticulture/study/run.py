@@ -105,7 +105,7 @@ def _plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
 
     def planned(keys: dict[str, Any]) -> StudyPlan:
         chosen = {
-            name: config.with_keys({key: keys[key] for key in keys if key not in fixed_keys.get(name, ())})
+            name: config.changed({k: v for k, v in keys.items() if k not in fixed_keys.get(name, ())}, by="study")
             for name, config in recipes.items()
         }
         with threads_of_one(workers):
@@ -173,7 +173,7 @@ def _measure(
         with TemporaryDirectory() as folder:
             rows = _placeholders(study, recipes, candidate, subset, opened, Path(folder))
             keys = {**rows, **study.grid.conditions, **subset.overrides, **study.grid.subsets.fold(seed)}
-            config = recipes[candidate.name].with_keys(keys)
+            config = recipes[candidate.name].changed(keys, by="study")
             check_rates(config)
             dataset = load_dataset(opened(candidate), config, seed)
             warnings.update(dict.fromkeys(dataset.warnings))
@@ -224,7 +224,7 @@ def _placeholders(
     folders: dict[str, str] = {}
     for name in references(candidate.overrides).values():
         other = next(other for other in study.grid.candidates if other.name == name)
-        config = recipes[name].with_keys(subset.overrides)
+        config = recipes[name].changed(subset.overrides, by="study")
         data_spec = data_spec_of(load_dataset(opened(other), config, study.grid.seeds[0]))
         folders[name] = str(folder / str(len(folders)))
         save(student_of(config, data_spec), Path(folders[name]), data_spec)

@@ -15,13 +15,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..config.resolve import Config
 from ..data.batches.batch import Batch
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
 from ..evaluation.dense.judge import judge_images
 from ..evaluation.dense.subject import DenseSubject
 from ..methods.method import Method
 from ..models.views import EVERY, NAMED, Views
 from ..training.assemble import assemble
 from ..training.feed import DENSE_BATCH, ValidationLoader
+from ..training.module import TrainingModule
 from ..training.run import fit
 from ..training.run_folder import RunFolder
 from ..training.session import Session
@@ -124,10 +125,12 @@ def measure_step_times(
         patience: factor on `MAX_STEPS` and `MAX_SECONDS`.
     """
     held_out = held_out_images(config, dataset)
-    config = config.with_section("images", dataset.image_settings)
+    config = config.changed(
+        {f"images.{key}": value for key, value in vars(dataset.image_settings).items()}, by="images"
+    )
     watch = dataset.held_out.get(config.train.validate)
     longer = {"train.epochs": max(int(MAX_STEPS * patience), config.train.epochs)}
-    config = config.with_keys({**BARE, **longer})
+    config = config.changed({**BARE, **longer}, by="study")
     method, _ = assemble(config, dataset, seed)
     shutil.rmtree(folder, ignore_errors=True)  # left after a kill
     try:
@@ -141,7 +144,7 @@ def measure_step_times(
         shutil.rmtree(folder, ignore_errors=True)
     return StepTimes(
         step=median(clock.steps[1:]),
-        steps=method.course.steps_per_epoch,
+        steps=method.length.steps_per_epoch,
         inference=clock.inference,
         val_images=len(watch) if watch is not None else 0,
         held_out_images=held_out,
@@ -185,7 +188,8 @@ class Clock(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end_checkpoint()
-        assert isinstance(pl_module, Method)
+        assert isinstance(pl_module, TrainingModule)
+        method = pl_module.method
         split = "val" if self.session.dataset.val is not None else "test"
         held = self.session.dataset.val if split == "val" else self.session.dataset.test
         if held is not None:
@@ -194,16 +198,16 @@ class Clock(Callback):
             batch = next(iter(ValidationLoader(some, self.session, trainer.strategy.root_device, split)))
             pl_module.eval()
             with torch.inference_mode():
-                self.evaluation = self._timed(self._evaluation(pl_module, some, batch, split)) / len(some)
+                self.evaluation = self._timed(self._evaluation(method, some, batch, split)) / len(some)
                 with trainer.precision_plugin.val_step_context():
-                    self.inference = self._timed(lambda: pl_module.measured(batch)) / len(some)
+                    self.inference = self._timed(lambda: method.all_metrics(batch)) / len(some)
 
     def _evaluation(self, method: Method, some: Images, batch: Batch, split: str) -> Callable[[], object]:
         """Return the evaluation of held-out images after a training."""
         annotations = self.session.dataset.annotations
         if not annotations:
-            return lambda: method.measured(batch)
-        subject = DenseSubject(method.student, method.data_spec, method.device)  # type: ignore[arg-type]
+            return lambda: method.all_metrics(batch)
+        subject = DenseSubject(method.student, method.data_spec, batch["image"].device)  # type: ignore[arg-type]
         return lambda: judge_images(subject, some, annotations[split].first(len(some)))
 
     def _timed(self, call: Callable[[], object]) -> float:

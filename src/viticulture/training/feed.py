@@ -14,7 +14,7 @@ from ..data.batches.batch import Batch
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
-from ..data.images import Images
+from ..data.image_set import Images
 from .assemble import augmentations, batch_size
 from .session import Session
 
@@ -103,7 +103,7 @@ class ValidationLoader:
     def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
         self.images, self.data_spec, self.device = images, session.method.data_spec, device
         self.crop = session.config.images.crop
-        self.annotations = session.dataset.annotations.get(split or session.method.course.watched)
+        self.annotations = session.dataset.annotations.get(split or session.method.length.split)
         self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
         self.weights: Tensor | None = None
         if session.config.train.best_by:
