@@ -189,7 +189,7 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
     assert "of the validation images correctly" in made.conclusion
     words = Tags(write_study(made).read_text(encoding="utf-8")).words
     assert "Validation images" in words
-    assert "There are no test images" in words
+    assert "All held-out images are validation images" in words
     assert "on validation, %" in words
     assert "test images" not in words.lower()
     names = [column.name for column in all_results_table(made).columns]

@@ -59,7 +59,7 @@ def test_a_grid_survives_yaml() -> None:
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [0, 0]", "different numbers"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [1, 0.5]", r"study.seeds\[1\] must be a whole number"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [a]", "a whole number, got 'a'"),
-        ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: 3", "study.seeds must be a list, got 3"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: 3", "study.seeds must be a list in brackets, got 3"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nepochs: 2.5", "study.epochs must be a whole number"),
         ("data: x\ncandidates: [{name: 5, recipe: b}]", "candidate 5.name must be a word"),
         ("data: x\ncandidates: [{name: '', recipe: b}]", "that of b is empty"),

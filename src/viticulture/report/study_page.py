@@ -105,7 +105,9 @@ def study_warnings(study: Study) -> list[str]:
     if last and last.ranked_by == "test" and not grid.published:
         warnings.append("There are no validation images, so that test images rank, which favors the first.")
     if last and last.reported == "validation" and not grid.published:
-        warnings.append("There are no test images: results are of the images that rank, which favors the first.")
+        warnings.append(
+            "All held-out images are validation images: results are of the images that rank, which favors the first."
+        )
     if last and all(len(entry.outcomes) == 1 for entry in last.ranking):
         warnings.append(f"One {grid.unit} cannot show the effect of chance; train three or more.")
     return [*warnings, *map(str, (study.outcomes[0].facts or {}).get("warnings") or [])]
