@@ -48,7 +48,7 @@ def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Pat
     wrong: tuple[Any, ...] = (None, 5, b"run", [])
     for given in wrong:
         for verb in (viticulture.open, viticulture.resume, viticulture.report, viticulture.robustness):
-            with pytest.raises(UserError, match="a run is named by its folder, a word or a path, got"):
+            with pytest.raises(UserError, match="a run is a folder, by str or Path, got"):
                 verb(given)
 
 

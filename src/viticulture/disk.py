@@ -112,10 +112,13 @@ def partial_path(path: Path) -> Path:
 @cache
 def _machine() -> str:
     """Return 8 hexadecimal digits of the scope of process ids: a machine since its boot, or a container."""
-    identity = [socket.gethostname()]
+    scope = [socket.gethostname()]
     with suppress(OSError):  # Linux only
-        identity += [Path("/proc/sys/kernel/random/boot_id").read_text("utf-8"), str(Path("/proc/self/ns/pid").readlink())]
-    return hashlib.sha256(" ".join(identity).encode()).hexdigest()[:8]
+        scope += [
+            Path("/proc/sys/kernel/random/boot_id").read_text("utf-8"),
+            str(Path("/proc/self/ns/pid").readlink()),
+        ]
+    return hashlib.sha256(" ".join(scope).encode()).hexdigest()[:8]
 
 
 def _is_dead(part: Path) -> bool:
@@ -219,8 +222,8 @@ def read_text(path: Path, what: str, max_bytes: int = 0) -> str:
         text = decoded(raw) if len(raw) <= max_bytes else ""
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{what} {path} is not UTF-8 text (byte {error.start}); save it as UTF-8: Excel's plain CSV and older Windows "
-            "files are not"
+            f"{what} {path} is not UTF-8 text (byte {error.start}); save it as UTF-8: Excel's plain CSV and older "
+            "Windows files are not"
         ) from error
     except (OSError, ValueError) as error:  # ValueError: an impossible file name
         reason = getattr(error, "strerror", None) or str(error)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ...data.image_set import Images
-from ...disk import unfinished
+from ...disk import partial_path
 from ...errors import UserError
 from ...evaluation.model import EvaluatedModel
 from ...outputs import check_out
@@ -121,7 +121,7 @@ def to_int8(
 def _beside(path: Path) -> Iterator[Path]:
     """A folder for what is written for a moment, by onnxruntime too, on the disk where there must be room anyway."""
     usual = tempfile.tempdir
-    folder = unfinished(path)
+    folder = partial_path(path)
     folder.mkdir()
     tempfile.tempdir = str(folder)
     try:
