@@ -198,5 +198,5 @@ def test_a_student_without_class_attention_is_refused(name: str, options: dict[s
     """Catches: a bare error from within, a message about guides, which this verb has nothing to do with."""
     data_spec = DataSpec(("a", "b"), (32, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     student = create_student(name, data_spec, 4 if name == "vit_nano" else None, options)
-    with pytest.raises(UserError, match=r"class token's attention, which .* --student vit_nano"):
+    with pytest.raises(UserError, match=r"class token's attention, and .* has none; .* --student vit_nano"):
         class_taps(student)
