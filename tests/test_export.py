@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 import viticulture
 from untrained import untrained
-from viticulture.deploy.onnx.int8 import _quantize, to_int8
 from viticulture.deploy.onnx.export import to_onnx
+from viticulture.deploy.onnx.int8 import _quantize, to_int8
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student

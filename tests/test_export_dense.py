@@ -15,8 +15,8 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from viticulture.data.batches.annotated import dense_views
-from viticulture.data.images import CachedImages, Records
-from viticulture.data.resample import squeeze
+from viticulture.data.image_set import CachedImages, Records
+from viticulture.data.transforms.resample import resize_to_square
 from viticulture.deploy.onnx.agreement import check_agreement, different, perturbed, random_image, stable_image
 from viticulture.deploy.onnx.detection import Canvas, ImageGraph, paste, stretch, to_image
 from viticulture.deploy.onnx.detections import Detections, _top
@@ -64,7 +64,7 @@ def network(kind: str, masks: bool = False) -> Any:
 
 def shown(picture: Tensor) -> CachedImages:
     """An image as a run keeps it."""
-    pixels = torch.from_numpy(squeeze(picture.numpy(), STORE)).permute(2, 0, 1)[None]
+    pixels = torch.from_numpy(resize_to_square(picture.numpy(), STORE)).permute(2, 0, 1)[None]
     return CachedImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
 
 
@@ -221,7 +221,8 @@ def test_of_places_that_are_equally_likely_the_first_are_taken() -> None:
     assert _top(objectness, [2000, 1000], 1000)[1000:].tolist() == [2200, *range(2000, 2200), *range(2201, 3000)]
     made = network("detector")
     torch.nn.init.zeros_(made.rpn.head.cls_logits.weight)  # all places alike
-    file, picture = graph_of(made, TASK, STORE), random_image((48, 64), 0)
+    file: Any = graph_of(made, TASK, STORE)
+    picture = random_image((48, 64), 0)
     with perturbed(file.canvas, 0):
         changed = file(picture)
     assert different(changed, file(picture)) < 0.2

@@ -29,7 +29,7 @@ from viticulture.models.views import VIEWS
 from viticulture.models.weights.files import load, note
 from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 
 SIDE = 16
 CLASSES = ("n00000001", "n00000002", "n00000003")
@@ -141,7 +141,7 @@ def test_a_run_is_evaluated_on_its_corrupted_test_images(run: api.Run) -> None:
     assert (found.images, found.heads) == (4, ("student", "class", "head 2", "head 3"))
     assert (found.rule, found.corrupted_by) == ("class token", "CIFAR-10-C")
     assert list(found.errors) == list(CORRUPTIONS)
-    dataset = dataset_of(run.folder, recipe_of(run.folder))
+    dataset = dataset_of(run.folder, config_of(run.folder))
     student, data_spec, _ = load(run.folder.weights(run.folder.which()[0]))
     assert dataset.test is not None
     for name, severity in (("gaussian_noise", 5), ("contrast", 5)):

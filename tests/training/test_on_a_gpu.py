@@ -17,14 +17,14 @@ from simulated_gpu import simulated_gpu, waits
 from slowly import slow_but
 from viticulture.config.resolve import Config
 from viticulture.config.sections import Engine
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.crop import PaddedCrop
-from viticulture.data.augment.flip import Flip
-from viticulture.data.augment.mix import Mix
-from viticulture.data.augment.solarize import Solarize
 from viticulture.data.batches.loader import Loader
-from viticulture.data.images import CachedImages
-from viticulture.data.transfer import send
+from viticulture.data.image_set import CachedImages
+from viticulture.data.transforms.color import Solarize
+from viticulture.data.transforms.crop import PaddedCrop
+from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.mix import Mix
+from viticulture.data.transforms.transform import send
+from viticulture.data.transforms.view import Augment
 from viticulture.training.assemble import assemble
 from viticulture.training.metrics import EpochMeans
 from viticulture.training.replay import Budget, Memory
@@ -228,12 +228,12 @@ def trained(
     plain: dict[str, Any] = {"engine": {"precision": "32"}}
     if student in STEADY:  # Adam makes whole steps of rounding
         plain["optim"] = {"name": "sgd", "lr": 0.1}
-    recipe = Config("pair", {**session.recipe.values, **plain})
-    made, warnings = assemble(recipe, session.dataset, seed=0)
+    config = Config("pair", {**session.config.values, **plain})
+    made, warnings = assemble(config, session.dataset, seed=0)
     run, devices = RunFolder.create(folder), Devices()
     run.write("run.json", {})
     torch.manual_seed(0)
-    fit(replace(session, run=run, recipe=recipe, method=made, warnings=warnings), more=[devices])
+    fit(replace(session, run=run, config=config, method=made, warnings=warnings), more=[devices])
     assert devices.seen == {device}
     assert not devices.waited
     return {name: value.cpu() for name, value in made.student.state_dict().items()}

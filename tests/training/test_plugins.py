@@ -20,11 +20,11 @@ from trained import weights
 from viticulture import methods
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
-from viticulture.data.augment.augment import Augment
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.images import Records
+from viticulture.data.image_set import Records
 from viticulture.data.open import open_source
 from viticulture.data.stream import StreamImages
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -168,7 +168,7 @@ def test_two_guides_of_one_class_have_terms_of_their_own(teachers: Path, tmp_pat
     assert terms.keys() == {"label", "first_logits", "second_logits", "log_logits", "logits"}
     assert torch.equal(terms["log_logits"], 2 * terms["first_logits"])
     assert torch.equal(terms["logits"], terms["second_logits"])
-    assert session.recipe.values["guides"]["first"]["class"] == "logits"
+    assert session.config.values["guides"]["first"]["class"] == "logits"
     session.run.unlock()
 
 

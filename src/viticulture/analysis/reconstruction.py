@@ -9,16 +9,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..config.resolve import Config, method_class
-from ..data.channels import shown
+from ..config.resolve import Config
 from ..data.dataset import Dataset
+from ..data.images.format import displayed
 from ..evaluation.model import EvaluatedModel, device_for, pictures
 from ..methods.method import BatchSpec
 from ..models.data_spec import DataSpec
 from ..models.vit.patches import PatchGrid, patchify, unpatchify
 from ..training.assemble import assemble
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 from ..training.state import load_checkpoint
 from .galleries import Gallery, Group, file_name
 
@@ -91,9 +91,9 @@ def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconst
     return Reconstruction(true, reconstructed, masked, error(reconstructed), error(flat))
 
 
-def reconstructs(recipe: Config) -> bool:
+def reconstructs(config: Config) -> bool:
     """Return whether a recipe's method reconstructs masked patches."""
-    return hasattr(method_class(recipe), "reconstruct")
+    return hasattr(config.method_class, "reconstruct")
 
 
 def load_reconstructor(run: RunFolder, dataset: Dataset) -> Reconstructor:
@@ -101,10 +101,10 @@ def load_reconstructor(run: RunFolder, dataset: Dataset) -> Reconstructor:
 
     Raises: UserError if the run has no checkpoint.
     """
-    recipe = recipe_of(run)
+    config = config_of(run)
     state = load_checkpoint(run.checkpoint)["state_dict"]
-    plain = {**recipe.values, "guides": {}, "student": {**recipe.values["student"], "init": None}}
-    method, _ = assemble(replace(recipe, values=plain), dataset, seed=0)
+    plain = {**config.values, "guides": {}, "student": {**config.values["student"], "init": None}}
+    method, _ = assemble(replace(config, values=plain), dataset, seed=0)
     method.load_state_dict({name: value for name, value in state.items() if not name.startswith("guides.")})
     assert isinstance(method, Reconstructor)
     assert isinstance(method, nn.Module)
@@ -119,10 +119,10 @@ def reconstruction_gallery(run: RunFolder, dataset: Dataset) -> Gallery:
     splits = {"test": dataset.test, "validation": dataset.val, "training": dataset.train}
     split, images = next((name, images) for name, images in splits.items() if images is not None)
     some = images.part(torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:MEASURED])
-    method, recipe = load_reconstructor(run, dataset), recipe_of(run)
+    method, recipe = load_reconstructor(run, dataset), config_of(run)
     assert isinstance(method, nn.Module)
     device = device_for(recipe)
-    model = EvaluatedModel(method.to(device), method.data_spec, recipe.section("images"), device, len(some))
+    model = EvaluatedModel(method.to(device), method.data_spec, recipe.images, device, len(some))
     (batch,) = model.batches(some)
     result = reconstruct(method, batch["image"])
 
@@ -135,7 +135,8 @@ def reconstruction_gallery(run: RunFolder, dataset: Dataset) -> Gallery:
         f"Mean squared error of masked pixels over {len(result.error)} images, gray levels from 0 to 1: "
         f"{result.error.mean().item():.4f}; masked patches in their mean colors would have "
         f"{result.flat_error.mean().item():.4f}. {100 * result.masked.float().mean():.0f} % of pixels are masked. With "
-        f"patch_norm, reconstructed patches have the mean and spread of the true ones.{shown(result.images.shape[1])}"
+        f"patch_norm, reconstructed patches have the mean and spread of the true "
+        f"ones.{displayed(result.images.shape[1])}"
     )
     return Gallery("Image, its unmasked part, reconstruction", groups, note)
 

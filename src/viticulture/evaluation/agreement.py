@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..config.resolve import Config
 from ..config.schema import of_class
-from ..data.images import Images
+from ..data.image_set import Images
 from ..errors import UserError
 from ..keywords import rebuilt
 from ..losses import soft_distillation
@@ -67,29 +67,29 @@ class Agreement:
     checksum: str = ""
 
 
-def evaluate_agreement(run: RunFolder, recipe: Config, key: str, images: Images) -> Agreement | None:
+def evaluate_agreement(run: RunFolder, config: Config, key: str, images: Images) -> Agreement | None:
     """Measure the agreement of the student, its heads and its teachers, and save it; None without such teachers.
 
     If a teacher no longer exists, an earlier measurement is left in place, or else the reason is saved.
 
     Args:
         run: with weights.
-        recipe: the run's.
+        config: the run's.
         key: WEIGHTS/SPLIT.
         images: of that split.
     """
-    if not of_class(recipe.values["guides"], *GUIDES):
+    if not of_class(config.values["guides"], *GUIDES):
         return None
     weights, _, split = key.partition("/")
     model, blank = of_run(run, weights, BATCH), Agreement(weights, split, checksum=checksum_of(run, weights))
     try:
-        teachers = _teachers(recipe, run.weights(weights))
+        teachers = _teachers(config, run.weights(weights))
     except UserError as error:
         if (earlier := read_agreement(run)) is not None and not earlier.missing:
             return earlier
         agreement = replace(blank, missing=str(error))
     else:
-        agreement = replace(blank, **_measure(model, teachers, recipe, images))
+        agreement = replace(blank, **_measure(model, teachers, config, images))
     run.write(FILE, asdict(agreement))
     return agreement
 
@@ -101,11 +101,11 @@ def read_agreement(run: RunFolder) -> Agreement | None:
     return agreement if current else None
 
 
-def _teachers(recipe: Config, weights: Path) -> dict[str, Frozen]:
+def _teachers(config: Config, weights: Path) -> dict[str, Frozen]:
     """Load the teachers, by their names in the recipe; `teacher` without one."""
-    entries = of_class(recipe.values["guides"], *GUIDES)
+    entries = of_class(config.values["guides"], *GUIDES)
     student, data_spec, _ = load(weights)
-    guides = build_guides(Config(recipe.name, {**recipe.values, "guides": entries}), student.train(), data_spec)
+    guides = build_guides(Config(config.name, {**config.values, "guides": entries}), student.train(), data_spec)
     return {
         key if (label := name.rpartition(".")[2]) == "teacher" and key not in GUIDES else label: module
         for key, guide in guides.items()
@@ -115,7 +115,7 @@ def _teachers(recipe: Config, weights: Path) -> dict[str, Frozen]:
 
 
 @torch.inference_mode()
-def _measure(model: EvaluatedModel, teachers: dict[str, Frozen], recipe: Config, images: Images) -> dict[str, Any]:
+def _measure(model: EvaluatedModel, teachers: dict[str, Frozen], config: Config, images: Images) -> dict[str, Any]:
     """Return the fields of an Agreement."""
     by_head: list[Tensor] = []
     by_teacher: list[Tensor] = []
@@ -124,7 +124,7 @@ def _measure(model: EvaluatedModel, teachers: dict[str, Frozen], recipe: Config,
     for teacher in teachers.values():
         teacher.to(model.device)
     for batch in model.batches(images):
-        heads = heads or heads_of(model.network, batch["image"], recipe)
+        heads = heads or heads_of(model.network, batch["image"], config)
         by_head.append(all_logits(model.network, batch["image"]))
         single_view = model.tta_network is model.network
         outputs.append(heads.combine(by_head[-1]) if single_view else model.tta_network(batch["image"]))

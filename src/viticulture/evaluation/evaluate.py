@@ -8,12 +8,12 @@ import torch
 
 from ..config.resolve import Config
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..text import shell_word
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 from .accuracy import Evaluation, evaluate_predictions, without_copies
 from .agreement import evaluate_agreement
 from .model import heads_of, of_run
@@ -40,20 +40,20 @@ def evaluate_run(run: RunFolder, dataset: Dataset) -> EvaluatedRun:
     that of the best weights (the last, where no validation chose), on test (on validation, where there is no test).
     Weights that were learnt without labels tell no classes apart: no results.
     """
-    recipe = recipe_of(run)
-    if recipe.section("images").eval_views == "best" and dataset.val is not None and dataset.classes:
+    config = config_of(run)
+    if config.images.eval_views == "best" and dataset.val is not None and dataset.classes:
         choose_views(run, dataset.val, right)
     results = dict[str, Result[Evaluation]]()
     if dataset.classes:
         for split, images in dataset.held_out.items():
-            results |= results_of(run, recipe, split, images, run.near_duplicates.get(split, ()))
+            results |= results_of(run, config, split, images, run.near_duplicates.get(split, ()))
     counts = f"{run.which()[0]}/{next(iter(dataset.held_out))}" if results else ""
     save_num_views(run)
     evaluated = EvaluatedRun(counts, results)
     keep_results(run, RESULTS, evaluated.evaluations)
     if counts:
         keep_predictions(run, counts, {key: result.predictions for key, result in results.items()})
-        evaluate_agreement(run, recipe, counts, results[counts].images)
+        evaluate_agreement(run, config, counts, results[counts].images)
     return evaluated
 
 
@@ -92,21 +92,21 @@ def right(predictions: Predictions) -> float:
 
 
 def results_of(
-    run: RunFolder, recipe: Config, name: str, images: Images, copies: Collection[str] = ()
+    run: RunFolder, config: Config, name: str, images: Images, copies: Collection[str] = ()
 ) -> dict[str, Result[Evaluation]]:
     """Every kept set of weights on some images, by WEIGHTS/NAME; `copies` names those of them that have near-duplicates
     among the training images."""
-    results = of_each(run, lambda weights: _result(run, recipe, weights, images, copies))
+    results = of_each(run, lambda weights: _result(run, config, weights, images, copies))
     return {f"{weights}/{name}": result for weights, result in results.items()}
 
 
 def _result(
-    run: RunFolder, recipe: Config, weights: str, images: Images, copies: Collection[str]
+    run: RunFolder, config: Config, weights: str, images: Images, copies: Collection[str]
 ) -> Result[Evaluation]:
     subject = of_run(run, weights)
     predictions = collect(subject.tta_network, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))
-    rule = heads_of(subject.network, few["image"], recipe).rule_with(subject.eval_views)
+    rule = heads_of(subject.network, few["image"], config).rule_with(subject.eval_views)
     evaluation = evaluate_predictions(predictions, subject.data_spec.classes)
     rest = without_copies(predictions, copies)
     return Result(replace(evaluation, rule=rule, without_copies=rest), predictions, images)

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from ..config.resolve import Config
 from ..config.schema import of_class
-from ..data.augment.crop import BoxCrop, Squeeze
 from ..data.batches.batch import Batch
 from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
 from ..data.batches.loader import CPU
-from ..data.channels import Levels, as_picture
 from ..data.dataset import ImageSettings
+from ..data.image_set import Images
 from ..data.image_settings import CROP_MODES, Fitting
-from ..data.images import Images
-from ..data.transfer import send
+from ..data.images.format import Pixels, as_picture
+from ..data.transforms.crop import BoxCrop, Resize
+from ..data.transforms.transform import send
 from ..errors import UserError
 from ..models.cit.many_heads import every_head
 from ..models.data_spec import DataSpec
@@ -35,7 +35,7 @@ from ..models.views import Views, answering, told, views_in
 from ..models.weights.files import find_weights, load
 from ..text import shell_word, tell
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 
 BATCH = 256
 ONE_HEAD = "its one head"
@@ -73,7 +73,7 @@ class EvaluatedModel:
     @property
     def crop(self) -> BoxCrop:
         """The part of an image that it is fed."""
-        return Squeeze() if self.whole else self.image_settings.crop
+        return Resize() if self.whole else self.image_settings.crop
 
     def batches(self, images: Images) -> Iterator[Batch]:
         """Every image once, in order, on the device: `image` [B, C, H, W] float32, normalized; `label` [B], -1 without;
@@ -98,11 +98,11 @@ def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> Evalua
         weights: best, last or ema; by default those that count.
         batch_size: images at once.
     """
-    recipe = recipe_of(run)  # which imports what a student of the user's code needs
+    recipe = config_of(run)  # which imports what a student of the user's code needs
     student, data_spec, config = load(run.weights(weights or run.which()[0]))
     device = device_for(recipe)
     return EvaluatedModel(
-        student.to(device), data_spec, recipe.section("images"), device, batch_size, _architecture(config),
+        student.to(device), data_spec, recipe.images, device, batch_size, _architecture(config),
         eval_views=views_in(config),
     )  # fmt: skip
 
@@ -163,14 +163,14 @@ def check_one_class(run: RunFolder, data_spec: DataSpec) -> None:
         )
 
 
-def pictures(pixels: Tensor) -> list[Levels]:
+def pictures(pixels: Tensor) -> list[Pixels]:
     """Views [B, C, H, W] uint8 as pages display them, [H, W, 3] each (`channels.as_picture`)."""
     return [as_picture(view) for view in pixels.permute(0, 2, 3, 1).cpu().numpy()]
 
 
-def device_for(recipe: Config) -> torch.device:
+def device_for(config: Config) -> torch.device:
     """Where a run's student is evaluated: on a GPU where there is one, unless the recipe names the CPU."""
-    return CPU if recipe.section("engine").device == "cpu" else _device()
+    return CPU if config.engine.device == "cpu" else _device()
 
 
 def _device() -> torch.device:
@@ -205,16 +205,16 @@ class OutputHeads:
 
 
 @torch.no_grad()
-def heads_of(student: nn.Module, images: Tensor, recipe: Config) -> OutputHeads:
+def heads_of(student: nn.Module, images: Tensor, config: Config) -> OutputHeads:
     """Find which heads make a student's output by comparing them with it.
 
     Args:
         student: in evaluation mode.
         images: [B, channels, H, W], a few.
-        recipe: names the heads that teachers trained.
+        config: names the heads that teachers trained.
     """
     logits = all_logits(student, images)
-    advisers = of_class(recipe.values["guides"], "co_advise").values()
+    advisers = of_class(config.values["guides"], "co_advise").values()
     taught = tuple(teacher for guide in advisers for teacher in guide.get("teachers") or ())
     names = taught if len(taught) == len(logits) - 1 else tuple(f"head {k}" for k in range(2, len(logits) + 1))
     if len(logits) == 1:

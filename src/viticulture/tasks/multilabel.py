@@ -16,7 +16,7 @@ from ..evaluation.predict import ENDINGS, write
 from ..evaluation.results import Result
 from ..outputs import check_out
 from ..training.data import for_method
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 from .classification import Classification, evaluated_of
 from .task import Evaluated, OtherImages
 
@@ -35,7 +35,7 @@ class Multilabel(Classification):
 
     def evaluate_other(self, data: str | Source) -> OtherImages:
         source = open_source(data) if isinstance(data, str) else data
-        labels, warnings = judge_other(self.run, for_method(recipe_of(self.run), source))
+        labels, warnings = judge_other(self.run, for_method(config_of(self.run), source))
         return OtherImages(source.name, evaluated_of(labels.evaluations, labels), warnings)
 
     def read_results(self) -> LabelEvaluations | None:  # type: ignore[override]

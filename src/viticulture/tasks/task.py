@@ -13,16 +13,15 @@ from typing import Any, ClassVar, Protocol, cast
 
 from torch import nn
 
-from ..config.resolve import method_class
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
 from ..data.sources.source import Source
 from ..evaluation.headline import Headline, named
 from ..evaluation.inputs import ImageInput
 from ..evaluation.saved import Results
 from ..methods.method import Method
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 
 
 class Evaluation(Protocol):
@@ -154,4 +153,4 @@ def task_class(method: type[Method]) -> type[Task]:
 
 def task_of(run: RunFolder) -> Task:
     """Return the task of a run, by the method of its recipe."""
-    return task_class(method_class(recipe_of(run)))(run)
+    return task_class(config_of(run).method_class)(run)

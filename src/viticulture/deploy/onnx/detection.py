@@ -9,25 +9,25 @@
     segmenter    ->  classes [H, W] uint8
 
 Resizing, padding, normalization, the selection of boxes and the way back to the image's pixels are inside. Resizing has
-the same two steps as in a run (data/resample.py, scale_jitter.py): the image is resized to the square of the cache, then
-made as large as the canvas allows in its original shape, the rest padded with the mean color. Values are rounded to
-uint8 after each step; a run's kernels round within a step too, and may differ by a gray level.
+the same two steps as in a run (data/transforms/resample.py, data/transforms/crop.py): the image is resized to the
+square of the cache, then made as large as the canvas allows in its original shape, the rest padded with the mean color.
+Values are rounded to uint8 after each step; a run's kernels round within a step too, and may differ by a gray level.
 
 Metadata are JSON texts: `classes`, `kind` (detection or segmentation), `input`, `outputs`, `image_size` (of the
 network's input, pixels), `mean`, `std` and, if one was named, `range`. Masks of n objects take 5 n H W bytes while they
 are computed.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...data.augment.augment import Augment
-from ...data.augment.scale_jitter import Placed
 from ...data.batches.annotated import WHOLE
 from ...data.batches.evaluation import as_seen
+from ...data.transforms.crop import CanvasCrop
+from ...data.transforms.view import Augment
 from ...models.data_spec import DataSpec
 from ...models.detection.detector import Detector
 from ...models.detection.segmenter import Segmenter
@@ -54,7 +54,7 @@ class Canvas(nn.Module):
         super().__init__()
         self.size, self.cache_size, self.channels = data_spec.image_size, cache_size, data_spec.channels
         augment: Augment = as_seen(data_spec, WHOLE)
-        assert isinstance(augment.crop, Placed)
+        assert isinstance(augment.crop, CanvasCrop)
         self.register_buffer("fill", torch.tensor(augment.crop.fill, dtype=torch.float32)[:, None, None])
         self.register_buffer("scale", augment.scale)
         self.register_buffer("shift", augment.shift)
@@ -83,7 +83,7 @@ def _resized(pixels: Tensor, size: tuple[int, int], mode: str) -> Tensor:
 class ImageGraph(Graph):
     """A network for one image of any size."""
 
-    dims = {0: ("height", 2), 1: ("width", 2)}
+    dims: ClassVar = {0: ("height", 2), 1: ("width", 2)}
     hint = "network for images of any size"
     opset = 18
     kind: str

@@ -25,8 +25,8 @@ EPSILON = 1e-6  # keeps a side on its level if rounding lowers the logarithm, as
 
 
 class Detections(nn.Module):
-    """[1, channels, H, W] normalized -> boxes [n, 4], scores [n], labels [n] from 0 and, of a detector with masks, shares
-    [n, 28, 28], as `Detector` predicts them; the highest scores first.
+    """[1, channels, H, W] normalized -> boxes [n, 4], scores [n], labels [n] from 0 and, of a detector with masks,
+    shares [n, 28, 28], as `Detector` predicts them; the highest scores first.
 
     Args:
         detector: in evaluation mode.

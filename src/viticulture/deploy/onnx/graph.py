@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks as graphs of an ONNX file: traced, written, and compared with the original.
 
-    student     image [B, channels, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
-                        or, for several labels per image,       probabilities [B, C]
-                        or, for a student without classes,      features [B, D]
+student     image [B, channels, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
+                    or, for several labels per image,       probabilities [B, C]
+                    or, for a student without classes,      features [B, D]
 """
 
 import copy
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class Graph(nn.Module):
     """
 
     outputs: tuple[str, ...]
-    dims: Mapping[int, tuple[str, int | None]]
+    dims: ClassVar[Mapping[int, tuple[str, int | None]]]
     hint: str
     opset: int | None = None
 
@@ -64,7 +64,7 @@ class Graph(nn.Module):
 class StudentGraph(Graph):
     """A student for batches of any size."""
 
-    dims = {0: ("batch", None)}
+    dims: ClassVar = {0: ("batch", None)}
     hint = "student for batches of any size (len(x) in its code, where x.shape[0] is needed, is a common cause)"
 
     def __init__(self, student: nn.Module, data_spec: DataSpec) -> None:

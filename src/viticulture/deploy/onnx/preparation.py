@@ -13,8 +13,8 @@ import torch
 from timm.data.config import resolve_data_config
 from timm.data.transforms_factory import create_transform
 
-from ...data.channels import RGB
-from ...data.decode import DECODED
+from ...data.images.decode import DECODED
+from ...data.images.format import RGB
 from ...data.sources.source import Source
 from ...errors import UserError
 from ...evaluation.model import EvaluatedModel, of_run
@@ -22,7 +22,7 @@ from ...evaluation.predict import ask
 from ...models.weights.files import read_config
 from ...training.data import open_for
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import own_data, recipe_of
+from ...training.run_inputs import config_of, own_data
 
 MAX_IMAGES = 64
 
@@ -67,8 +67,8 @@ def compare_preparations(run: RunFolder, weights: str = "") -> PreparationGap | 
     """
     if not (run.path / "split.json").exists():
         return None
-    recipe, data = recipe_of(run), run.read("run.json")["data"]
-    if data.get("given") is not None or recipe.section("images").pixel_format != RGB:
+    recipe, data = config_of(run), run.read("run.json")["data"]
+    if data.get("given") is not None or recipe.images.pixel_format != RGB:
         return None
     try:
         source = open_for(recipe, own_data(run))
@@ -107,9 +107,7 @@ def _by_predict(model: EvaluatedModel, source: Source, places: list[int]) -> tor
 
 
 @torch.inference_mode()
-def _by_timm(
-    model: EvaluatedModel, run: RunFolder, weights: str, source: Source, places: list[int]
-) -> torch.Tensor:
+def _by_timm(model: EvaluatedModel, run: RunFolder, weights: str, source: Source, places: list[int]) -> torch.Tensor:
     """Return probabilities [N, C] by timm's transform, as config.json describes it."""
     described = read_config(run.weights(weights))["pretrained_cfg"]
     transform = create_transform(**resolve_data_config(described))  # type: ignore[no-untyped-call]

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ...data.channels import PixelFormat
-from ...data.decode import DECODED, DecodedImage, Unreadable, image_size
-from ...data.images import CachedImages, Records
-from ...data.resample import squeeze
+from ...data.image_set import CachedImages, Records
+from ...data.images.decode import DECODED, DecodedImage, Unreadable, image_size
+from ...data.images.format import PixelFormat
 from ...data.sources.coco import Numbering, numbering
+from ...data.transforms.resample import resize_to_square
 from ...disk import replacing
 from ...errors import UserError, some
 from ...models.detection.segmenter import Segmenter
 from ...outputs import check_out, write_out
 from ...text import readable, tell
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
+from ...training.run_inputs import config_of
 from ..inputs import ImageInput, Item, decoded, named
 from .prediction import ClassMap, DensePrediction, coco_results, drawn, indexed, objects_csv, pixels_csv
 from .results import read_dense
@@ -111,7 +111,8 @@ class DensePredictor:
 
     def __init__(self, run: RunFolder, weights: str = "") -> None:
         self.subject: DenseSubject = of_run(run, weights)
-        images = recipe_of(run).section("images")
+        images = config_of(run).images
+        assert images.cache_size is not None, "a run's recipe says it"
         self.side: int = images.cache_size
         self.pixel_format: PixelFormat = images.pixel_format
         evaluations = read_dense(run)
@@ -147,7 +148,7 @@ class DensePredictor:
             except OSError as error:
                 opened.append(error.strerror or str(error))
             else:
-                squeezed.append(torch.from_numpy(squeeze(seen.pixels, self.side)).permute(2, 0, 1))
+                squeezed.append(torch.from_numpy(resize_to_square(seen.pixels, self.side)).permute(2, 0, 1))
                 sizes.append((seen.height, seen.width))
                 if picture is not None and longest:
                     picture.thumbnail((longest, longest))

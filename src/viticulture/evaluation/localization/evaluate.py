@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ...data.dataset import Dataset
-from ...data.images import Images
+from ...data.image_set import Images
 from ...errors import UserError
 from ...keywords import rebuilt
 from ...models.taps import Taps, layout
 from ...models.weights.files import load
 from ...scores.objects import box_overlaps
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
+from ...training.run_inputs import config_of
 from ..inputs import read_unseen
 from ..model import EvaluatedModel, check_one_class, of_run, pictures
 from ..saved import checksum_of, read_each
@@ -107,10 +107,10 @@ def held_out(dataset: Dataset) -> Images:
 
 def other_images(run: RunFolder, data: str) -> Images:
     """Read images that are not the run's: their test split if they declare one, else all of them."""
-    recipe = recipe_of(run)
+    config = config_of(run)
     _, data_spec, _ = load(run.weights(run.which()[0]))
     check_one_class(run, data_spec)
-    return read_unseen(recipe, data, data_spec.classes)[0]
+    return read_unseen(config, data, data_spec.classes)[0]
 
 
 def class_taps(student: nn.Module) -> Taps:
@@ -138,7 +138,7 @@ def localize(
 
     Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
     """
-    if (fit := recipe_of(run).section("images").fit) != "crop":
+    if (fit := config_of(run).images.fit) != "crop":
         raise UserError(f"boxes refer to the originals, and {run.path} was trained with images.fit {fit}")
     weights = weights or run.which()[0]
     checksum = checksum_of(run, weights)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from ...data.dataset import Dataset, warnings_on_test
-from ...data.images import CachedImages, Images
+from ...data.image_set import CachedImages, Images
 from ...data.sources.source import Source
 from ...errors import UserError
 from ...models.views import told
 from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
+from ...training.run_inputs import config_of
 from ..inputs import read_unseen
 from ..model import of_run
 from ..other import taught_by
@@ -44,7 +44,7 @@ def judge_labels(run: RunFolder, dataset: Dataset) -> EvaluatedLabels:
     splits = {split: images for split, images in dataset.held_out.items() if _shows_labels(images)}
     learnt_from = dataset.train.records.labels.sum(0).int().tolist()
     plain = {name: _plain(dataset.train, images) for name, images in splits.items()}
-    if recipe_of(run).section("images").eval_views == "best" and "val" in splits:
+    if config_of(run).images.eval_views == "best" and "val" in splits:
         choose_views(run, splits["val"], _precision)
     results: dict[str, Result[LabelsEvaluation]] = {}
     views = told(of_run(run).eval_views)
@@ -76,7 +76,7 @@ def judge_other(run: RunFolder, source: Source) -> tuple[EvaluatedLabels, list[s
     classes = run.read("run.json")["data"]["classes"]
     if not source.classes:
         raise UserError(f"{source.name} has no labels to judge by")
-    images, skipped = read_unseen(recipe_of(run), source, classes)
+    images, skipped = read_unseen(config_of(run), source, classes)
     if not _shows_labels(images):
         raise UserError(f"no image of {source.name} shows a label, so there is no average precision to measure by it")
     results = {}

@@ -25,7 +25,7 @@ from ...scores.intervals import wilson
 from ...training.data import open_labeled
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import given_again, own_data, recipe_of, stands_for_own
+from ...training.run_inputs import config_of, given_again, own_data, stands_for_own
 from ..model import EvaluatedModel, of_run, of_source
 from ..saved import checksum_of, read_each
 from .classifiers import fit, vote
@@ -153,7 +153,7 @@ def _images(run: RunFolder | None, data: str | Source, model: EvaluatedModel) ->
         raise UserError("labeled images are needed: viticulture probe NETWORK DATA")
     selection, image_names = Selection(), None
     if run is not None:
-        of_recipe: Selection = recipe_of(run).section("data")
+        of_recipe: Selection = config_of(run).data
         selection = replace(of_recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
             metadata, image_names = run.read("run.json")["data"], run.image_names

@@ -24,17 +24,17 @@ from torch import Tensor
 from ...cache import digest
 from ...config.resolve import Config
 from ...data.dataset import prepare_test
-from ...data.images import Images
+from ...data.image_set import Images
 from ...data.open import open_source
 from ...data.sources.source import Source
-from ...data.transfer import send
+from ...data.transforms.transform import send
 from ...disk import matching
 from ...errors import UserError
 from ...models.views import told
 from ...outputs import csv_text
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
+from ...training.run_inputs import config_of, dataset_of, stands_for_own
 from ..inputs import read_unseen
 from ..model import EvaluatedModel, OutputHeads, check_one_class, heads_of, of_run
 from ..saved import checksum_of, name_of, read_each
@@ -110,7 +110,7 @@ def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0,
         raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
     weights = weights or run.which()[0]
     own = stands_for_own(run, data)
-    context = _Context(run, of_run(run, weights, BATCH), recipe_of(run), data if own else "")
+    context = _Context(run, of_run(run, weights, BATCH), config_of(run), data if own else "")
     data_spec = context.model.data_spec
     check_one_class(run, data_spec)
     content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.model.eval_views).encode()
@@ -181,7 +181,7 @@ def _evaluate_folders(context: _Context, blank: Robustness, folders: dict[str, P
     size = max(data_spec.image_size)
     whole = replace(settings, stream=True, cache_size=size, eval_crop=1.0, eval_interpolation="bicubic")
     model = replace(context.model, image_settings=whole)
-    skip = context.recipe.section("data").skip_unreadable
+    skip = context.recipe.data.skip_unreadable
 
     def images_of(corruption: str, severity: int) -> Images:
         source = with_run_names(open_source(folders[corruption] / str(severity)), data_spec)
@@ -223,7 +223,7 @@ def _evaluate_corrupted(context: _Context, blank: Robustness, source: Source | N
         key=digest([blank.key, clean.content]),
         clean=context.errors(clean.open(), heads),
     )
-    budget = int(context.recipe.section("images").max_cache_gb * 1e9)
+    budget = int(context.recipe.images.max_cache_gb * 1e9)
     cell: Cell = lambda name, severity: corrupted_batches(clean, name, severity, budget)  # noqa: E731
     return _over_cells(context, blank, list(CORRUPTIONS), cell)
 
