@@ -565,7 +565,8 @@ def test_no_winner_is_named_where_chance_would_do(finished: Path, capsys: pytest
     assert comparison.leader.candidate.name == max(means, key=lambda name: means[name])
     assert not comparison.has_winner
     assert winner(str(finished))[0] == str(study.recipe_file(comparison.leader.candidate))
-    assert f"names no winner; {comparison.leader.candidate.name} leads by validation" in capsys.readouterr().err
+    leads = f"has no clear winner; {comparison.leader.candidate.name} leads on validation images"
+    assert leads in capsys.readouterr().err
     words = conclusion(study.grid, [comparison], 4, 4)
     assert words.startswith("No winner on ")
     assert " to " in words
@@ -663,7 +664,7 @@ def test_a_study_whose_files_are_damaged_says_which(tmp_path: Path) -> None:
         path = study.path / name
         kept = path.read_bytes()
         path.write_bytes(b"\xff\xfe" + kept)
-        with pytest.raises(UserError, match=f"{name}.* is (no text in UTF-8|damaged)"):
+        with pytest.raises(UserError, match=f"{name}.* is (not UTF-8 text|damaged)"):
             StudyFolder.open(study.path).recipe(PLAIN)
         path.write_bytes(kept)
     StudyFolder.open(study.path).recipe(PLAIN)

@@ -11,9 +11,9 @@ from typing import Any
 
 from ..disk import read_json
 from ..errors import UserError
-from ..evaluation.agreement.evaluate import read_agreement
+from ..evaluation.agreement import read_agreement
+from ..evaluation.localization.evaluate import read_localizations
 from ..evaluation.localization.metrics import OVERLAPS, PUBLISHED
-from ..evaluation.localization.results import read_localizations
 from ..evaluation.probe.evaluate import read_probes
 from ..evaluation.results import read_evaluations
 from ..evaluation.robustness.evaluate import read_robustness
