@@ -187,11 +187,11 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
         assert "The test images cannot be shown" in write_study(Study(copy)).read_text()
         moved = shutil.copytree(copy, tmp_path / "moved")
         viticulture.compare_resume(str(moved), str(away))
-        assert " is right, " in (moved / "report.html").read_text()
+        assert " is correct, " in (moved / "report.html").read_text()
     finally:
         away.rename(photos)
     page = write_study(Study(copy)).read_bytes()
-    assert b" is right, " in page
+    assert b" is correct, " in page
     assert b"looks in the last layer" in page
     photos.rename(away)
     for folder in copy.glob("cells/*/weights"):
