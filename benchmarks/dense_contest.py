@@ -37,7 +37,6 @@ from torchvision.models.segmentation.fcn import FCN, FCNHead
 import viticulture
 from viticulture.config.load import load_config
 from viticulture.config.resolve import Config
-from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import Dataset
 from viticulture.data.open_dense import recognized
@@ -194,7 +193,7 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
     net: Any = made(len(dataset.classes)).train()
     size = batch_size(recipe, len(dataset.train))
     augments = augmentations(recipe, dataset, recipe.method_class.batch_spec)
-    loader = DenseLoader(Loader(dataset.train, augments, size, seed), dataset.annotations["train"])
+    loader = Loader(dataset.train, augments, size, seed).with_targets(dataset.annotations["train"])
     optim: Any = recipe.optim
     optimizer = optim.build(optim.groups(net))
     schedule: Any = None
@@ -293,7 +292,7 @@ def _spread(values: list[float]) -> str:
     return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def _measured(loader: DenseLoader, step: Callable[[dict[str, Tensor]], None], seconds: float) -> int:
+def _measured(loader: Loader, step: Callable[[dict[str, Tensor]], None], seconds: float) -> int:
     """Epochs that fit into that processor time, by a few steps after the first."""
     step(loader.batch(0, 0))
     began, steps = time.process_time(), min(4, len(loader))

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from ..config.references import replaced
+from ..data.image_set import StreamedImages
 from ..data.open import is_there
-from ..data.stream import StreamImages
 from ..disk import read_json
 from ..errors import UserError
 from ..models.detection.detector import Detector
@@ -143,7 +143,7 @@ def _kept(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Session) -> 
     sizes = [images.image_size, images.cache_size, images.cache_margin]
     pixels = [images.pixel_format.fingerprint, images.fit, *([] if images.fit == "crop" else [images.normalize])]
     learns, masks = session.method.batch_spec, session.config.values["method"].get("masks", False)
-    streamed = isinstance(session.dataset.train, StreamImages)
+    streamed = isinstance(session.dataset.train, StreamedImages)
     return [sizes, pixels, learns.contents, learns.labels, masks, streamed]
 
 

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...data.batches.annotated import WHOLE
-from ...data.batches.evaluation import as_seen
+from ...data.batches.evaluation import WHOLE, evaluation_view
 from ...data.transforms.crop import CanvasCrop
 from ...data.transforms.view import Augment
 from ...models.data_spec import DataSpec
@@ -34,7 +33,7 @@ class Canvas(nn.Module):
     def __init__(self, data_spec: DataSpec, store: int) -> None:
         super().__init__()
         self.size, self.store, self.channels = data_spec.image_size, store, data_spec.channels
-        seen: Augment = as_seen(data_spec, WHOLE)
+        seen: Augment = evaluation_view(data_spec, WHOLE)
         assert isinstance(seen.crop, CanvasCrop)
         self.register_buffer("fill", torch.tensor(seen.crop.fill, dtype=torch.float32)[:, None, None])
         self.register_buffer("scale", seen.scale)
