@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from ..errors import HELPER_LOST, HelperLost, UserError, is_lost_helper
 from ..parallel import cores
-from ..text import tell
+from ..text import log
 
 T = TypeVar("T")
 SHARED = "/dev/shm"
@@ -118,4 +118,4 @@ def _warn_once(slow: str) -> None:
     room = ""
     with suppress(OSError):
         room = f" ({SHARED}: {shutil.disk_usage(SHARED).total / 2**20:.3g} MB)"
-    tell(f"note     {slow}{room}; it takes longer; docker run --shm-size 2g, or a larger {SHARED}, makes it fast again")
+    log(f"note     {slow}{room}; it takes longer; docker run --shm-size 2g, or a larger {SHARED}, makes it fast again")

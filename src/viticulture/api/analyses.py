@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
-from .given import as_source, checked, run_word
+from .arguments import as_source, checked, run_folder_of
 
 if TYPE_CHECKING:
     from ..data.inspect import Inspection
@@ -56,23 +56,6 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
 
 
 @checked
-def cache(clear: bool = False) -> str:
-    """Show what decoded images and kept features take on this disk.
-
-    Args:
-        clear: remove them; the next training decodes its images anew. Downloaded data sets stay. They lie in
-            ~/.cache/viticulture and its folder data, or where the environment's VITICULTURE_CACHE and VITICULTURE_DATA
-            say.
-    """
-    from ..cache import cache_folder, cached, clear_cache
-
-    freed = f"freed {clear_cache() / 1e9:.2f} GB; " if clear else ""
-    kept = cached()
-    size = sum(kept.values()) / 1e9
-    return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
-
-
-@checked
 def report(run: Any, beside: Any = "") -> Path:
     """Write a run's or a study's report.html anew, from what its folder holds; a study's tables, too.
 
@@ -80,7 +63,7 @@ def report(run: Any, beside: Any = "") -> Path:
         run: the folder.
         beside: another run on the same images, such as a small CNN's, whose accuracy this run's page shows from now on.
     """
-    run, beside = run_word(run), run_word(beside)
+    run, beside = run_folder_of(run), run_folder_of(beside)
     if (Path(run) / "study.json").exists():
         from ..report.study_page import write_study
         from ..study.halving import write_table
@@ -95,7 +78,7 @@ def report(run: Any, beside: Any = "") -> Path:
 
     if beside:
         from ..evaluation.model import check_classes
-        from ..evaluation.reference import put_beside
+        from ..evaluation.reference import add_run
         from ..tasks.classification import Classification
         from ..tasks.task import task_of
 
@@ -104,29 +87,8 @@ def report(run: Any, beside: Any = "") -> Path:
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
             if (task := task_of(folder)).name != Classification.name:
                 raise UserError(f"{folder.path} {task.does}, and --beside shows top-1; leave it out")
-        put_beside(ours, theirs)
+        add_run(ours, theirs)
     return write_page(RunFolder.open(run))
-
-
-@checked
-def runs(folder: str = "runs", out: str = "") -> "Table":
-    """List every run below a folder: data, student, recipe, state, accuracy.
-
-    Args:
-        folder: is searched.
-        out: an .html file to write, with a link to each run's page.
-
-    Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
-    """
-    from ..outputs import check_out, write_out
-    from ..report.runs import find_runs, render_index
-
-    if out:
-        check_out(out, ".html")
-    index = find_runs(Path(folder))
-    if out:
-        write_out(out, render_index(index, Path(out)))
-    return index.table
 
 
 @checked
@@ -163,7 +125,7 @@ def explain(
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
-    run, data = run_word(run), as_source(data)
+    run, data = run_folder_of(run), as_source(data)
     is_run, options = (Path(run) / "run.json").exists(), ExplainOptions(images, beside, reading, layers)
     if is_run and not out and stands_for_own(folder := RunFolder.open(run), data):
         explanation = explain_run(folder, dataset_of(folder, config_of(folder), data), options)
@@ -198,7 +160,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     from ..report.measurements import link_table
     from ..training.run_folder import RunFolder
 
-    run = run_word(run)
+    run = run_folder_of(run)
     rules = {"magnitude": extraction.magnitude_strengths, "printed": extraction.printed_strengths}
     if rule not in rules:
         raise unknown("rule", rule, rules)
@@ -229,16 +191,16 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
 
     Returns: test accuracies. The file holds every setting that was tried.
     """
-    from ..evaluation.probe.evaluate import keep
     from ..evaluation.probe.evaluate import probe as probe_features
+    from ..evaluation.probe.evaluate import save
     from ..outputs import check_out
     from ..report.measurements import probe_table
 
     if out:
         check_out(out, ".json")
-    run = run_word(run)
+    run = run_folder_of(run)
     result = probe_features(run, as_source(data), features, weights)
-    if keep(result, out) and not out:
+    if save(result, out) and not out:
         report(run)
     return probe_table(result)
 
@@ -263,14 +225,14 @@ def localize(
     """
     from ..evaluation.localization import evaluate as localization
     from ..evaluation.localization.boxes import read_boxes
+    from ..evaluation.localization.evaluate import save
     from ..evaluation.localization.metrics import PROTOCOLS
-    from ..evaluation.localization.results import keep
     from ..outputs import check_out, write_out
     from ..report.measurements import localization_page, localization_table
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import config_of, dataset_of
 
-    run = run_word(run)
+    run = run_folder_of(run)
     if not boxes:
         raise UserError("true boxes are needed to judge by: --boxes FILE")
     if protocol not in PROTOCOLS:
@@ -281,7 +243,7 @@ def localize(
     dataset = None if data else dataset_of(folder, config_of(folder))
     images = localization.held_out(dataset) if dataset else localization.other_images(folder, data)
     result = localization.localize(folder, images, true, weights, PROTOCOLS[protocol])
-    keep(folder, dataset.name if dataset else data, result)
+    save(folder, dataset.name if dataset else data, result)
     report(run)
     if out:
         write_out(out, localization_page(result, folder, dataset.name if dataset else data))
@@ -309,7 +271,7 @@ def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
-    folder, data = RunFolder.open(run_word(run)), as_source(data)
+    folder, data = RunFolder.open(run_folder_of(run)), as_source(data)
     result = evaluate_robustness(folder, data, limit, weights)
     if stands_for_own(folder, data):
         save_corruptions(folder, dataset_of(folder, config_of(folder), data))
