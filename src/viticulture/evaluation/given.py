@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data.decode import Decoded, Unreadable, reason
 from ..data.pixels import as_pixels
-from ..data.sources.frames import column_of, is_frame
+from ..data.sources.table import column_of, is_frame
 from ..errors import UserError, received
 
 ImageInput = Path | Decoded | BinaryIO | Unreadable

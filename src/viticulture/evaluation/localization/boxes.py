@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from ...data.augment.crop import BoxCrop
-from ...data.sources.cub import by_number
+from ...data.sources.published import by_number
 from ...data.sources.written import json_of, lines_of
 from ...errors import UserError
 from .metrics import Boxes
