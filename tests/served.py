@@ -16,8 +16,8 @@ BOUNDARY = "----parts"
 @contextmanager
 def serving(run: Any, network: Any) -> Iterator[int]:
     """The port of a real server of a run, while the context lasts."""
-    from viticulture.server import app as server_app
-    from viticulture.server.page import page
+    from viticulture.deploy.serve import app as server_app
+    from viticulture.deploy.serve.page import page
 
     with server_app.listening("127.0.0.1", 0) as taken:
         served = server_app.server(server_app.application(network, page(run, network), ["127.0.0.1", "localhost"]))

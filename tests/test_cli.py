@@ -346,7 +346,6 @@ def rooms_are_verbs() -> None:
 
     first = viticulture.models
     import viticulture.cache
-    import viticulture.export
     import viticulture.models.students
     import viticulture.report.terminal
     from viticulture import api, models
@@ -356,7 +355,7 @@ def rooms_are_verbs() -> None:
     assert models.students.matching("vit_nan*") == [viticulture.models("vit_nan*").rows[0][0]] == ["vit_nano"]
     assert viticulture.data("digits").name == viticulture.inspect("digits").name == "digits"
     assert str(viticulture.cache()).endswith(str(viticulture.cache.cache_folder()))
-    for name in ("cache", "data", "export", "models", "report"):
+    for name in ("cache", "data", "models", "report"):
         assert inspect.signature(getattr(viticulture, name)) == inspect.signature(getattr(api, name))
 
 
@@ -366,7 +365,7 @@ def test_a_room_that_shares_its_name_with_a_verb_can_be_called() -> None:
     verb, if the verb hides the module, or if a new room of a verb's name is forgotten."""
     ends_well(rooms_are_verbs)
     rooms = {name for _, name, _ in pkgutil.iter_modules(viticulture.__path__)}
-    assert rooms & set(viticulture.__all__) == {"cache", "data", "export", "models", "report"}
+    assert rooms & set(viticulture.__all__) == {"cache", "data", "models", "report"}
 
 
 def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:

@@ -20,8 +20,8 @@ from untrained import photo
 from untrained_dense import CLASSES, judged_objects, judged_pixels, untrained_dense
 from viticulture.cli import main
 from viticulture.command import read
+from viticulture.deploy.hub.push import contents
 from viticulture.evaluation.dense.results import read_dense
-from viticulture.hub.push import contents
 from viticulture.models.dense.networks import load_dense
 from viticulture.models.weights.files import initialize
 from viticulture.training.run_folder import RunFolder

@@ -32,8 +32,8 @@ from viticulture.training.run_folder import RunFolder
 for needed in ("starlette", "uvicorn", "python_multipart", "pycocotools"):
     pytest.importorskip(needed, reason="the extras `serve` and `dense`")
 
-from viticulture.server.dense_answers import dense_answerer  # noqa: E402
-from viticulture.server.page import page  # noqa: E402
+from viticulture.deploy.serve.dense_answers import dense_answerer  # noqa: E402
+from viticulture.deploy.serve.page import page  # noqa: E402
 
 KINDS = ("detection", "segmentation")
 

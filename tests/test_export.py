@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 import viticulture
 from untrained import untrained
+from viticulture.deploy.onnx.int8 import _quantize, to_int8
+from viticulture.deploy.onnx.onnx_file import to_onnx
 from viticulture.errors import UserError
-from viticulture.export.int8 import _quantize, to_int8
-from viticulture.export.onnx_file import to_onnx
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 

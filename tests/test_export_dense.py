@@ -17,12 +17,12 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 from viticulture.data.batches.annotated import dense_views
 from viticulture.data.images import Records, StoredImages
 from viticulture.data.resample import squeeze
+from viticulture.deploy.onnx.agreement import check_agreement, different, fair_image, something, tipped
+from viticulture.deploy.onnx.canvas import Canvas, back, pasted, stretched
+from viticulture.deploy.onnx.dense_file import OPSET, dense_to_onnx, file_of
+from viticulture.deploy.onnx.detections import Detections, _best
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
-from viticulture.export.agreement import check_agreement, different, fair_image, something, tipped
-from viticulture.export.canvas import Canvas, back, pasted, stretched
-from viticulture.export.dense_file import OPSET, dense_to_onnx, file_of
-from viticulture.export.detections import Detections, _best
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.dense.detector import Heads
 from viticulture.models.dense.networks import detector, segmenter

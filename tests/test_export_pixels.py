@@ -17,8 +17,8 @@ from untrained import SIDE, photo, untrained
 from viticulture.api import export, predict
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.resample import on_pixels
+from viticulture.deploy.onnx.preparation import by_timms_transform
 from viticulture.evaluation import opening
-from viticulture.export.preparation import by_timms_transform
 from viticulture.models.data_spec import DataSpec
 from viticulture.training.run_folder import RunFolder
 
@@ -48,7 +48,7 @@ def test_the_steps_inside_are_pillows_within_a_gray_level(interpolation: str, cr
     """
     import onnxruntime
 
-    from viticulture.export.pixels import _steps
+    from viticulture.deploy.onnx.pixels import _steps
 
     settings = ImageSettings([tall, SIDE], 20, eval_crop=crop, eval_interpolation=interpolation, fit=fit)  # type: ignore[arg-type]
     steps = _steps(DataSpec(("a",), (tall, SIDE), (0, 0, 0), (1, 1, 1)), settings, 10, 20)
@@ -79,7 +79,7 @@ def test_the_steps_inside_give_as_many_channels_as_they_declare() -> None:
     """Five bands. Catches: three channels by the graph's word, of which onnxruntime warns."""
     import onnxruntime
 
-    from viticulture.export.pixels import _steps
+    from viticulture.deploy.onnx.pixels import _steps
 
     steps = _steps(
         DataSpec(("a",), (SIDE, SIDE), (0,) * 5, (1,) * 5),
@@ -107,7 +107,7 @@ def test_a_file_that_takes_pixels_says_what_predict_says(tmp_path: Path) -> None
         path = photo(tmp_path / f"{seed}.png", seed, shape)
         (logits,) = session.run(["logits"], {"pixels": np.asarray(Image.open(path))})
         (answer,) = predict(str(run.path), str(path))  # type: ignore[arg-type]
-        expected = torch.tensor(list(answer.probabilities.values()))  # type: ignore[union-attr]
+        expected = torch.tensor(list(answer.probabilities.values()))
         found = torch.from_numpy(logits[0]).softmax(0)
         torch.testing.assert_close(found, expected, rtol=0, atol=5e-3)
 
@@ -129,7 +129,7 @@ def test_a_file_appears_once_it_takes_pixels(tmp_path: Path, monkeypatch: pytest
     """A kill in the last step leaves the older file. Catches: one that takes another input for a while."""
     out = tmp_path / "student.onnx"
     out.write_bytes(b"older")
-    monkeypatch.setattr("viticulture.export.pixels.put_before", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("viticulture.deploy.onnx.pixels.put_before", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         export(untrained(tmp_path / "run").path, out, from_pixels=True)
     assert out.read_bytes() == b"older"

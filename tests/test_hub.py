@@ -22,12 +22,12 @@ from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
 from viticulture.command import read
+from viticulture.deploy.hub.card import Student
+from viticulture.deploy.hub.push import contents, push
+from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations
-from viticulture.hub.card import Student
-from viticulture.hub.push import contents, push
-from viticulture.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.models.weights.files import fetch, initialize, load
 from viticulture.report.pages.run_page import costs_of
 from viticulture.text import read_yaml

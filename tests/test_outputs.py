@@ -13,7 +13,7 @@ from untrained import untrained
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.outputs import check_out, csv_text
-from viticulture.report.tables.sheet import Column, Sheet
+from viticulture.table import Column, Table
 
 FORMULAS = ["=cmd()", "+1", "-1", "@SUM(1)", " =1+1", "\uff1d1"]
 
@@ -40,7 +40,7 @@ def test_what_steers_a_terminal_is_written_out() -> None:
 
 def test_tables_of_reports_are_written_by_the_same_rule() -> None:
     """Catches: a study's summary.csv with a candidate called like a formula."""
-    sheet = Sheet("", [Column("name"), Column("=heading()", "decimal")], [["@a", -1.5], ["\x1b", None]])
+    sheet = Table("", [Column("name"), Column("=heading()", "decimal")], [["@a", -1.5], ["\x1b", None]])
     assert list(csv.reader(io.StringIO(sheet.csv()))) == [["name", "'=heading()"], ["'@a", "-1.5"], ["\\x1b", ""]]
 
 

@@ -25,7 +25,7 @@ from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.given import as_images
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
 from viticulture.evaluation.predict import Prediction
-from viticulture.report.tables.sheet import Column, Sheet, Spread
+from viticulture.table import Column, Spread, Table
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def test_a_list_of_runs_is_a_table(run: viticulture.Run) -> None:
     table = pandas.DataFrame(sheet)
     assert list(table.columns[:3]) == ["run", "data", "student"]
     assert (table.run[0], table["top-1"][0]) == (run.path.name, run.accuracy)
-    assert repr(sheet).startswith(f"<Sheet Runs in {run.path.parent}: 1 row of run, data, student")
+    assert repr(sheet).startswith(f"<Table Runs in {run.path.parent}: 1 row of run, data, student")
     columns = [Column("a"), Column("b", "spread"), Column("a")]
-    assert Sheet("", columns, [["x", Spread((1.0, 3.0)), "y"]]).csv().splitlines() == [
+    assert Table("", columns, [["x", Spread((1.0, 3.0)), "y"]]).csv().splitlines() == [
         "a,b mean,b sd,b seeds,a", "x,2.0,1.4142135623730951,2,y",
     ]  # fmt: skip
 

@@ -31,11 +31,11 @@ from viticulture.training.run_folder import RunFolder
 for needed in ("starlette", "uvicorn", "python_multipart"):
     pytest.importorskip(needed, reason="the extra `serve`")
 
-from viticulture.server import limits  # noqa: E402
-from viticulture.server.answerer import Answerer  # noqa: E402
-from viticulture.server.answers import answerer  # noqa: E402
-from viticulture.server.app import application  # noqa: E402
-from viticulture.server.page import page  # noqa: E402
+from viticulture.deploy.serve import limits  # noqa: E402
+from viticulture.deploy.serve.answerer import Answerer  # noqa: E402
+from viticulture.deploy.serve.answers import answerer  # noqa: E402
+from viticulture.deploy.serve.app import application  # noqa: E402
+from viticulture.deploy.serve.page import page  # noqa: E402
 
 CLASSES = ("=cmd()", "<i>merlot</i>, red")
 

@@ -19,10 +19,10 @@ from untrained import photo, untrained
 from viticulture import api, dotted
 from viticulture.budget.choices import Kind
 from viticulture.budget.plan import Plan, Stage, read_plan
+from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
-from viticulture.hub.push import contents
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.tables.stages import plan_sheet
 from viticulture.study.folder import StudyDir

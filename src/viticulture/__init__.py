@@ -87,7 +87,7 @@ __all__ = [
     "train_row",
 ]
 
-_ROOMS = ("cache", "data", "export", "models", "report")
+_ROOMS = ("cache", "data", "models", "report")
 """Modules that share their name with a verb."""
 
 

@@ -18,6 +18,8 @@ from untrained import photo, untrained
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.data.open import open_source
+from viticulture.deploy.hub.push import contents
+from viticulture.deploy.onnx.onnx_file import to_onnx
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import ONE_HEAD, Evaluation, Predictions
 from viticulture.evaluation.evaluate import right
@@ -26,8 +28,6 @@ from viticulture.evaluation.predict import classify
 from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.evaluation.subject import of_run, of_source
 from viticulture.evaluation.views import settle_views
-from viticulture.export.onnx_file import to_onnx
-from viticulture.hub.push import contents
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering

@@ -26,8 +26,8 @@ from viticulture.report.charts.heat_map import MOST_NAMED, PALEST, heat_map, val
 from viticulture.report.charts.pictures import gallery, heat, image_grid, overlay, picture_uri
 from viticulture.report.document import table
 from viticulture.report.sections.links import links_section
-from viticulture.report.tables.sheet import Column, Sheet
 from viticulture.report.written import number
+from viticulture.table import Column, Table
 
 EVIL = "<script>alert(1)</script> \"q\" 'q' & 👩‍🔬 \udcff"
 
@@ -222,7 +222,7 @@ def test_heat_maps_of_many_classes_stay_small_and_label_without_overlap() -> Non
 
 def test_no_name_can_leave_its_place() -> None:
     """Tags, quotes, ampersands and broken file names are shown, never obeyed, by every figure."""
-    sheet = Sheet(EVIL, [Column(EVIL), Column("n", "percent")], [[EVIL, 0.5]], EVIL)
+    sheet = Table(EVIL, [Column(EVIL), Column("n", "percent")], [[EVIL, 0.5]], EVIL)
     figures = [
         line_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], said=EVIL)], Axes(EVIL, EVIL, levels=[(EVIL, 2)]), EVIL),
         scatter_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], [(0.5, 2.0)], [EVIL])], Axes(EVIL, EVIL), EVIL),

@@ -25,8 +25,8 @@ from viticulture.report.html import fill
 from viticulture.report.pages.page import Costs, RunPage, render
 from viticulture.report.pages.run_page import page_of
 from viticulture.report.tables.results import Evaluated
-from viticulture.report.tables.sheet import Column, Sheet
 from viticulture.report.written import duration, scaled
+from viticulture.table import Column, Table
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \"' 👩‍🔬 ü \udcff </style> {curly}"
 VOID = {"meta", "img", "input", "br", "link"}
@@ -157,7 +157,7 @@ def test_a_calibration_curve_has_more_than_one_dot() -> None:
 def test_a_table_scrolls_by_itself_only_where_it_is_very_long() -> None:
     """Catches: 24 runs of which 13 are seen, and a page of a thousand classes that buries all else."""
     for rows, inside in ((24, False), (1000, True)):
-        sheet = Sheet("t", [Column("run")], [[str(row)] for row in range(rows)])
+        sheet = Table("t", [Column("run")], [[str(row)] for row in range(rows)])
         assert ("tall" in table(sheet)) == inside
 
 

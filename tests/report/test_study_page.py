@@ -21,12 +21,12 @@ from viticulture.report.pages.study_page import render_study, write_study
 from viticulture.report.sections.class_differences import class_section
 from viticulture.report.sections.stacked import teaching_section
 from viticulture.report.tables.latex import escaped, latex
-from viticulture.report.tables.sheet import Column, Sheet, Spread
 from viticulture.report.tables.study import full_sheet, results_sheet
 from viticulture.study.conclude.statistics import estimate
 from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
 from viticulture.study.study import Study
+from viticulture.table import Column, Spread, Table
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_latex_prints_every_letter_as_it_is() -> None:
     assert escaped("a&b%c$d#e_f{g}h~i^j\\k") == (
         r"a\&b\%c\$d\#e\_f\{g\}h\textasciitilde{}i\textasciicircum{}j\textbackslash{}k"
     )
-    sheet = Sheet("T_1", [Column("a"), Column("b", "spread")], [["x & y", Spread((1.0, 2.0))]], "100 % sure")
+    sheet = Table("T_1", [Column("a"), Column("b", "spread")], [["x & y", Spread((1.0, 2.0))]], "100 % sure")
     text = latex(sheet)
     assert r"\caption{T\_1. 100 \% sure}" in text
     assert r"x \& y & 1.5 $\pm$ 0.7 \\" in text

@@ -3,6 +3,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,15 +11,17 @@ import torch
 from rich.cells import cell_len
 from rich.console import Console
 
+from viticulture.data.inspect import inspect
+from viticulture.data.sources.arrays import from_arrays
 from viticulture.evaluation.accuracy import Evaluation, Predictions, evaluate_predictions
-from viticulture.report.tables.inspection import sheets_of
+from viticulture.report.tables.inspection import inspected
 from viticulture.report.tables.results import (
     Evaluated,
     confused,
     per_class,
     summary,
 )
-from viticulture.report.tables.sheet import Column, Sheet, Spread, print_table
+from viticulture.table import Column, Spread, Table, print_table
 from viticulture.text import clean
 
 ODD = [
@@ -39,7 +42,7 @@ def evaluation(classes: list[str], N: int = 60) -> Evaluation:
     return evaluate_predictions(Predictions(logits.softmax(-1), labels, [""] * N), classes)
 
 
-def drawn(sheet: Sheet, width: int) -> list[str]:
+def drawn(sheet: Table, width: int) -> list[str]:
     file = io.StringIO()
     Console(file=file, width=width, force_terminal=True, color_system=None).print(sheet)
     return file.getvalue().splitlines()
@@ -66,7 +69,7 @@ def test_long_names_are_cut_and_numbers_are_not(width: int) -> None:
 
 def test_a_long_heading_breaks_instead_of_widening_its_column() -> None:
     """Columns of one digit under a sentence would leave no room for names."""
-    sheet = Sheet("", [Column("class"), Column("images of all splits together", "count")], [["a", 1]])
+    sheet = Table("", [Column("class"), Column("images of all splits together", "count")], [["a", 1]])
     assert max(map(len, drawn(sheet, 80))) <= 20
 
 
@@ -86,7 +89,7 @@ def test_titles_and_notes_take_the_width_of_the_terminal() -> None:
         "Frozen features of a run on some data: top-1",
         "Ten classes; ninety images to learn from, nine to test.",
     )
-    lines = drawn(Sheet(title, [Column("a"), Column("b", "count")], [["x", 1]], note), 80)
+    lines = drawn(Table(title, [Column("a"), Column("b", "count")], [["x", 1]], note), 80)
     assert lines[0].rstrip() == title
     assert lines[-1].rstrip() == note
 
@@ -97,14 +100,14 @@ def test_columns_that_do_not_fit_stand_below_beside_their_names(width: int) -> N
     Catches: rich squeezing all columns until digits are lost."""
     columns = [Column("CNN block"), *(Column(f"layer {k}", "decimal") for k in range(20))]
     rows = [[f"block {r}", *(r + k / 1000 for k in range(20))] for r in range(3)]
-    lines = drawn(Sheet("t", columns, rows), width)
+    lines = drawn(Table("t", columns, rows), width)
     text = "\n".join(lines)
     assert max(map(len, lines)) <= width
     assert "…" not in text
     assert all(f"{r + k / 1000:.3f}" in text for r in range(3) for k in range(20))
     assert text.count("block 2") == text.count("CNN") > 1
     whole = io.StringIO()
-    print_table(Sheet("t", columns, rows), file=whole)
+    print_table(Table("t", columns, rows), file=whole)
     assert whole.getvalue().count("block 2") == 1
 
 
@@ -138,7 +141,7 @@ def test_characters_that_steer_a_terminal_do_not_reach_it() -> None:
 
 def test_headings_titles_and_notes_do_not_steer_a_terminal_either() -> None:
     """They hold the names of data, candidates and heads. Catches: cells cleaned and the rest printed as it is."""
-    sheet = Sheet("t\x1b[31m", [Column("a\x1b[32m"), Column("b\x1b[33m", "decimal")], [["c\x1b[34m", 1.0]], "n\x1b[35m")
+    sheet = Table("t\x1b[31m", [Column("a\x1b[32m"), Column("b\x1b[33m", "decimal")], [["c\x1b[34m", 1.0]], "n\x1b[35m")
     file = io.StringIO()
     print_table(sheet, file=file)
     assert "\x1b" not in file.getvalue() + sheet.markdown() + sheet.csv()
@@ -177,7 +180,7 @@ def test_csv_gives_back_the_unrounded_numbers() -> None:
 
 def test_markdown_cells_cannot_break_the_table() -> None:
     """A pipe in a name would start another column, a tag would become HTML."""
-    line = Sheet("", [Column("name"), Column("n", "count")], [["<b>|pipe|", 12345]]).markdown().splitlines()[-1]
+    line = Table("", [Column("name"), Column("n", "count")], [["<b>|pipe|", 12345]]).markdown().splitlines()[-1]
     assert line == "| &lt;b&gt;\\|pipe\\| | 12,345 |"
 
 
@@ -188,7 +191,7 @@ def test_a_spread_shows_mean_and_sample_deviation() -> None:
     """
     columns = [Column(""), Column("ours", "spread"), Column("published", "spread")]
     rows = [["scratch", Spread((73.4, 75.1, 71.7)), Spread((74.0,))], ["dhvt", Spread((97.5,)), None]]
-    sheet = Sheet("digits", columns, rows)
+    sheet = Table("digits", columns, rows)
     assert sheet.texts() == [["scratch", "73.4 ± 1.7", "74.0"], ["dhvt", "97.5", ""]]
     written = list(csv.reader(io.StringIO(sheet.csv())))
     assert written[0][1:4] == ["ours mean", "ours sd", "ours seeds"]
@@ -207,7 +210,10 @@ def test_confused_pairs_are_sorted_and_leave_the_diagonal_out() -> None:
 
 def test_a_long_list_of_classes_is_cut_and_says_so() -> None:
     """2,000 classes would scroll everything else away; totals count them all."""
-    sheets = sheets_of({"source": "x"}, {f"class {i}": {"train": 3, "test": 1} for i in range(2000)}, ["look"])
+    found = inspect(from_arrays("x", ["a"], {"train": (np.zeros((1, 4, 4), np.uint8), np.zeros(1))}))
+    counts = {"train": (3,) * 2000, "test": (1,) * 2000}
+    many = replace(found, classes=tuple(f"class {i}" for i in range(2000)), counts=counts, warnings=("look",))
+    sheets = inspected(many)
     assert len(sheets[1].rows) < 100
     assert sheets[1].note.startswith("2,000 classes; 6,000 train, 2,000 test")
     assert "look" in "\n".join(drawn(sheets[2], 80))
@@ -216,6 +222,6 @@ def test_a_long_list_of_classes_is_cut_and_says_so() -> None:
 def test_explanations_wrap_instead_of_being_cut() -> None:
     """A warning or a recipe's purpose is useless without its end."""
     words = "word " * 60 + "end"
-    text = "\n".join(drawn(Sheet("", [Column("recipe"), Column("what", "prose")], [["default", words]]), 80))
+    text = "\n".join(drawn(Table("", [Column("recipe"), Column("what", "prose")], [["default", words]]), 80))
     assert "end" in text
     assert max(map(len, text.splitlines())) <= 80

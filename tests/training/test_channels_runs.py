@@ -17,6 +17,7 @@ from colored import SMALL
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.analysis.galleries import FILE, read_galleries
 from viticulture.analysis.reconstruction import reconstruction_gallery
+from viticulture.deploy.serve.answers import answerer
 from viticulture.errors import UserError
 from viticulture.evaluation.predict import Prediction, classify
 from viticulture.evaluation.results import read_evaluations, read_predictions
@@ -24,7 +25,6 @@ from viticulture.evaluation.subject import of_run, of_source
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import initialize, save
-from viticulture.server.answers import answerer
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin

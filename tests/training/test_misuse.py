@@ -20,10 +20,10 @@ from viticulture.command import read, split_overrides
 from viticulture.errors import UserError, counted
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.report.tables.sheet import Column, Sheet, print_table
 from viticulture.report.terminal import say
 from viticulture.study.declare.grid import Candidate, Grid
 from viticulture.study.folder import StudyDir
+from viticulture.table import Column, Table, print_table
 from viticulture.text import command_line, comment, read_yaml, write_yaml
 from viticulture.training.combinations import check_rates
 from viticulture.training.recipe import parse, resolve
@@ -255,7 +255,7 @@ def test_names_that_steer_a_terminal_are_shown_without_it(capsys: pytest.Capture
     """Fails if a path, a title or a heading reaches the terminal as it is."""
     say(Path("\x1b[31mrun"))
     say("one\ntwo \x1b[31m")
-    print_table(Sheet("\x1b[31m", [Column("\x1b]0;x\x07"), Column("n", "count")], [("\x1b[2J", 1)], "\x1b[31m"))
+    print_table(Table("\x1b[31m", [Column("\x1b]0;x\x07"), Column("n", "count")], [("\x1b[2J", 1)], "\x1b[31m"))
     shown = capsys.readouterr().out
     assert "one\ntwo" in shown
     assert not [letter for letter in shown if unicodedata.category(letter) == "Cc" and letter != "\n"]

@@ -242,8 +242,8 @@ def test_a_file_for_other_programs_gives_probabilities(run: viticulture.Run, dat
 def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data: Path) -> None:
     """The server's answers and the model card. Fails if the card tells accuracy, or sends no thresholds along."""
     pytest.importorskip("huggingface_hub")
-    from viticulture.hub.push import contents
-    from viticulture.server.answers import answerer
+    from viticulture.deploy.hub.push import contents
+    from viticulture.deploy.serve.answers import answerer
 
     image = data.parent / "001.png"
     served = answerer(run.folder)
@@ -266,9 +266,9 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
 def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
     """Fails where the best weights' mAP stands on the card or the served page of the last ones."""
     pytest.importorskip("huggingface_hub")
-    from viticulture.hub.push import contents
-    from viticulture.server.answers import answerer
-    from viticulture.server.page import page
+    from viticulture.deploy.hub.push import contents
+    from viticulture.deploy.serve.answers import answerer
+    from viticulture.deploy.serve.page import page
 
     sent = contents(run.folder, "me/colors", "last")["multilabel.json"]
     assert isinstance(sent, bytes)
@@ -330,7 +330,7 @@ def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:
     from onnxruntime import InferenceSession
     from PIL import Image
 
-    from viticulture.server.answers import answerer
+    from viticulture.deploy.serve.answers import answerer
 
     oblong = {**SETTINGS, "images.image_size": [16, 24], "images.fit": "stretch"}
     run = viticulture.train(str(data), out=str(tmp_path / "run"), overrides=oblong, progress=False)

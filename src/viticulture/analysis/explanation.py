@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..data.dataset import Dataset, prepare
 from ..data.images import Images
-from ..data.open_dense import open_any
-from ..data.sources.annotated import DenseSource
+from ..data.open import open_source
 from ..data.sources.source import Source
 from ..data.splits import Selection
 from ..errors import UserError, counted
@@ -156,8 +155,7 @@ def explain_any(source: str, data: str | Source, wanted: Wanted) -> Explanation:
     if run is None or not stands_for_own(run, data):
         pictures = subject.image_settings.without_statistics
         whole = Selection(val_fraction=0, test_fraction=0, near_copies="ignore")
-        opened = open_any(data)
-        images = opened.images if isinstance(opened, DenseSource) else opened  # masks beside them are none
+        images = open_source(data, annotations_first=True).images_alone
         with showing("reading images") as progress:
             dataset = prepare(images, whole, pictures, 0, progress, labeled=False)
     else:

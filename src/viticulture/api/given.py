@@ -100,7 +100,7 @@ def usable(word: str) -> "RunFolder":
 
     Raises: UserError if it holds no weights yet.
     """
-    from ..hub.fetch import located
+    from ..deploy.hub.fetch import located
     from ..training.run_folder import RunFolder
 
     run = RunFolder.open(located(word))

@@ -8,15 +8,15 @@ from .run import Run
 from .training import row_of, train, winner
 
 if TYPE_CHECKING:
-    from ..export.int8 import Quantized
-    from ..report.tables.sheet import Sheet
+    from ..deploy.onnx.int8 import Quantized
+    from ..table import Table
 
 
 MOST_COUNTED = 20
 """Students of timm's that are counted while a person waits."""
 
 
-def recipes() -> "Sheet":
+def recipes() -> "Table":
     """List the shipped recipes with what their headers say."""
     from ..report.terminal import recipe_list
     from ..training.recipe import about, shipped
@@ -24,7 +24,7 @@ def recipes() -> "Sheet":
     return recipe_list({name: about(name) for name in shipped()})
 
 
-def tables() -> "Sheet":
+def tables() -> "Table":
     """List the papers' tables, row by row, with published numbers."""
     from ..report.terminal import table_list
     from ..study.declare.table import read_table
@@ -34,7 +34,7 @@ def tables() -> "Sheet":
 
 
 @checked
-def models(pattern: str = "") -> "Sheet":
+def models(pattern: str = "") -> "Table":
     """List the students with their costs: our own, or every timm classifier whose name matches.
 
     Args:
@@ -91,7 +91,7 @@ def resolved(
 
 def say(result: Any) -> None:
     """Print what a verb returned as a person wants to see it; of several processes that trained, the first does."""
-    from ..export.int8 import Quantized
+    from ..deploy.onnx.int8 import Quantized
     from ..report.terminal import say as words
     from ..training.processes import rank
 
@@ -99,8 +99,8 @@ def say(result: Any) -> None:
         words(_beside_float32(result) if isinstance(result, Quantized) else result)
 
 
-def _beside_float32(result: "Quantized") -> "Sheet":
-    from ..report.tables.sheet import Column, Sheet
+def _beside_float32(result: "Quantized") -> "Table":
+    from ..table import Column, Table
 
     rows = [
         (name, cost.top1, cost.size / 1e6, cost.milliseconds)
@@ -108,16 +108,16 @@ def _beside_float32(result: "Quantized") -> "Sheet":
     ]
     columns = [Column(""), Column("top-1", "percent"), Column("MB", "decimal"), Column("ms an image", "decimal")]
     note = f"{result.images} test images, the same class for {result.same:.1%} of them; one image at a time, one thread"
-    return Sheet("", columns, rows, note)
+    return Table("", columns, rows, note)
 
 
-def demo() -> "Sheet":
+def demo() -> "Table":
     """Grow two ViTs from 200 handwritten digits in a minute or two, beside classifiers that learn no features.
 
     Returns: a table of test accuracies; each run's report.html holds the rest.
     """
     from ..evaluation.reference import reference_lines
-    from ..report.tables.sheet import Column, Sheet
+    from ..table import Column, Table
     from ..training.run_folder import claimed
     from ..training.run_inputs import dataset_of, recipe_of
     from ..training.session import RUNS
@@ -132,4 +132,4 @@ def demo() -> "Sheet":
     rows = [("DHVT, the hybrid ViT", hybrid.accuracy), ("plain ViT", plain.accuracy)]
     rows += reference_lines(dataset.train, dataset.test).items()
     note = f"200 training images, {len(dataset.test)} test images, one seed. Look at {hybrid.path / 'report.html'}"
-    return Sheet("Digits: test accuracy", [Column(""), Column("top-1", "percent")], rows, note)
+    return Table("Digits: test accuracy", [Column(""), Column("top-1", "percent")], rows, note)

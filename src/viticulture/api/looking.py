@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
 from .given import as_source, checked, run_word
-from .kinds import is_dense, is_multilabel
 
 if TYPE_CHECKING:
     from ..data.inspect import Inspection
-    from ..data.inspect_dense import DenseInspection
-    from ..report.tables.sheet import Sheet
+    from ..table import Table
 
 
 @checked
-def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
+def inspect(data: Any, out: str = "") -> "Inspection":
     """Look at a data set as training would read it, without training; `viticulture.data` is the same.
 
     Args:
@@ -27,32 +25,25 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
-    from ..data.inspect import CopyPair, Inspection, copy_pairs
+    from ..data.inspect import CopyPair
     from ..data.inspect import inspect as inspect_source
-    from ..data.inspect_dense import DenseInspection, inspect_dense
-    from ..data.open_dense import open_any
-    from ..data.sources.annotated import DenseSource
-    from ..data.store import find_near_copies
+    from ..data.open import ANNOTATED, open_source
     from ..outputs import check_out, csv_text, write_out
-    from ..training.data import ANNOTATED
     from ..training.progress import showing
     from ..training.recipe import read
 
     if out:
         check_out(out, ".csv")
     word = as_source(data)
-    source = open_any(word)
-    inspection: Inspection | DenseInspection
+    source = open_source(word, annotations_first=True)
+    sizes = {}
+    if source.contents in ANNOTATED:
+        sizes["image_size"] = read(f"{ANNOTATED[source.contents][1]}/photos")["images"]["image_size"]
     with showing("reading images") as progress:
-        if isinstance(source, DenseSource):
-            image_size = read(f"{ANNOTATED[source.kind][1]}/photos")["images"]["image_size"]
-            images, inspection = source.images, replace(inspect_dense(source, image_size), data=str(word))
-            pairs = copy_pairs(images, images.splits, find_near_copies(images, progress)) if out else ()
-        else:
-            inspection = inspect_source(source, progress=progress)
-            pairs = inspection.pairs
+        inspection = inspect_source(source, progress, **sizes)
+    inspection = replace(inspection, data=word) if isinstance(word, str) else inspection
     if out:
-        write_out(out, csv_text([CopyPair._fields, *pairs]))
+        write_out(out, csv_text([CopyPair._fields, *inspection.pairs]))
     return inspection
 
 
@@ -97,19 +88,20 @@ def report(run: Any, beside: Any = "") -> Path:
     if beside:
         from ..evaluation.evaluate import check_classes
         from ..evaluation.reference import put_beside
+        from ..tasks.classification import Classification
+        from ..tasks.task import task_of
 
         ours, theirs = RunFolder.open(run), RunFolder.open(beside)
         for folder in (ours, theirs):
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
-            if is_dense(folder) or is_multilabel(folder):
-                tells = "finds objects or tells pixels apart" if is_dense(folder) else "tells several labels an image"
-                raise UserError(f"{folder.path} {tells}, and --beside shows top-1; leave it out")
+            if (task := task_of(folder)).name != Classification.name:
+                raise UserError(f"{folder.path} {task.does}, and --beside shows top-1; leave it out")
         put_beside(ours, theirs)
     return write_page(RunFolder.open(run))
 
 
 @checked
-def runs(folder: str = "runs", out: str = "") -> "Sheet":
+def runs(folder: str = "runs", out: str = "") -> "Table":
     """List every run below a folder: data, student, recipe, state, accuracy.
 
     Args:
@@ -181,7 +173,7 @@ def explain(
 
 
 @checked
-def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Sheet":
+def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitude", guide: str = "") -> "Table":
     """Extract the links worth keeping from a run that was guided by attention links.
 
     Args:
@@ -216,7 +208,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
 
 
 @checked
-def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: str = "") -> "Sheet":
+def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: str = "") -> "Table":
     """Judge a frozen network by linear classifiers and nearest neighbors on its features; pre-training runs too.
 
     Args:
@@ -247,7 +239,7 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
 @checked
 def localize(
     run: Any, boxes: str, data: str = "", weights: str = "", out: str = "", protocol: str = "published"
-) -> "Sheet":
+) -> "Table":
     """Measure whether a ViT that learnt classes alone looks where the object is, on images whose objects have boxes.
 
     Args:
@@ -290,7 +282,7 @@ def localize(
 
 
 @checked
-def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -> "Sheet":
+def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -> "Table":
     """Measure errors on corrupted images, 19 corruptions at 5 severities, or on ImageNet-A, -R and -C.
 
     Args:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from ..deploy.onnx.int8 import Quantized
     from ..evaluation.accuracy import Evaluation
     from ..evaluation.dense.prediction import DensePrediction
     from ..evaluation.dense.results import DenseEvaluations
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ..evaluation.multilabel.results import LabelEvaluations
     from ..evaluation.predict import Prediction
     from ..evaluation.results import Evaluations
-    from ..export.int8 import Quantized
     from ..training.run_folder import RunFolder
 
 
@@ -196,14 +196,9 @@ class Run:
 
         It looks at one view of an image; where the run answers by several (`images.eval_views`), `predict` asks them.
         """
-        from ..models.dense.networks import load_dense
-        from ..models.weights.files import load
-        from ..training.run_inputs import recipe_of
-        from .kinds import is_dense
+        from ..tasks.task import task_of
 
-        recipe_of(self.folder)  # imports what a student of a person's own needs
-        read = load_dense if is_dense(self.folder) else load
-        return read(self.folder.weights(weights or self.folder.which()[0]))[0]
+        return task_of(self.folder).network(weights)
 
     def _counting(self) -> "Evaluation":
         if (counting := self.evaluations.counting) is None:
@@ -239,7 +234,7 @@ class Run:
 
 def open_run(path: "str | os.PathLike[str]") -> Run:
     """A training that is on disk already, or on the Hub by hf-hub:USER/NAME. Raises: UserError if there is none."""
-    from ..hub.fetch import located
+    from ..deploy.hub.fetch import located
     from .given import run_word
 
     run = Run(Path(located(run_word(path))))

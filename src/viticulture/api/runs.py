@@ -1,35 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs on one run: measure, use, export."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError, received
+from ..errors import UserError
 from ..text import shell_word, tell
 from ..waiting import waiting
 from .given import as_source, as_word, checked, run_word, usable
-from .kinds import is_dense, is_multilabel
-from .other_images import judge_other
 from .shown import Shown
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
-    from ..evaluation.accuracy import Evaluation
-    from ..evaluation.dense.prediction import DensePrediction
-    from ..evaluation.dense.results import DenseEvaluations
-    from ..evaluation.multilabel.predict import LabelsPrediction
-    from ..evaluation.multilabel.results import LabelEvaluations
-    from ..evaluation.predict import Prediction
-    from ..evaluation.results import Evaluations
-    from ..export.int8 import Quantized
+    from ..data.sources.source import Source
+    from ..deploy.onnx.int8 import Quantized
+    from ..evaluation.kept import Results
+    from ..tasks.task import Task
     from ..training.run_folder import RunFolder
 
 
 @checked
-def evaluate(
-    run: Any, data: Any = "", out: str = ""
-) -> "Mapping[str, Evaluation] | DenseEvaluations | LabelEvaluations":
+def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
 
     Of runs that find objects or tell pixels apart, on others with boxes or masks.
@@ -44,8 +35,9 @@ def evaluate(
 
     Returns: results by weights and split, such as `best/test`.
     """
+    from ..deploy.hub.fetch import HUB
     from ..evaluation.evaluate import check_classes, check_held_out
-    from ..hub.fetch import HUB
+    from ..tasks.task import task_of
     from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
 
     word, data = run_word(run), as_word(data)
@@ -54,18 +46,12 @@ def evaluate(
             f"name the images to measure on, which no repository holds: viticulture evaluate {shell_word(word)} DATA"
         )
     folder = usable(word)
-    if is_dense(folder) and out:
-        raise UserError(
-            f"--out writes what was told of classes of images, and {folder.path} tells others; leave it out"
-        )
-    if is_dense(folder) and not isinstance(data, str):
-        raise UserError(f"{folder.path} is measured on objects or masks in files: name them, got {received(data)}")
+    task = task_of(folder)
     data = as_source(data)
     if not stands_for_own(folder, data):
-        return judge_other(folder, data, out)
+        return evaluate_other(task, data, out)
     if out:
-        results = "multilabel.json" if is_multilabel(folder) else "evaluation.json"
-        raise UserError(f"--out is for other images; of its own, {folder.path} keeps {results} and report.html")
+        raise UserError(f"--out is for other images; of its own, {folder.path} keeps its results and report.html")
     dataset = dataset_of(folder, recipe_of(folder), data)
     evaluations = measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
@@ -74,9 +60,7 @@ def evaluate(
 
 
 @checked
-def predict(
-    run: Any, images: list[str], weights: str = "", out: str = "", top: int = 1
-) -> "list[Prediction] | list[LabelsPrediction] | list[DensePrediction]":
+def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: int = 1) -> list[Any]:
     """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
     Args:
@@ -92,35 +76,13 @@ def predict(
     Returns: one prediction an image, with the reason for those that could not be read.
     """
     from ..evaluation.given import as_images
-    from ..evaluation.predict import ENDINGS, as_csv, classify, write
-    from ..outputs import check_out
+    from ..tasks.task import task_of
 
     folder = usable(run_word(run))
     learnt = folder.read("run.json")["data"]["folder"]
     if out and learnt and Path(out).resolve() == Path(learnt).resolve():
         raise UserError(f"{out} is what {run} learnt from; choose another --out")
-    if is_dense(folder):
-        from ..evaluation.dense.predict import predict_dense
-
-        if top != 1:
-            raise UserError(
-                f"{run} finds objects or tells pixels apart, which have no list of likeliest classes; leave top out"
-            )
-        return predict_dense(folder, weights, as_images(images), out)
-    if out:
-        check_out(out, *ENDINGS)
-    which, items = weights or folder.which()[0], as_images(images)
-    if is_multilabel(folder):
-        from ..evaluation.multilabel.predict import labels_csv, tell_labels
-
-        labels = tell_labels(folder, which, items, top)
-        if out:
-            write(labels, Path(out), labels_csv)
-        return labels
-    predictions = classify(folder, which, items, top)
-    if out:
-        write(predictions, Path(out), as_csv)
-    return predictions
+    return task_of(folder).predict(as_images(images), weights, top, out)
 
 
 @checked
@@ -142,16 +104,18 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
     Returns: the file; with int8 also what it costs and gives beside float32.
     """
+    from ..deploy.onnx.int8 import to_int8
+    from ..deploy.onnx.onnx_file import to_onnx
+    from ..deploy.onnx.preparation import by_timms_transform
     from ..evaluation.multilabel.results import thresholds_of
     from ..evaluation.subject import of_run
-    from ..export.int8 import to_int8
-    from ..export.onnx_file import to_onnx
-    from ..export.preparation import by_timms_transform
     from ..models.views import VIEWS
+    from ..tasks.detection import Detection
+    from ..tasks.task import task_of
     from ..training.run_inputs import dataset_of, recipe_of
 
     folder = usable(run := run_word(run))
-    if is_dense(folder):
+    if isinstance(task_of(folder), Detection):
         if int8:
             raise UserError(f"--int8 computes classifiers, and {folder.path} holds none; leave it out")
         return _export_dense(folder, Path(out), weights)
@@ -179,7 +143,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
     def finish(path: Path) -> None:
         if from_pixels:
-            from ..export.pixels import put_before
+            from ..deploy.onnx.pixels import put_before
 
             put_before(path, subject.data_spec, subject.image_settings)
 
@@ -198,8 +162,8 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
 def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
+    from ..deploy.onnx.dense_file import dense_to_onnx
     from ..evaluation.dense.subject import of_run
-    from ..export.dense_file import dense_to_onnx
     from ..training.run_inputs import recipe_of
 
     subject = of_run(run, weights)
@@ -210,34 +174,38 @@ def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
         return dense_to_onnx(subject.network, out, subject.data_spec, images.store_size, more)
 
 
-def measure(run: "RunFolder", dataset: "Dataset") -> "Evaluations | DenseEvaluations | LabelEvaluations":
-    """Ask a run's student about its images, keep what it says, and draw its page."""
-    shown = Shown(run.path)
-    evaluations: Evaluations | DenseEvaluations | LabelEvaluations
-    if dataset.annotations:
-        from ..analysis.dense_pictures import gather_dense_pictures
-        from ..evaluation.dense.judge import judge_dense
+def measure(run: "RunFolder", dataset: "Dataset") -> "Results[Any]":
+    """Evaluate a run on its held-out images, save what comes of it, and draw its page."""
+    from ..tasks.task import task_of
 
-        evaluations = judge_dense(run, dataset)
-        with shown.spared("evaluate"):
-            gather_dense_pictures(run, dataset, evaluations)
-    elif is_multilabel(run):
-        from ..analysis.label_pictures import gather_label_pictures
-        from ..evaluation.multilabel.judge import judge_labels
-
-        labels = judge_labels(run, dataset)
-        evaluations = labels.evaluations
-        with shown.spared("evaluate"):
-            gather_label_pictures(run, dataset, labels)
-    else:
-        from ..analysis.pictures import gather_pictures
-        from ..evaluation.evaluate import evaluate_run
-        from ..evaluation.reference import judge_references
-
-        classes = evaluate_run(run, dataset)
-        evaluations = classes.evaluations
-        with shown.spared("evaluate"):
-            judge_references(run, dataset)
-            gather_pictures(run, dataset, classes)
+    shown, task = Shown(run.path), task_of(run)
+    evaluated = task.evaluate(dataset)
+    with shown.spared("evaluate"):
+        task.gather_pictures(dataset, evaluated)
     shown.draw()
-    return evaluations
+    return evaluated.results
+
+
+def evaluate_other(task: "Task", data: "str | Source", out: str) -> "Results[Any]":
+    """Evaluate a run on other images, and log what the user should know before believing the numbers.
+
+    Args:
+        task: the run's.
+        data: the images.
+        out: an .html page or a .json file to write; "" for none.
+
+    Returns: results by weights and name of the images.
+    """
+    from ..outputs import check_out, write_out
+    from ..report.pages.other_page import other_page
+
+    path = check_out(out, ".html", ".json") if out else None
+    other = task.evaluate_other(data)
+    for warning in other.warnings:
+        tell(f"note     {warning}")
+    if path is not None and path.suffix.lower() == ".html":
+        write_out(path, other_page(task, other))
+    elif path is not None:
+        content = {"run": str(task.run.path), "images": other.name, "warnings": other.warnings}
+        write_out(path, {**content, **other.evaluated.results.to_dict()})
+    return other.evaluated.results

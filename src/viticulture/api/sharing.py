@@ -9,7 +9,7 @@ from ..waiting import STDERR, waiting
 from .given import checked, run_word, usable
 
 if TYPE_CHECKING:
-    from ..server.answerer import Answerer
+    from ..deploy.serve.answerer import Answerer
 
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 """Module -> package of the extra `serve`."""
@@ -27,17 +27,18 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     """
     if missing := [package for module, package in NEEDS.items() if find_spec(module) is None]:
         raise UserError(f"serving needs {' and '.join(missing)}, not installed; run: pip install 'viticulture[serve]'")
-    from ..server.app import application, listening
-    from ..server.app import run as answer_until_stopped
+    from ..deploy.serve.app import application, listening
+    from ..deploy.serve.app import run as answer_until_stopped
 
     with listening(host, port) as taken:
         with waiting("loading PyTorch"):
-            from ..server.answers import answerer
-            from ..server.dense_answers import dense_answerer
-            from ..server.page import page
-            from .kinds import is_dense
+            from ..deploy.serve.answers import answerer
+            from ..deploy.serve.dense_answers import dense_answerer
+            from ..deploy.serve.page import page
+            from ..tasks.detection import Detection
+            from ..tasks.task import task_of
         folder = usable(run_word(run))
-        student: Answerer = dense_answerer(folder, weights) if is_dense(folder) else answerer(folder, weights)
+        student: Answerer = (dense_answerer if isinstance(task_of(folder), Detection) else answerer)(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
         shown = page(folder, student, weights)
         app = application(student, shown, ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])
@@ -63,7 +64,7 @@ def push(run: Any, repository: str, weights: str = "", private: bool = False) ->
 
     Returns: its address.
     """
-    from ..hub.push import push as send
+    from ..deploy.hub.push import push as send
     from ..training.run_folder import RunFolder
 
     folder = RunFolder.open(run_word(run))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepare images with objects, or with classes of pixels, for training and evaluation.
 
-The images are split, decoded once and cached as all images are (dataset.py). Their targets are checked against the images'
-sizes before training.
+The images are split, decoded once and cached as all images are (dataset.py). Their targets are checked against the
+images' sizes before training.
 """
 
 import dataclasses
@@ -27,11 +27,9 @@ from .sources.mask_folders import read_mask
 from .sources.source import Source
 from .splits import Selection, groups_of, use_validation
 from .store import find_near_copies
-from .target_checks import counts, gone, narrow_boxes, needed_of_mask, needed_of_split, unshown, warnings_of
+from .target_checks import OUTSIDE, counts, gone, narrow_boxes, needed_of_mask, needed_of_split, unshown, warnings_of
 from .targets.objects import NO_OBJECTS, Annotations, Boxed, Masked, Objects, digest_of
 from .targets.outlines import check_outlines, fault
-
-OUTSIDE = 1.0  # pixels by which a box may stick out of its image: lists are rounded
 
 
 def prepare_annotated(
@@ -145,7 +143,9 @@ def prepare_annotated_test(
         drawn = all(source.objects[row].shapes is not None for row in kept if len(source.objects[row]))
         held, cut = _boxed(source, kept, images, skip, masks and drawn)
         warnings += [f"left out {cut} of {name}"] if cut else []
-        warnings += [] if drawn or not masks else [f"not every object of {name} has a mask, so boxes alone are evaluated"]
+        warnings += (
+            [] if drawn or not masks else [f"not every object of {name} has a mask, so boxes alone are evaluated"]
+        )
         sizes = needed_of_split(held.objects, [images.extent(i) for i in range(len(images))])
         warnings += narrow_boxes(classes, name, held.objects, sizes, min(pictures.shape))
     else:

@@ -93,15 +93,17 @@ def _with_contents(source: Source, contents: Contents | None) -> Source:
     if contents == "numbers":
         return as_numbers(source)
     if contents is not None and source.contents == "numbers":
-        raise UserError(f"labels of {source.name} are numbers, not classes; train on them with --recipe regression/photos")
+        raise UserError(
+            f"labels of {source.name} are numbers, not classes; train on them with --recipe regression/photos"
+        )
     return separated(source) if contents == "labels" else source
 
 
 def annotation_format(data: str | Path) -> tuple[str, Open | None]:
-    """Recognize images with objects or masks: "objects" or "pixels" and how to open them; "" and None for other data."""
+    """Recognize images with objects or masks: "objects" or "pixels" and how to open them; "" and None for other
+    data."""
     from .sources import box_csv, coco, mask_folders, voc, yolo
 
-    path = Path(data).expanduser()
     formats: tuple[tuple[str, Callable[[Path], Any], Open], ...] = (
         ("objects", box_csv.is_box_csv, box_csv.open_box_csv),
         ("objects", coco.listings, coco.open_coco),
@@ -110,6 +112,7 @@ def annotation_format(data: str | Path) -> tuple[str, Open | None]:
         ("pixels", mask_folders.is_mask_folder, mask_folders.open_masks),
     )
     with suppress(OSError, ValueError, RuntimeError):  # opening it says what is wrong with it
+        path = Path(data).expanduser()
         for contents, recognizes, opener in formats if path.exists() else ():
             if recognizes(path):
                 return contents, opener
@@ -128,7 +131,10 @@ def _open_annotated(data: Any, wanted: Contents) -> Source:
     if contents == wanted and opener is not None:
         return opener(path)
     if contents:
-        have, fix = {"objects": "boxes of objects", "pixels": "classes of pixels"}[contents], "train on it with --recipe "
+        have, fix = (
+            {"objects": "boxes of objects", "pixels": "classes of pixels"}[contents],
+            "train on it with --recipe ",
+        )
         raise UserError(f"{path} holds {have}; {fix}{ANNOTATED[contents][1]}/photos")
     fix = "unpack it first" if path.suffix == ".zip" else f"expected {_EXPECTED[wanted]}"
     raise UserError(f"{path} holds neither boxes nor masks; {fix}")
@@ -136,9 +142,8 @@ def _open_annotated(data: Any, wanted: Contents) -> Source:
 
 def _open_classes(data: Any, numbers: bool) -> Source:
     """Open images with labels, or without any targets."""
-    from .sources import folders, medmnist, objects, published, table
+    from .sources import folders, json_lists, medmnist, objects, path_lists, published, table
     from .sources import hugging_face as hub
-    from .sources import json_lists, path_lists
     from .sources import torchvision_sets as named
 
     if not isinstance(data, (str, Path)):

@@ -116,6 +116,21 @@ class Evaluation:
     rule: str = ONE_HEAD
     without_copies: WithoutCopies | None = None
 
+    @property
+    def score(self) -> float:
+        """The number that counts: top-1."""
+        return self.top1
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of `score`."""
+        return self.top1_interval
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Numbers that networks can be compared by; the first counts."""
+        return {"accuracy": self.top1, "balanced_accuracy": self.balanced_accuracy, "macro_f1": self.macro_f1}
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; the confusion matrix as [true, predicted, images] where images > 0."""
         cells = [

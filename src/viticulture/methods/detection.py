@@ -36,6 +36,7 @@ class Detection(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset()
+    task = "viticulture.tasks.detection.Detection"
     batch_spec: BatchSpec = BatchSpec(contents="objects")
     chosen_by: ClassVar[str] = "ap50"
 

@@ -142,6 +142,8 @@ class Method(LightningModule, ABC):
             besides; None: the student's own.
 
     Attributes:
+        task: dotted path of the task whose runs it trains, or its class (tasks/task.py); "" for classification, or,
+            of a method without labels, for representation.
         gives: what guides may count on.
         batch_spec: what `losses` finds in a batch.
         taps: the student's pass, `taps(images)`, with what the guides beside it read.
@@ -165,6 +167,7 @@ class Method(LightningModule, ABC):
         convolves: whether the student's first layer is a convolution whose windows overlap, as a CNN's.
     """
 
+    task: ClassVar[str | type] = ""
     gives: ClassVar[frozenset[Given]] = frozenset(Given)
     batch_spec: BatchSpec = BatchSpec()
     chosen_by: ClassVar[str] = "accuracy"

@@ -31,6 +31,7 @@ class Multilabel(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset({Given.CLASSES, Given.PATCHES})
+    task = "viticulture.tasks.multilabel.Multilabel"
     batch_spec: BatchSpec = BatchSpec(contents="labels")
     weighs_classes = True
     oblong = True

@@ -32,6 +32,7 @@ class Segmentation(Method):
     """
 
     gives: ClassVar[frozenset[Given]] = frozenset()
+    task = "viticulture.tasks.segmentation.Segmentation"
     batch_spec: BatchSpec = BatchSpec(contents="pixels")
     chosen_by: ClassVar[str] = "iou"
 

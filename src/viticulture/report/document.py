@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..table import Spread, Table
 from .html import Markup, fill, source
-from .tables.sheet import Sheet, Spread
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def document(head: Head, sections: Sequence[Section]) -> str:
     return str(page)
 
 
-def table(sheet: Sheet, sortable: bool = False, frame: str = "", links: Sequence[str] = ()) -> Markup:
+def table(sheet: Table, sortable: bool = False, frame: str = "", links: Sequence[str] = ()) -> Markup:
     """A sheet as an HTML table; shares carry a bar, a click on a heading sorts.
 
     Args:

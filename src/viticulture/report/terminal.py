@@ -13,7 +13,6 @@ from ..budget.plan import Plan as BudgetPlan
 from ..budget.plan import is_planned
 from ..data.image_settings import shape_of
 from ..data.inspect import Inspection
-from ..data.inspect_dense import DenseInspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.dense.prediction import DensePrediction
@@ -28,6 +27,7 @@ from ..models.catalog import Entry
 from ..study.folder import StudyDir
 from ..study.plan.plan import Plan
 from ..study.study import Study
+from ..table import Cell, Column, Table, print_table, unread
 from ..text import clean, command_line
 from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
@@ -35,11 +35,10 @@ from ..training.run_folder import RunFolder
 from ..training.session import Session
 from ..waiting import STDERR, is_silent
 from .pages.study_page import study_notes
-from .tables.dense import dense_inspected, dense_predictions, dense_summary
+from .tables.dense import dense_predictions, dense_summary
 from .tables.inspection import inspected
 from .tables.multilabel import labels_predictions, labels_summary, per_label
 from .tables.results import LONGEST_LIST, Evaluated, copies_sentence, per_class, percent, summary
-from .tables.sheet import Cell, Column, Sheet, print_table, unread
 from .tables.stages import plan_sheet
 from .tables.study import failures, results_sheet
 from .tables.study import plan_sheet as study_sheet
@@ -142,15 +141,13 @@ def say(result: Any) -> None:
         if note := behind(result.folder):
             print(note)
         print(clean(f"report: {result.path / 'report.html'}"))
-    elif isinstance(result, DenseInspection):
-        print_table(*dense_inspected(result))
     elif isinstance(result, Inspection):
         print_table(*inspected(result))
     elif isinstance(result, Path):
         print(clean(str(result)))
     elif isinstance(result, str):
         print(*map(clean, result.rstrip().split("\n")), sep="\n")
-    elif isinstance(result, Sheet):
+    elif isinstance(result, Table):
         print_table(result)
     elif isinstance(result, Mapping) and all(isinstance(value, Evaluation) for value in result.values()):
         first = next(iter(result.values()))
@@ -174,22 +171,22 @@ def behind(run: RunFolder) -> str:
     return f"note: {name} gets {percent(share)}; a student below that wants more time, or more images"
 
 
-def results(evaluations: Mapping[str, Evaluation]) -> Sheet:
+def results(evaluations: Mapping[str, Evaluation]) -> Table:
     """One column for each set of weights and split."""
     return summary([Evaluated(*named(key), evaluation) for key, evaluation in evaluations.items()])
 
 
-def recipe_list(headers: dict[str, dict[str, str]]) -> Sheet:
+def recipe_list(headers: dict[str, dict[str, str]]) -> Table:
     """Shipped recipes, the defaults first: what they train, what the paper and we got."""
     columns = [Column("recipe", "name")]
     columns += [Column(name, "sentence") for name in ("what it trains", "published", "our result")]
     names = sorted(headers, key=lambda name: (not name.startswith("default/"), name))
     heads = [(name, headers[name]) for name in names]
     rows = [(name, head["What"], head.get("Published", ""), head.get("Result", "")) for name, head in heads]
-    return Sheet("", columns, rows)
+    return Table("", columns, rows)
 
 
-def student_list(entries: Sequence[Entry]) -> Sheet:
+def student_list(entries: Sequence[Entry]) -> Table:
     """Students by name, what they cost, and what they are for."""
     columns = [Column("student"), Column("images, pixels", "count"), Column("parameters, M", "significant")]
     columns += [Column("multiply-adds, M", "significant"), Column("what for", "prose")]
@@ -199,14 +196,14 @@ def student_list(entries: Sequence[Entry]) -> Sheet:
     note = "Counted for 10 classes and images of that size; those of 32 pixels take others, too."
     if any(entry.parameters is None for entry in entries):
         note += " n/a: not counted; a narrower pattern counts up to 20."
-    return Sheet("", columns, rows, note)
+    return Table("", columns, rows, note)
 
 
 def _millions(number: int | None) -> float | None:
     return None if number is None else number / 1e6
 
 
-def table_list(tables: dict[str, Any]) -> Sheet:
+def table_list(tables: dict[str, Any]) -> Table:
     """Papers' tables, row by row; names as --row takes them, in quotes where a shell asks for them."""
     columns = [*(Column(name, "prose") for name in ("table", "row", "recipe")), Column("published", "decimal")]
     rows = [
@@ -214,10 +211,10 @@ def table_list(tables: dict[str, Any]) -> Sheet:
         for name, table in tables.items()
         for row in table.rows
     ]
-    return Sheet("", columns, rows)
+    return Table("", columns, rows)
 
 
-def _predictions(predictions: list[Prediction]) -> Sheet:
+def _predictions(predictions: list[Prediction]) -> Table:
     places = range(1, max((len(prediction.top) for prediction in predictions), default=1))
     columns = [Column("name"), Column("label"), Column("probability", "percent")]
     columns += [*(Column(f"label {k + 1}") for k in places), Column("error", "prose")]
@@ -226,4 +223,4 @@ def _predictions(predictions: list[Prediction]) -> Sheet:
         more = [f"{name} {percent(share)}" for name, share in prediction.top[1:]] or [""] * len(places)
         share = prediction.probability if prediction.label else None
         rows.append((prediction.name, prediction.label, share, *more, prediction.error))
-    return Sheet("", columns, rows, unread([prediction.error for prediction in predictions]))
+    return Table("", columns, rows, unread([prediction.error for prediction in predictions]))

@@ -15,8 +15,8 @@ from cit_students import Load, aligned
 from conftest import GOLDEN
 from formula_fill import fill, image
 from networks import error, random_images, randomized
+from viticulture.deploy.onnx.onnx_file import to_onnx
 from viticulture.errors import UserError
-from viticulture.export.onnx_file import to_onnx
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.co_advise.cit import CiT, checkpoint_filter_fn
 from viticulture.models.data_spec import DataSpec

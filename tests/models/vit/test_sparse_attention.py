@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from conftest import Golden
+from viticulture.deploy.onnx.onnx_file import to_onnx
 from viticulture.errors import UserError
-from viticulture.export.onnx_file import to_onnx
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.vit.sparse_attention import Entmax, SparseAttention, threshold

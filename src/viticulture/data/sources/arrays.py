@@ -46,7 +46,8 @@ def from_arrays(name: str, classes: Sequence[str], parts: dict[str, tuple[np.nda
 
 
 def open_digits() -> Source:
-    """Open scikit-learn's 1,797 digits of 8 x 8 pixels, 0..16 scaled to 0..255; 897 to train and 900 to test, stratified.
+    """Open scikit-learn's 1,797 digits of 8 x 8 pixels, 0..16 scaled to 0..255; 897 to train and 900 to test,
+    stratified.
 
     They are read from scikit-learn's file, since importing `sklearn.datasets` takes longer than a second.
     """

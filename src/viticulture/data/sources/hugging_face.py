@@ -103,7 +103,8 @@ def _offline_where_unreachable() -> Iterator[None]:
 
 
 def _responds(address: str) -> bool:
-    """Return whether a server responds in time; the lookup of its name may take longer than any timeout of a request."""
+    """Return whether a server responds in time; the lookup of its name may take longer than any timeout of a
+    request."""
     responses: list[bool] = []
 
     def request() -> None:
@@ -144,8 +145,8 @@ def open_local(path: Path) -> Source:
 
 
 def _check_left_behind(path: Path) -> None:
-    """Raises: UserError for tables that systems leave behind, as in a disk's trash, which the library would read with the
-    others; it passes over hidden ones itself."""
+    """Raises: UserError for tables that systems leave behind, as in a disk's trash, which the library would read with
+    the others; it passes over hidden ones itself."""
     names = [file.relative_to(path).as_posix() for ending in ("parquet", "arrow") for file in path.rglob(f"*.{ending}")]
     if read := [name for name in names if is_left_behind(name) and not re.search(r"(^|/)([.]|__)", name)]:
         raise UserError(f"{path} holds tables that a system left behind: {some(read, 3)}; remove or move them")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data of a Python program: a torch `Dataset`, a data frame, arrays or tensors, by split or in one; or a `Source` that a
-function of the user's returns.
+"""Data of a Python program: a torch `Dataset`, a data frame, arrays or tensors, by split or in one; or a `Source` that
+a function of the user's returns.
 
     viticulture.train(torchvision.datasets.CIFAR10(...))            any `torch.utils.data.Dataset` of (image, label)
     viticulture.train(frame)                                        pandas: path, label[, split][, group]
@@ -166,14 +166,13 @@ def from_object(data: Any, numbers: bool = False) -> Source:
     parts = {split_of(str(key)) or "train": _part(content, str(key), numbers) for key, content in by_split.items()}
     every = [label for part in parts.values() for label in part.labels]
     first, reader = next(iter(by_split.values())), ObjectReader(list(parts.values()))
-    if floats := [label for label in every if isinstance(label, float)]:
-        if wrong := [label for label in every if isinstance(label, str)]:
-            raise UserError(f"labels must all be classes or all be numbers, got {wrong[0]!r} and {floats[0]}")
-        classes, unlabeled = (), None
-        labels = np.array([np.nan if label is None else label for label in every], np.float32)
-    else:
-        words = [label for label in every if not isinstance(label, float)]
-        (classes, labels), unlabeled = classify(words), without_label(words)
+    floats, names = ([label for label in every if isinstance(label, kind)] for kind in (float, str))
+    if floats and names:
+        raise UserError(f"labels must all be classes or all be numbers, got {names[0]!r} and {floats[0]}")
+    words = [label for label in every if not isinstance(label, float)]
+    (classes, labels), unlabeled = classify(words), without_label(words)
+    if floats:
+        labels, unlabeled = np.array([np.nan if label is None else label for label in every], np.float32), None
     starts = zip(reader.starts.tolist(), reader.parts, strict=False)  # and the end
     return Source(
         name=type(first).__name__ if _is_dataset(first) else "arrays",
@@ -261,8 +260,8 @@ def _read_all(read: Callable[[int], T], count: int, where: str) -> tuple[list[T 
 
 
 def _classes(dataset: Any, i: int, named: dict[int, Mapping[int, str]]) -> Mapping[int, str]:
-    """Return number -> name of the classes of item i: those of its data set, or of one that wraps it or is wrapped by it
-    (`Subset`, `ConcatDataset`); empty if it has none. `named` caches them by data set."""
+    """Return number -> name of the classes of item i: those of its data set, or of one that wraps it or is wrapped by
+    it (`Subset`, `ConcatDataset`); empty if it has none. `named` caches them by data set."""
     while dataset is not None:
         if id(dataset) not in named:
             named[id(dataset)] = _names(dataset)
@@ -288,8 +287,9 @@ def _names(dataset: Any) -> Mapping[int, str]:
     ordered = isinstance(names, (list, tuple)) or getattr(names, "ndim", 0) == 1  # an array, an index of pandas
     listed = list(names) if ordered else []
     words = class_words(listed, getattr(dataset, "wnids", None)) if all(map(_is_name, listed)) else ()
-    numbered = isinstance(numbers, Mapping) and all(isinstance(number, (int, np.integer)) for number in numbers.values())
-    if not numbered or (words and numbers.keys() != {*words}):  # then the classes were renamed
+    if not isinstance(numbers, Mapping) or (words and numbers.keys() != {*words}):  # then the classes were renamed
+        return dict(enumerate(words))
+    if not all(isinstance(number, (int, np.integer)) for number in numbers.values()):
         return dict(enumerate(words))
     of_number: dict[int, list[str]] = {}  # whose numbers the labels are
     for name, number in numbers.items():
@@ -303,8 +303,8 @@ def _is_name(name: Any) -> bool:
 
 
 def _label(label: Any, classes: Mapping[int, str], numbers: bool) -> Label:
-    """Return a label as the name of its class; of several labels, a list of them or a vector of 1 and 0, as their joined
-    names, "" for none; of a number to predict, as a float."""
+    """Return a label as the name of its class; of several labels, a list of them or a vector of 1 and 0, as their
+    joined names, "" for none; of a number to predict, as a float."""
     if isinstance(label, (set, frozenset)):
         label = sorted(label, key=str)  # the order of a set is another one in every process
     if isinstance(label, (list, tuple)):

@@ -60,8 +60,8 @@ def _contradictions(images: Sequence[Listed]) -> tuple[str, ...]:
 
 
 def _lists(path: Path, stem: str) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """The list of each split, out of those of that stem, and a warning that names the others. The list that was named is
-    read, and no other one of its split; one of training and validation images has no list of either beside it."""
+    """The list of each split, out of those of that stem, and a warning that names the others. The list that was named
+    is read, and no other one of its split; one of training and validation images has no list of either beside it."""
     listed = sorted({path, *files_of(path.parent, ".txt")})
     words = {file: file.stem[len(stem) :].lower() for file in listed if file.stem.lower().startswith(stem.lower())}
     kinds = {file: kind for file, word in words.items() if (kind := "train" if word == BOTH else split_of(word))}

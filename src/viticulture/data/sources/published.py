@@ -15,12 +15,12 @@ Tiny-ImageNet (tiny-imagenet-200 of Stanford's course CS231N), a folder:
     val/val_annotations.txt    FILE CLASS LEFT TOP RIGHT BOTTOM, between tabs
     test/images/FILE           not read: their classes are not published
 
-iNaturalist (Van Horn et al., CVPR 2018): `viticulture train inat2018/train2018.json` reads val2018.json next to it as the
-test, as papers do, since the labels of the published test images are secret. A list is COCO's: images with id and
+iNaturalist (Van Horn et al., CVPR 2018): `viticulture train inat2018/train2018.json` reads val2018.json next to it as
+the test, as papers do, since the labels of the published test images are secret. A list is COCO's: images with id and
 file_name, annotations with image_id and category_id; paths are relative to the lists' folder.
 
-ImageNet-100: a hundred of ImageNet's classes, drawn at random once and used since (imagenet100.txt). Co-advise cites Wang
-and Isola, arXiv:2005.10242, who take these classes from Tian et al., arXiv:1906.05849.
+ImageNet-100: a hundred of ImageNet's classes, drawn at random once and used since (imagenet100.txt). Co-advise cites
+Wang and Isola, arXiv:2005.10242, who take these classes from Tian et al., arXiv:1906.05849.
 """
 
 import re

@@ -2,7 +2,8 @@
 """Labels out of cells and class names: several labels per image, and numbers.
 
 Several labels are names joined by a bar, such as `cat|dog`, or a table's columns of 1 and 0, a column per label. Every
-source reads such labels, and numbers, as it reads any others, as class names; `separated` and `as_numbers` convert them.
+source reads such labels, and numbers, as it reads any others, as class names; `separated` and `as_numbers` convert
+them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,8 @@ YES, NO = ("1", "1.0", "true"), ("0", "0.0", "false")
 
 
 def cell_words(values: Sequence[Any]) -> list[str | None]:
-    """Write a column of Python values as a CSV would, empty cells as "" or, among lists, which may be empty, as None."""
+    """Write a column of Python values as a CSV would, empty cells as "" or, among lists, which may be empty, as
+    None."""
     words = [cell_word(value) for value in values]
     return words if any(isinstance(value, LISTS) for value in values) else [word or "" for word in words]
 
@@ -89,7 +91,9 @@ def as_numbers(source: Source) -> Source:
     if source.contents == "numbers":
         return source
     if source.contents != "classes":
-        raise UserError(f"{source.name} has {source.contents}, and not a number per image; train on them by their recipe")
+        raise UserError(
+            f"{source.name} has {source.contents}, and not a number per image; train on them by their recipe"
+        )
     values = np.full(len(source.classes) + 1, np.nan, np.float32)  # the last one is for "no label", -1
     for i, name in enumerate(source.classes):
         try:
@@ -97,7 +101,9 @@ def as_numbers(source: Source) -> Source:
         except ValueError:
             values[i] = np.nan
         if not np.isfinite(values[i]):
-            raise UserError(f"labels of {source.name} must be numbers, got {shortened(name)!r}; leave missing ones empty")
+            raise UserError(
+                f"labels of {source.name} must be numbers, got {shortened(name)!r}; leave missing ones empty"
+            )
     return replace(source, classes=(), labels=values[source.labels], unlabeled=None)
 
 

@@ -19,7 +19,8 @@ from ..fit import Fit
 from ..targets.objects import MaskFiles, Objects, digest_of
 
 HERE = "\0"
-"""Separates the part of a fingerprint that a faithful copy of the file shares from the part that holds on one machine."""
+"""Separates the part of a fingerprint that a faithful copy of the file shares from the part that holds on one
+machine."""
 
 Contents = Literal["classes", "labels", "numbers", "objects", "pixels"]
 """Type of a source's targets: a class, several labels, a number, or objects per image; a class per pixel."""
@@ -56,8 +57,8 @@ class Source:
         reader: reads image i.
         ignored: files among the images that are not images.
         warnings: about how the data was read, a sentence each.
-        root: absolute path in which names and fingerprints hold; empty where fingerprints identify contents. Two folders
-            unpacked from archives may agree in names, sizes and times, but not in pixels.
+        root: absolute path in which names and fingerprints hold; empty where fingerprints identify contents. Two
+            folders unpacked from archives may agree in names, sizes and times, but not in pixels.
         groups: [N] int64; images of one number (of one patient, say) are not divided between splits; -1 for an image
             without a group. None where there are no groups.
         damaged: position of an image whose label could not be read because the image is damaged -> reason.
@@ -153,7 +154,9 @@ class Source:
     def orientation(self, i: int) -> int:
         """Return the EXIF orientation of image i. Raises: Unreadable."""
         with self._opened(i) as file:
-            return 1 if isinstance(file, decode.DECODED) else decode.orientation_of(file, self.names[i], self.pixel_format)
+            return (
+                1 if isinstance(file, decode.DECODED) else decode.orientation_of(file, self.names[i], self.pixel_format)
+            )
 
     @cached_property
     def fingerprint(self) -> str:

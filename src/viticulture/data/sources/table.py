@@ -6,8 +6,8 @@
     path,CAT,DOG                    of 1 and 0, a column per label
 
 Splits are train, val (or valid, validation) and test, for every row or for none. Images of one group, such as a
-patient's, are never divided between splits that are drawn; an image with an empty group belongs to none. The header of a
-CSV is required; columns may come in any order. Paths are relative to the file, or to the working folder.
+patient's, are never divided between splits that are drawn; an image with an empty group belongs to none. The header of
+a CSV is required; columns may come in any order. Paths are relative to the file, or to the working folder.
 """
 
 import re

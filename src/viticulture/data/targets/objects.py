@@ -93,7 +93,9 @@ class Objects:
                 "image that was annotated"
             )
         if any(not isinstance(shape, list) for shape in self.shapes or ()):
-            raise UserError(f"{name} is turned by its EXIF tag, and run lengths of masks cannot follow; save it upright")
+            raise UserError(
+                f"{name} is turned by its EXIF tag, and run lengths of masks cannot follow; save it upright"
+            )
 
         def turn(points: Tensor) -> Tensor:
             """[..., 2 n] x, y, x, y, ... -> the same of the upright image."""

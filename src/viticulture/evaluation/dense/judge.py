@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...data.annotated import prepare_dense_test
+from ...data.annotated import prepare_annotated_test
 from ...data.batches.annotated import sizes_of
 from ...data.dataset import Dataset
 from ...data.images import Images
-from ...data.open_dense import open_dense
+from ...data.open import open_source
 from ...data.target_checks import counts as counts_of
 from ...data.targets.objects import Annotations, Boxed
 from ...errors import UserError
@@ -66,12 +66,12 @@ def judge_other(run: RunFolder, data: str) -> tuple[DenseEvaluations, list[str]]
     Raises: UserError where nothing in them is of the run's classes.
     """
     recipe = recipe_of(run)
-    source = open_dense(data, method_class(recipe).batch_spec.contents)
+    source = open_source(data, method_class(recipe).batch_spec.contents)
     classes = of_run(run).data_spec.classes
     with showing("reading images") as progress:
         skip = recipe.section("data").skip_unreadable
         masks = recipe.values["method"].get("masks", False)
-        images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress, masks)
+        images, true, notes = prepare_annotated_test(source, classes, recipe.section("images"), skip, progress, masks)
     if not counts_of(classes, true).any():
         raise UserError(f"nothing in {data} is of the run's classes, so there is nothing to measure by it")
     by_weights = _judged(run, images, true, None, _thresholds(read_dense(run) or {}))

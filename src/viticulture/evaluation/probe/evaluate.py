@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...data.dataset import Dataset, prepare
+from ...data.open import open_source
 from ...data.sources.several import is_joined
 from ...data.sources.source import Source
 from ...data.splits import Selection
@@ -21,7 +22,6 @@ from ...data.subsets import holdout
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
 from ...outputs import write_out
-from ...training.data import open_labeled
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import given_again, own_data, recipe_of, stands_for_own
@@ -159,7 +159,7 @@ def _images(run: RunFolder | None, data: str | Source, subject: Subject) -> Data
         if stands_for_own(run, data):
             known, remembered = run.read("run.json")["data"], run.image_names
             data = given_again(run, data) if known.get("given") else own_data(run)
-    source = open_labeled(data)
+    source = open_source(data, "classes")
     if is_joined(source):
         raise UserError(f"a probe tells one class an image, and {source.name} has several labels; name other images")
     if not source.classes:

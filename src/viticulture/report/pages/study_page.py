@@ -10,6 +10,7 @@ from ...study.conclude.verdict import Verdict, record, subject
 from ...study.run.cell import command
 from ...study.run.outcomes import Outcome
 from ...study.study import Study
+from ...table import Cell, Column, Table
 from ...text import clean
 from ..charts.pictures import galleries
 from ..document import Head, Section, Tile, document, facts, table
@@ -18,7 +19,6 @@ from ..sections.class_differences import class_section
 from ..sections.stacked import sums_section, teaching_section
 from ..sections.study_charts import accuracy_charts, cost_charts, curve_charts
 from ..tables.latex import latex
-from ..tables.sheet import Cell, Column, Sheet
 from ..tables.study import failures, few_steps, full_sheet, plan_note, results_sheet
 from ..written import duration
 
@@ -166,7 +166,7 @@ def _commands(study: Study) -> Markup:
             rows.append([cell.candidate.name, cell.subset.name, command(study.folder, cell, plan)])
     columns = [Column("candidate"), Column("training data"), Column("command", "prose")]
     another = "--data.fold, and its weights and order by --seed" if unit == "fold" else "--seed"
-    sheet = Sheet("", columns, rows, f"{unit.capitalize()} {first}; another {unit} by {another}.")
+    sheet = Table("", columns, rows, f"{unit.capitalize()} {first}; another {unit} by {another}.")
     return table(sheet, frame="commands")
 
 

@@ -2,9 +2,9 @@
 """A student, its heads and its teachers side by side, as a part of a run's page."""
 
 from ...evaluation.agreement.metrics import Agreement
+from ...table import Cell, Column, Table
 from ..document import Section, table
 from ..html import Markup
-from ..tables.sheet import Cell, Column, Sheet
 
 
 def agreement_section(agreement: Agreement | None) -> list[Section]:
@@ -19,7 +19,7 @@ def agreement_section(agreement: Agreement | None) -> list[Section]:
     return [Section("Teachers", table(advice(agreement)) + table(left) + table(right))]
 
 
-def advice(agreement: Agreement) -> Sheet:
+def advice(agreement: Agreement) -> Table:
     """Accuracy of everyone, and of each head the divergence from each teacher."""
     assert agreement.accuracy is not None
     columns = [
@@ -38,10 +38,10 @@ def advice(agreement: Agreement) -> Sheet:
         f"{agreement.images:,} {agreement.split} images, {agreement.weights} weights. KL(teacher || head): nats, mean "
         f"over images. The student answers by its {agreement.rule}."
     )
-    return Sheet("The student, its heads and its teachers", columns, rows, note)
+    return Table("The student, its heads and its teachers", columns, rows, note)
 
 
-def pairs(agreement: Agreement) -> tuple[Sheet, Sheet]:
+def pairs(agreement: Agreement) -> tuple[Table, Table]:
     """Images on which both of a pair are wrong, and on which both say the same."""
     assert agreement.accuracy is not None
     names = list(agreement.accuracy)
@@ -51,6 +51,6 @@ def pairs(agreement: Agreement) -> tuple[Sheet, Sheet]:
         for matrix in (agreement.both_wrong, agreement.same_prediction)
     )
     return (
-        Sheet("Both wrong, images", columns, left, "On the diagonal: the error of each."),
-        Sheet("Same answer, images", columns, right, "Right or wrong."),
+        Table("Both wrong, images", columns, left, "On the diagonal: the error of each."),
+        Table("Same answer, images", columns, right, "Right or wrong."),
     )

@@ -11,10 +11,10 @@ from ...scores.confusion import most_confused
 from ...study.conclude.disagreement import opponents
 from ...study.conclude.verdict import Verdict, subject
 from ...study.study import Study
+from ...table import Cell, Column, Table
 from ...text import clean
 from ..document import table
 from ..html import Markup, fill
-from ..tables.sheet import Cell, Column, Sheet
 from ..written import number
 
 PAIRS = 8  # a candidate
@@ -85,7 +85,7 @@ def confused_pairs(
         [names[row], names[column], *(float(shares[who][row, column]) for who in ordered)] for row, column in pairs
     ]
     note = f"Share of the true class's {reported} images, mean over trainings. A click on a heading sorts."
-    return table(Sheet("Most confused pairs", columns, rows, note), sortable=True)
+    return table(Table("Most confused pairs", columns, rows, note), sortable=True)
 
 
 def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:

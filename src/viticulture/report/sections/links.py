@@ -9,14 +9,14 @@ from torch import Tensor
 from ...analysis.link_extraction import TrainedLinks
 from ...errors import counted
 from ...models.links import LinkSet
+from ...table import Column, Table
 from ..charts.heat_map import Values, value_map
 from ..document import Section
-from ..tables.sheet import Column, Sheet
 
 EPOCHS_SHOWN = 6
 
 
-def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: str) -> Sheet:
+def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: str) -> Table:
     """One row a CNN block: the layers that its links keep, then their strength to every layer.
 
     Args:
@@ -31,7 +31,7 @@ def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: 
         (f"{block} {stages[block]}", ", ".join(map(str, linked[block])) or "none", *strengths[block].tolist())
         for block in range(blocks)
     ]
-    return Sheet("Strength of links from CNN blocks to the ViT's layers, both counted from 0", columns, rows, note)
+    return Table("Strength of links from CNN blocks to the ViT's layers, both counted from 0", columns, rows, note)
 
 
 def links_section(trained: TrainedLinks, guide: str = "") -> Section:

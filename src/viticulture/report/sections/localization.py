@@ -12,17 +12,17 @@ from PIL import Image, ImageDraw
 from ...analysis.galleries import Gallery, Group
 from ...evaluation.localization.metrics import OVERLAPS, BoxAccuracy
 from ...evaluation.localization.results import Example, Localization
+from ...table import Cell, Column, Table
 from ...training.run_folder import RunFolder
 from ..charts.pictures import gallery
 from ..document import Head, Section, document, table
 from ..html import Markup
-from ..tables.sheet import Cell, Column, Sheet
 
 SHOWN = 128  # pixels, the smaller side of a drawn view
 TRUE, FOUND = (240, 228, 66), (0, 114, 178)  # yellow and blue, told apart without color vision
 
 
-def localization_table(localization: Localization) -> Sheet:
+def localization_table(localization: Localization) -> Table:
     """A row for each way to draw the box; thresholds in the note."""
     ways: list[tuple[str, BoxAccuracy]] = [
         ("largest part (MaxBoxAcc)", localization.largest),
@@ -40,7 +40,7 @@ def localization_table(localization: Localization) -> Sheet:
     note += f"Best thresholds of the largest part: {thresholds}."
     if localization.left_out:
         note += f" {localization.left_out} images have no box in view and are left out."
-    return Sheet("Images whose box is found", columns, rows, note)
+    return Table("Images whose box is found", columns, rows, note)
 
 
 def localization_section(every: Mapping[str, Localization]) -> list[Section]:

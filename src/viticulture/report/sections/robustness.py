@@ -8,16 +8,16 @@ from ...analysis.galleries import Gallery
 from ...evaluation.accuracy import ONE_HEAD
 from ...evaluation.robustness.metrics import Robustness
 from ...evaluation.robustness.strengths import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
+from ...table import Cell, Column, Table
 from ..charts.chart import Axes, Series, line_chart, row_chart
 from ..charts.pictures import galleries
 from ..document import Section, beside, table
 from ..html import Markup
-from ..tables.sheet import Cell, Column, Sheet
 
 GROUPS = {"noise": NOISE, "blur": BLUR, "weather": WEATHER, "digital": DIGITAL, "extra": EXTRA}
 
 
-def robustness_table(robustness: Robustness) -> Sheet:
+def robustness_table(robustness: Robustness) -> Table:
     """A row a corruption: the student's error by severity and on average, and that of each of its heads."""
     tokens = list(range(1, len(robustness.heads)))
     if not robustness.errors:
@@ -25,7 +25,7 @@ def robustness_table(robustness: Robustness) -> Sheet:
         rows: list[list[Cell]] = [
             [head, error, 1 - error] for head, error in zip(robustness.heads, robustness.clean, strict=True)
         ]
-        return Sheet(f"{robustness.data}", columns, rows, _note(robustness))
+        return Table(f"{robustness.data}", columns, rows, _note(robustness))
     columns = [
         Column("errors"),
         Column("group"),
@@ -53,7 +53,7 @@ def robustness_table(robustness: Robustness) -> Sheet:
                 [_plain(name), group, fmean(by_severity), *by_severity, *(robustness.error(name, k) for k in tokens)]
             )
     of = f"the run's {robustness.data} images" if robustness.data in ("test", "validation") else robustness.data
-    return Sheet(f"Errors on {of}, by severity", columns, rows, _note(robustness))
+    return Table(f"Errors on {of}, by severity", columns, rows, _note(robustness))
 
 
 def robustness_section(every: Mapping[str, Robustness], shown: Sequence[Gallery]) -> list[Section]:

@@ -4,9 +4,9 @@
 from ...study.conclude.interactions import FEWEST_SEEDS, Interaction, interactions, told
 from ...study.conclude.teaching import families, family, teachers_of
 from ...study.study import Study
+from ...table import Cell, Column, Spread, Table
 from ..charts.chart import Axes, Series, point_chart
 from ..document import Section, table
-from ..tables.sheet import Cell, Column, Sheet, Spread
 from .study_charts import percents
 
 FEWEST = 3  # students with a teacher that make a chart
@@ -43,7 +43,7 @@ def sums_section(study: Study) -> list[Section]:
     return [Section("Sums and their parts", table(sheet))] if sheet else []
 
 
-def sums_sheet(study: Study) -> Sheet | None:
+def sums_sheet(study: Study) -> Table | None:
     """Gains over the baseline of every sum and of its parts together, points, and what the sum gains beyond them."""
     if not study.verdicts:
         return None
@@ -65,7 +65,7 @@ def sums_sheet(study: Study) -> Sheet | None:
         f"Points of {study.verdicts[-1].measure.word} over {baseline}, mean ± sd over {grid.unit}s; excess is what the "
         f"sum gains beyond its parts. {_verdict(sums, grid.unit, grid.overlap)}"
     )
-    return Sheet("Sums and their parts", columns, rows, note) if rows else None
+    return Table("Sums and their parts", columns, rows, note) if rows else None
 
 
 def _verdict(sums: list[Interaction], unit: str = "seed", overlap: float = 0.0) -> str:

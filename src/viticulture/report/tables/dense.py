@@ -3,22 +3,19 @@
 
 from collections.abc import Sequence
 
-from ...data.inspect_dense import DenseInspection
-from ...errors import comma_separated, counted
+from ...errors import comma_separated
 from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precisions
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.prediction import DensePrediction
 from ...evaluation.dense.results import DenseEvaluations
 from ...scores.confusion import most_confused
-from ...text import command_line
-from .results import LONGEST_LIST
-from .sheet import Cell, Column, Sheet, unread
+from ...table import Cell, Column, Table, unread
 
 LEAST_SHARE = 0.005  # of an image's pixels, below which a class is not told: it would read 0 %
 OVERLAPS = tuple(f"AP at {50 + 5 * step} %" for step in range(10))
 
 
-def dense_summary(evaluations: DenseEvaluations) -> Sheet:
+def dense_summary(evaluations: DenseEvaluations) -> Table:
     """One row for each set of weights and split, the one that counts first; last what needs no learning."""
     keys = sorted(evaluations.results, key=lambda key: key != evaluations.counts)
     if evaluations.kind == "objects":
@@ -26,7 +23,7 @@ def dense_summary(evaluations: DenseEvaluations) -> Sheet:
     return _pixels([(key, evaluations.results[key]) for key in keys])
 
 
-def _objects(results: Sequence[tuple[str, object]]) -> Sheet:
+def _objects(results: Sequence[tuple[str, object]]) -> Table:
     forms = [
         Column("weights/split"),
         Column("of"),
@@ -54,10 +51,10 @@ def _objects(results: Sequence[tuple[str, object]]) -> Sheet:
         "images (bootstrap), not over seeds. Small: up to 32x32 pixels of the original, medium: up to 96x96, by the "
         "area that COCO's annotations say, else by that of the box, or of the mask where masks are judged."
     )
-    return Sheet("Objects found", columns, rows, note)
+    return Table("Objects found", columns, rows, note)
 
 
-def _pixels(results: Sequence[tuple[str, object]]) -> Sheet:
+def _pixels(results: Sequence[tuple[str, object]]) -> Table:
     columns = [
         Column("weights/split"),
         *(Column(n, "percent") for n in ("mIoU", "low", "high", "pixels right")),
@@ -72,14 +69,14 @@ def _pixels(results: Sequence[tuple[str, object]]) -> Sheet:
     if first is not None:
         rows += [[name, share, None, None, None, first.images] for name, share in first.baselines.items()]
     note = "Mean over classes of intersection over union of all pixels. Low and high: 95 % interval over images."
-    return Sheet("Classes of pixels", columns, rows, note)
+    return Table("Classes of pixels", columns, rows, note)
 
 
-def dense_classes(result: ObjectsEvaluation | PixelsEvaluation) -> Sheet:
+def dense_classes(result: ObjectsEvaluation | PixelsEvaluation) -> Table:
     """One row a class."""
     if isinstance(result, PixelsEvaluation):
         columns = [Column("class"), Column("pixels", "count"), Column("IoU", "percent")]
-        return Sheet("Classes", columns, [[each.name, each.pixels, each.iou] for each in result.per_class])
+        return Table("Classes", columns, [[each.name, each.pixels, each.iou] for each in result.per_class])
     columns = [
         Column("class"),
         Column("objects", "count"),
@@ -91,20 +88,20 @@ def dense_classes(result: ObjectsEvaluation | PixelsEvaluation) -> Sheet:
     if result.masks is not None:
         columns += [Column("AP of masks", "percent")]
         rows = [[*row, each.ap] for row, each in zip(rows, result.masks.per_class, strict=True)]
-    return Sheet("Classes", columns, rows)
+    return Table("Classes", columns, rows)
 
 
-def dense_overlaps(result: ObjectsEvaluation) -> Sheet:
+def dense_overlaps(result: ObjectsEvaluation) -> Table:
     """AP at every overlap."""
     columns = [Column("overlap"), Column("AP of boxes", "percent")]
     rows: list[list[Cell]] = [[name, share] for name, share in zip(OVERLAPS, result.boxes.by_overlap, strict=True)]
     if result.masks is not None:
         columns.append(Column("AP of masks", "percent"))
         rows = [[*row, share] for row, share in zip(rows, result.masks.by_overlap, strict=True)]
-    return Sheet("By overlap", columns, rows)
+    return Table("By overlap", columns, rows)
 
 
-def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation) -> Sheet:
+def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation) -> Table:
     """What is taken for what, most often first: 20 pairs at most."""
     names = [
         each.name for each in (result.boxes.per_class if isinstance(result, ObjectsEvaluation) else result.per_class)
@@ -120,10 +117,10 @@ def dense_confusion(result: ObjectsEvaluation | PixelsEvaluation) -> Sheet:
         note = (
             f"Boxes with a score of at least {result.threshold:.2f}, the best on validation images where there are any."
         )
-    return Sheet("Taken for another", [Column("is"), Column("taken for"), Column(what, "count")], rows, note)
+    return Table("Taken for another", [Column("is"), Column("taken for"), Column(what, "count")], rows, note)
 
 
-def dense_predictions(predictions: Sequence[DensePrediction]) -> Sheet:
+def dense_predictions(predictions: Sequence[DensePrediction]) -> Table:
     """What is found in each image."""
 
     def words(each: DensePrediction) -> str:
@@ -136,40 +133,4 @@ def dense_predictions(predictions: Sequence[DensePrediction]) -> Sheet:
     least = next((each.least for each in predictions if each.objects is not None), 0.0)
     below = f"objects with a score of at least {least:.2f}; a .json or .csv holds all" if least else ""
     note = "; ".join(filter(None, [unread([each.error for each in predictions]), below]))
-    return Sheet("", [Column("name"), Column("found", "prose"), Column("error", "prose")], rows, note)
-
-
-def dense_inspected(inspection: DenseInspection) -> list[Sheet]:
-    """Facts about the set, then objects (or images that show it) of each class by split, then what is wrong."""
-    facts: list[list[Cell]] = [
-        ["data", inspection.name],
-        ["holds", "objects" if inspection.kind == "objects" else "classes of pixels"],
-    ]
-    facts += [[f"{split} images", f"{count:,}"] for split, count in inspection.images.items()]
-    if inspection.kind == "objects":
-        facts += [[f"{size} objects", f"{inspection.sizes.get(size, 0):,}"] for size in ("small", "medium", "large")]
-        facts.append(["masks of objects", "yes" if inspection.masks else "no"])
-        facts.append(["images without objects", f"{inspection.bare:,}"])
-    columns = [Column("class"), *(Column(split, "count") for split in inspection.images)]
-    rows: list[list[Cell]] = [
-        [name, *(inspection.counts[split][label] for split in inspection.images)]
-        for label, name in enumerate(inspection.classes)
-    ]
-    warnings = [*inspection.notes]
-    warnings += [f"{counted(inspection.crowds, 'crowd')}, not learnt from"] if inspection.crowds else []
-    warnings += (
-        [f"{counted(inspection.outside, 'box')} empty or reaching outside the image"] if inspection.outside else []
-    )
-    warnings += [f"{name}: {why}" for name, why in list(inspection.unreadable.items())[:20]]
-    teaches = any(inspection.counts.get("train", ()))
-    recipe = "detection/photos" if inspection.kind == "objects" else "segmentation/photos"
-    line = command_line(["viticulture", "train", inspection.data, "--recipe", recipe if teaches else "mae/photos"])
-    shown = "an object that is no crowd" if inspection.kind == "objects" else "a labeled pixel"
-    way = "To learn from it" if teaches else f"No training image has {shown}; to learn from the images alone"
-    more = len(rows) > LONGEST_LIST
-    what = "Objects of each class" if inspection.kind == "objects" else "Images that show each class"
-    return [
-        Sheet("", [Column(""), Column("")], facts, f"{way}: {line}"),
-        Sheet(what, columns, rows[:LONGEST_LIST], f"The first {LONGEST_LIST} of {len(rows):,}." if more else ""),
-        *([Sheet("Look at", [Column("", "prose")], [[line] for line in warnings])] if warnings else []),
-    ]
+    return Table("", [Column("name"), Column("found", "prose"), Column("error", "prose")], rows, note)

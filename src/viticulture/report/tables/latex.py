@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sheet as a LaTeX table with booktabs' rules."""
 
+from ...table import Table
 from ...text import clean
-from .sheet import Sheet
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -32,7 +32,7 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(letter, letter) for letter in clean(text))
 
 
-def latex(sheet: Sheet) -> str:
+def latex(sheet: Table) -> str:
     """A complete `table` environment; needs \\usepackage{booktabs}, and [T1]{fontenc} for quotation marks."""
     columns = "".join("l" if column.words else "r" for column in sheet.columns)
     rows = [[column.name for column in sheet.columns], *sheet.texts()]

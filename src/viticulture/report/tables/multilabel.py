@@ -7,7 +7,7 @@ from ...errors import comma_separated
 from ...evaluation.multilabel.labels import LabelsEvaluation
 from ...evaluation.multilabel.predict import LabelsPrediction
 from ...evaluation.multilabel.results import LabelEvaluations
-from .sheet import Cell, Column, Sheet, unread
+from ...table import Cell, Column, Table, unread
 
 CHOSEN = (
     "Low and high: 95 % interval of mAP over images (bootstrap), not over seeds. F1 and exact (all labels of an image "
@@ -15,7 +15,7 @@ CHOSEN = (
 )
 
 
-def labels_summary(evaluations: LabelEvaluations) -> Sheet:
+def labels_summary(evaluations: LabelEvaluations) -> Table:
     """One row for each set of weights and split, the one that counts first; last what learns no features."""
     columns = [Column("weights/split")]
     columns += [Column(name, "percent") for name in ("mAP", "low", "high", "micro-F1", "macro-F1", "exact")]
@@ -28,10 +28,10 @@ def labels_summary(evaluations: LabelEvaluations) -> Sheet:
     if (counting := evaluations.counting) is not None:
         rows += [[name, share, *[None] * 5, "", counting.images] for name, share in counting.baselines.items()]
     by_views = f" Answers are the mean over {counting.asked} of each image." if counting and counting.asked else ""
-    return Sheet("Labels", columns, rows, CHOSEN + by_views)
+    return Table("Labels", columns, rows, CHOSEN + by_views)
 
 
-def per_label(result: LabelsEvaluation) -> Sheet:
+def per_label(result: LabelsEvaluation) -> Table:
     """One row a label."""
     learnt = any(score.learnt_from is not None for score in result.per_label)
     columns = [Column("label"), *([Column("learnt from", "count")] if learnt else []), Column("images", "count")]
@@ -40,10 +40,10 @@ def per_label(result: LabelsEvaluation) -> Sheet:
     for score in result.per_label:
         counts: list[Cell] = [*([score.learnt_from] if learnt else []), score.images]
         rows.append([score.name, *counts, score.ap, score.threshold, score.precision, score.recall, score.f1])
-    return Sheet("Per label", columns, rows, "Precision, recall and F1 from the threshold on.")
+    return Table("Per label", columns, rows, "Precision, recall and F1 from the threshold on.")
 
 
-def labels_predictions(predictions: Sequence[LabelsPrediction]) -> Sheet:
+def labels_predictions(predictions: Sequence[LabelsPrediction]) -> Table:
     """What is said of each image."""
 
     def words(each: LabelsPrediction) -> str:
@@ -51,4 +51,4 @@ def labels_predictions(predictions: Sequence[LabelsPrediction]) -> Sheet:
 
     rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
     note = unread([each.error for each in predictions])
-    return Sheet("", [Column("name"), Column("label", "prose"), Column("error", "prose")], rows, note)
+    return Table("", [Column("name"), Column("label", "prose"), Column("error", "prose")], rows, note)

@@ -2,12 +2,12 @@
 """What classifiers on frozen features reach, as a table."""
 
 from ...evaluation.probe.evaluate import Finding, Probe
-from .sheet import Column, Sheet
+from ...table import Column, Table
 
 FEATURES = {"class": "class token", "mean": "mean over the image"}
 
 
-def probe_table(probe: Probe) -> Sheet:
+def probe_table(probe: Probe) -> Table:
     """A row for each kind of features and way to judge them."""
     columns = [Column("features"), Column("classifier"), Column("chosen"), Column("validation", "percent")]
     columns += [Column("test", "percent"), Column("95 % interval")]
@@ -29,7 +29,7 @@ def probe_table(probe: Probe) -> Sheet:
         f"{FEATURES[probe.best.features]}."
     )
     weights = f", weights {probe.weights}" if probe.weights else ""
-    return Sheet(f"Frozen features of {probe.subject}{weights} on {probe.data}: top-1", columns, rows, note)
+    return Table(f"Frozen features of {probe.subject}{weights} on {probe.data}: top-1", columns, rows, note)
 
 
 def _setting(finding: Finding) -> str:

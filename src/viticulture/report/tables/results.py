@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...evaluation.accuracy import ONE_HEAD, Evaluation
 from ...scores.confusion import most_confused
-from .sheet import Cell, Column, Sheet
+from ...table import Cell, Column, Table
 
 LONGEST_LIST = 60
 
@@ -38,7 +38,7 @@ def together(evaluated: Sequence[Evaluated]) -> list[Evaluated]:
     ]
 
 
-def summary(evaluated: Sequence[Evaluated]) -> Sheet:
+def summary(evaluated: Sequence[Evaluated]) -> Table:
     """One column an evaluation, one row a number."""
     evaluated = together(evaluated)
     evaluations = [each.evaluation for each in evaluated]
@@ -70,7 +70,7 @@ def summary(evaluated: Sequence[Evaluated]) -> Sheet:
     splits = [each.split for each in evaluated]
     heads = [s if splits.count(s) == 1 else f"{s}, {e.weights} weights" for s, e in zip(splits, evaluated, strict=True)]
     columns = [Column(""), *(Column(head, "decimal") for head in heads)]
-    return Sheet("Evaluation", columns, rows)
+    return Table("Evaluation", columns, rows)
 
 
 def copies_sentence(evaluation: Evaluation, split: str) -> str:
@@ -86,7 +86,7 @@ def copies_sentence(evaluation: Evaluation, split: str) -> str:
     return f"{words}; without them {percent(rest.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f})"
 
 
-def per_class(evaluation: Evaluation, learnt_from: Sequence[int] = ()) -> Sheet:
+def per_class(evaluation: Evaluation, learnt_from: Sequence[int] = ()) -> Table:
     """Images, precision, recall and F1 of every class.
 
     Args:
@@ -99,17 +99,17 @@ def per_class(evaluation: Evaluation, learnt_from: Sequence[int] = ()) -> Sheet:
         (each.name, *learnt_from[i : i + 1], each.support, each.precision, each.recall, each.f1)
         for i, each in enumerate(evaluation.per_class)
     ]
-    return Sheet("Per class", columns, rows)
+    return Table("Per class", columns, rows)
 
 
-def confused(evaluation: Evaluation) -> Sheet:
+def confused(evaluation: Evaluation) -> Table:
     """The 20 pairs of classes that are taken for one another most often, in one direction."""
     scores, rows = evaluation.per_class, []
     for true, predicted in most_confused(evaluation.confusion, 20):
         images = int(evaluation.confusion[true, predicted])
         rows.append((scores[true].name, scores[predicted].name, images, images / scores[true].support))
     columns = [Column("true class"), Column("taken for"), Column("images", "count"), Column("of the class", "percent")]
-    return Sheet("Most confused", columns, rows)
+    return Table("Most confused", columns, rows)
 
 
 def percent(share: float) -> str:

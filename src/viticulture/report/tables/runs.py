@@ -10,9 +10,9 @@ from ...budget.plan import is_planned, read_plan
 from ...disk import read_json
 from ...errors import UserError
 from ...evaluation.headline import read_headline
+from ...table import Cell, Column, Table
 from ...training.run_folder import PLAN, STAGES, RunFolder
 from .results import percent
-from .sheet import Cell, Column, Sheet
 
 UNREADABLE, STOPPED = "unreadable", "interrupted"
 
@@ -28,7 +28,7 @@ class Runs:
     """
 
     folder: Path
-    sheet: Sheet
+    sheet: Table
     pages: tuple[str, ...]
 
 
@@ -59,7 +59,7 @@ def find_runs(folder: Path) -> Runs:
     if problems:
         notes.append(f"{len(problems):,} cannot be read, the first for this reason: {problems[0]}")
     note = "; ".join(notes)
-    return Runs(folder, Sheet(f"Runs in {folder}", columns, [row for row, _ in rows], note), tuple(p for _, p in rows))
+    return Runs(folder, Table(f"Runs in {folder}", columns, [row for row, _ in rows], note), tuple(p for _, p in rows))
 
 
 def _folders(folder: Path) -> Iterator[Path]:

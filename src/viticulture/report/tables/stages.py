@@ -8,8 +8,8 @@ from ...budget.lengths import MARGIN
 from ...budget.plan import Plan, Stage
 from ...budget.recipes import is_dense
 from ...evaluation.headline import Headline
+from ...table import Column, Table
 from ...training.recipe import of_class
-from .sheet import Column, Sheet
 
 NAMES = {"mae": "MAE, no labels", "teacher": "CNN teacher", "student": "student"}
 
@@ -24,7 +24,7 @@ def _what(stage: Stage) -> tuple[str | int, ...]:
     return NAMES[stage.kind], stage.student, precision, stage.image_size, stage.epochs
 
 
-def plan_sheet(plan: Plan) -> Sheet:
+def plan_sheet(plan: Plan) -> Table:
     """What is about to be trained."""
     rows = [(*_what(stage), stage.seconds / 60) for stage in plan.stages]
     kind = " of the processors' time" if Budget(plan.budget).counts_processors else ""
@@ -47,10 +47,10 @@ def plan_sheet(plan: Plan) -> Sheet:
         words += f" The student's images are mixed (augment.mix), at a decay of {decay:g} (optim.weight_decay)."
     if plan.stages[-1].resolved.section("images").eval_views == "best":
         words += " Validation images choose by which views of an image it answers (images.eval_views)."
-    return Sheet("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
+    return Table("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
 
 
-def stages_sheet(plan: Plan, headlines: Sequence[Headline | None]) -> Sheet:
+def stages_sheet(plan: Plan, headlines: Sequence[Headline | None]) -> Table:
     """What became of it.
 
     Args:
@@ -76,4 +76,4 @@ def stages_sheet(plan: Plan, headlines: Sequence[Headline | None]) -> Sheet:
         f"Within {plan.budget}, of which {plan.spent / 60:.1f} min are spent. Lengths follow from what was measured on "
         "that machine; to train the same again, take each stage's recipe.yaml."
     )
-    return Sheet("", columns, rows, note)
+    return Table("", columns, rows, note)

@@ -12,12 +12,12 @@ from ...study.declare.grid import Grid
 from ...study.declare.terms import AUTO
 from ...study.plan.plan import IMAGE_SIZE, VIEWS, Plan
 from ...study.study import Study
+from ...table import Cell, Column, Spread, Table
 from ...text import shell_word
 from .results import percent
-from .sheet import Cell, Column, Sheet, Spread
 
 
-def plan_sheet(grid: Grid, plan: Plan) -> Sheet:
+def plan_sheet(grid: Grid, plan: Plan) -> Table:
     """Epochs and minutes of every candidate's cells, before anything is trained."""
     rows: list[list[Cell]] = []
     known = {cell.name: cell for cell in reversed(grid.cells())}
@@ -34,7 +34,7 @@ def plan_sheet(grid: Grid, plan: Plan) -> Sheet:
                 rows.append([candidate.name, subset.name, epochs, _minutes(minutes), len(cells), _minutes(total)])
     columns = [Column("candidate"), Column("training data"), Column("epochs", "count"), Column("min a cell", "decimal")]
     columns += [Column("cells", "count"), Column("min", "decimal")]
-    return Sheet("Plan", columns, rows, plan_note(grid, plan))
+    return Table("Plan", columns, rows, plan_note(grid, plan))
 
 
 def plan_note(grid: Grid, plan: Plan) -> str:
@@ -75,7 +75,7 @@ def few_steps(plan: Plan, unit: str) -> list[str]:
     ]
 
 
-def results_sheet(study: Study) -> Sheet:
+def results_sheet(study: Study) -> Table:
     """One row a candidate, one column a training subset: the measure, %, mean and sd over seeds."""
     grid, verdicts = study.folder.grid, study.verdicts
     columns = [Column("candidate")]
@@ -95,10 +95,10 @@ def results_sheet(study: Study) -> Sheet:
         rows.append(row)
     where = "" if several else f" on {subject(verdicts[-1].data)}" if verdicts else ""
     title = verdicts[-1].measure.title if verdicts else measure(["accuracy"]).title
-    return Sheet(f"{title}{where}, %", columns, rows, _seeds_note(verdicts, grid.unit) + _not_of_test(verdicts))
+    return Table(f"{title}{where}, %", columns, rows, _seeds_note(verdicts, grid.unit) + _not_of_test(verdicts))
 
 
-def full_sheet(study: Study) -> Sheet:
+def full_sheet(study: Study) -> Table:
     """One row a candidate and training subset, with everything that was measured."""
     several, grid = len({verdict.data for verdict in study.verdicts}) > 1, study.folder.grid
     reported = "test" if any(verdict.reported == "test" for verdict in study.verdicts) else "validation"
@@ -153,10 +153,10 @@ def full_sheet(study: Study) -> Sheet:
         f"{intervals(grid, sorted(named), reported)}. − baseline: paired difference to {grid.baseline.name} on the "
         f"same {grid.unit}s, with {difference}."
     )
-    return Sheet("All results", columns, rows, note)
+    return Table("All results", columns, rows, note)
 
 
-def failures(study: Study) -> list[Sheet]:
+def failures(study: Study) -> list[Table]:
     """What failed, with its error; nothing where nothing did."""
     rows: list[list[Cell]] = [
         [outcome.cell.candidate.name, outcome.cell.subset.name, outcome.cell.seed, outcome.error]
@@ -170,7 +170,7 @@ def failures(study: Study) -> list[Sheet]:
         Column("error", "prose"),
     ]
     again = f"Mend what the errors name; `viticulture compare resume {shell_word(study.path)}` tries them again."
-    return [Sheet("Failed", columns, rows, again)] if rows else []
+    return [Table("Failed", columns, rows, again)] if rows else []
 
 
 def wider(grid: Grid, images: str) -> str:

@@ -11,12 +11,10 @@ from torch import nn
 from ...data.open import is_there
 from ...data.stream import StreamImages
 from ...errors import UserError
-from ...evaluation.dense.judge import judge_dense
-from ...evaluation.evaluate import evaluate_run
-from ...evaluation.multilabel.judge import judge_labels
 from ...models.dense.detector import Detector
 from ...models.dense.segmenter import Segmenter
 from ...models.taps import layout
+from ...tasks.task import task_of
 from ...text import command_line, read_yaml, yaml_word
 from ...training.half_precision import check_precision
 from ...training.references import replaced
@@ -72,8 +70,7 @@ def _check_images(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> 
 
 def _judge(session: Session) -> None:
     """Measure what was trained on all that did not teach, and keep it in the run."""
-    judges = {"classes": evaluate_run, "labels": judge_labels, "objects": judge_dense, "pixels": judge_dense}
-    judges[session.method.batch_spec.contents](session.run, session.dataset)
+    task_of(session.run).evaluate(session.dataset)
 
 
 def _kept(study: StudyDir, cell: Cell, plan: Plan, session: Session) -> list[Any]:

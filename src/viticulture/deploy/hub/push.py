@@ -19,20 +19,20 @@ from typing import Any
 
 import timm
 
-from ..errors import UserError, received
-from ..evaluation.dense.results import RESULTS as DENSE_RESULTS
-from ..evaluation.dense.results import DenseEvaluations, read_dense
-from ..evaluation.multilabel.results import RESULTS as LABEL_RESULTS
-from ..evaluation.multilabel.results import read_labels
-from ..evaluation.results import RESULTS, Evaluations, read_evaluations
-from ..models.data_spec import DataSpec
-from ..models.dense.networks import load_dense
-from ..models.views import views_in
-from ..models.weights.files import FILES, load, read_config, save
-from ..text import shell_word
-from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
-from ..waiting import quiet_hub
+from ...errors import UserError, received
+from ...evaluation.dense.results import RESULTS as DENSE_RESULTS
+from ...evaluation.dense.results import DenseEvaluations, read_dense
+from ...evaluation.multilabel.results import RESULTS as LABEL_RESULTS
+from ...evaluation.multilabel.results import read_labels
+from ...evaluation.results import RESULTS, Evaluations, read_evaluations
+from ...models.data_spec import DataSpec
+from ...models.dense.networks import load_dense
+from ...models.views import views_in
+from ...models.weights.files import FILES, load, read_config, save
+from ...text import shell_word
+from ...training.run_folder import RunFolder
+from ...training.run_inputs import recipe_of
+from ...waiting import quiet_hub
 from .card import Student, model_card
 from .dense_card import dense_card
 from .fetch import USED, check_repository, refused

@@ -7,19 +7,19 @@ from typing import Any, Literal
 
 import torch
 
-from ..analysis.attention_maps import class_map
-from ..errors import UserError
-from ..evaluation.evaluate import check_classes
-from ..evaluation.localization.metrics import score_maps
-from ..evaluation.multilabel.predict import LabelsPrediction, ask_labels, labels_csv
-from ..evaluation.multilabel.results import thresholds_of
-from ..evaluation.opening import MAX_SENT_PIXELS, Item, OpenedItems, open_items
-from ..evaluation.predict import BATCH, Prediction, as_csv, ask_opened
-from ..evaluation.subject import Subject, of_run, pictures
-from ..models.data_spec import DataSpec
-from ..models.taps import Taps
-from ..report.charts.pictures import overlay, picture_uri
-from ..training.run_folder import RunFolder
+from ...analysis.attention_maps import class_map
+from ...errors import UserError
+from ...evaluation.evaluate import check_classes
+from ...evaluation.localization.metrics import score_maps
+from ...evaluation.multilabel.predict import LabelsPrediction, ask_labels, labels_csv
+from ...evaluation.multilabel.results import thresholds_of
+from ...evaluation.opening import MAX_SENT_PIXELS, Item, OpenedItems, open_items
+from ...evaluation.predict import BATCH, Prediction, as_csv, ask_opened
+from ...evaluation.subject import Subject, of_run, pictures
+from ...models.data_spec import DataSpec
+from ...models.taps import Taps
+from ...report.charts.pictures import overlay, picture_uri
+from ...training.run_folder import RunFolder
 
 Predictions = Sequence[Prediction] | Sequence[LabelsPrediction]
 

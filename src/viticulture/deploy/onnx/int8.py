@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.images import Images
-from ..disk import unfinished
-from ..errors import UserError
-from ..evaluation.subject import Subject
-from ..outputs import check_out
+from ...data.images import Images
+from ...disk import unfinished
+from ...errors import UserError
+from ...evaluation.subject import Subject
+from ...outputs import check_out
 from .onnx_file import Finish, check_ending, check_installed, to_onnx
 
 CALIBRATION = 256

@@ -6,9 +6,9 @@ Every sentence and number comes from run.json, recipe.yaml and dense.json.
 
 from typing import Any
 
-from ..evaluation.dense.objects import BACKGROUND, ObjectsEvaluation
-from ..evaluation.dense.results import DenseEvaluations
-from ..evaluation.dense.results import Evaluation as DenseEvaluation
+from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation
+from ...evaluation.dense.results import DenseEvaluations
+from ...evaluation.dense.results import Evaluation as DenseEvaluation
 from .card import Student, cell, confused, filled, metadata_of, split_of
 
 

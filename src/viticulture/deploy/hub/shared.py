@@ -11,8 +11,8 @@ from typing import Any
 
 import timm
 
-from ..training.plugins import CODE
-from ..training.recipe import Recipe
+from ...training.plugins import CODE
+from ...training.recipe import Recipe
 
 _BEGUN = re.compile(r"(~[^/]*|\.{1,2})?/")
 """How a path begins that says where on a machine it lies."""

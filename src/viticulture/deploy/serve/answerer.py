@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from ..evaluation.opening import Item
-from ..models.data_spec import DataSpec
+from ...evaluation.opening import Item
+from ...models.data_spec import DataSpec
 
 
 class Answerer(Protocol):

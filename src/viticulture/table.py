@@ -13,12 +13,12 @@ from typing import Literal, TextIO
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from ...errors import counted
-from ...outputs import csv_text
-from ...text import clean
+from .errors import counted
+from .outputs import csv_text
+from .text import clean
 
 GAP = 3  # columns of a terminal between two of a table
 LEAST = {"text": 10, "prose": 24, "sentence": 24, "name": 80}
@@ -68,7 +68,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Table:
     """Rows under columns; None is shown as n/a. Printing one with rich draws a terminal table, and iterating over it
     gives a dictionary a row.
 
@@ -85,13 +85,13 @@ class Sheet:
     note: str = ""
 
     def __iter__(self) -> Iterator[dict[str, str | int | float | None]]:
-        """Rows as column -> value, as `csv` has them: pandas.DataFrame(sheet) is a table of them."""
+        """Rows as column -> value, as `csv` has them: pandas.DataFrame(table) is a table of them."""
         names, rows = self._plain()
         return (dict(zip(names, row, strict=True)) for row in rows)
 
     def __repr__(self) -> str:
         names = ", ".join(column.name for column in self.columns)
-        return f"<Sheet {self.title or 'without a title'}: {counted(len(self.rows), 'row')} of {names}>"
+        return f"<Table {self.title or 'without a title'}: {counted(len(self.rows), 'row')} of {names}>"
 
     def texts(self) -> list[list[str]]:
         """Every cell as a person reads it."""
@@ -129,9 +129,9 @@ class Sheet:
             blocks[-1].append(number)
         return blocks
 
-    def _drawn(self, texts: Sequence[Sequence[str]], columns: Sequence[int], sentence: int | None) -> Table:
+    def _drawn(self, texts: Sequence[Sequence[str]], columns: Sequence[int], sentence: int | None) -> RichTable:
         heads = any(column.name for column in self.columns)
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=heads)
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=heads)
         widths = self._widths(texts)
         for number in columns:
             column = self.columns[number]
@@ -203,7 +203,7 @@ def show(cell: Cell, form: Form) -> str:
 
 
 def unread(errors: Sequence[str]) -> str:
-    """How many images had an error, as a sheet's note; empty where none had."""
+    """How many images had an error, as a table's note; empty where none had."""
     broken = sum(map(bool, errors))
     return f"{broken} of {len(errors)} images could not be read" if broken else ""
 

@@ -19,8 +19,8 @@ from onnx import ModelProto
 from onnx.compose import add_prefix, merge_models
 from onnx.parser import parse_model
 
-from ..data.image_settings import ImageSettings
-from ..models.data_spec import DataSpec
+from ...data.image_settings import ImageSettings
+from ...models.data_spec import DataSpec
 
 RESIZE = 'mode = "{mode}", antialias = 1, cubic_coeff_a = -0.5, exclude_outside = 1'
 

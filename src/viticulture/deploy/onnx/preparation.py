@@ -13,16 +13,16 @@ import torch
 from timm.data.config import resolve_data_config
 from timm.data.transforms_factory import create_transform
 
-from ..data.channels import RGB
-from ..data.decode import DECODED
-from ..data.sources.source import Source
-from ..errors import UserError
-from ..evaluation.predict import ask
-from ..evaluation.subject import Subject, of_run
-from ..models.weights.files import read_config
-from ..training.data import open_for
-from ..training.run_folder import RunFolder
-from ..training.run_inputs import own_data, recipe_of
+from ...data.channels import RGB
+from ...data.decode import DECODED
+from ...data.sources.source import Source
+from ...errors import UserError
+from ...evaluation.predict import ask
+from ...evaluation.subject import Subject, of_run
+from ...models.weights.files import read_config
+from ...training.data import open_for
+from ...training.run_folder import RunFolder
+from ...training.run_inputs import own_data, recipe_of
 
 MOST = 64  # images
 

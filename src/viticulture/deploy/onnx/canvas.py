@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.augment.augment import Augment
-from ..data.augment.scale_jitter import Placed
-from ..data.batches.annotated import WHOLE
-from ..data.batches.evaluation import as_seen
-from ..models.data_spec import DataSpec
+from ...data.augment.augment import Augment
+from ...data.augment.scale_jitter import Placed
+from ...data.batches.annotated import WHOLE
+from ...data.batches.evaluation import as_seen
+from ...models.data_spec import DataSpec
 
 
 class Canvas(nn.Module):

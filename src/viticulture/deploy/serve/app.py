@@ -34,7 +34,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from ..errors import UserError
+from ...errors import UserError
 from .limits import MAX_CONNECTIONS, MAX_FILES, Guard, PromptProtocol, Refused, refusal
 
 if TYPE_CHECKING:  # an address is taken before what takes seconds to import

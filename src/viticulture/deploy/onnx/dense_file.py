@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..models.data_spec import DataSpec
-from ..models.dense.detector import Detector
-from ..models.dense.segmenter import Segmenter
+from ...models.data_spec import DataSpec
+from ...models.dense.detector import Detector
+from ...models.dense.segmenter import Segmenter
 from .agreement import check_agreement, something
 from .canvas import Canvas, back, pasted, stretched
 from .detections import Detections

@@ -5,11 +5,11 @@ import base64
 import hashlib
 from dataclasses import dataclass
 
-from ..errors import comma_separated
-from ..evaluation.dense.draw import color_of
-from ..evaluation.headline import read_headline
-from ..report.html import Markup, fill, source
-from ..training.run_folder import RunFolder
+from ...errors import comma_separated
+from ...evaluation.dense.draw import color_of
+from ...evaluation.headline import read_headline
+from ...report.html import Markup, fill, source
+from ...training.run_folder import RunFolder
 from .answerer import Answerer
 from .limits import MAX_BYTES, MAX_FILES
 

@@ -11,14 +11,14 @@ from typing import Any
 import timm
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ..errors import comma_separated
-from ..evaluation.accuracy import Evaluation
-from ..evaluation.headline import named
-from ..evaluation.multilabel.labels import LabelsEvaluation
-from ..evaluation.multilabel.results import LabelEvaluations
-from ..evaluation.results import Evaluations
-from ..models.views import NAMED, Views, told
-from ..scores.confusion import most_confused
+from ...errors import comma_separated
+from ...evaluation.accuracy import Evaluation
+from ...evaluation.headline import named
+from ...evaluation.multilabel.labels import LabelsEvaluation
+from ...evaluation.multilabel.results import LabelEvaluations
+from ...evaluation.results import Evaluations
+from ...models.views import NAMED, Views, told
+from ...scores.confusion import most_confused
 
 FEW = 12
 """Classes whose whole confusion matrix is shown; of more, the most frequent confusions."""
@@ -158,7 +158,10 @@ def metadata_of(
 def filled(template: str, **values: Any) -> str:
     """A template of this room as Markdown, in which what strangers named is escaped by `cell` and `code`."""
     environment = Environment(
-        loader=PackageLoader("viticulture.hub", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("viticulture.deploy.hub", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
         "cell": cell,

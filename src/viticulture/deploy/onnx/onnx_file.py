@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..disk import replacing
-from ..errors import UserError
-from ..models.data_spec import DataSpec
-from ..outputs import check_out
+from ...disk import replacing
+from ...errors import UserError
+from ...models.data_spec import DataSpec
+from ...outputs import check_out
 
 Network = TypeVar("Network", bound=nn.Module)
 TOLERANCE = 1e-4
