@@ -32,11 +32,11 @@ from statistics import mean
 
 from viticulture.budget.budget import Budget
 from viticulture.budget.plan import read_plan
+from viticulture.config import auto_optimizer
 from viticulture.data.open import open_source
 from viticulture.evaluation.other import evaluate_other
 from viticulture.evaluation.results import read_evaluations
-from viticulture.study.conclude.statistics import Estimate, estimate
-from viticulture.training import auto_optimizer
+from viticulture.study.statistics import Estimate, estimate
 from viticulture.training.run_folder import RunFolder
 
 from .clock import processor

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from viticulture.report.charts.chart import Axes, Series, line_chart
-from viticulture.report.document import Head, Section, beside, document
-from viticulture.report.html import Markup
-from viticulture.study.conclude.statistics import estimate
+from viticulture.report.html import Head, Markup, Section, document, side_by_side
+from viticulture.report.svg import Axes, Series, line_chart
+from viticulture.study.statistics import estimate
 
 from .clock import processor
 from .contest import ROWS, Result, read_table
@@ -37,8 +36,8 @@ def main() -> None:
 def render(results: Sequence[Result]) -> str:
     """The page as HTML text."""
     sections = [
-        Section("Accuracy against time", beside(*against_time(results))),
-        Section("Accuracy against images a class", beside(*against_images(results))),
+        Section("Accuracy against time", side_by_side(*against_time(results))),
+        Section("Accuracy against images a class", side_by_side(*against_images(results))),
     ]
     return document(Head("What a budget buys", sentence=processor()), sections)
 

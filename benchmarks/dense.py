@@ -50,9 +50,9 @@ from viticulture.data.targets.outlines import bitmap
 from viticulture.evaluation.dense.objects import evaluate_objects, mean_boxes
 from viticulture.evaluation.dense.subject import Found
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.dense.detector import ANCHOR, BOX_GRID, RATIOS, Heads
-from viticulture.models.dense.networks import detector
-from viticulture.models.dense.pyramid import SimpleFeaturePyramid
+from viticulture.models.detection.detector import ANCHOR, BOX_GRID, RATIOS, Heads
+from viticulture.models.detection.networks import detector
+from viticulture.models.detection.pyramid import SimpleFeaturePyramid
 from viticulture.models.students import create_student
 
 from .clock import begin, core_seconds, count, measure

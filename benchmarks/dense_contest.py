@@ -35,6 +35,8 @@ from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 from torchvision.models.segmentation.fcn import FCN, FCNHead
 
 import viticulture
+from viticulture.config.load import load_config
+from viticulture.config.resolve import Config
 from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import Dataset
@@ -48,16 +50,15 @@ from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.results import Evaluation, read_dense
 from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.methods.detection import targets_of
-from viticulture.study.plan.pace import measure_pace
+from viticulture.study.step_times import measure_step_times
 from viticulture.training.assemble import augmentations, batch_size, data_spec_of
 from viticulture.training.data import load_dataset, open_for
-from viticulture.training.recipe import Recipe, method_class, read, resolve
 
 from .clock import begin, count
 
 MAE_SHARE = 0.5  # of the time, where a contender starts from MAE
 PATIENCE = 4.0  # on the steps that tell a pace: a detector's take a second or so, of which the usual time holds two
-WATCHED = {"train.watch": "none", "data.test_fraction": 0.2}
+WATCHED = {"train.validate": "none", "data.test_fraction": 0.2}
 RECIPES = {"objects": "detection/photos", "pixels": "segmentation/photos"}
 MEASURES = {"objects": ("ap", "ap50"), "pixels": ("miou", "pixels")}
 BODY = {"embed_dim": 64, "depth": 4, "num_heads": 8}
@@ -104,16 +105,16 @@ class Contest:
     seconds: float
     more: dict[str, Any]
 
-    def recipe(self, name: str, overrides: dict[str, Any]) -> Recipe:
+    def recipe(self, name: str, overrides: dict[str, Any]) -> Config:
         """A shipped recipe under the contest's terms."""
-        return resolve(name, read(name), {**overrides, **WATCHED, **self.more})
+        return load_config(name, {**overrides, **WATCHED, **self.more})
 
     def epochs(self, name: str, overrides: dict[str, Any], seconds: float) -> int:
         """How many epochs of ours fit into that processor time."""
         recipe = self.recipe(name, overrides)
         dataset = load_dataset(open_for(recipe, self.data), recipe, 0)
         with TemporaryDirectory() as folder:
-            pace = measure_pace(recipe, dataset, Path(folder) / "pace", now=time.process_time, patience=PATIENCE)
+            pace = measure_step_times(recipe, dataset, Path(folder) / "pace", now=time.process_time, patience=PATIENCE)
         return max(1, int(seconds / pace.epoch))
 
 
@@ -192,16 +193,16 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
     torch.manual_seed(seed)
     net: Any = made(len(dataset.classes)).train()
     size = batch_size(recipe, len(dataset.train))
-    augments = augmentations(recipe, dataset, method_class(recipe).batch_spec)
+    augments = augmentations(recipe, dataset, recipe.method_class.batch_spec)
     loader = DenseLoader(Loader(dataset.train, augments, size, seed), dataset.annotations["train"])
-    optim: Any = recipe.section("optim")
+    optim: Any = recipe.optim
     optimizer = optim.build(optim.groups(net))
     schedule: Any = None
 
     def step(batch: dict[str, Tensor]) -> None:
         optimizer.zero_grad()
         net.loss(batch).backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), recipe.section("train").clip_norm or math.inf)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), recipe.train.clip_norm or math.inf)
         optimizer.step()
         if schedule is not None:
             schedule.step()
@@ -210,7 +211,7 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
     epochs = _measured(loader, step, contest.seconds)  # at a rate that the schedule has not set, then forgotten
     net.load_state_dict(state)
     optimizer = optim.build(optim.groups(net))
-    schedule = recipe.section("schedule").attach(optimizer, len(loader), epochs, optim.lr)
+    schedule = recipe.schedule.attach(optimizer, len(loader), epochs, optim.lr)
     loader.load_state_dict({"epoch": 0, "next": 0})
     began = time.process_time()
     for _ in range(epochs):
@@ -240,7 +241,7 @@ def contenders(contest: Contest) -> dict[str, Callable[[str, int], Score]]:
         "plain ViT after MAE": lambda name, seed: ours(contest, name, seed, PLAIN, after_mae=True),
     }
     if contest.kind == "objects":
-        side = contest.recipe(RECIPES["objects"], {}).section("images").image_size
+        side = contest.recipe(RECIPES["objects"], {}).images.shape[0]
         return own | {
             "Faster R-CNN, ResNet-18": lambda name, seed: cnn(contest, name, seed, lambda classes: Boxes(classes, side))
         }

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from viticulture.study.conclude.statistics import bootstrap, difference, level_of_look
+from viticulture.study.statistics import bootstrap, difference, level_of_look
 
 from .clock import count
 

@@ -26,7 +26,7 @@ from statistics import mean
 
 from viticulture.budget.budget import Budget
 from viticulture.budget.plan import read_plan
-from viticulture.study.conclude.statistics import estimate
+from viticulture.study.statistics import estimate
 
 from .clock import processor
 from .contest import RESULT, Images, check_budget, check_images, going_on, on_one_thread, spread, tested

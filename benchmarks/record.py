@@ -44,7 +44,7 @@ HELD_OUT = 0.04
 
 def train(data: str, run: Path, epochs: int, seed: int, trial: bool) -> float:
     """Core-seconds of the training, a command of its own on one thread."""
-    lengths = {"train.epochs": epochs, "train.watch_every": epochs, "schedule.warmup_epochs": WARMUP * epochs}
+    lengths = {"train.epochs": epochs, "train.validate_every": epochs, "schedule.warmup_epochs": WARMUP * epochs}
     held_out = {"data.val_fraction": HELD_OUT if trial else 0.0}
     keys = [f"--{key}={value}" for key, value in {**RECIPE, **lengths, **held_out}.items()]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import viticulture.models.co_advise.rednet  # noqa: F401 (registers the models)
-from viticulture.models.co_advise.involution import Involution
+import viticulture.models.cit.rednet  # noqa: F401 (registers the models)
+from viticulture.models.cit.involution import Involution
 
 from .clock import begin, count, measure
 

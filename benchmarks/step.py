@@ -38,7 +38,7 @@ OVERRIDES = {
     "data.test_fraction": 0,
     "train.epochs": 1,
     "train.batch_size": 64,
-    "train.watch": "none",
+    "train.validate": "none",
     "schedule.warmup_epochs": 0,
     "engine.device": "cpu",
 }

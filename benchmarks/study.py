@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import median
 
 from viticulture.evaluation.evaluate import evaluate_run
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.work import Work
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.plan import StudyPlan
+from viticulture.study.terms import Subsets
+from viticulture.study.work import Work
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 
@@ -33,8 +33,8 @@ def main() -> None:
     )
     ratios, seconds = [], []
     with tempfile.TemporaryDirectory() as folder:
-        study = StudyDir.create(Path(folder) / "study", grid, "benchmark")
-        study.update(plan=Plan({("a", "20 a class"): epochs}, {}, {"a": 100}, {"a": 5.0}).to_dict())
+        study = StudyFolder.create(Path(folder) / "study", grid, "benchmark")
+        study.update(plan=StudyPlan({("a", "20 a class"): epochs}, {}, {"a": 100}, {"a": 5.0}).to_dict())
         work = Work(study, lambda words: None)
         gc.freeze()  # as Work.run does
         overrides = {**grid.conditions, **work.plan.overrides(grid, grid.cells()[0])}

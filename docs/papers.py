@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from viticulture.study.declare.table import Table, read_table, tables
-from viticulture.training.references import GIVEN, references
+from viticulture.config.references import GIVEN, references
+from viticulture.study.paper_tables import PaperTable, read_table, tables
 
 HERE = Path(__file__).parent
 STATES = {
@@ -69,7 +69,7 @@ def _counts(paper: str, about: dict[str, Any]) -> str:
 
 
 def _owners(items: dict[str, Any]) -> dict[str, str]:
-    """Table file -> the item that tells its counts: the one of its name, else the first that names it."""
+    """PaperTable file -> the item that tells its counts: the one of its name, else the first that names it."""
     owners: dict[str, str] = {}
     for name, item in items.items():
         for file in item.get("tables", ()):
@@ -91,7 +91,7 @@ def _line(paper: str, name: str, item: dict[str, Any], owners: dict[str, str]) -
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
-def _rows(made: list[Table]) -> tuple[int, int]:
+def _rows(made: list[PaperTable]) -> tuple[int, int]:
     """How many rows tables have, and how many published numbers."""
     rows = [row for table in made for row in table.rows]
     return len(rows), sum(row.published is not None for row in rows)
@@ -111,7 +111,7 @@ def _notes(paper: str, about: dict[str, Any]) -> list[str]:
     return [*notes, *(f"{name} is not here: {why}." for name, why in missing.items())]
 
 
-def _tables(paper: str, about: dict[str, Any]) -> list[Table]:
+def _tables(paper: str, about: dict[str, Any]) -> list[PaperTable]:
     """Every table file of a paper once, in the order of its items."""
     files = dict.fromkeys(file for item in about["items"].values() for file in item.get("tables", ()))
     return [read_table(f"{paper}/{file}") for file in files]
@@ -119,7 +119,7 @@ def _tables(paper: str, about: dict[str, Any]) -> list[Table]:
 
 def _asks(recipe: str, overrides: dict[str, Any]) -> list[str]:
     """Weights that a row needs a person to name."""
-    from viticulture.training.recipe import read
+    from viticulture.config.load import read
 
     student = read(recipe).get("student")
     values = {"student.init": student.get("init") if isinstance(student, dict) else None, **overrides}

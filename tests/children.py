@@ -23,7 +23,7 @@ IMPORTED = (
     "viticulture.training.run",
     "viticulture.analysis.pictures",
     "viticulture.report.pages.run_page",
-    "viticulture.study.run.work",
+    "viticulture.study.work",
 )
 
 

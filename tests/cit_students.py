@@ -4,8 +4,8 @@
 from collections.abc import Callable
 
 from conftest import Golden
-from viticulture.models.co_advise import rednet
-from viticulture.models.co_advise.cit import CiT, checkpoint_filter_fn
+from viticulture.models.cit import rednet
+from viticulture.models.cit.cit import CiT, checkpoint_filter_fn
 
 Load = Callable[[str], Golden]
 

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import torch
 
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import contents
+from viticulture.study.cell import contents
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.plan import StudyPlan
 from viticulture.study.study import Study
+from viticulture.study.terms import Subsets
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> 'q' </style>"
 CLASSES = [EVIL, "a, b; c", "50 % & $x_1$ #\\{}", "Rebe ü 日本 👩‍🔬"]
@@ -23,9 +24,9 @@ def study(path: Path, names: list[str], subsets: tuple[int, ...], seeds: int, st
     classes = CLASSES
     candidates = tuple(Candidate(name, "default/digits", {"optim.lr": 1e-3 + 1e-6 * i}) for i, name in enumerate(names))
     grid = Grid("digits", candidates, Subsets(per_class=subsets), tuple(range(seeds)), epochs=4)
-    folder = StudyDir.create(path, grid, "viticulture compare digits")
+    folder = StudyFolder.create(path, grid, "viticulture compare digits")
     epochs = {(one.name, subset.name): 4 for one in candidates for subset in grid.subsets.each()}
-    plan = Plan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0))
+    plan = StudyPlan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0))
     folder.update(plan=plan.to_dict())
     for cell in grid.cells():
         which = names.index(cell.candidate.name)

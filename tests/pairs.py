@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from viticulture.config.resolve import Config, resolve
 from viticulture.data.dataset import Dataset
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.guides.guide import Batch
@@ -19,7 +20,6 @@ from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
 from viticulture.training.assemble import assemble
 from viticulture.training.data import load_dataset
-from viticulture.training.recipe import Recipe, method_class, resolve
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session
 
@@ -111,14 +111,14 @@ def pair(method: str, guide: str, student: str, data: Data, teachers: Path) -> S
         **known.values,
         "student": {**known.values["student"], "name": name, "patch_size": patch, "options": options},
     }
-    wanted = Recipe(student, values)
-    dataset = data.labeled if method_class(wanted).batch_spec.labels else data.bare
+    wanted = Config(student, values)
+    dataset = data.labeled if wanted.method_class.batch_spec.labels else data.bare
     made, warnings = assemble(wanted, dataset, seed=0)
     return Session(RunFolder("nowhere"), wanted, dataset, made, 0, warnings)
 
 
 @cache
-def recipe(method: str, guide: str, teachers: Path) -> Recipe:
+def recipe(method: str, guide: str, teachers: Path) -> Config:
     """A recipe of few and small images, for the first of the students."""
     name, keywords = GUIDES[guide]
     named, own = (
@@ -141,7 +141,7 @@ def recipe(method: str, guide: str, teachers: Path) -> Recipe:
         "images": {"image_size": SIDE},
         "augment": {"flip": {}},
         **{f"augment{view}": {"flip": {}} for view in VIEWS[method]},
-        "train": {"epochs": 2, "batch_size": 4, "watch": "none", "clip_norm": 1.0},
+        "train": {"epochs": 2, "batch_size": 4, "validate": "none", "clip_norm": 1.0},
         "schedule": {"warmup_epochs": 0},
     }
     return resolve("pair", raw)

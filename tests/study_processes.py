@@ -6,18 +6,18 @@ import signal
 import threading
 from pathlib import Path
 
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets, Terms
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.halving import standing
-from viticulture.study.run.outcomes import Outcomes
-from viticulture.study.run.workers import claimed_by
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.halving import standing
+from viticulture.study.outcomes import Outcomes
+from viticulture.study.plan import StudyPlan
+from viticulture.study.terms import Subsets, Terms
+from viticulture.study.workers import claimed_by
 
 TINY = {"train.batch_size": 8}
 
 
-def made(path: Path, seeds: int, epochs: int = 1, terms: Terms = Terms()) -> StudyDir:  # noqa: B008
+def made(path: Path, seeds: int, epochs: int = 1, terms: Terms = Terms()) -> StudyFolder:  # noqa: B008
     """One candidate on a few digits, planned without measuring."""
     grid = Grid(
         "digits",
@@ -27,19 +27,19 @@ def made(path: Path, seeds: int, epochs: int = 1, terms: Terms = Terms()) -> Stu
         epochs=epochs,
         terms=terms,
     )
-    study = StudyDir.create(path, grid, "test")
-    study.update(plan=Plan({("a", "2 a class"): epochs}, {}, {"a": 100}, {"a": 5.0}).to_dict())
+    study = StudyFolder.create(path, grid, "test")
+    study.update(plan=StudyPlan({("a", "2 a class"): epochs}, {}, {"a": 100}, {"a": 5.0}).to_dict())
     return study
 
 
-def statuses(study: StudyDir) -> list[str]:
+def statuses(study: StudyFolder) -> list[str]:
     return [one.status for one in standing(study.grid, Outcomes(study))]
 
 
 class Killer(threading.Thread):
     """kill -9 the first process that holds a cell and has begun to train it; gives up when the study is over."""
 
-    def __init__(self, study: StudyDir) -> None:
+    def __init__(self, study: StudyFolder) -> None:
         super().__init__()
         self.study, self.killed, self.over = study, list[int](), threading.Event()
 

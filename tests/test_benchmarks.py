@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from viticulture.study.conclude.statistics import estimate
+from viticulture.study.statistics import estimate
 
 ROOT = Path(__file__).parents[1]
 COUNTED = {

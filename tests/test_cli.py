@@ -26,12 +26,13 @@ from viticulture import cli
 from viticulture.cli import main
 from viticulture.command import VERBS, parser_of
 from viticulture.command import read as read_command
-from viticulture.study.declare.table import read_table
+from viticulture.config.load import load_config, shipped
+from viticulture.config.schema import METHODS
+from viticulture.study.paper_tables import read_table
 from viticulture.text import shell_word
-from viticulture.training.recipe import METHODS, read, resolve, shipped
 from viticulture.waiting import waiting
 
-KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.budget_gb", "method.smoothing")
+KEYS = ("optim.weight_decay", "schedule.rule", "engine.precision", "images.max_cache_gb", "method.smoothing")
 FAST = ["--epochs", "1", "--per-class", "4", "--student.name", "vit_nano"]
 
 
@@ -274,12 +275,12 @@ def test_a_rank_that_is_no_number_is_refused_in_a_line(
 
 def test_recipes_begin_with_the_defaults_and_are_named_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Fails if a name is cut where a terminal is narrow, or if beginners read the papers' recipes first."""
-    sheet = viticulture.recipes()
-    names = [str(row[0]) for row in sheet.rows]
+    table = viticulture.recipes()
+    names = [str(row[0]) for row in table.rows]
     defaults = [name.startswith("default/") for name in names]
     assert defaults == sorted(defaults, reverse=True)
     console = Console(width=100, record=True)
-    console.print(sheet)
+    console.print(table)
     shown = console.export_text()
     assert all(f"{name} " in shown for name in names)
 
@@ -487,4 +488,4 @@ def test_the_resolved_recipe_can_be_printed(capsys: pytest.CaptureFixture[str]) 
     assert main(["train", "--table", "dhvt/table4", "--row", "DHVT-T, 4 heads", "--seed", "3", "--print-config"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     row = read_table("dhvt/table4").row("DHVT-T, 4 heads")
-    assert shown == yaml.safe_load(resolve(row.recipe, read(row.recipe), row.overrides).to_yaml())
+    assert shown == yaml.safe_load(load_config(row.recipe, row.overrides).to_yaml())

@@ -12,7 +12,7 @@ from dense_scenes import coco_folder, mask_folder
 from viticulture.errors import UserError
 
 ROOT = Path(__file__).parents[1]
-TINY = {"images.image_size": 32, "images.store_size": 32, "student.patch_size": 8, "train.batch_size": 3}
+TINY = {"images.image_size": 32, "images.cache_size": 32, "student.patch_size": 8, "train.batch_size": 3}
 
 
 @pytest.fixture

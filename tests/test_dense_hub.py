@@ -22,7 +22,7 @@ from viticulture.cli import main
 from viticulture.command import read
 from viticulture.deploy.hub.push import contents
 from viticulture.evaluation.dense.results import read_dense
-from viticulture.models.dense.networks import load_dense
+from viticulture.models.detection.networks import load_dense
 from viticulture.models.weights.files import initialize
 from viticulture.training.run_folder import RunFolder
 

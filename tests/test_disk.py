@@ -16,9 +16,9 @@ from viticulture import disk
 from viticulture.cache import clear_cache
 from viticulture.data.dataset import prepare
 from viticulture.errors import UserError
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets
-from viticulture.study.folder import StudyDir
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.terms import Subsets
 from viticulture.training.run_folder import RunFolder
 
 
@@ -151,7 +151,7 @@ def test_a_file_system_without_locks_is_named_with_a_cure_that_works(
     monkeypatch.setenv("VITICULTURE_CACHE", str(without / "cache"))
     with pytest.raises(UserError, match=r"without locks .*VITICULTURE_CACHE .* at a folder on a local disk"):
         prepare(data)
-    (without / "cache" / "stores" / "x.partial").mkdir(parents=True)
+    (without / "cache" / "decoded" / "x.partial").mkdir(parents=True)
     with pytest.raises(UserError, match=r"without locks .* remove .*x.partial by hand"):
         clear_cache()
     monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
@@ -161,7 +161,7 @@ def test_a_file_system_without_locks_is_named_with_a_cure_that_works(
     assert RunFolder(without / "run").in_use
     RunFolder.create(tmp_path / "run").unlock()
     grid = Grid("digits", (Candidate("a", "default/digits", {}),), Subsets(), (0,))
-    study = StudyDir.create(without / "study", grid, "viticulture compare digits")
+    study = StudyFolder.create(without / "study", grid, "viticulture compare digits")
     with pytest.raises(UserError, match="without locks"), study.locked("plan"):
         pass
     with pytest.raises(UserError, match="without locks"), study.claim(grid.cells()[0]):

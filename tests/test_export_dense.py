@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from viticulture.data.batches.annotated import dense_views
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.images import CachedImages, Records
 from viticulture.data.resample import squeeze
 from viticulture.deploy.onnx.agreement import check_agreement, different, fair_image, something, tipped
 from viticulture.deploy.onnx.canvas import Canvas, back, pasted, stretched
@@ -24,9 +24,9 @@ from viticulture.deploy.onnx.detections import Detections, _best
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.dense.detector import Heads
-from viticulture.models.dense.networks import detector, segmenter
-from viticulture.models.dense.segmenter import Segmenter
+from viticulture.models.detection.detector import Heads
+from viticulture.models.detection.networks import detector, segmenter
+from viticulture.models.detection.segmenter import Segmenter
 from viticulture.models.students import create_student
 
 TASK = DataSpec(("Blüte", "leaf", "berry"), (64, 64), (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
@@ -62,10 +62,10 @@ def network(kind: str, masks: bool = False) -> Any:
     return made.eval().requires_grad_(False)
 
 
-def shown(picture: Tensor) -> StoredImages:
+def shown(picture: Tensor) -> CachedImages:
     """An image as a run keeps it."""
     pixels = torch.from_numpy(squeeze(picture.numpy(), STORE)).permute(2, 0, 1)[None]
-    return StoredImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
+    return CachedImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
 
 
 @pytest.mark.parametrize("size", SIZES)

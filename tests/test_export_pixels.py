@@ -18,7 +18,7 @@ from viticulture.api import export, predict
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.resample import on_pixels
 from viticulture.deploy.onnx.preparation import by_timms_transform
-from viticulture.evaluation import opening
+from viticulture.evaluation import inputs
 from viticulture.models.data_spec import DataSpec
 from viticulture.training.run_folder import RunFolder
 
@@ -116,7 +116,7 @@ def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunFolder:
     """A run whose test images lie in a folder, and are stored with so many pixels a side."""
     for i in range(6):
         photo(folder / "photos" / "ab"[i % 2] / f"{i}.png", i, size)
-    sizes: dict[str, Any] = {"images.eval_crop": 1.0, "images.store_size": stored}
+    sizes: dict[str, Any] = {"images.eval_crop": 1.0, "images.cache_size": stored}
     run = untrained(folder / "run", **sizes)
     data = run.read("run.json")["data"]
     run.update(data={**data, "folder": str(folder / "photos")})
@@ -154,7 +154,7 @@ def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pyt
     assert replace(same, same=2 / 3).matters
     assert moved.largest > 1e-4
     assert moved.largest >= moved.mean > 0
-    monkeypatch.setattr(opening, "MAX_SENT_PIXELS", 100)  # which bounds what strangers send
+    monkeypatch.setattr(inputs, "MAX_SENT_PIXELS", 100)  # which bounds what strangers send
     assert by_timms_transform(RunFolder(tmp_path / "moved" / "run")) == moved
     (tmp_path / "same" / "run" / "split.json").unlink()  # as of a run on the Hub
     assert by_timms_transform(RunFolder(tmp_path / "same" / "run")) is None

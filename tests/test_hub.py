@@ -22,16 +22,17 @@ from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
 from viticulture.command import read
+from viticulture.config.load import shipped
 from viticulture.deploy.hub.card import Student
 from viticulture.deploy.hub.push import contents, push
 from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import Evaluations
 from viticulture.models.weights.files import fetch, initialize, load
 from viticulture.report.pages.run_page import costs_of
 from viticulture.text import read_yaml
-from viticulture.training.recipe import shipped
 from viticulture.training.run_folder import RunFolder
 
 CLASSES = ("cabernet", "mer|lot", "<b>pinot</b>, red")
@@ -247,7 +248,7 @@ def test_a_strangers_recipe_that_names_code_is_not_read(
     for path in shipped().values():
         assert list(named_code(read_yaml(path.read_text("utf-8"), path.name))) == []
     assert list(named_code({"method": {"name": "resnet18.Evil"}})) == ["resnet18.Evil"]  # a module may be called so
-    tagged = "student: {name: vit_tiny_patch16_224.augreg_in21k}\noptim: {lr: 0.1}\ntrain: {watch: val}"
+    tagged = "student: {name: vit_tiny_patch16_224.augreg_in21k}\noptim: {lr: 0.1}\ntrain: {validate: val}"
     assert list(named_code(read_yaml(tagged, "x"))) == []
 
 

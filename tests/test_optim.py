@@ -240,7 +240,7 @@ def test_settings_that_cannot_work_are_refused() -> None:
             Optim(**keywords)
     for keywords, words in (
         ({"rule": "linear"}, "constant"),
-        ({"each": "batch"}, "step or epoch"),
+        ({"interval": "batch"}, "step or epoch"),
         ({"min_lr": -1}, "neg"),
     ):
         with pytest.raises(UserError, match=words):

@@ -40,8 +40,8 @@ def test_what_steers_a_terminal_is_written_out() -> None:
 
 def test_tables_of_reports_are_written_by_the_same_rule() -> None:
     """Catches: a study's summary.csv with a candidate called like a formula."""
-    sheet = Table("", [Column("name"), Column("=heading()", "decimal")], [["@a", -1.5], ["\x1b", None]])
-    assert list(csv.reader(io.StringIO(sheet.csv()))) == [["name", "'=heading()"], ["'@a", "-1.5"], ["\\x1b", ""]]
+    table = Table("", [Column("name"), Column("=heading()", "decimal")], [["@a", -1.5], ["\x1b", None]])
+    assert list(csv.reader(io.StringIO(table.csv()))) == [["name", "'=heading()"], ["'@a", "-1.5"], ["\\x1b", ""]]
 
 
 def test_a_file_that_cannot_be_written_is_refused_with_its_reason(

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from viticulture import command
+from viticulture.config.load import about, load_config, shipped
 from viticulture.errors import UserError
 from viticulture.models.students import matching
-from viticulture.study.declare.table import tables
-from viticulture.training.recipe import about, read, resolve, shipped
+from viticulture.study.paper_tables import tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
@@ -64,7 +64,7 @@ def understood(page: Path, words: str) -> bool:
     for recipe in (word for word in quoted(page) if word in shipped()):
         try:
             asked = command.read(["train", "digits", "--recipe", recipe, *words.split()])
-            resolve(recipe, read(recipe), asked.keywords["overrides"])
+            load_config(recipe, asked.keywords["overrides"])
         except UserError:
             continue
         return True

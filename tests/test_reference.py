@@ -9,7 +9,7 @@ import pytest
 
 import viticulture
 from doc_scripts import DOCS, doc_script
-from viticulture.training.recipe import shipped
+from viticulture.config.load import shipped
 
 ROOT = DOCS.parent
 PAGES = sorted(DOCS.rglob("*.md"))

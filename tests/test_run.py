@@ -20,9 +20,9 @@ from viticulture.data.decode import decode
 from viticulture.data.open import open_source
 from viticulture.data.pixels import as_pixels
 from viticulture.errors import UserError
-from viticulture.evaluation import opening
+from viticulture.evaluation import inputs
 from viticulture.evaluation.dense.prediction import DensePrediction
-from viticulture.evaluation.given import as_images
+from viticulture.evaluation.inputs import as_images
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
 from viticulture.evaluation.predict import Prediction
 from viticulture.table import Column, Spread, Table
@@ -84,14 +84,14 @@ def test_what_a_program_prints_is_short(run: viticulture.Run, tmp_path: Path) ->
 
 
 def test_a_list_of_runs_is_a_table(run: viticulture.Run) -> None:
-    """Catches: a sheet that pandas does not take, percent in place of shares, two columns of one name that fall
+    """Catches: a table that pandas does not take, percent in place of shares, two columns of one name that fall
     together."""
     pandas = pytest.importorskip("pandas")
-    sheet = viticulture.runs(str(run.path.parent))
-    table = pandas.DataFrame(sheet)
+    table = viticulture.runs(str(run.path.parent))
+    table = pandas.DataFrame(table)
     assert list(table.columns[:3]) == ["run", "data", "student"]
     assert (table.run[0], table["top-1"][0]) == (run.path.name, run.accuracy)
-    assert repr(sheet).startswith(f"<Table Runs in {run.path.parent}: 1 row of run, data, student")
+    assert repr(table).startswith(f"<Table Runs in {run.path.parent}: 1 row of run, data, student")
     columns = [Column("a"), Column("b", "spread"), Column("a")]
     assert Table("", columns, [["x", Spread((1.0, 3.0)), "y"]]).csv().splitlines() == [
         "a,b mean,b sd,b seeds,a", "x,2.0,1.4142135623730951,2,y",
@@ -246,7 +246,7 @@ def test_what_is_no_image_is_refused(given: object, said: str) -> None:
 def decoded(given: object) -> None:
     """As a run of color looks at what it is given."""
     for image in as_images(given):
-        opening.decoded("image", image, 8)
+        inputs.decoded("image", image, 8)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ from untrained import photo, untrained
 from viticulture.api import export, predict
 from viticulture.cli import main
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
-from viticulture.evaluation.opening import MAX_SENT_PIXELS
+from viticulture.evaluation.accuracy import evaluate_predictions
+from viticulture.evaluation.inputs import MAX_SENT_PIXELS
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import Evaluations
 from viticulture.models.weights.files import load, save
 from viticulture.training.run_folder import RunFolder

@@ -16,23 +16,25 @@ import yaml
 import viticulture
 from made_study import study as made_study
 from untrained import photo, untrained
-from viticulture import api, dotted
+from viticulture import api, user_code
 from viticulture.budget.choices import Kind
 from viticulture.budget.plan import Plan, Stage, read_plan
+from viticulture.config.load import load_config, read
+from viticulture.config.resolve import resolve
 from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.report.pages.run_page import page_of
-from viticulture.report.tables.stages import plan_sheet
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.pace import Pace
-from viticulture.study.run.halving import write_table
-from viticulture.study.run.outcomes import Outcomes
+from viticulture.report.stages import plan_table
+from viticulture.study.folder import StudyFolder
+from viticulture.study.halving import write_table
+from viticulture.study.outcomes import Outcomes
+from viticulture.study.step_times import StepTimes
 from viticulture.study.study import Study
 from viticulture.text import read_yaml
 from viticulture.training.metrics import cut
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run_folder import RunFolder
 
 CANARY = "canary_of_a_stranger"
@@ -127,9 +129,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     run = untrained(tmp_path_factory.mktemp("runs") / "run")
     facts = run.read("run.json")
-    recipe = resolve("x", read_yaml(run.text("recipe.yaml"), "x"))
+    config = resolve("x", read_yaml(run.text("recipe.yaml"), "x"))
     run.update(
-        settings=recipe.values, seconds=2.0, steps=3, batch_size=4, views=1, teachers=[], length=1,
+        settings=config.values, seconds=2.0, steps=3, batch_size=4, views=1, teachers=[], length=1,
         hardware={"cpu": "a CPU", "cores": 2, "gpus": [], "threads": 1},
         data={**facts["data"], "images": {"train": 9, "test": 20}, "skipped": {}, "portable": ""},
     )  # fmt: skip
@@ -218,7 +220,7 @@ def test_a_value_of_another_type_in_a_study_is_a_line(file: str, tmp_path: Path)
         for value in (*OTHERS, "../../elsewhere"):
             told = changed(content, place, value)
             path.write_text(json.dumps(told) if path.suffix == ".json" else yaml.safe_dump(told))
-            quietly(lambda: StudyDir.open(study.path).extend())
+            quietly(lambda: StudyFolder.open(study.path).extend())
             quietly(lambda: write_table((again := Study(study.path)).folder, Outcomes(again.folder)))
             quietly(lambda: (again := Study(study.path), again.plan, again.conclusion, again.winner))
         if "cells" not in file:
@@ -229,9 +231,9 @@ def test_a_value_of_another_type_in_a_study_is_a_line(file: str, tmp_path: Path)
 @pytest.mark.slow
 def test_a_value_of_another_type_in_a_plan_is_a_line(tmp_path: Path) -> None:
     """As above, of a run within a budget. Catches: a traceback; a stage's folder outside the run."""
-    run, recipe = tmp_path / "runs" / "run", resolve("default/digits", read("default/digits"))
+    run, recipe = tmp_path / "runs" / "run", load_config("default/digits")
     run.mkdir(parents=True)
-    pace = Pace(0.1, 3, 0.01, 10, 10, 0.1)
+    pace = StepTimes(0.1, 3, 0.01, 10, 10, 0.1)
     stages = [Stage(name, kind, recipe.name, recipe.values, pace, 3, 9.0) for name, kind in KINDS]
     Plan("60s", "digits", None, 0, "viticulture train", 1.0, tuple(stages)).write(run)
     content = json.loads((run / "budget.json").read_text())
@@ -240,7 +242,7 @@ def test_a_value_of_another_type_in_a_plan_is_a_line(tmp_path: Path) -> None:
         for value in values if "values" not in place else [values[number % len(values)]]:
             (run / "budget.json").write_text(json.dumps(changed(content, place, value)))
             api.runs(str(run.parent))
-            quietly(lambda: plan_sheet(plan := read_plan(run)) and [plan.place(run, i) for i in range(2)])
+            quietly(lambda: plan_table(plan := read_plan(run)) and [plan.place(run, i) for i in range(2)])
             quietly(lambda: [stage.resolved for stage in read_plan(run).stages])
             assert not (tmp_path / "elsewhere").exists()
 
@@ -305,7 +307,7 @@ def test_no_file_of_a_study_a_budget_or_a_table_leads_to_an_import(tmp_path: Pat
             (tmp_path / "study" / file).write_text(json.dumps(told) if file.endswith("json") else yaml.safe_dump(told))
             quietly(lambda: api.report(str(tmp_path / "study")))
             with suppress(UserError):
-                folder = StudyDir.open(tmp_path / "study")
+                folder = StudyFolder.open(tmp_path / "study")
                 quietly(folder.extend)
                 for candidate in folder.grid.candidates:
                     quietly(partial(folder.recipe, candidate))
@@ -360,15 +362,15 @@ def test_code_that_a_training_here_has_used_opens_its_runs(
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     facts = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**facts, "settings": recipe}))
-    monkeypatch.setattr(dotted, "NAMED", set())
+    monkeypatch.setattr(user_code, "NAMED", set())
     with pytest.raises(UserError, match=r"names code .*my_vineyard.Shift.*: VITICULTURE_TRUST=my_vineyard$"):
         viticulture.Run(run).recipe  # noqa: B018
-    monkeypatch.setenv(dotted.TRUST, "my_vine,my_vineyard.Other")
+    monkeypatch.setenv(user_code.TRUST, "my_vine,my_vineyard.Other")
     with pytest.raises(UserError, match="names code"):
         viticulture.Run(run).recipe  # noqa: B018
-    monkeypatch.setenv(dotted.TRUST, "my_vineyard")
+    monkeypatch.setenv(user_code.TRUST, "my_vineyard")
     assert viticulture.Run(run).recipe["augment"]["brighter"] == shift
-    monkeypatch.delenv(dotted.TRUST)
+    monkeypatch.delenv(user_code.TRUST)
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "code.txt").write_text("my_vineyard.Shift\nmy_other.Guide")
     assert viticulture.Run(run).recipe["augment"]["brighter"] == shift

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from viticulture.config.load import load_config
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run_folder import FORMAT, RunFolder
 from viticulture.version import VERSION
 
@@ -21,10 +21,10 @@ SIDE = 16
 def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: object) -> RunFolder:
     """A plain ViT for images of 16 x 16 pixels, kept at 20, shown by the middle 0.75 of them."""
     run = RunFolder(folder)
-    sizes = {"images.image_size": SIDE, "images.store_size": 20, "images.eval_crop": 0.75}
+    sizes = {"images.image_size": SIDE, "images.cache_size": 20, "images.eval_crop": 0.75}
     keys = {**sizes, "student.name": "vit_nano", "student.patch_size": 4, **overrides}
     name = "default/small-images"
-    run.write("recipe.yaml", resolve(name, read(name), keys).to_yaml())
+    run.write("recipe.yaml", load_config(name, keys).to_yaml())
     data: dict[str, Any] = {
         "source": "photos",
         "folder": None,

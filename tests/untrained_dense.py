@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
+from viticulture.config.load import load_config
 from viticulture.evaluation.dense.objects import ClassPrecision, ObjectsEvaluation, Precisions
 from viticulture.evaluation.dense.pixels import ClassIoU, PixelsEvaluation
 from viticulture.evaluation.dense.results import DenseEvaluations
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.dense.detector import Heads
-from viticulture.models.dense.networks import detector, segmenter
+from viticulture.models.detection.detector import Heads
+from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run_folder import FORMAT, RunFolder
 from viticulture.version import VERSION
 
@@ -26,8 +26,8 @@ CLASSES = ("=cmd()", "<i>merlot</i>", "berry")
 def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: object) -> RunFolder:
     """A run of `detection` or `segmentation` on images of 64 x 64 pixels, kept at 80."""
     run, name = RunFolder(folder), f"{kind}/photos"
-    sizes = {"images.image_size": SIDE, "images.store_size": STORE, "student.name": "vit_nano", "student.patch_size": 8}
-    run.write("recipe.yaml", resolve(name, read(name), sizes).to_yaml())
+    sizes = {"images.image_size": SIDE, "images.cache_size": STORE, "student.name": "vit_nano", "student.patch_size": 8}
+    run.write("recipe.yaml", load_config(name, sizes).to_yaml())
     data: dict[str, Any] = {"source": "cells", "folder": None, "name": "cells", "fingerprint": "", "classes": CLASSES}
     facts = {"seed": 0, "command": "", "commit": None, "started": "", "warnings": []}
     student = {"name": "vit_nano", "parameters": 12345, "macs": None}

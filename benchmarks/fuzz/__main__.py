@@ -27,7 +27,7 @@ SECONDS = 25
 
 MODULES = (
     *("viticulture.training.session", "viticulture.training.run", "viticulture.evaluation.evaluate"),
-    *("viticulture.report.pages.run_page", "viticulture.report.pages.study_page", "viticulture.study.conduct"),
+    *("viticulture.report.pages.run_page", "viticulture.report.study_page", "viticulture.study.run"),
 )
 """Imported before the first command; what else a command imports is imported behind it, and inherited by the next."""
 

@@ -35,15 +35,15 @@ class Training:
 DIGITS = ("train", "digits", "--recipe", "default/digits", *TINY, *ALL, *OFTEN)
 KINDS = {
     "train": Training((*DIGITS, "--train.ema_decay", "0.9", "--augment.mix.mixup", "0.8", "--data.val_fraction", "0.1",
-                       "--train.watch", "val")),
+                       "--train.validate", "val")),
     "compare, two workers": Training(("compare", "digits", "--recipes", "default/digits,dhvt/digits", "--per-class",
                                       "10", "--seeds", "2", "--epochs", "4", "--workers", "2")),
-    "mae": Training(("train", "digits", "--recipe", "mae/cifar100", "--image-size", "8", "--images.store_size", "8",
+    "mae": Training(("train", "digits", "--recipe", "mae/cifar100", "--image-size", "8", "--images.cache_size", "8",
                      "--images.normalize", "half", "--patch-size", "2", *TINY, *ALL, *OFTEN)),
     "shared agent": Training(("train", "digits", "--recipe", "bootstrap/digits", *ALL, *OFTEN,
                               "--guides.bootstrap.weights", "aligned")),
     "replay": Training((*DIGITS, "--guides.logits.teacher", "teacher", "--engine.replay_gb", "0.1"), before=DIGITS),
-    "streaming": Training((*DIGITS, "--images.budget_gb", "0.0000001")),
+    "streaming": Training((*DIGITS, "--images.max_cache_gb", "0.0000001")),
     "sam": Training((*DIGITS, "--optim.sam_rho", "0.05", "--student.options.proj_drop_rate", "0.1")),
 }  # fmt: skip
 

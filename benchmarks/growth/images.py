@@ -31,7 +31,7 @@ SIZES = (10_000, 100_000, 1_300_000)
 REOPENED = 60_000
 CLASSES, LINKS = 1000, 40_000  # file systems allow some 65,000 links to a file
 SHARDS, SAMPLES, NODES = 8, 1000, 2
-STREAM = ImageSettings(image_size=224, store_size=288, stream=True)
+STREAM = ImageSettings(image_size=224, cache_size=288, stream=True)
 
 
 def measure() -> Iterator[Row]:
@@ -101,7 +101,7 @@ def checking(folder: Path, size: int) -> Row:
     def make(partial: Path) -> None:
         (partial / "pixels.npy").write_bytes(np.random.default_rng(0).bytes(size))
 
-    target = folder / "cache" / "stores" / "large"
+    target = folder / "cache" / "decoded" / "large"
     publish(target, make)
     start = time.process_time()
     publish(target, make)

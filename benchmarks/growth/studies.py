@@ -11,19 +11,19 @@ from typing import TypeVar
 
 import torch
 
-from viticulture.evaluation import accuracy
+from viticulture.evaluation import accuracy, outputs
 from viticulture.evaluation.results import Evaluations, keep_predictions
-from viticulture.report.pages.study_page import write_study
-from viticulture.report.tables.study import plan_sheet
-from viticulture.study.declare.grid import Candidate, Cell, Grid
-from viticulture.study.declare.terms import Subsets, Terms
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.pace import Pace
-from viticulture.study.plan.plan import Plan, make_plan
-from viticulture.study.run.cell import contents
-from viticulture.study.run.slurm import write_script
-from viticulture.study.run.work import changed
+from viticulture.report.study_page import write_study
+from viticulture.report.study_tables import plan_table
+from viticulture.study.cell import contents
+from viticulture.study.clusters import write_script
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Cell, Grid
+from viticulture.study.plan import StudyPlan, make_plan
+from viticulture.study.step_times import StepTimes
 from viticulture.study.study import Study
+from viticulture.study.terms import Subsets, Terms
+from viticulture.study.work import changed
 
 from . import Row
 
@@ -38,7 +38,7 @@ IMAGES = 400
 def of_size(size: int, root: Path) -> list[Row]:
     """Both costs of so many cells."""
     grid = declared(size)
-    folder = StudyDir.create(root / "study", grid, "viticulture compare digits")
+    folder = StudyFolder.create(root / "study", grid, "viticulture compare digits")
     plan, planning = timed(lambda: planned(folder))
     folder.update(plan=plan.to_dict())
     for cell in grid.cells():
@@ -65,17 +65,19 @@ def declared(size: int) -> Grid:
     return Grid("digits", (*teachers, *taught), Subsets(per_class=SUBSETS), tuple(range(SEEDS)), terms=terms)
 
 
-def planned(study: StudyDir) -> Plan:
+def planned(study: StudyFolder) -> StudyPlan:
     """The plan, shown, and as a script for SLURM."""
     grid, names = study.grid, [candidate.name for candidate in study.grid.candidates]
-    paces = {(name, subset.name): Pace(0.01, 40, 1e-4, 90, 490) for name in names for subset in grid.subsets.each()}
+    paces = {
+        (name, subset.name): StepTimes(0.01, 40, 1e-4, 90, 490) for name in names for subset in grid.subsets.each()
+    }
     plan = make_plan(grid, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0), paces)
-    plan_sheet(grid, plan).markdown()
+    plan_table(grid, plan).markdown()
     write_script(study, plan)
     return plan
 
 
-def leave(study: StudyDir, plan: Plan, cell: Cell) -> None:
+def leave(study: StudyFolder, plan: StudyPlan, cell: Cell) -> None:
     """What a finished training leaves, as far as a page reads it."""
     run, draw = study.run(cell), torch.Generator().manual_seed(cell.seed)
     run.path.mkdir(parents=True)
@@ -83,7 +85,7 @@ def leave(study: StudyDir, plan: Plan, cell: Cell) -> None:
     right = torch.rand(IMAGES, generator=draw) < 0.7
     predicted = torch.where(right, labels, (labels + 1) % len(CLASSES))
     shares = 0.8 * torch.nn.functional.one_hot(predicted, len(CLASSES)) + 0.2 / len(CLASSES)
-    predictions = accuracy.Predictions(shares, labels, [""] * IMAGES)
+    predictions = outputs.Predictions(shares, labels, [""] * IMAGES)
     result = accuracy.evaluate_predictions(predictions, CLASSES)
     run.write(
         "evaluation.json", Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict()

@@ -144,7 +144,7 @@ def clear_cache() -> int:
 
 
 def _made() -> list[Path]:
-    kinds = [cache_folder() / kind for kind in ("stores", "indexes", "features", "teacher_logits")]
+    kinds = [cache_folder() / kind for kind in ("decoded", "indexes", "features", "teacher_logits")]
     return sorted(folder for kind in kinds if kind.is_dir() for folder in kind.iterdir() if folder.is_dir())
 
 

@@ -16,9 +16,9 @@ from typing import Any, NoReturn, TextIO
 from . import api, completion
 from .budget.budget import Budget
 from .command import HELP, LONGEST, OF_A_TABLE, VERBS, Command, Parser, parser_of
+from .config.keys import check_key
 from .errors import HELPER_LOST, UserError, is_lost_helper, shortened
 from .text import clean, tell
-from .training.raw import check_key
 from .training.run_folder import PLAN, RunFolder
 from .version import VERSION
 from .waiting import STDERR, waiting
@@ -235,8 +235,8 @@ def _completion(words: list[str]) -> _Text:
     if len(words) != 1 or words[0] in HELP:
         ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
         raise UserError(f"name the shell, and keep what is printed where it looks:{ways}")
-    from .study.declare.table import tables
-    from .training.recipe import shipped
+    from .config.load import shipped
+    from .study.paper_tables import tables
     from .training.run_folder import WEIGHTS
 
     parsers = {name: Parser(name, verb) for name, verb in VERBS.items()}

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of plain values, shown in a terminal, as Markdown, as CSV or on a page."""
 
+# Numbers as a person reads them.
+# A table as a LaTeX table with booktabs' rules.
 import io
 import sys
 from collections.abc import Iterator, Sequence
@@ -223,3 +225,79 @@ def print_table(*tables: RenderableType, file: TextIO | None = None) -> None:
         else:
             for line in console.render_lines(table, pad=False):
                 file.write("".join(segment.text for segment in line if not segment.control).rstrip() + "\n")
+
+
+def number(value: float) -> str:
+    """A number for an axis: 4 digits at most, 3e-4 rather than 0.0003."""
+    if value and abs(value) < 1e-2:
+        mantissa, exponent = f"{value:.3e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    return f"{value:,.6g}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def scaled(value: float | None) -> str:
+    """5717416 -> 5.72 M, 1.26e9 -> 1.26 G, 0.43 -> 0.43."""
+    if value is None:
+        return "n/a"
+    for limit, size, unit in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
+        if abs(value) >= limit:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.2g}"
+
+
+def duration(seconds: float | None) -> str:
+    """8042 -> 2 h 14 min."""
+    if seconds is None:
+        return "n/a"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+    "–": "--",
+    "×": r"$\times$",
+    "\u00a0": "~",
+}
+
+
+def escaped(text: str) -> str:
+    """Words as LaTeX prints them, letter by letter."""
+    return "".join(SPECIAL.get(letter, letter) for letter in clean(text))
+
+
+def latex(table: Table) -> str:
+    """A complete `table` environment; needs \\usepackage{booktabs}, and [T1]{fontenc} for quotation marks."""
+    columns = "".join("l" if column.words else "r" for column in table.columns)
+    rows = [[column.name for column in table.columns], *table.texts()]
+    lines = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in rows]
+    caption = " ".join(part for part in (_sentence(table.title), table.note) if part)
+    body = "\n    ".join(lines[1:])
+    return (
+        "% \\usepackage{booktabs} \\usepackage[T1]{fontenc}\n"
+        "\\begin{table}\n  \\centering\n"
+        + (f"  \\caption{{{escaped(caption)}}}\n" if caption else "")
+        + f"  \\begin{{tabular}}{{{columns}}}\n    \\toprule\n    {lines[0]}\n    \\midrule\n    {body}\n"
+        "    \\bottomrule\n  \\end{tabular}\n\\end{table}\n"
+    )
+
+
+def _sentence(title: str) -> str:
+    return title if not title or title.endswith((".", "?")) else f"{title}."

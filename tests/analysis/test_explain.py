@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`viticulture explain RUN`: what the analyses find in a run, on one page."""
+"""`viticulture explain`: the analyses of a run, or of another network, on one page."""
 
 import json
 import math
@@ -11,15 +11,19 @@ import pytest
 import torch
 
 import viticulture
+from dense_scenes import mask_folder
+from photographs import pictures
+from untrained import untrained
 from viticulture import cli
 from viticulture.analysis.explanation import Explanation, read_explanation
-from viticulture.analysis.inside import Inside, look_inside, patch_features, similarity
+from viticulture.analysis.layers import LayerAnalysis, analyze_layers, layer_similarity, patch_features
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
 
 TASK = DataSpec(("a", "b"), (8, 8), (0.5,) * 3, (0.5,) * 3)
+DHVT = {"embed_dim": 32, "depth": 2}
 IMAGES = torch.randn(20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -28,9 +32,7 @@ def student(name: str = "vit_nano", data_spec: DataSpec = TASK, **options: Any) 
     return create_student(name, data_spec, None if "resnet" in name else 2, options).eval()
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("vit_nano", {}), ("dhvt_tiny_cifar_patch2", {"embed_dim": 32, "depth": 2})]
-)
+@pytest.mark.parametrize(("name", "options"), [("vit_nano", {}), ("dhvt_tiny_cifar_patch2", DHVT)])
 def test_features_are_the_patches_alone(name: str, options: dict[str, Any]) -> None:
     """Class token in front and head tokens behind are dropped. Catches: a token more, fewer, or one place off."""
     net = student(name, **options)
@@ -49,7 +51,7 @@ def test_features_are_the_patches_alone(name: str, options: dict[str, Any]) -> N
     [
         ("vit_nano", {}, ["norm"]),
         ("vit_nano", {"global_pool": "avg"}, ["fc_norm"]),
-        ("dhvt_tiny_cifar_patch2", {"embed_dim": 32, "depth": 2}, ["norm"]),
+        ("dhvt_tiny_cifar_patch2", DHVT, ["norm"]),
     ],
 )
 def test_layers_are_read_through_their_norms(name: str, options: dict[str, Any], norms: list[str]) -> None:
@@ -74,81 +76,74 @@ def test_layers_are_read_through_their_norms(name: str, options: dict[str, Any],
     torch.testing.assert_close(readings.norms[-1], last)
 
 
-def test_it_sees_every_layer_and_counts_every_image() -> None:
+def test_every_layer_and_every_image_count() -> None:
     """Batches of 8, 8 and 4 = one of 20 for all but CKA; a student is alike itself.
 
     Catches: layers lost, the last batch left out, another split of heads, CKA across batches of other sizes.
     """
     net = student()
     layers = len(Taps(net, frozenset({"blocks"})).layout.blocks)  # type: ignore[union-attr]
-    found, whole = look_inside(net, torch.split(IMAGES, 8)), look_inside(net, [IMAGES])
+    found, whole = analyze_layers(net, torch.split(IMAGES, 8)), analyze_layers(net, [IMAGES])
     assert found.images == whole.images == 20
     assert len(found.distance) == len(found.entropy) == len(found.uniform) == len(found.cka) - 1 == layers
-    assert len(look_inside(net, [IMAGES], "blocks").cka) == layers
+    assert len(analyze_layers(net, [IMAGES], "blocks").cka) == layers
     torch.testing.assert_close(found.distance, whole.distance, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found.amplitude, whole.amplitude, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found.cka.diag(), torch.ones(layers + 1, dtype=torch.float64))
-    torch.testing.assert_close(found.cka, look_inside(net, [IMAGES[:8], IMAGES[8:16]]).cka)
+    torch.testing.assert_close(found.cka, analyze_layers(net, [IMAGES[:8], IMAGES[8:16]]).cka)
     assert found.uniform[0][1] == math.log(16)
     assert found.frequencies == [0, 0.5]
     pairs = list(zip(torch.split(IMAGES, 8), torch.split(IMAGES, 8), strict=True))
-    torch.testing.assert_close(similarity(net, net, pairs), found.cka)
+    torch.testing.assert_close(layer_similarity(net, net, pairs), found.cka)
 
 
 def test_a_rectangular_grid_has_no_amplitudes_and_a_cnn_no_attention() -> None:
     """Catches: a page that fails for one analysis that does not apply."""
     wide = torch.randn(8, 3, 8, 12, generator=torch.Generator().manual_seed(1))
-    found = look_inside(student(data_spec=replace(TASK, image_size=(8, 12))), [wide])
+    found = analyze_layers(student(data_spec=replace(TASK, image_size=(8, 12))), [wide])
     assert found.frequencies == []
     assert found.amplitude.shape == (len(found.cka), 0)
     with pytest.raises(UserError, match="reads attention"):
-        look_inside(student("test_resnet"), [IMAGES], "blocks")
+        analyze_layers(student("test_resnet"), [IMAGES], "blocks")
     with pytest.raises(UserError, match=r"no norm before each block.*`blocks`"):
-        similarity(student("test_resnet"), student(), [(IMAGES, IMAGES)])
+        layer_similarity(student("test_resnet"), student(), [(IMAGES, IMAGES)])
     with pytest.raises(UserError, match="unknown reading of layers 'norm'"):
-        look_inside(student(), [IMAGES], "norm")
+        analyze_layers(student(), [IMAGES], "norm")
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_numbers_survive_json(beside: bool) -> None:
-    """Also those that are none. Catches: a field lost, distances for entropies, NaN in a file that JSON cannot read."""
-    inside = replace(look_inside(student(), [IMAGES]), cka=torch.tensor([[1.0, float("nan")], [0.5, 1.0]]).double())
-    found = Explanation("last", "test", inside, *(("other", inside.cka) if beside else ()))
+@pytest.mark.parametrize("compared", [False, True])
+def test_numbers_survive_json(compared: bool) -> None:
+    """NaN too. Catches: a field lost, distances for entropies, NaN in a file that JSON cannot read."""
+    inside = replace(analyze_layers(student(), [IMAGES]), cka=torch.tensor([[1.0, float("nan")], [0.5, 1.0]]).double())
+    found = Explanation("last", "test", inside, *(("other", inside.cka) if compared else ()))
     text = json.dumps(found.to_dict(), allow_nan=False)
     again = Explanation.from_dict(json.loads(text))
-    assert (again.weights, again.split, again.beside) == (found.weights, found.split, found.beside)
-    assert again.inside.reading == "norms"
-    for name in (field.name for field in fields(Inside) if field.name != "reading"):
-        torch.testing.assert_close(getattr(again.inside, name), getattr(inside, name), rtol=0, atol=0, equal_nan=True)
-    assert (again.cka is None) != beside
+    assert (again.weights, again.split, again.compared_with) == (found.weights, found.split, found.compared_with)
+    assert again.analysis.reading == "norms"
+    for name in (field.name for field in fields(LayerAnalysis) if field.name != "reading"):
+        torch.testing.assert_close(getattr(again.analysis, name), getattr(inside, name), rtol=0, atol=0, equal_nan=True)
+    assert (again.cka is None) != compared
     if again.cka is not None:
         torch.testing.assert_close(again.cka, inside.cka, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the shell, beside itself. Catches: sections lost, training images for test ones, names not escaped."""
+    """From the shell, compared with itself. Catches: lost sections, training images for test ones, unescaped names."""
     small = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0}
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "a<b"), overrides=small)
     assert cli.main(["explain", str(run.path), "--beside", str(run.path), "--images", "16"]) == 0
     assert "explain.html" in capsys.readouterr().out
     page = (run.path / "explain.html").read_text(encoding="utf-8")
-    for words in (
-        "Attention distance, pixels",
-        "Attention entropy, nats",
-        "Similarity of layers",
-        "Delta log amplitude",
-    ):
-        assert words in page
-    assert "16 test images" in page
-    assert "a&lt;b" in page
+    shared = {"Attention distance, pixels", "Similarity of layers", "16 test images"}
+    for text in shared | {"Attention entropy, nats", "Delta log amplitude", "a&lt;b"}:
+        assert text in page
     assert "a<b" not in page
     kept = read_explanation(run.folder)
     assert kept is not None
-    assert kept.inside.images == 16
+    assert kept.analysis.images == 16
     assert cli.main(["report", str(run.path)]) == 0
     report = (run.path / "report.html").read_text(encoding="utf-8")
-    for words in ("Attention distance, pixels", "Similarity of layers", "16 test images"):
-        assert words in report
+    assert all(text in report for text in shared)
     assert cli.main(["explain", str(run.path), "--images", "3"]) == 2
     assert "at least 4 images" in capsys.readouterr().err
 
@@ -158,23 +153,54 @@ def test_two_students_are_compared_layer_by_layer() -> None:
 
     Catches: a transpose, one student read twice, the short last batch counted.
     """
-    first, second = student(), student("dhvt_tiny_cifar_patch2", embed_dim=32, depth=2)
+    first, second = student(), student("dhvt_tiny_cifar_patch2", **DHVT)
     pairs = list(zip(torch.split(IMAGES, 8), torch.split(IMAGES, 8), strict=True))
-    found = similarity(first, second, pairs)
-    assert found.shape == (len(look_inside(first, [IMAGES]).cka), 2 + 1)
-    torch.testing.assert_close(found, similarity(second, first, pairs[:2]).T)
+    found = layer_similarity(first, second, pairs)
+    assert found.shape == (len(analyze_layers(first, [IMAGES]).cka), 2 + 1)
+    torch.testing.assert_close(found, layer_similarity(second, first, pairs[:2]).T)
     assert (found < 0.999).all()
 
 
-def test_layers_without_norms_before_them_are_read_by_what_they_give(tmp_path: Path) -> None:
-    """A bottleneck transformer's, without a word from the person. Catches: an option asked for that only one value of
-    can work."""
+def test_layers_without_norms_are_read_by_their_outputs(tmp_path: Path) -> None:
+    """A bottleneck transformer's, by default. Catches: an option that is required although only one value works."""
     options = {"student.name": "botnet14t", "student.options": {"embed_dim": 32, "num_heads": 2}}
     small = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0, **options}
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=small)
     assert cli.main(["explain", str(run.path), "--images", "16"]) == 0
     kept = read_explanation(run.folder)
     assert kept is not None
-    assert kept.inside.reading == "blocks"
-    assert len(kept.inside.distance) == 2
+    assert kept.analysis.reading == "blocks"
+    assert len(kept.analysis.distance) == 2
     assert kept.attention
+
+
+def test_weights_and_checkpoints_are_compared_with_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run and a folder of the same weights have CKA 1 in any order, on other images. Catches: other pixels for one of
+    them, the run's explain.json replaced by numbers about other images, a traceback for missing arguments."""
+    run = untrained(tmp_path / "run", **{"images.eval_crop": 1.0})
+    photos = str(pictures(tmp_path / "photos", {"a": 6, "b": 6}))
+    folder = str(run.weights("last"))
+    page = tmp_path / "inside.html"
+    words = ["--images", "8", "--out", str(page)]
+    for first, second in ((folder, str(run.path)), (str(run.path), folder)):
+        assert cli.main(["explain", first, photos, "--beside", second, *words]) == 0
+        assert "inside.html" in capsys.readouterr().out
+        found = json.loads(page.with_suffix(".json").read_text())
+        cka = torch.tensor(found["compared_with"]["cka"])
+        torch.testing.assert_close(cka.diag(), torch.ones(len(cka)))
+        assert found["images"] == 8
+        assert "Similarity of layers" in page.read_text(encoding="utf-8")
+    assert not (run.path / "explain.json").exists()
+    for missing in ([folder], [folder, photos], [str(run.path), photos]):
+        assert cli.main(["explain", *missing]) == 2
+        assert "--out inside.html" in capsys.readouterr().err
+    assert cli.main(["explain", str(tmp_path / "nowhere"), photos, *words]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_masks_next_to_images_are_left_out(tmp_path: Path) -> None:
+    """Four test images with their masks. Catches: an analysis of the masks as well."""
+    folder, data = untrained(tmp_path / "run").weights("last"), mask_folder(tmp_path / "data", {"train": 1, "test": 4})
+    page = tmp_path / "inside.html"
+    viticulture.explain(str(folder), str(data), out=str(page))
+    assert json.loads(page.with_suffix(".json").read_text())["images"] == 4

@@ -10,10 +10,9 @@ import timm
 import torch
 
 from viticulture import cli
-from viticulture.analysis.agents import agents_of
-from viticulture.analysis.explanation import agents_beside, read_explanation
+from viticulture.analysis.explanation import agent_models, agents_of, read_explanation
 from viticulture.analysis.feature_maps import feature_galleries, feature_map, feature_maps
-from viticulture.analysis.pictures import attention
+from viticulture.analysis.pictures import attention_galleries
 from viticulture.api.run import Run
 from viticulture.api.training import train
 from viticulture.data.batches.loader import CPU
@@ -22,7 +21,7 @@ from viticulture.data.image_settings import ImageSettings
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
-from viticulture.evaluation.subject import Subject
+from viticulture.evaluation.model import EvaluatedModel
 from viticulture.models.agent.agent_cnn import AgentCNN
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -33,10 +32,10 @@ TASK = DataSpec(("a", "b"), (8, 8), (0.5,) * 3, (0.5,) * 3)
 SMALL = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0}
 
 
-def subject(name: str = "vit_nano") -> Subject:
+def subject(name: str = "vit_nano") -> EvaluatedModel:
     torch.manual_seed(0)
     network = create_student(name, TASK, None if "resnet" in name else 2, {}).eval()
-    return Subject(network, TASK, ImageSettings(image_size=8), CPU)
+    return EvaluatedModel(network, TASK, ImageSettings(image_size=8), CPU)
 
 
 def joint(folder: Path, weights: str = "own") -> Run:
@@ -77,7 +76,9 @@ def test_layers_of_a_network_with_several_a_block_are_its_own() -> None:
     Catches: the third attention layer told as the third stage's, a refusal of a stage that is there."""
     torch.manual_seed(0)
     network = timm.create_model("pit_ti_224", img_size=96, num_classes=2, depth=[1, 2, 2]).eval()
-    pit = Subject(network, DataSpec(("a", "b"), (96, 96), (0.5,) * 3, (0.5,) * 3), ImageSettings(image_size=96), CPU)
+    pit = EvaluatedModel(
+        network, DataSpec(("a", "b"), (96, 96), (0.5,) * 3, (0.5,) * 3), ImageSettings(image_size=96), CPU
+    )
     pixels = torch.randint(0, 255, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     source = from_arrays("noise", ("a", "b"), {"train": (pixels.permute(0, 2, 3, 1).numpy(), np.arange(2))})
     with showing("reading images") as progress:
@@ -85,7 +86,7 @@ def test_layers_of_a_network_with_several_a_block_are_its_own() -> None:
         images = prepare(source, whole, pit.image_settings, 0, progress).train
     (first, _) = feature_galleries({"pit": pit}, images, (3,))
     assert first.groups[0][1] == ["pit", "layer 3"]
-    assert attention(pit, images, (3,))[0].note == attention(pit, images)[0].note
+    assert attention_galleries(pit, images, (3,))[0].note == attention_galleries(pit, images)[0].note
 
 
 @pytest.mark.parametrize("weights", ["own", "shared"])
@@ -106,7 +107,7 @@ def test_an_agent_comes_back_as_the_last_checkpoint_holds_it(tmp_path: Path, wei
         borrowed = agent.blocks[0].get_submodule("conv").get_parameter("weight")
         torch.testing.assert_close(borrowed.detach(), state["student.blocks.0.attn.proj.weight"], rtol=0, atol=0)
     run.checkpoint.unlink()
-    assert agents_beside(run) == {}
+    assert agent_models(run) == {}
 
 
 def test_a_run_shows_its_agent_beside_its_student(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,11 +124,11 @@ def test_a_run_shows_its_agent_beside_its_student(tmp_path: Path, capsys: pytest
     assert cli.main(["report", str(run.path)]) == 0
     report = (run.path / "report.html").read_text(encoding="utf-8")
     for text in (page, report):
-        assert "What its layers hold" in text
+        assert "Features of its layers" in text
         assert "its agent" in text
         assert "layers 1, 3" in text
         assert "layer 1, layer 3. Mean over heads" in text  # attention, of the same layers
-        assert text.count("Where the class token looks") == 1
+        assert text.count("What the class token attends to") == 1
     found = read_explanation(run.folder)
     assert found is not None
     assert [len(squares) for squares, _ in found.attention[1].groups] == [1, 1]

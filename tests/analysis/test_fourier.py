@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from viticulture.analysis.fourier import frequencies, relative_log_amplitude
+from viticulture.analysis.layers import frequencies, relative_log_amplitude
 from viticulture.errors import UserError
 
 Load = Callable[[str], Any]

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from label_free import start
 from mae_students import method, vit
 from viticulture.analysis.galleries import FILE, read_galleries
-from viticulture.analysis.pictures import gather_pictures
-from viticulture.analysis.reconstruction import levels, painter_of, reconstruct, reconstruction_gallery
+from viticulture.analysis.pictures import save_pictures
+from viticulture.analysis.reconstruction import levels, load_reconstructor, reconstruct, reconstruction_gallery
 from viticulture.evaluation.evaluate import EvaluatedRun
 from viticulture.methods.mae import MAE, restored, targets
 from viticulture.models.vit.patches import patchify, rows
-from viticulture.report.charts.pictures import gallery
+from viticulture.report.pictures import gallery
 from viticulture.training.run import fit
 
 IMAGES = torch.randn(4, 3, 16, 24, generator=torch.Generator().manual_seed(0))
@@ -55,7 +55,7 @@ def test_the_inverse_of_the_targets() -> None:
 def test_who_knows_the_answer_paints_the_image(patch_norm: bool) -> None:
     """All of it, on an oblong grid. Catches: patches in other places, a normalization that is not undone."""
     found = reconstruct(knowing(patch_norm=patch_norm), IMAGES)
-    torch.testing.assert_close(found.painted, found.images, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.reconstructed, found.images, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found.images, 0.5 * IMAGES + 0.5)
     assert found.error.max() < 1e-9
     assert found.masked.shape == (4, 16, 24)
@@ -69,7 +69,7 @@ def test_errors_are_means_over_masked_pixels_in_gray_levels() -> None:
     """
     found = reconstruct(knowing(0.0), IMAGES)
     where = found.masked.unsqueeze(1).expand_as(found.images)
-    assert torch.equal(found.painted[~where], found.images[~where])
+    assert torch.equal(found.reconstructed[~where], found.images[~where])
     for image in range(4):
         patches = patchify(found.images[image : image + 1], (4, 4))[0]
         masked = patchify(where[image : image + 1].float(), (4, 4))[0][:, 0].bool()
@@ -101,13 +101,13 @@ def test_a_runs_report_shows_what_it_painted(tmp_path: Path, name: str) -> None:
     session = start(tmp_path / "run", **{"method.name": name, "data.per_class": 4})
     fit(session)
     images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    ours = reconstruct(painter_of(session.run, session.dataset), images)
-    assert torch.equal(ours.painted, reconstruct(session.method.eval(), images).painted)
+    ours = reconstruct(load_reconstructor(session.run, session.dataset), images)
+    assert torch.equal(ours.reconstructed, reconstruct(session.method.eval(), images).reconstructed)
     html = gallery(reconstruction_gallery(session.run, session.dataset))
     assert html.count("<img") == 24
     assert "Mean squared error" in html
     session.run.checkpoint.unlink()
     assert "last.ckpt" in gallery(reconstruction_gallery(session.run, session.dataset))
     plain = start(tmp_path / "plain", **{"method.name": "supervised"})
-    gather_pictures(plain.run, plain.dataset, EvaluatedRun("", {}))
+    save_pictures(plain.run, plain.dataset, EvaluatedRun("", {}))
     assert set(read_galleries(plain.run.path / FILE) or ()) == {"examples"}

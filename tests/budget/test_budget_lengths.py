@@ -28,8 +28,8 @@ from viticulture.budget.plan import Plan, Stage
 from viticulture.errors import UserError
 from viticulture.evaluation.headline import Headline
 from viticulture.models.students import fitting_patch
-from viticulture.report.tables.stages import stages_sheet
-from viticulture.study.plan.pace import Pace
+from viticulture.report.stages import stages_table
+from viticulture.study.step_times import StepTimes
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_what_is_no_time_is_refused(words: str) -> None:
         Budget(words)
 
 
-def drawn(random_numbers: random.Random) -> tuple[dict[tuple[Kind, bool], Pace], int]:
+def drawn(random_numbers: random.Random) -> tuple[dict[tuple[Kind, bool], StepTimes], int]:
     """Paces of every stage, of machines slow and fast, and a number of images."""
     images = int(10 ** random_numbers.uniform(1, 5))
     steps = max(1, images // 32)
 
-    def pace() -> Pace:
+    def pace() -> StepTimes:
         step = 10 ** random_numbers.uniform(-3, 1)
-        return Pace(step, steps, step / 100, images // 10, images // 4, random_numbers.uniform(0, 0.5))
+        return StepTimes(step, steps, step / 100, images // 10, images // 4, random_numbers.uniform(0, 0.5))
 
     keys: list[tuple[Kind, bool]] = [("mae", False), ("teacher", False), ("student", False), ("student", True)]
     return {key: pace() for key in keys}, images
@@ -102,11 +102,11 @@ def test_what_is_planned_fits_and_more_time_never_buys_less(seed: int) -> None:
 
 def test_nearly_all_of_the_time_is_used() -> None:
     """Fails if what a stage leaves of its share is lost, or if the last stage plans by its share alone."""
-    paces: dict[tuple[Kind, bool], Pace] = {
-        ("mae", False): Pace(0.1, 50, 0.001, 0, 0),
-        ("teacher", False): Pace(0.5, 50, 0.001, 100, 200),
-        ("student", False): Pace(0.05, 50, 0.001, 100, 200),
-        ("student", True): Pace(0.1, 50, 0.001, 100, 200),
+    paces: dict[tuple[Kind, bool], StepTimes] = {
+        ("mae", False): StepTimes(0.1, 50, 0.001, 0, 0),
+        ("teacher", False): StepTimes(0.5, 50, 0.001, 100, 200),
+        ("student", False): StepTimes(0.05, 50, 0.001, 100, 200),
+        ("student", True): StepTimes(0.1, 50, 0.001, 100, 200),
     }
     plan = divide(1200, 2000, lambda kind, taught: paces[kind, taught], True, True)
     assert [length.kind for length in plan] == ["mae", "teacher", "student"]
@@ -118,7 +118,7 @@ def test_nearly_all_of_the_time_is_used() -> None:
 def test_a_stage_that_would_be_too_short_is_left_out() -> None:
     """A slow teacher leaves; where the taught student would get too little, it trains alone. Fails if a plan holds
     what `FEWEST_EPOCHS` forbids, or if everything is given up for one stage."""
-    fast, slow = Pace(0.1, 100, 0.001, 0, 0), Pace(20.0, 100, 0.001, 0, 0)
+    fast, slow = StepTimes(0.1, 100, 0.001, 0, 0), StepTimes(20.0, 100, 0.001, 0, 0)
     keys: list[tuple[Kind, bool]] = [("mae", False), ("teacher", False), ("student", False), ("student", True)]
     paces = dict.fromkeys(keys, fast)
     seconds = 1.1 * choices.MAE_FROM * fast.step + 10
@@ -141,9 +141,9 @@ def test_more_time_never_buys_a_smaller_student(power: float) -> None:
     for seconds in [10 * 2**k for k in range(20)]:
         measured: list[Rung] = []
 
-        def pace(rung: Rung, measured: list[Rung] = measured) -> Pace:
+        def pace(rung: Rung, measured: list[Rung] = measured) -> StepTimes:
             measured.append(rung)
-            return Pace(0.01 * macs[rung] ** power, 50, 0.0001, 100, 300)
+            return StepTimes(0.01 * macs[rung] ** power, 50, 0.0001, 100, 300)
 
         rung = climb(ladder, lambda seconds=seconds: seconds, pace, macs.__getitem__)  # type: ignore[misc]
         taken.append(ladder.index(rung))
@@ -156,7 +156,7 @@ def test_more_time_never_buys_a_smaller_student(power: float) -> None:
 
 
 def test_a_single_rung_is_not_measured() -> None:
-    def pace(rung: Rung) -> Pace:
+    def pace(rung: Rung) -> StepTimes:
         raise AssertionError(rung)
 
     assert climb(LADDER[:1], lambda: 1.0, pace, lambda rung: 1) == LADDER[0]
@@ -200,7 +200,7 @@ def test_a_larger_student_wants_more_epochs_than_small_images_enlarged(
 ) -> None:
     """A budget that buys so many epochs of a rung. Fails for one threshold for both."""
     ladder = rungs(side)[0], rungs(side)[rung]
-    paces = {ladder[0]: Pace(0.5, 100, 0.0, 0, 0), ladder[1]: Pace(1.0, 100, 0.0, 0, 0)}
+    paces = {ladder[0]: StepTimes(0.5, 100, 0.0, 0, 0), ladder[1]: StepTimes(1.0, 100, 0.0, 0, 0)}
     seconds = lengths.cost(paces[ladder[1]], epochs) + 0.5
     found = climb(ladder, lambda: seconds, paces.__getitem__, lambda rung: 1 + ladder.index(rung))
     assert (found.student, found.image_size) == taken
@@ -220,7 +220,7 @@ def test_stages_share_the_time() -> None:
 
 def planned(budget: str = "1000s") -> Plan:
     """Two stages, 400 and 500 seconds of 1,000, 50 having gone."""
-    pace = Pace(0.1, 40, 0.0, 0, 0)
+    pace = StepTimes(0.1, 40, 0.0, 0, 0)
     epochs = fitting(pace, 400), fitting(pace, 500)
     values = {"student": {"name": "vit_nano"}, "images": {"image_size": 8}, "train": {"epochs": 100}}
     stages = [
@@ -300,12 +300,12 @@ def test_a_trial_is_not_believed_without_measure() -> None:
 def test_a_trial_lies_within_the_warm_up(epochs: int, warmup: float, seconds: float, tried: int) -> None:
     """Fails for a length that changes when the rate falls already, for a trial that tells nothing, and for one that
     takes much of the stage."""
-    assert trial(Pace(seconds / 2, 2, 0.0, 0, 0), epochs, warmup) == tried
+    assert trial(StepTimes(seconds / 2, 2, 0.0, 0, 0), epochs, warmup) == tried
 
 
 def test_an_epoch_of_one_step_tells_nothing() -> None:
     """The first step pays for what happens once, and no other one is there to tell how much."""
-    assert trial(Pace(100.0, 1, 0.0, 0, 0), 1000, 50.0) == 0
+    assert trial(StepTimes(100.0, 1, 0.0, 0, 0), 1000, 50.0) == 0
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 2), (1, 5), (3, 2)])
@@ -326,19 +326,19 @@ def test_a_stopwatch_counts_epochs_but_for_what_happens_once(epochs: int, steps:
 
 def test_answers_take_their_own_time() -> None:
     """Held-out images are answered in float32, validation ones in bfloat16. Fails if they are planned at that pace."""
-    pace = Pace(1.0, 10, 0.25, 4, 100, answer=0.5)
+    pace = StepTimes(1.0, 10, 0.25, 4, 100, answer=0.5)
     assert pace.training(3) == pytest.approx(3 * pace.epoch + 100)
     assert replace(pace, answer=None).training(3) == pytest.approx(3 * pace.epoch + 50)
     assert pace.scaled(2).training(0) == pytest.approx(200)
 
 
 def test_a_stage_trains_however_late_it_is() -> None:
-    assert again(Pace(1.0, 100, 0.0, 0, 0), [10.0], -50.0, 2.0) == 1
+    assert again(StepTimes(1.0, 100, 0.0, 0, 0), [10.0], -50.0, 2.0) == 1
 
 
 def test_epochs_grow_with_seconds() -> None:
     """Fails for a fractional or negative number of epochs."""
-    pace = Pace(0.1, 40, 0.001, 50, 100, 0.02)
+    pace = StepTimes(0.1, 40, 0.001, 50, 100, 0.02)
     epochs = [fitting(pace, seconds) for seconds in range(0, 2000, 7)]
     assert epochs[0] == 0
     assert all(now >= before for before, now in pairwise(epochs))
@@ -352,6 +352,6 @@ def test_stages_tell_the_number_that_counts(name: str) -> None:
     plan = planned()
     values = {**plan.stages[0].values, "engine": {"precision": "auto"}}
     plan = replace(plan, stages=tuple(replace(stage, values=values) for stage in plan.stages))
-    sheet = stages_sheet(plan, [None, Headline(name, 0.75, (0.7, 0.8), 4, "test")])
-    assert sheet.columns[-1].name == name
-    assert [row[-1] for row in sheet.rows] == [None, None, 0.75]
+    table = stages_table(plan, [None, Headline(name, 0.75, (0.7, 0.8), 4, "test")])
+    assert table.columns[-1].name == name
+    assert [row[-1] for row in table.rows] == [None, None, 0.75]

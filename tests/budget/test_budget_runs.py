@@ -34,6 +34,9 @@ from viticulture.budget.measure import Measurements
 from viticulture.budget.plan import Plan, Stage, read_plan
 from viticulture.budget.prepare import Wish, make_folder, make_plan
 from viticulture.cli import main
+from viticulture.config.checks import check_parts
+from viticulture.config.load import load_config, read
+from viticulture.config.resolve import Config, resolve
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.disk import file_lock
@@ -43,20 +46,18 @@ from viticulture.evaluation.dense.judge import judge_images
 from viticulture.evaluation.headline import read_headline
 from viticulture.methods.method import Method
 from viticulture.report.pages.run_page import page_of
-from viticulture.report.tables.runs import find_runs
-from viticulture.report.tables.stages import plan_sheet, stages_sheet
+from viticulture.report.runs import find_runs
+from viticulture.report.stages import plan_table, stages_table
 from viticulture.report.terminal import introduce_budget, long_training
-from viticulture.study.plan.pace import EPOCH, Pace, held_out_images, measure_pace
+from viticulture.study.step_times import EPOCH, StepTimes, held_out_images, measure_step_times
 from viticulture.text import shell_word
 from viticulture.training import loggers, progress
-from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset, open_for
 from viticulture.training.half_precision import Comparison
 from viticulture.training.length import may_change, set_length
-from viticulture.training.recipe import Recipe, read, resolve
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 from viticulture.training.session import Session, begin
 from viticulture.waiting import silence
 
@@ -74,9 +75,9 @@ STEP = 2.0
 class Told(Measurements):
     """Paces that nobody measured; what is assembled to be measured is assembled."""
 
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self, config: Config, dataset: Dataset) -> StepTimes:
         assert len(dataset.train)
-        return Pace(STEP, max(1, len(dataset.train) // 20), 0.001, 0, 0)
+        return StepTimes(STEP, max(1, len(dataset.train) // 20), 0.001, 0, 0)
 
 
 class SetClock:
@@ -173,10 +174,10 @@ class TwoPrecisions(Told):
 
     bfloat16_is_fast = True
 
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
-        told = super().pace(recipe, dataset)
-        mixed = recipe.section("engine").precision == "bf16-mixed"
-        slow = recipe.section("student").name.startswith("resnet")
+    def pace(self, config: Config, dataset: Dataset) -> StepTimes:
+        told = super().pace(config, dataset)
+        mixed = config.engine.precision == "bf16-mixed"
+        slow = config.student.name.startswith("resnet")
         return told.scaled((3 if slow else 0.25) if mixed else 1)
 
 
@@ -228,8 +229,8 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
     eager(monkeypatch)
     compared = []
 
-    def compare(recipe: Recipe, dataset: Dataset, seed: int) -> Comparison:
-        compared.append(recipe.values["method"]["name"])
+    def compare(config: Config, dataset: Dataset, seed: int) -> Comparison:
+        compared.append(config.values["method"]["name"])
         return found if compared[-1] == "supervised" else Comparison((), 0.1)
 
     monkeypatch.setattr("viticulture.budget.measure.compare_gradients", compare)
@@ -244,15 +245,15 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
 
 @pytest.mark.parametrize(
     ("images", "overrides", "every"),
-    [(10, {}, 1), (100, {}, 2), (1000, {}, 20), (1000, {"train.watch_every": 3}, 3), (0, {}, 1)],
+    [(10, {}, 1), (100, {}, 2), (1000, {}, 20), (1000, {"train.validate_every": 3}, 3), (0, {}, 1)],
 )
 def test_validation_takes_a_twentieth_of_the_time(images: int, overrides: dict[str, Any], every: int) -> None:
     """Catches: epochs left out where measuring is cheap or a person decides, a pace that forgets what it saves."""
-    recipe = resolve("default/digits", read("default/digits"), overrides)
-    pace = Pace(step=0.1, steps=10, inference=0.001, val_images=images, held_out_images=0)
-    pace = replace(pace, watch_every=recipe.section("train").watch_every)
-    seldom, paced = recipes.watched(overrides, recipe, pace)
-    assert (seldom.section("train").watch_every, paced.watch_every) == (every, every)
+    config = load_config("default/digits", overrides)
+    pace = StepTimes(step=0.1, steps=10, inference=0.001, val_images=images, held_out_images=0)
+    pace = replace(pace, validate_every=config.train.validate_every)
+    seldom, paced = recipes.watched(overrides, config, pace)
+    assert (seldom.train.validate_every, paced.validate_every) == (every, every)
     assert paced.epoch == pytest.approx(pace.learning + pace.validation / every + EPOCH)
 
 
@@ -273,10 +274,10 @@ def test_bfloat16_is_fast_where_its_products_take_less_time(
 
 def test_a_budget_of_centuries_is_not_spent_on_measuring(tmp_path: Path) -> None:
     """Fails by never ending, where the steps that are tried follow from the time alone."""
-    recipe = resolve("default/digits", read("default/digits"), TINY)
+    config = load_config("default/digits", TINY)
     source = open_source("digits")
     tried = Measurements(source, 0, tmp_path, time.process_time, Budget("36500d").seconds)
-    assert tried.pace(recipe, load_dataset(source, recipe, 0)).step > 0
+    assert tried.pace(config, load_dataset(source, config, 0)).step > 0
 
 
 def test_stages_build_on_one_another(
@@ -301,11 +302,11 @@ def test_stages_build_on_one_another(
     facts = []
     for number, stage in enumerate(plan.stages):
         folder = viticulture.Run(plan.place(out, number)).folder
-        recipe = stage.resolved
-        assert folder.read("run.json")["settings"] == json.loads(json.dumps(recipe.values)) | {
+        config = stage.resolved
+        assert folder.read("run.json")["settings"] == json.loads(json.dumps(config.values)) | {
             "images": folder.read("run.json")["settings"]["images"]
         }
-        assert recipe.section("train").epochs == stage.epochs
+        assert config.train.epochs == stage.epochs
         assert (folder.path / "report.html").exists()
         facts.append(folder.read("run.json"))
     assert [fact["status"] for fact in facts] == ["finished"] * 3
@@ -381,13 +382,13 @@ def test_a_hybrids_images_are_mixed_in_long_trainings(
 ) -> None:
     """Catches: trainings that are mixed where it takes points, short ones or of few images a class; a person's mixing
     replaced; students on which it was not tried; a decay that does not go with it."""
-    recipe = resolve("default/photos", read("default/photos"), overrides)
+    config = load_config("default/photos", overrides)
     least = (choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
     epochs, steps, per_class = (bound - less for bound, less in zip(least, fewer, strict=True))
-    found = recipes.mixed(recipe, overrides, epochs, steps, per_class).values
+    found = recipes.mixed(config, overrides, epochs, steps, per_class).values
     augment = found["augment"]
-    assert augment == recipe.values["augment"] | ({"mix": augment.get("mix")} if mixed else {})
-    assert found["optim"] == recipe.values["optim"] | ({"weight_decay": 0.35} if mixed else {})
+    assert augment == config.values["augment"] | ({"mix": augment.get("mix")} if mixed else {})
+    assert found["optim"] == config.values["optim"] | ({"weight_decay": 0.35} if mixed else {})
     if mixed:
         assert augment["mix"] == {**choices.MIX, "switch": 0.5, "smoothing": 0.1}
 
@@ -396,8 +397,8 @@ def test_a_hybrids_images_are_mixed_in_long_trainings(
 def test_mixed_labels_are_smoothed_as_the_recipe_says(smoothing: float) -> None:
     """The method leaves mixed labels alone. Catches: mixing's own smoothing in place of what a person asked for."""
     keys = {"method.smoothing": smoothing}
-    recipe = resolve("default/photos", read("default/photos"), keys)
-    found = recipes.mixed(recipe, keys, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
+    config = load_config("default/photos", keys)
+    found = recipes.mixed(config, keys, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
     assert found.values["augment"]["mix"]["smoothing"] == smoothing
 
 
@@ -408,10 +409,10 @@ def test_mixed_labels_are_smoothed_as_the_recipe_says(smoothing: float) -> None:
 )
 def test_decay_forgets_in_the_same_epochs_whatever_the_batches(steps: int, keys: dict[str, Any], decay: float) -> None:
     """Catches: a decay that forgets within one epoch of many steps, or does not follow the kernels' rate."""
-    recipe = resolve("default/photos", read("default/photos"), keys)
+    config = load_config("default/photos", keys)
     epochs = max(choices.MIX_FROM, 1 + choices.MIX_STEPS // steps)
-    found = recipes.mixed(recipe, keys, epochs, epochs * steps, choices.MIX_PER_CLASS)
-    assert found.values["optim"] == recipe.values["optim"] | {"weight_decay": decay}
+    found = recipes.mixed(config, keys, epochs, epochs * steps, choices.MIX_PER_CLASS)
+    assert found.values["optim"] == config.values["optim"] | {"weight_decay": decay}
 
 
 @pytest.mark.parametrize(
@@ -421,10 +422,10 @@ def test_decay_forgets_in_the_same_epochs_whatever_the_batches(steps: int, keys:
 )
 def test_a_decay_goes_with_mixing_by_muon_alone(own: dict[str, Any], overrides: dict[str, Any]) -> None:
     """Catches: a decay of a person's or their recipe's replaced, and one with which another optimizer was not tried."""
-    recipe = resolve("default/photos", read("default/photos"), {**own, **overrides})
-    found = recipes.mixed(recipe, overrides, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
+    config = load_config("default/photos", {**own, **overrides})
+    found = recipes.mixed(config, overrides, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
     assert "mix" in found.values["augment"]
-    assert found.values["optim"] == recipe.values["optim"]
+    assert found.values["optim"] == config.values["optim"]
 
 
 @pytest.mark.parametrize(
@@ -441,13 +442,13 @@ def test_the_plan_says_who_steers(recipe: str, student: str, muon: bool, tmp_pat
     keys = {"student.name": student, "student.options": {"depth": 1}, "data.per_class": 8, "images.image_size": 8}
     plan = planned(tmp_path / "run", "4h", {**keys, "student.patch_size": 2}, recipe=recipe)
     assert plan.stages[-1].values["optim"]["name"] == ("muon" if muon else "adamw")
-    assert ("Muon" in str(plan_sheet(plan).note)) is muon
+    assert ("Muon" in str(plan_table(plan).note)) is muon
 
 
 def test_a_bare_number_is_told_as_the_minutes_that_it_is(tmp_path: Path) -> None:
     """Catches: a budget of 240 whose unit nobody is told."""
     keys = {"student.name": "vit_nano", "student.options": {"depth": 1}, "data.per_class": 8}
-    assert " of the 240 min are planned" in str(plan_sheet(planned(tmp_path / "run", "240", keys)).note)
+    assert " of the 240 min are planned" in str(plan_table(planned(tmp_path / "run", "240", keys)).note)
 
 
 @pytest.mark.parametrize(("search", "mixed"), [(True, True), (False, False)])
@@ -456,7 +457,7 @@ def test_the_plan_mixes_and_says_so(search: bool, mixed: bool, tmp_path: Path) -
     keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.per_class": choices.MIX_PER_CLASS}
     plan = planned(tmp_path / "run", "4h", keys, search)
     assert ("mix" in plan.stages[-1].resolved.values["augment"]) is mixed
-    assert ("mixed" in str(plan_sheet(plan).note)) is mixed
+    assert ("mixed" in str(plan_table(plan).note)) is mixed
 
 
 def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
@@ -474,18 +475,18 @@ def test_views_of_a_persons_own_recipe_of_several_labels_stay(tmp_path: Path) ->
     """Fails where a budget turns `best` into one view, as it does until it knows what time classifiers have."""
     data = str(colored_csv(tmp_path / "photos", 24))
     recipe = tmp_path / "views.yaml"
-    recipe.write_text(resolve("multilabel/photos", read("multilabel/photos"), {"images.eval_views": "best"}).to_yaml())
+    recipe.write_text(load_config("multilabel/photos", {"images.eval_views": "best"}).to_yaml())
     keys = {"data.per_class": None, "train.batch_size": 8}
     plan = planned(tmp_path / "run", "30m", keys, recipe=str(recipe), data=data)
-    assert plan.stages[-1].resolved.section("images").eval_views == "best"
+    assert plan.stages[-1].resolved.images.eval_views == "best"
 
 
 @pytest.mark.parametrize("keys", [{"data.class_weights": "balanced"}, {"data.sampling": "balanced"}])
 def test_uneven_classes_concern_the_stages_with_labels_alone(keys: dict[str, Any]) -> None:
     """Fails if a stage asks for what its method refuses, or the teacher forgets what the person said."""
-    recipe = resolve("default/photos", read("default/photos"), keys)
-    check_parts(recipes.of_mae(recipe))
-    assert recipes.of_teacher(recipe, "default/photos", "resnet10t").values["data"] == recipe.values["data"]
+    config = load_config("default/photos", keys)
+    check_parts(recipes.of_mae(config))
+    assert recipes.of_teacher(config, "default/photos", "resnet10t").values["data"] == config.values["data"]
 
 
 def test_what_a_persons_recipe_leaves_out_is_told_within_a_budget(tmp_path: Path) -> None:
@@ -528,13 +529,13 @@ def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dic
     seconds = more.get("seconds", 1000.0)
     fraction = {"data.val_fraction": more.get("data.val_fraction", 0.2)}
     method = {"method": {"name": more["method.name"]}} if "method.name" in more else {}
-    recipe = resolve("default/digits", read("default/digits"), {**TINY, **fraction, **overrides})
-    dataset = load_dataset(open_source("digits"), recipe, 0)
-    recipe = resolve(recipe.name, {**recipe.values, **method})
-    once = held_out_images(recipe, dataset)
-    pace = Pace(0.01, 10, 0.001, 0, once)
-    asked, dearer = recipes.asked_well(overrides, recipe, pace, dataset, seconds)
-    assert asked.values == {**recipe.values, "images": {**recipe.values["images"], "eval_views": views}}
+    config = load_config("default/digits", {**TINY, **fraction, **overrides})
+    dataset = load_dataset(open_source("digits"), config, 0)
+    config = resolve(config.name, {**config.values, **method})
+    once = held_out_images(config, dataset)
+    pace = StepTimes(0.01, 10, 0.001, 0, once)
+    asked, dearer = recipes.asked_well(overrides, config, pace, dataset, seconds)
+    assert asked.values == {**config.values, "images": {**config.values["images"], "eval_views": views}}
     assert dearer == replace(pace, held_out_images=held_out_images(asked, dataset))
     if views == "best":
         assert dataset.val is not None
@@ -548,10 +549,10 @@ def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dic
 def test_views_are_counted_where_paces_are_measured(tmp_path: Path) -> None:
     """On images that were opened before the views were chosen, as a plan does. Catches a budget that does not know of
     the time that answers take."""
-    recipe = resolve("default/digits", read("default/digits"), {**TINY, "data.val_fraction": 0.2})
-    dataset = load_dataset(open_source("digits"), recipe, 0)
-    four = resolve(recipe.name, recipe.values, {"images.eval_views": "four"})
-    counts = [measure_pace(one, dataset, tmp_path / "pace").held_out_images for one in (recipe, four)]
+    config = load_config("default/digits", {**TINY, "data.val_fraction": 0.2})
+    dataset = load_dataset(open_source("digits"), config, 0)
+    four = resolve(config.name, config.values, {"images.eval_views": "four"})
+    counts = [measure_step_times(one, dataset, tmp_path / "pace").held_out_images for one in (config, four)]
     assert counts[1] == 4 * counts[0] > 0
 
 
@@ -559,7 +560,7 @@ def test_views_are_counted_where_paces_are_measured(tmp_path: Path) -> None:
 def test_the_plan_says_how_images_are_asked(said: dict[str, Any], views: str, tmp_path: Path) -> None:
     keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.val_fraction": 0.2, **said}
     plan = planned(tmp_path / "run", "4h", keys)
-    assert ("eval_views" in str(plan_sheet(plan).note)) is (views == "best")
+    assert ("eval_views" in str(plan_table(plan).note)) is (views == "best")
     assert plan.stages[-1].values["images"]["eval_views"] == views
 
 
@@ -567,9 +568,9 @@ def test_the_plan_says_how_images_are_asked(said: dict[str, Any], views: str, tm
 def test_a_recipe_whose_views_are_open_is_asked_once_at_first(said: dict[str, Any], views: str) -> None:
     """Catches: a teacher that is asked by several views, a student taken for dearer than it is, and a person's word
     replaced."""
-    base = recipes.asked_once(resolve("default/photos", read("default/photos"), said), said)
-    assert base.section("images").eval_views == views
-    assert recipes.of_teacher(base, "default/photos", "resnet10t").section("images").eval_views == views
+    base = recipes.asked_once(load_config("default/photos", said), said)
+    assert base.images.eval_views == views
+    assert recipes.of_teacher(base, "default/photos", "resnet10t").images.eval_views == views
 
 
 @pytest.mark.parametrize("name", ["default/photos", "default/small-images", "default/tiny-images", "multilabel/photos"])
@@ -577,9 +578,9 @@ def test_every_rung_learns_by_the_optimizer_of_its_student(name: str) -> None:
     """A recipe that is read names its optimizer, for the student it has. Fails once a ladder leads to a student that
     wants another one."""
     side = 16 if "tiny" in name else 64
-    base = resolve(name, read(name))
+    base = load_config(name)
     for rung in recipes.ladder(base, {}, named=False, side=side):
-        anew = resolve(name, read(name), {"student.name": rung.student})
+        anew = load_config(name, {"student.name": rung.student})
         assert recipes.of_rung(base, rung, {}).values["optim"] == anew.values["optim"]
 
 
@@ -605,11 +606,11 @@ def test_time_chooses_the_student_unless_a_recipe_is_named(
 def test_images_without_labels_are_measured_too(tmp_path: Path) -> None:
     """For a recipe that needs none. Fails if noise stands for labeled images alone."""
     folder = pictures(tmp_path / "bare", {"": 12}, 40)
-    recipe = resolve("mae/photos", read("mae/photos"), {"images.image_size": 32, "student.patch_size": 4})
+    config = load_config("mae/photos", {"images.image_size": 32, "student.patch_size": 4})
     told = Told(open_source(str(folder)), 0, tmp_path, SetClock())
-    assert told.guessed(recipe).step == STEP
+    assert told.guessed(config).step == STEP
     with pytest.raises(UserError, match="no labels"):
-        told.guessed(resolve("default/photos", read("default/photos"), {"images.image_size": 32}))
+        told.guessed(load_config("default/photos", {"images.image_size": 32}))
 
 
 def test_a_long_training_is_told_by_its_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -677,7 +678,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_a_folder_is_made(
 def test_weights_that_know_the_test_images_are_refused_with_the_plan(key: str, tmp_path: Path) -> None:
     """Fails if the stages before the student's are trained first, as its own stage is the one that takes them."""
     photos = str(pictures(tmp_path / "photos", {"a": 40, "b": 40}))
-    divided = {"images.image_size": 16, "images.store_size": 16, "data.test_fraction": 0.1}
+    divided = {"images.image_size": 16, "images.cache_size": 16, "data.test_fraction": 0.1}
     begin(photos, "default/digits", 0, str(tmp_path / "known"), False, divided, "test").run.unlock()
     more = {"data.per_class": None, "data.test_fraction": 0.4, key: str(tmp_path / "known")}
     with pytest.raises(UserError, match=rf"{key}: .*known learned from \d+ of the \d+ images"):
@@ -723,15 +724,15 @@ def test_a_run_interrupted_in_a_stage_is_told_as_a_whole(tmp_path: Path, monkeyp
     planned(run)
 
     def stopped(session: Session, trial: Trial | None) -> None:
-        row = find_runs(tmp_path).sheet.rows[0]
+        row = find_runs(tmp_path).table.rows[0]
         assert row[:5] == ["runs/x", "digits", "vit_nano", "default/digits", "running (stage 1 of 3)"]
         session.run.unlock()
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         follow(run, stopped, lambda words: None, now=SetClock())
-    sheet = find_runs(tmp_path).sheet
-    assert [(row[0], row[4]) for row in sheet.rows] == [("runs/x", "interrupted (stage 1 of 3)")]
+    table = find_runs(tmp_path).table
+    assert [(row[0], row[4]) for row in table.rows] == [("runs/x", "interrupted (stage 1 of 3)")]
     assert page_of(RunFolder(run / "stages/1-mae")).state.startswith("Interrupted: 0 of")
     assert f"`viticulture resume {shell_word(run)}` goes on" in page_of(RunFolder(run / "stages/1-mae")).state
     with pytest.raises(UserError, match=f"viticulture resume {re.escape(shell_word(run))} "):
@@ -770,16 +771,16 @@ def test_a_service_is_told_of_no_trial(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs mlflow, not installed"):
         planned(tmp_path / "run", overrides={"engine.logger": "mlflow"})
-    recipe = resolve("default/digits", read("default/digits"), {**TINY, "engine.logger": "mlflow"})
-    dataset = load_dataset(open_source("digits"), recipe, 0)
-    assert measure_pace(recipe, dataset, tmp_path / "pace").step > 0
+    config = load_config("default/digits", {**TINY, "engine.logger": "mlflow"})
+    dataset = load_dataset(open_source("digits"), config, 0)
+    assert measure_step_times(config, dataset, tmp_path / "pace").step > 0
     assert not list(tmp_path.glob("**/mlruns")) + list(tmp_path.glob("*.db"))
 
 
 def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation in mixed precision, held-out images in float32."""
-    recipe = resolve("default/digits", read("default/digits"), {**TINY, "engine.precision": "bf16-mixed"})
-    dataset = load_dataset(open_source("digits"), recipe, 0)
+    config = load_config("default/digits", {**TINY, "engine.precision": "bf16-mixed"})
+    dataset = load_dataset(open_source("digits"), config, 0)
     mixed = list[bool]()
     measured = Method.measured
 
@@ -788,7 +789,7 @@ def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch:
         return measured(self, batch)
 
     monkeypatch.setattr(Method, "measured", watched)
-    pace = measure_pace(recipe, dataset, tmp_path / "pace")
+    pace = measure_step_times(config, dataset, tmp_path / "pace")
     assert mixed == [False, False, True, True], "each once to warm up"
     assert pace.answer is not None
     assert pace.answer > 0
@@ -956,9 +957,9 @@ def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
     seen = list[Path]()
 
     class Looking(Told):
-        def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+        def pace(self, config: Config, dataset: Dataset) -> StepTimes:
             seen.append(self.folder)
-            return super().pace(recipe, dataset)
+            return super().pace(config, dataset)
 
     monkeypatch.setattr("os.access", lambda place, mode: Path(place) == out)
     left = out / ".viticulture-of-a-kill.part"
@@ -992,10 +993,10 @@ def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
     monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
     first = tmp_path / "runs" / "digits"
 
-    def pace(self: Measurements, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self: Measurements, config: Config, dataset: Dataset) -> StepTimes:
         assert not (tmp_path / "runs" / "digits-2").exists()
         (first / "stages" / "1-mae").mkdir(parents=True, exist_ok=True)
-        return Told.pace(self, recipe, dataset)  # type: ignore[arg-type]
+        return Told.pace(self, config, dataset)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Measurements, "pace", pace)
     run = _planned("digits", "default", 0, "", False, TINY, Budget("60s"))
@@ -1010,13 +1011,13 @@ def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monk
     eager(monkeypatch)
 
     class Dear(Told):
-        def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
-            told = super().pace(recipe, dataset)
+        def pace(self, config: Config, dataset: Dataset) -> StepTimes:
+            told = super().pace(config, dataset)
             return replace(told, val_images=10, inference=told.learning / 10)
 
     asked = Wish("digits", "default", 0, tmp_path / "run", TINY, Budget("20m"))
     stages = make_plan(asked, "test", SetClock(), 0.0, Dear).stages
-    every = {stage.kind: stage.values["train"]["watch_every"] for stage in stages}
+    every = {stage.kind: stage.values["train"]["validate_every"] for stage in stages}
     assert every["teacher"] == every["student"] == 20
 
 
@@ -1032,7 +1033,7 @@ def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monk
 def test_what_asks_for_its_length_keeps_it(recipe: str, keys: dict[str, Any], same: bool, tmp_path: Path) -> None:
     """A momentum that rises, or a weight that falls, over the whole training changes what is learned from the start."""
     small = {"data.per_class": 6, "train.batch_size": 20, "engine.device": "cpu", **keys}
-    session = begin("digits", resolve(recipe, read(recipe), small), 0, str(tmp_path / "run"), False, {}, "test")
+    session = begin("digits", load_config(recipe, small), 0, str(tmp_path / "run"), False, {}, "test")
     session.run.unlock()
     assert may_change(session) is same
 
@@ -1056,7 +1057,7 @@ def test_a_run_stopped_between_its_stages_goes_on_with_the_next(
     same_but_for_names(broken, whole)
 
 
-SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"train.watch_every": 3}}
+SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"train.validate_every": 3}}
 """A stage of some forty epochs, which is long enough to be settled."""
 
 
@@ -1077,8 +1078,8 @@ def test_a_stage_settled_under_way_learns_as_one_of_that_length(slowness: float,
     assert settings["train"]["epochs"] == stage.epochs
     assert settings["schedule"]["warmup_epochs"] == pytest.approx(0.05 * first)
     assert facts["steps"] == stage.epochs * stage.pace.steps
-    recipe = recipe_of(RunFolder(run))
-    fit(begin("digits", recipe, 0, str(straight), False, {}, "test"))
+    config = config_of(RunFolder(run))
+    fit(begin("digits", config, 0, str(straight), False, {}, "test"))
     check_same_bits(weights(run), weights(straight))
     assert (run / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
 
@@ -1088,14 +1089,14 @@ def test_the_first_of_a_few_epochs_settles_how_many(slowness: float, tmp_path: P
     """A stage that has no whole epoch of warm-up by its recipe. Fails if it keeps a length that its first epoch has
     shown to be wrong, or if its rate falls before that is known."""
     run = tmp_path / "run"
-    overrides = {"schedule.warmup_epochs": None, "train.watch_every": 3}
+    overrides = {"schedule.warmup_epochs": None, "train.validate_every": 3}
     first = planned(run, "100s", overrides, search=False).stages[0].epochs
     assert 3 <= first < 20
     trained(run, slowness=slowness)
     plan = read_plan(run)
     assert (plan.stages[0].epochs > first, plan.stages[0].epochs < first) == (slowness < 1, slowness > 1)
     assert 100 * 0.95 - slowness * plan.stages[0].pace.epoch < plan.spent <= 100 * 0.95
-    assert recipe_of(RunFolder(run)).section("schedule").warmup_epochs == 1.0
+    assert config_of(RunFolder(run)).schedule.warmup_epochs == 1.0
 
 
 @pytest.mark.parametrize(
@@ -1105,8 +1106,8 @@ def test_a_warm_up_that_a_recipe_leaves_open_takes_an_epoch(
     own: float | None, epochs: int, warmup: float | None
 ) -> None:
     """Fails for half of a training spent on it, one that a recipe or a person names, or one that is longer anyway."""
-    recipe = resolve("default/photos", read("default/photos"), {"schedule.warmup_epochs": own})
-    assert recipes.warmed(recipe, epochs).values["schedule"]["warmup_epochs"] == warmup
+    config = load_config("default/photos", {"schedule.warmup_epochs": own})
+    assert recipes.warmed(config, epochs).values["schedule"]["warmup_epochs"] == warmup
 
 
 def dies_while_its_length_is_set(out: str, moment: int) -> None:
@@ -1142,13 +1143,13 @@ def test_a_run_of_other_images_gets_no_other_length(tmp_path: Path) -> None:
     """Fails if another run's checkpoint is made this run's."""
     runs = [tmp_path / name for name in ("one", "other")]
     for seed, run in enumerate(runs):
-        recipe = resolve("default/digits", read("default/digits"), {**TINY, "train.epochs": 3})
-        fit(begin("digits", recipe, seed, str(run), False, {}, "test"), until=1)
+        config = load_config("default/digits", {**TINY, "train.epochs": 3})
+        fit(begin("digits", config, seed, str(run), False, {}, "test"), until=1)
     (runs[0] / "checkpoints/last.ckpt").write_bytes((runs[1] / "checkpoints/last.ckpt").read_bytes())
     with pytest.raises(UserError, match="not of this run"):
         set_length(RunFolder(runs[0]), 5)
     set_length(RunFolder(runs[1]), 5)
-    assert recipe_of(RunFolder(runs[1])).section("train").epochs == 5
+    assert config_of(RunFolder(runs[1])).train.epochs == 5
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -1190,7 +1191,7 @@ def test_a_person_may_end_a_budget_sooner(killed: bool, tmp_path: Path, monkeypa
                 assert read_plan(run).stages[0].epochs == other
     else:
         follow_module.change_length(run, 6)
-        assert recipe_of(RunFolder(run)).section("train").epochs == 6
+        assert config_of(RunFolder(run)).train.epochs == 6
     stage = read_plan(run).stages[0]
     assert stage.epochs == 6
     assert stage.seconds == pytest.approx(before.seconds * 6 / before.epochs)
@@ -1256,29 +1257,29 @@ def test_a_detectors_budget_chooses_its_epochs(
     (stage,) = plan.stages
     assert (stage.kind, stage.student, stage.image_size) == ("student", "dhvt_nano", 64)
     assert stage.epochs == fitting(stage.pace, 40 * (1 - MARGIN))
-    assert "chooses the epochs alone" in str(plan_sheet(plan).note)
+    assert "chooses the epochs alone" in str(plan_table(plan).note)
     plan = plan.with_stage(0, replace(stage, epochs=1))
     make_folder(wish, plan)
     headline = read_headline(viticulture.resume(str(wish.out)).folder)
     assert headline is not None
-    sheet = stages_sheet(read_plan(wish.out), [headline])
-    assert (headline.name, sheet.columns[-1].name, sheet.rows[-1][-1]) == (number, number, headline.value)
+    table = stages_table(read_plan(wish.out), [headline])
+    assert (headline.name, table.columns[-1].name, table.rows[-1][-1]) == (number, number, headline.value)
 
 
 def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of held-out images in the end, where it may take longer than the network does: masks are as large as the
     originals. Fails where answers are timed in the size that is learnt from."""
     data = mask_folder(tmp_path / "data", {"train": 4, "val": 3, "test": 2})
-    recipe = resolve(
+    config = resolve(
         "segmentation/photos", read("segmentation/photos"), {"images.image_size": 32, "train.batch_size": 2}
     )
-    dataset = load_dataset(open_for(recipe, str(data)), recipe, 0)
+    dataset = load_dataset(open_for(config, str(data)), config, 0)
     judged = list[tuple[int, ...]]()
 
     def watched(subject: Any, images: Any, true: Any) -> Any:
         judged.append((len(images), len(true.rows), *true.original(0).shape))
         return judge_images(subject, images, true)
 
-    monkeypatch.setattr("viticulture.study.plan.pace.judge_images", watched)
-    assert (measure_pace(recipe, dataset, tmp_path / "pace").answer or 0) > 0
+    monkeypatch.setattr("viticulture.study.step_times.judge_images", watched)
+    assert (measure_step_times(config, dataset, tmp_path / "pace").answer or 0) > 0
     assert judged == [(3, 3, 64, 80)] * 2, "once to warm up"

@@ -28,7 +28,7 @@ ALONE, CPU = Shard(), torch.device("cpu")
 
 def dataset_of(path: Path, wanted: str, masks: bool = False) -> Dataset:
     return prepare_annotated(
-        open_source(path, wanted), Selection(test_fraction=0), ImageSettings(image_size=48, store_size=64), masks=masks
+        open_source(path, wanted), Selection(test_fraction=0), ImageSettings(image_size=48, cache_size=64), masks=masks
     )
 
 

@@ -23,7 +23,7 @@ from viticulture.data.augment.solarize import Solarize
 from viticulture.data.channels import AS_THEY_ARE, RGB, PixelFormat, Unfit, as_picture, shown
 from viticulture.data.dataset import ImageSettings, prepare
 from viticulture.data.decode import OtherValues, decode, image_size, numbers_of
-from viticulture.data.images import StoredImages
+from viticulture.data.images import CachedImages
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.pixels import as_pixels
@@ -65,7 +65,7 @@ def folder_of(root: Path, images: dict[str, np.ndarray]) -> Path:
 def trained_on(data: Any, settings: ImageSettings) -> torch.Tensor:
     """The stored pixels of the training images."""
     train = prepare(open_source(data), image_settings=settings).train
-    assert isinstance(train, StoredImages)
+    assert isinstance(train, CachedImages)
     return train.take(torch.arange(len(train)))
 
 
@@ -125,10 +125,10 @@ def test_a_gray_value_becomes_three_by_the_ranges_of_three_channels(tmp_path: Pa
     flat = {
         f"{name}/{i}.npy": np.full((6, 6), 40 * i + 20 * k, np.float32) for i in range(3) for k, name in enumerate("ab")
     }
-    settings = ImageSettings(image_size=6, store_size=6, range=[[0, 255], [0, 255], [0, 510]])
+    settings = ImageSettings(image_size=6, cache_size=6, range=[[0, 255], [0, 255], [0, 510]])
     source = open_source(str(folder_of(tmp_path / "data", flat)))
     train = prepare(source, image_settings=settings).train
-    assert isinstance(train, StoredImages)
+    assert isinstance(train, CachedImages)
     for number, name in enumerate(train.records.names):
         value = int(flat[name].flat[0])
         assert train.take(torch.tensor([number]))[0, :, 0, 0].tolist() == [value, value, value // 2]
@@ -410,10 +410,10 @@ def test_a_store_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path
     """
     images = {f"{name}/{i}.npy": noise(12, 10, channels, seed=i + 6 * (name == "b")) for i in range(6) for name in "ab"}
     root = folder_of(tmp_path / "data", images)
-    settings = ImageSettings(image_size=8, store_size=12, normalize="dataset", channels=channels, fit="pad")
+    settings = ImageSettings(image_size=8, cache_size=12, normalize="dataset", channels=channels, fit="pad")
     stored = prepare(str(root), image_settings=settings)
     streamed = prepare(str(root), image_settings=ImageSettings(**{**vars(settings), "stream": True}))
-    assert isinstance(stored.train, StoredImages)
+    assert isinstance(stored.train, CachedImages)
     assert isinstance(streamed.train, StreamImages)
     numbers = torch.arange(len(stored.train))
     augment = Augment(
@@ -484,8 +484,8 @@ def test_arrays_of_unknown_range_are_refused_until_it_is_named(kind: type, scale
     given: Any = ((levels * scale + shift).astype(kind), [0, 1] * 4)
     with pytest.raises(UserError, match=r"images.normalize\).* images.range, such as \[(0, 255|-1, 1)\]"):
         prepare(open_source(given))
-    named = ImageSettings(image_size=8, store_size=8, range=[shift, 255 * scale + shift])
-    plain = ImageSettings(image_size=8, store_size=8)
+    named = ImageSettings(image_size=8, cache_size=8, range=[shift, 255 * scale + shift])
+    plain = ImageSettings(image_size=8, cache_size=8)
     assert torch.equal(trained_on(given, named), trained_on((levels, given[1]), plain))
 
 
@@ -493,7 +493,7 @@ def test_images_of_other_channels_are_refused_before_any_is_stored(tmp_path: Pat
     root = folder_of(tmp_path / "data", {f"{name}/{i}.npy": noise(8, 8, 5) for i in range(2) for name in "ab"})
     with pytest.raises(UserError, match=r"a/0.npy: holds 5 channels, and images.channels is 3: --images.channels 5"):
         prepare(str(root))
-    assert not (tmp_path / "cache" / "stores").exists()
+    assert not (tmp_path / "cache" / "decoded").exists()
 
 
 @pytest.mark.parametrize("kind", ["npy", "tif"])
@@ -518,7 +518,7 @@ def test_arrays_of_a_program_keep_their_channels_and_bits(library: str) -> None:
     """[N, H, W, 5] of numpy, [N, 5, H, W] of torch, both of 16 bits, give the same pixels by the same range."""
     values = noise(8, 9, 10, 5, top=4000)
     images = values if library == "numpy" else torch.from_numpy(values).permute(0, 3, 1, 2)
-    settings = ImageSettings(image_size=8, store_size=10, normalize="half", channels=5, range=[0, 3999])
+    settings = ImageSettings(image_size=8, cache_size=10, normalize="half", channels=5, range=[0, 3999])
     expected = np.rint(values[3].astype(np.float32) * np.float32(255 / 3999)).astype(np.uint8)
     np.testing.assert_array_equal(settings.pixel_format(open_source((images, [0, 1] * 4)).reader.open(3)), expected)
     assert trained_on((images, [0, 1] * 4), settings).shape[1:] == (5, 10, 10)

@@ -14,15 +14,15 @@ import torch
 from PIL import Image
 
 from noise import noise
-from viticulture.data import store
+from viticulture.data import decoded_cache
 from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare, prepare_test, read_rows
-from viticulture.data.image_settings import choose_image_size, choose_store_size
-from viticulture.data.images import Images, Records, StoredImages
+from viticulture.data.image_settings import choose_cache_size, choose_image_size
+from viticulture.data.images import CachedImages, Images, Records
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.data.sources.source import Source
-from viticulture.data.statistics import stored_statistics, streamed_statistics
+from viticulture.data.statistics import cached_statistics, streamed_statistics
 from viticulture.data.stream import StreamImages
 from viticulture.errors import UserError
 
@@ -59,7 +59,7 @@ def test_pixels_labels_sizes_and_names_stay_together() -> None:
     given = source({"train": [20, 30, 10], "test": [5, 5, 5]})
     data = prepare(given, image_settings=ImageSettings(image_size=8))
     for part in (data.train, present(data.val), present(data.test)):
-        assert isinstance(part, StoredImages)
+        assert isinstance(part, CachedImages)
         pixels = part.take(torch.arange(len(part))).permute(0, 2, 3, 1).numpy()
         for name, label, size, image in zip(
             part.records.names, part.records.labels.tolist(), part.records.sizes.tolist(), pixels, strict=True
@@ -253,16 +253,16 @@ def test_unlabeled_images_are_left_out_or_join_the_training_images() -> None:
         (lambda: Selection(split_seed=-1), "split_seed"),
         (lambda: Selection(subset_seed=-1), "subset_seed"),
         (lambda: ImageSettings(image_size=0), "image_size must be at least 1"),
-        (lambda: ImageSettings(store_size=-3), "store_size must be at least 1"),
-        (lambda: ImageSettings(store_margin=0.5), "store_margin must lie in 1 to 8"),
+        (lambda: ImageSettings(cache_size=-3), "cache_size must be at least 1"),
+        (lambda: ImageSettings(cache_margin=0.5), "cache_margin must lie in 1 to 8"),
         (lambda: ImageSettings(image_size=100_000), "image_size must not exceed 4096 pixels"),
         (
-            lambda: ImageSettings(store_size=100_000),
-            r"store_size must not exceed 4096 .*each image would take 30.00 GB",
+            lambda: ImageSettings(cache_size=100_000),
+            r"cache_size must not exceed 4096 .*each image would take 30.00 GB",
         ),
-        (lambda: ImageSettings(budget_gb=0), "budget_gb must be positive"),
-        (lambda: ImageSettings(budget_gb=float("nan")), "budget_gb must be a finite number"),
-        (lambda: ImageSettings(budget_gb=float("inf")), "budget_gb must be a finite number"),
+        (lambda: ImageSettings(max_cache_gb=0), "max_cache_gb must be positive"),
+        (lambda: ImageSettings(max_cache_gb=float("nan")), "max_cache_gb must be a finite number"),
+        (lambda: ImageSettings(max_cache_gb=float("inf")), "max_cache_gb must be a finite number"),
         (lambda: ImageSettings(eval_crop=1.2), "eval_crop must lie in"),
         (lambda: ImageSettings(eval_interpolation="nearest"), "eval_interpolation must be bilinear or bicubic"),
     ],
@@ -357,7 +357,7 @@ def test_a_person_is_warned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "image_size", "store_size"),
+    ("sizes", "image_size", "cache_size"),
     [
         ([(32, 32)], 32, 32),
         ([(8, 8)], 8, 8),
@@ -375,30 +375,30 @@ def test_a_person_is_warned(tmp_path: Path) -> None:
         ([(20, 10_000)], 64, 80),
     ],
 )
-def test_sizes_follow_the_images(sizes: list[tuple[int, int]], image_size: int, store_size: int) -> None:
+def test_sizes_follow_the_images(sizes: list[tuple[int, int]], image_size: int, cache_size: int) -> None:
     """Fails if small images are blown up or get a size that no patch or only tiny ones tile, large ones are kept whole,
     or a store holds more than the originals did."""
     array = np.array(sizes * 3)
     assert choose_image_size(array) == image_size
-    assert choose_store_size(image_size, array, 1.25) == store_size
+    assert choose_cache_size(image_size, array, 1.25) == cache_size
 
 
 def test_a_larger_input_does_not_enlarge_the_store() -> None:
     """CIFAR at 224 is stored at 32. Fails if 50,000 blown-up images fill the disk."""
-    assert choose_store_size(224, np.array([[32, 32]]), 1.25) == 32
-    assert choose_store_size(224, np.array([[375, 500]] * 2), 1.25) == 288
-    assert choose_store_size(224, np.array([[375, 500], [600, 800]]), 2.25) == 512
-    assert choose_store_size(224, np.array([[32, 32]]), 2.25) == 32
+    assert choose_cache_size(224, np.array([[32, 32]]), 1.25) == 32
+    assert choose_cache_size(224, np.array([[375, 500]] * 2), 1.25) == 288
+    assert choose_cache_size(224, np.array([[375, 500], [600, 800]]), 2.25) == 512
+    assert choose_cache_size(224, np.array([[32, 32]]), 2.25) == 32
     data = prepare(source({"train": [9, 9, 9]}, side=12), image_settings=ImageSettings(image_size=48))
-    assert (data.image_size, data.image_settings.store_size) == (48, 12)
+    assert (data.image_size, data.image_settings.cache_size) == (48, 12)
 
 
 def test_chosen_sizes_are_handed_on() -> None:
     """Fails if a resumed or evaluated run chooses anew."""
     data = prepare(source({"train": [9, 9, 9]}, side=20))
-    assert data.image_settings == ImageSettings(image_size=20, store_size=20)
+    assert data.image_settings == ImageSettings(image_size=20, cache_size=20)
     again = prepare(source({"train": [9, 9, 9]}, side=30), image_settings=data.image_settings)
-    assert isinstance(again.train, StoredImages)
+    assert isinstance(again.train, CachedImages)
     assert again.train.pixels.shape[-1] == again.image_size == 20
 
 
@@ -416,7 +416,7 @@ def test_statistics_are_those_of_the_training_pixels() -> None:
     mean, std = streamed_statistics(given, np.arange(100), 8)
     np.testing.assert_allclose((mean, std), (data.mean, data.std), rtol=1e-5)
     black = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
-    assert stored_statistics(black, torch.arange(2)) == ((0, 0, 0), (1, 1, 1))
+    assert cached_statistics(black, torch.arange(2)) == ((0, 0, 0), (1, 1, 1))
 
 
 def test_the_statistics_of_a_stream_are_those_of_a_store() -> None:
@@ -424,7 +424,7 @@ def test_the_statistics_of_a_stream_are_those_of_a_store() -> None:
     are of the input's size, where noise spreads less, or squeezed by another filter."""
     given = source({"train": [9, 9, 9]}, side=16)
     stored, streamed = (
-        prepare(given, image_settings=ImageSettings(image_size=6, store_size=12, normalize="dataset", stream=way))
+        prepare(given, image_settings=ImageSettings(image_size=6, cache_size=12, normalize="dataset", stream=way))
         for way in (False, True)
     )
     assert isinstance(streamed.train, StreamImages)
@@ -451,7 +451,7 @@ def test_sets_beyond_the_budget_are_streamed_and_hold_the_same() -> None:
     given = source({"train": [20, 20, 20], "test": [4, 4, 4]})
     stored = prepare(given)
     whole = 72 * 3 * 8 * 8 / 1e9
-    for image_settings in (ImageSettings(budget_gb=whole * 0.99), ImageSettings(stream=True)):
+    for image_settings in (ImageSettings(max_cache_gb=whole * 0.99), ImageSettings(stream=True)):
         streamed = prepare(given, image_settings=image_settings)
         for ours, theirs in ((streamed.train, stored.train), (present(streamed.test), present(stored.test))):
             assert isinstance(ours, StreamImages)
@@ -459,17 +459,17 @@ def test_sets_beyond_the_budget_are_streamed_and_hold_the_same() -> None:
             torch.testing.assert_close(ours.records.labels, theirs.records.labels)
             assert ours.extent(3) == theirs.extent(3)
             np.testing.assert_array_equal(ours.original(2), theirs.original(2))
-    assert isinstance(prepare(given, image_settings=ImageSettings(budget_gb=whole * 1.01)).train, StoredImages)
+    assert isinstance(prepare(given, image_settings=ImageSettings(max_cache_gb=whole * 1.01)).train, CachedImages)
     with pytest.raises(UserError, match="more than the budget"):
-        prepare(given, image_settings=ImageSettings(stream=False, budget_gb=whole * 0.99))
+        prepare(given, image_settings=ImageSettings(stream=False, max_cache_gb=whole * 0.99))
 
 
 def test_a_subset_of_what_is_beyond_the_budget_is_stored(tmp_path: Path) -> None:
     """10 % of a large set fit. Fails if the whole is decoded, or streamed although the part fits."""
     given = source({"train": [100, 100, 100], "test": [4, 4, 4]})
-    chosen, image_settings = Selection(val_fraction=0, fraction=0.1), ImageSettings(budget_gb=100 * 3 * 64 / 1e9)
+    chosen, image_settings = Selection(val_fraction=0, fraction=0.1), ImageSettings(max_cache_gb=100 * 3 * 64 / 1e9)
     data = prepare(given, chosen, image_settings)
-    assert isinstance(data.train, StoredImages)
+    assert isinstance(data.train, CachedImages)
     assert len(data.train.pixels) == 42
     expected = [np.asarray(given.read(given.names.index(name))) for name in data.train.records.names]
     pixels = data.train.take(torch.arange(30)).permute(0, 2, 3, 1).numpy()
@@ -485,10 +485,10 @@ def test_other_data_is_judged_in_the_network_s_classes(tmp_path: Path) -> None:
     """
     classes = ["zebra", "b", "a", "never here"]
     root = folder(tmp_path / "photos", {"train/a": 3, "train/zebra": 3, "test/a": 2, "test/zebra": 1})
-    images, skipped = prepare_test(root, classes, ImageSettings(image_size=8, store_size=8))
+    images, skipped = prepare_test(root, classes, ImageSettings(image_size=8, cache_size=8))
     assert images.records.labels.tolist() == [2, 2, 0]
     assert skipped == {}
-    whole, _ = prepare_test(root / "train", classes, ImageSettings(image_size=8, store_size=8))
+    whole, _ = prepare_test(root / "train", classes, ImageSettings(image_size=8, cache_size=8))
     assert whole.records.labels.tolist() == [2, 2, 2, 0, 0, 0]
     folder(root, {"test/zebras": 1})
     with pytest.raises(UserError, match="unknown class of photos 'zebras'; did you mean zebra"):
@@ -503,7 +503,7 @@ def test_a_stored_picture_is_shown_in_its_own_proportions() -> None:
     pixels = torch.zeros(3, 3, 16, 16, dtype=torch.uint8)
     sizes = torch.tensor([[100, 200], [16, 16], [1, 5000]], dtype=torch.int32)
     records = Records(torch.zeros(3, dtype=torch.int64), sizes, ["a", "b", "c"])
-    images = StoredImages(pixels, torch.arange(3), records)
+    images = CachedImages(pixels, torch.arange(3), records)
     assert [images.original(i).shape for i in range(3)] == [(8, 16, 3), (16, 16, 3), (1, 16, 3)]
 
 
@@ -534,7 +534,7 @@ def test_an_inspection_says_what_is_there(tmp_path: Path) -> None:
     assert (seen.across, seen.contradicting, seen.repeated) == ((group,), (group,), 3)
     assert told[-1] == (17, 17)
     assert json.loads(json.dumps(seen.to_dict()))["counts"]["train"] == [8, 6]
-    assert not (tmp_path / "cache" / "stores").exists()
+    assert not (tmp_path / "cache" / "decoded").exists()
 
 
 def test_an_image_without_a_label_contradicts_none(tmp_path: Path) -> None:
@@ -555,7 +555,7 @@ def test_a_store_is_shared_by_fractions_and_seeds() -> None:
     for seed in (1, 2):
         prepare(given, Selection(fraction=0.2, split_seed=seed), seed=seed, progress=lambda *at: told.append(at))
     assert told == []
-    assert store.build(given, 8).pixels.shape == (120, 3, 8, 8)
+    assert decoded_cache.build(given, 8).pixels.shape == (120, 3, 8, 8)
 
 
 def scene_of(seed: int) -> np.ndarray:
@@ -579,17 +579,17 @@ def scenes(names: list[str]) -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("size", [16, 32])
-def test_drawn_splits_keep_near_copies_on_one_side(tmp_path: Path, size: int) -> None:
+def test_drawn_splits_keep_near_duplicates_on_one_side(tmp_path: Path, size: int) -> None:
     """Catches: a scene in train and in test; other images held out for other sizes of the network's input, so that a
     student is tested on what its teacher learned; splits that a resumed run draws anew."""
-    root, settings = with_bursts(tmp_path / "set"), ImageSettings(image_size=size, store_size=size)
+    root, settings = with_bursts(tmp_path / "set"), ImageSettings(image_size=size, cache_size=size)
     data = prepare(root, image_settings=settings)
     train, val, test = (scenes(data.split_names[split]) for split in ("train", "val", "test"))
     assert not train & val | train & test | val & test
     assert [len(data.split_names[split]) for split in ("train", "val", "test")] == [60, 4, 16]
-    assert data.near_copies == {}
-    assert data.split_names == prepare(root, image_settings=ImageSettings(image_size=24, store_size=24)).split_names
-    apart = prepare(root, Selection(near_copies="ignore"), settings)
+    assert data.near_duplicates == {}
+    assert data.split_names == prepare(root, image_settings=ImageSettings(image_size=24, cache_size=24)).split_names
+    apart = prepare(root, Selection(near_duplicates="ignore"), settings)
     assert scenes(apart.split_names["train"]) & scenes(apart.split_names["test"])
     again = prepare(root, image_settings=settings, remembered=apart.split_names)
     assert again.split_names == apart.split_names
@@ -597,45 +597,45 @@ def test_drawn_splits_keep_near_copies_on_one_side(tmp_path: Path, size: int) ->
     assert not any(scenes(each["train"]) & scenes(each["test"]) for each in folds)
 
 
-def test_without_near_copies_splits_are_what_they_were(tmp_path: Path) -> None:
+def test_without_near_duplicates_splits_are_what_they_were(tmp_path: Path) -> None:
     """Catches: another split for the same seed of data in which nothing resembles anything."""
     for i in range(60):
         place = tmp_path / "set" / "ab"[i % 2] / f"{i}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(scene_of(i)).save(place)
     for selection in (Selection(), Selection(split_seed=3, test_fraction=0.4), Selection(folds=3)):
-        ignored = dataclasses.replace(selection, near_copies="ignore")
+        ignored = dataclasses.replace(selection, near_duplicates="ignore")
         assert prepare(tmp_path / "set", selection).split_names == prepare(tmp_path / "set", ignored).split_names
 
 
-def test_near_copies_in_the_datas_own_splits_are_reported_and_can_be_left_out(tmp_path: Path) -> None:
+def test_near_duplicates_in_the_datas_own_splits_are_reported_and_can_be_left_out(tmp_path: Path) -> None:
     """Catches: silence; a held-out image taken away, so that results are of other images than before; a class that
     loses all its images in silence; a copy reported whose twin is not among the images that are trained on."""
     root = with_bursts(tmp_path / "set", "test")
     for name in ("class 0/37.png", "class 0/39.png", "class 1/35.png"):
         (root / "test" / name).unlink()
     data = prepare(root, Selection(val_fraction=0))
-    assert data.near_copies == {"test": data.split_names["test"]}
-    assert any("37 of 37 test images have near-copies among the training images" in note for note in data.warnings)
-    left = prepare(root, Selection(val_fraction=0, near_copies="leave_out"))
+    assert data.near_duplicates == {"test": data.split_names["test"]}
+    assert any("37 of 37 test images have near-duplicates among the training images" in note for note in data.warnings)
+    left = prepare(root, Selection(val_fraction=0, near_duplicates="leave_out"))
     assert left.split_names["test"] == data.split_names["test"]
     assert left.split_names["train"] == [f"train/class {c}/{i}.png" for c, i in ((0, 36), (0, 38), (1, 34))]
-    assert left.near_copies == {}
+    assert left.near_duplicates == {}
     assert any("left out 37 training images" in note for note in left.warnings)
     few = prepare(root, Selection(val_fraction=0, per_class=5))
-    assert len(few.near_copies["test"]) in range(7, 11)
+    assert len(few.near_duplicates["test"]) in range(7, 11)
     (root / "train" / "class 1" / "34.png").unlink()
     with pytest.raises(UserError, match="would leave no training image of class 1"):
-        prepare(root, Selection(val_fraction=0, near_copies="leave_out"))
+        prepare(root, Selection(val_fraction=0, near_duplicates="leave_out"))
 
 
-def test_where_near_copies_are_not_looked_for_this_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_near_duplicates_are_not_looked_for_this_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streamed images and too many of them; small ones have copies where all pixels are equal. Catches: silence."""
     root, small = with_bursts(tmp_path / "set", "test"), tmp_path / "small" / "a"
-    streamed = prepare(root, image_settings=ImageSettings(image_size=16, store_size=16, stream=True))
-    assert any("near-copies are not looked for among streamed images" in note for note in streamed.warnings)
-    monkeypatch.setattr(store, "MAX_IMAGES", 10)
-    assert prepare(root).near_copies == {}
+    streamed = prepare(root, image_settings=ImageSettings(image_size=16, cache_size=16, stream=True))
+    assert any("near-duplicates are not looked for among streamed images" in note for note in streamed.warnings)
+    monkeypatch.setattr(decoded_cache, "MAX_IMAGES", 10)
+    assert prepare(root).near_duplicates == {}
     monkeypatch.undo()
     for place in (small, small.with_name("b")):
         place.mkdir(parents=True)

@@ -196,7 +196,7 @@ def test_folds_and_groups_divide_images_of_several_labels(tmp_path: Path) -> Non
         chosen(source, 21)
 
 
-def test_near_copies_lie_in_one_fold_and_never_refuse_one(tmp_path: Path) -> None:
+def test_near_duplicates_lie_in_one_fold_and_never_refuse_one(tmp_path: Path) -> None:
     """Bursts of four, and a class that is one video. Catches: a burst in two folds, a fold without a class, a refusal
     for too few groups, frames of a video dealt one by one."""
     lines = ["ab"[i // 60] for i in range(120)]

@@ -13,10 +13,10 @@ import viticulture
 from dense_scenes import coco_folder
 from viticulture.cli import main
 from viticulture.data import near_duplicates
+from viticulture.data.decoded_cache import pixel_digest
 from viticulture.data.inspect import inspect
-from viticulture.data.near_duplicates import SIDE, NearCopies, near_copies, thumbnail
-from viticulture.data.store import pixel_digest
-from viticulture.report.tables.inspection import inspected
+from viticulture.data.near_duplicates import SIDE, NearDuplicates, match_thumbnails, thumbnail
+from viticulture.report.inspection import inspected
 
 
 def scene(seed: int, size: tuple[int, int] = (120, 160)) -> Image.Image:
@@ -30,7 +30,7 @@ def recompressed(image: Image.Image, quality: int) -> Image.Image:
     return Image.open(file).convert("RGB")
 
 
-def copies(images: list[Image.Image]) -> NearCopies:
+def copies(images: list[Image.Image]) -> NearDuplicates:
     small = [thumbnail(image) for image in images]
     kept = [np.zeros((SIDE, SIDE, 3), np.uint8) if each is None else each for each in small]
     marks = [
@@ -39,7 +39,7 @@ def copies(images: list[Image.Image]) -> NearCopies:
     usable = np.array([each is not None for each in small], bool)
     rows = len(images)
     pixels = np.array(kept, np.uint8).reshape(rows, SIDE, SIDE, 3)
-    return near_copies(np.frombuffer(b"".join(marks), np.uint8).reshape(rows, 16), pixels, usable)
+    return match_thumbnails(np.frombuffer(b"".join(marks), np.uint8).reshape(rows, 16), pixels, usable)
 
 
 def test_copies_are_found_and_other_images_are_not() -> None:

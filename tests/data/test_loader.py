@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
+from viticulture.config.resolve import resolve
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import CenterCrop, PaddedCrop, ResizedCrop, Squeeze
 from viticulture.data.augment.erase import Erase
@@ -21,19 +22,18 @@ from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.batches.sampling import Sampling, repeated
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.images import CachedImages, Records
 from viticulture.errors import UserError
 from viticulture.training.assemble import batch_size
-from viticulture.training.recipe import resolve
 
 MEAN, STD, CLASSES = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 3
 
 
-def images(count: int, side: int = 10) -> StoredImages:
+def images(count: int, side: int = 10) -> CachedImages:
     """Different noise in every image; a split that takes every other image of its store, backwards."""
     pixels = torch.randint(0, 256, (2 * count, 3, side, side), generator=torch.Generator().manual_seed(0))
     records = Records(torch.arange(count) % CLASSES, torch.tensor([[20, 30]] * count), [str(n) for n in range(count)])
-    return StoredImages(pixels.to(torch.uint8), torch.arange(2 * count - 1, 0, -2), records)
+    return CachedImages(pixels.to(torch.uint8), torch.arange(2 * count - 1, 0, -2), records)
 
 
 def view(*extra: Any) -> Augment:

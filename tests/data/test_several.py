@@ -131,7 +131,7 @@ def test_none_is_no_label_and_an_empty_list_shows_none(root: Path, kind: str) ->
     found = inspect(source)
     assert (found.unlabeled, found.counts) == (1, {"train": (2, 2)})
     assert found.several.endswith("1 of 4 images have none")
-    other, _ = prepare_test(source, ("1", "0", "2"), ImageSettings(image_size=8, store_size=8))
+    other, _ = prepare_test(source, ("1", "0", "2"), ImageSettings(image_size=8, cache_size=8))
     assert other.records.labels.tolist() == [[1, 1, 0], [1, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 

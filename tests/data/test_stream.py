@@ -22,11 +22,11 @@ from viticulture.data.augment.flip import Flip
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import ImageSettings, Selection, prepare
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.decoded_cache import build
+from viticulture.data.images import CachedImages, Records
 from viticulture.data.open import open_source
 from viticulture.data.sources.files import FileReader
 from viticulture.data.sources.source import Source
-from viticulture.data.store import build
 from viticulture.data.stream import StreamImages, ahead
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
@@ -62,11 +62,11 @@ def labels(source: Source) -> Tensor:
     return torch.as_tensor(source.labels)
 
 
-def store(source: Source) -> StoredImages:
+def store(source: Source) -> CachedImages:
     """The same images as a store keeps them."""
     held, rows = build(source, SIDE), torch.arange(COUNT).flip(0)
     sizes = torch.from_numpy(held.sizes)[rows]
-    return StoredImages(held.pixels, rows, Records(labels(source)[rows], sizes, [str(n) for n in range(COUNT)]))
+    return CachedImages(held.pixels, rows, Records(labels(source)[rows], sizes, [str(n) for n in range(COUNT)]))
 
 
 def view(*transforms: ResizedCrop | PaddedCrop | Flip | Erase) -> Augment:
@@ -210,7 +210,7 @@ def test_skipping_gives_a_stream_the_very_images_of_a_store(tmp_path: Path) -> N
     cut(root / "a" / "3.jpg")
     cut(root / "b" / "18.jpg")
     streamed, stored = (
-        prepare(root, Selection(skip_unreadable=True), ImageSettings(stream=way, image_size=24, store_size=32))
+        prepare(root, Selection(skip_unreadable=True), ImageSettings(stream=way, image_size=24, cache_size=32))
         for way in (True, False)
     )
     assert isinstance(streamed.train, StreamImages)
@@ -229,7 +229,7 @@ def test_a_stream_opens_no_file_before_it_is_asked_for(tmp_path: Path, monkeypat
     root, opened = photographs(tmp_path / "photos", 24), []
     read = FileReader.open
     monkeypatch.setattr(FileReader, "open", lambda self, i: opened.append(i) or read(self, i))
-    data = prepare(root, image_settings=ImageSettings(stream=True, image_size=24, store_size=32))
+    data = prepare(root, image_settings=ImageSettings(stream=True, image_size=24, cache_size=32))
     assert opened == []
     next(iter(Loader(data.train, (view(ResizedCrop()),), 6, 0, shard=Shard(workers=0))))
     assert len(opened) == 6

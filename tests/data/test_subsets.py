@@ -106,15 +106,15 @@ def test_nothing_from_nothing() -> None:
 
 
 def bursts(classes: int, count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and near-copies of so many bursts of each class."""
+    """Labels and near-duplicates of so many bursts of each class."""
     labels = np.repeat(np.arange(classes), count * length)
     return labels, np.repeat(np.arange(classes * count), length)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_near_copies_are_held_out_together_and_every_class_gives_as_many_images(seed: int) -> None:
+def test_near_duplicates_are_held_out_together_and_every_class_gives_as_many_images(seed: int) -> None:
     """Pairs, triples and single images of four classes, some pairs across two of them. Catches: a pair on two sides, a
-    class that gives more or fewer images for it, other images held out where there are no near-copies."""
+    class that gives more or fewer images for it, other images held out where there are no near-duplicates."""
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, 4, 200)
     copies = np.full(200, -1)

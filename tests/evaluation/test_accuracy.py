@@ -14,14 +14,13 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import (
     Evaluation,
-    Predictions,
     ReliabilityBin,
-    collect,
     evaluate_predictions,
     joined,
     most_confident_mistakes,
-    wilson,
 )
+from viticulture.evaluation.outputs import Predictions, collect
+from viticulture.scores.intervals import wilson
 
 
 def predictions(rows: list[list[float]], labels: list[int]) -> Predictions:

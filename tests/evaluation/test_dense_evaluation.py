@@ -16,11 +16,11 @@ from PIL import ExifTags, Image
 from dense_scenes import coco_folder, mask_folder
 from simulated_gpu import OnApple
 from untrained_dense import untrained_dense
-from viticulture.analysis.dense_pictures import gather_dense_pictures
+from viticulture.analysis.annotated_pictures import save_annotated_pictures
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
 from viticulture.data.batches.annotated import dense_batches
 from viticulture.data.dataset import read_rows
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.images import CachedImages, Records
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.targets.objects import Boxed, Masked, Objects
@@ -48,14 +48,14 @@ from viticulture.evaluation.dense.predict import DensePredictor
 from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
 from viticulture.evaluation.dense.results import DenseEvaluations, from_dict, read_dense
 from viticulture.evaluation.dense.subject import Found, find, of_run
-from viticulture.evaluation.opening import MAX_SENT_PIXELS
+from viticulture.evaluation.inputs import MAX_SENT_PIXELS
 from viticulture.methods.detection import crowds_of, matched, targets_of
 from viticulture.models.data_spec import DataSpec
 from viticulture.report.pages.run_page import judged_headline
 from viticulture.report.sections.dense import dense_answer, dense_sections
 from viticulture.report.tables.dense import dense_predictions
 from viticulture.scores.objects import image_precision
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 
 NAMES = ("disk", "square")
 SIZES = np.array([[100, 100], [100, 100]])
@@ -114,7 +114,7 @@ def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
     known = objects((5, 5, 15, 15, 0), (20, 5, 60, 35, 0), (62, 4, 78, 38, 1), crowd=(1, 2))
     said = found((22, 8, 34, 20, 0, 0.9), (5, 5, 15, 15, 0, 0.8), (64, 6, 70, 30, 1, 0.7))
     records = Records(torch.tensor([-1]), torch.tensor([size]), [""])
-    images = StoredImages(torch.zeros(1, 3, 48, 48, dtype=torch.uint8), torch.arange(1), records)
+    images = CachedImages(torch.zeros(1, 3, 48, 48, dtype=torch.uint8), torch.arange(1), records)
     data_spec = DataSpec(NAMES, (64, 64), (0.5,) * 3, (0.25,) * 3)
     (batch,) = dense_batches(images, Boxed([known], masks=False), data_spec, 4, torch.device("cpu"))
     canvas = {
@@ -168,7 +168,7 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
     run = untrained_dense(tmp_path / "run", "detection")
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (4, 3, 80, 80), dtype=torch.uint8, generator=generator)
-    images = StoredImages(pixels, torch.arange(4), Records(torch.full((4,), -1), torch.full((4, 2), 80), ["a"] * 4))
+    images = CachedImages(pixels, torch.arange(4), Records(torch.full((4,), -1), torch.full((4, 2), 80), ["a"] * 4))
     splits = {name: images.part(torch.tensor(rows)) for name, rows in (("val", [0, 1]), ("test", [2, 3]))}
     subject, annotations = of_run(run), {}
     for name, most in (("val", 1), ("test", 100)):
@@ -270,12 +270,12 @@ def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> 
     """Fails if it has an mIoU of 100 % below its picture, or comes before an image that has one."""
     run = untrained_dense(tmp_path / "run", "segmentation")
     pixels = torch.zeros(2, 3, 80, 80, dtype=torch.uint8)
-    images = StoredImages(pixels, torch.arange(2), Records(torch.full((2,), -1), torch.full((2, 2), 80), ["a", "b"]))
+    images = CachedImages(pixels, torch.arange(2), Records(torch.full((2,), -1), torch.full((2, 2), 80), ["a", "b"]))
     masks = [np.full((80, 80), 255, np.uint8), np.arange(6400, dtype=np.uint8).reshape(80, 80) % 3]
     true = Masked(torch.from_numpy(np.stack(masks)), torch.arange(2), lambda i: masks[i])
     data: Any = SimpleNamespace(held_out={"val": images}, train=images, classes=of_run(run).data_spec.classes)
     data.annotations, data.image_settings = {"train": true, "val": true}, SimpleNamespace(channels=3)
-    gather_dense_pictures(run, data, judge_dense(run, data))
+    save_annotated_pictures(run, data, judge_dense(run, data))
     galleries = read_galleries(run.path / FILE)
     assert galleries is not None
     (_, (second, measured)), (_, (first, unmeasured)) = galleries["dense"][0].groups
@@ -395,7 +395,7 @@ def test_a_large_jpeg_is_shown_as_evaluation_shows_it(tmp_path: Path, sent: bool
     folder.mkdir()
     noise = np.random.default_rng(0).integers(0, 255, (400, 480, 3), dtype=np.uint8)
     Image.fromarray(noise).save(folder / "a.jpg")
-    images, _ = read_rows(open_source(str(folder)), np.arange(1), recipe_of(run).section("images"))
+    images, _ = read_rows(open_source(str(folder)), np.arange(1), config_of(run).images)
     (expected,) = find(of_run(run), images)
     with (folder / "a.jpg").open("rb") as file:
         item = ("a.jpg", file) if sent else ("a.jpg", folder / "a.jpg")
@@ -411,9 +411,9 @@ def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> No
     score is kept from the reader."""
     said = DensePrediction("a.jpg", found((1, 2, 11, 22, 1, 0.5), (1, 2, 11, 22, 0, 0.2)), None, NAMES, least=0.5)
     assert said.counts() == {"square": 1}
-    sheet = dense_predictions([said])
-    assert sheet.rows == [["a.jpg", "1 square", ""]]
-    assert "at least 0.50" in sheet.note
+    table = dense_predictions([said])
+    assert table.rows == [["a.jpg", "1 square", ""]]
+    assert "at least 0.50" in table.note
     assert dense_predictions([dataclasses.replace(said, least=0.9)]).rows[0][1] == "nothing"
     assert len(coco_results([said])) == 2
     pixels = np.ones((100, 100), np.uint8)

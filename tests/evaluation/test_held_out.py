@@ -43,7 +43,7 @@ def test_nothing_held_out_is_said_in_a_line(images: Callable[[Path], Path], reci
         viticulture.evaluate(str(run.path))
 
 
-def test_the_accuracy_without_near_copies_is_said_wherever_the_accuracy_is(
+def test_the_accuracy_without_near_duplicates_is_said_wherever_the_accuracy_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of twelve test images four are training images as well. Catches: terminal, page or evaluation.json that are
@@ -65,7 +65,7 @@ def test_the_accuracy_without_near_copies_is_said_wherever_the_accuracy_is(
     said = " ".join(capsys.readouterr().out.split())
     kept = json.loads((tmp_path / "run" / "evaluation.json").read_text("utf-8"))
     result = kept["results"]["last/test"]
-    copies = json.loads((tmp_path / "run" / "split.json").read_text("utf-8"))["near_copies"]["test"]
+    copies = json.loads((tmp_path / "run" / "split.json").read_text("utf-8"))["near_duplicates"]["test"]
     assert copies == [f"test/{name}/0{i}.png" for name in ("a", "b") for i in range(2)]
     run = viticulture.Run(tmp_path / "run")
     predictions = read_predictions(run.folder, "last/test")
@@ -73,13 +73,13 @@ def test_the_accuracy_without_near_copies_is_said_wherever_the_accuracy_is(
     right = (predictions.predicted == predictions.labels)[rest]
     assert (result["without_copies"]["copies"], result["without_copies"]["top1"]) == (4, right.mean())
     sentence = (
-        f"4 of 12 test images have near-copies among the training images; without them {100 * right.mean():.1f} %"
+        f"4 of 12 test images have near-duplicates among the training images; without them {100 * right.mean():.1f} %"
     )
     assert sentence in said
     assert sentence in (tmp_path / "run" / "report.html").read_text("utf-8")
     assert viticulture.evaluate(str(run.path))["last/test"].without_copies.top1 == right.mean()
     other = viticulture.evaluate(str(run.path), str(new))
     assert next(iter(other.values())).without_copies is None
-    run.folder.write("split.json", {"names": run.folder.image_names, "near_copies": {"test": 5}})
+    run.folder.write("split.json", {"names": run.folder.image_names, "near_duplicates": {"test": 5}})
     with pytest.raises(UserError, match=r"split\.json is damaged"):
         viticulture.evaluate(str(run.path))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from viticulture.evaluation.kept_weights import of_each
+from viticulture.evaluation.saved import of_each
 from viticulture.training.run_folder import RunFolder
 
 

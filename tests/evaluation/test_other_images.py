@@ -18,8 +18,8 @@ from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import begin
 
 SMALL: dict[str, Any] = {
-    "student.name": "vit_nano", "student.patch_size": 4, "images.image_size": 16, "images.store_size": 20,
-    "train.epochs": 1, "train.batch_size": 4, "schedule.warmup_epochs": 0, "train.watch": "none",
+    "student.name": "vit_nano", "student.patch_size": 4, "images.image_size": 16, "images.cache_size": 20,
+    "train.epochs": 1, "train.batch_size": 4, "schedule.warmup_epochs": 0, "train.validate": "none",
 }  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def test_images_that_taught_the_run_are_told(
 
 def test_images_that_are_not_compared_are_not_called_new(run: Path, photos: Path) -> None:
     """Those that are streamed would all have to be decoded. Catches: silence, which says that they are new."""
-    images, _ = prepare_test(str(photos), ("a", "b"), ImageSettings(16, 20, budget_gb=1e-9))
+    images, _ = prepare_test(str(photos), ("a", "b"), ImageSettings(16, 20, max_cache_gb=1e-9))
     assert isinstance(images, StreamImages)
     assert "is not known: they are streamed" in taught_by(RunFolder(run), images)[0]
 

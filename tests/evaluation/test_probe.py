@@ -22,13 +22,13 @@ from viticulture.cache import cached
 from viticulture.cli import main
 from viticulture.data.dataset import Dataset, ImageSettings, prepare
 from viticulture.errors import UserError
+from viticulture.evaluation.model import EvaluatedModel
 from viticulture.evaluation.probe import linear as linear_probe
 from viticulture.evaluation.probe import neighbors as neighbors
 from viticulture.evaluation.probe.evaluate import DECAYS, Part, _find, read_probes
 from viticulture.evaluation.probe.features import frozen_features
 from viticulture.evaluation.probe.linear import fit
 from viticulture.evaluation.probe.neighbors import vote
-from viticulture.evaluation.subject import Subject
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.features import features
 from viticulture.models.students import create_student
@@ -113,10 +113,10 @@ def test_features_are_what_a_trained_head_reads(name: str, options: dict[str, An
     assert set(found) == ({"mean"} if name == "resnet10t" else {"class", "mean"})
 
 
-def subject(heads: int = 2, seed: int = 0) -> Subject:
+def subject(heads: int = 2, seed: int = 0) -> EvaluatedModel:
     torch.manual_seed(seed)
     net = create_student("vit_nano", TASK, 2, {"embed_dim": 8, "depth": 1, "num_heads": heads}).eval()
-    return Subject(net, TASK, ImageSettings(image_size=8), torch.device("cpu"), architecture=f"heads {heads}")
+    return EvaluatedModel(net, TASK, ImageSettings(image_size=8), torch.device("cpu"), architecture=f"heads {heads}")
 
 
 def test_features_are_computed_once(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
         Image.fromarray(pixels).save(folder / f"{number}.png")
     calls = []
 
-    def read(of: Subject, data: Dataset) -> Tensor:
+    def read(of: EvaluatedModel, data: Dataset) -> Tensor:
         of.network.register_forward_pre_hook(lambda *_: calls.append(1))
         of.network.get_submodule("norm").register_forward_hook(lambda *_: calls.append(1))
         return frozen_features(of, data)["train"]["class"]
@@ -160,7 +160,7 @@ def test_features_are_those_of_images_that_are_kept_in_the_same_shape(tmp_path: 
         Image.fromarray(pixels).save(folder / f"{number}.png")
 
     def read(**settings: Any) -> Tensor:
-        shown = ImageSettings(image_size=8, store_size=8, **settings)
+        shown = ImageSettings(image_size=8, cache_size=8, **settings)
         data = prepare(str(tmp_path / "photos"), image_settings=shown)
         return frozen_features(replace(subject(), image_settings=shown), data)["test"]["class"]
 
@@ -231,7 +231,7 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     bare.mkdir()
     for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, 8), dtype=np.uint8)):
         Image.fromarray(pixels).save(bare / f"{number}.png")
-    blind = {**small, "method.name": "mae", "data.per_class": None, "train.watch": "none", "images.image_size": 8}
+    blind = {**small, "method.name": "mae", "data.per_class": None, "train.validate": "none", "images.image_size": 8}
     run = viticulture.train(str(bare), "default/digits", out=str(tmp_path / "mae"), overrides=blind)
     command = ["probe", str(run.path), "digits", "--features", "mean", "--out", str(tmp_path / "out.json")]
     assert [main(command), main(command)] == [0, 0]
@@ -272,7 +272,7 @@ def test_images_with_masks_have_no_classes_to_probe(tmp_path: Path) -> None:
 
 def test_a_network_that_is_no_run_is_shown_images_as_it_was_trained(tmp_path: Path) -> None:
     """A folder of weights says how its images are cropped. Catches: timm's crop for the architecture in its place."""
-    from viticulture.evaluation.subject import of_source
+    from viticulture.evaluation.model import of_source
 
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": {"crop_pct": 0.5}})
     found = of_source(str(tmp_path))
@@ -285,7 +285,7 @@ def test_a_network_that_timm_shows_the_middle_of_a_squashed_image_is_shown_all_o
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As dm_nfnet_f0 is described; with a word. Catches: a refusal of settings that nobody made."""
-    from viticulture.evaluation.subject import of_source
+    from viticulture.evaluation.model import of_source
 
     described = {"crop_pct": 0.9, "crop_mode": "squash"}
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": described})

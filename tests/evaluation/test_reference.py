@@ -10,19 +10,19 @@ import torch
 
 from made_study import study
 from viticulture.data.dataset import prepare
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.images import CachedImages, Records
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.reference import judge_references, put_beside, read_references, reference_lines
-from viticulture.study.conclude.disagreement import _varied
+from viticulture.study.disagreement import _varied
 from viticulture.training.run_folder import RunFolder
 
 
-def images(values: list[int], labels: list[int], side: int = 4) -> StoredImages:
+def images(values: list[int], labels: list[int], side: int = 4) -> CachedImages:
     """Images of one gray each."""
     pixels = torch.tensor(values, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, side, side)
     records = Records(torch.tensor(labels), torch.full((len(values), 2), side), [str(i) for i in range(len(values))])
-    return StoredImages(pixels, torch.arange(len(values)), records)
+    return CachedImages(pixels, torch.arange(len(values)), records)
 
 
 @pytest.mark.parametrize("side", [4, 40])

@@ -10,22 +10,20 @@ import torch
 from photographs import pictures
 from untrained import untrained
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import ONE_HEAD
-from viticulture.evaluation.heads import OutputHeads
+from viticulture.evaluation.model import ONE_HEAD, OutputHeads, of_run
 from viticulture.evaluation.robustness.evaluate import evaluate_robustness
 from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.evaluation.robustness.relabeled import read_truth, relabeled
-from viticulture.evaluation.subject import of_run
-from viticulture.study.run.measures import other_measure
+from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 
 CLASSES = tuple(f"n{number:08d}" for number in range(1000))
 
 
 def answers(run: RunFolder) -> dict[str, int]:
     """What the run's student says of its test images, by name."""
-    subject, images = of_run(run), dataset_of(run, recipe_of(run)).test
+    subject, images = of_run(run), dataset_of(run, config_of(run)).test
     assert images is not None
     (batch,) = subject.batches(images)
     said = subject.network(batch["image"]).argmax(-1).tolist()

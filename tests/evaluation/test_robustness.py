@@ -18,7 +18,7 @@ from torchvision.models._meta import _IMAGENET_CATEGORIES
 from viticulture import api
 from viticulture.cli import main
 from viticulture.errors import UserError
-from viticulture.evaluation.heads import OutputHeads
+from viticulture.evaluation.model import OutputHeads
 from viticulture.evaluation.robustness import evaluate as out_of_distribution
 from viticulture.evaluation.robustness.corrupt import corrupt
 from viticulture.evaluation.robustness.corrupted import Views, corrupted
@@ -28,9 +28,9 @@ from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
 from viticulture.models.views import VIEWS
 from viticulture.models.weights.files import load, note
-from viticulture.study.run.measures import other_measure
+from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 
 SIDE = 16
 CLASSES = ("n00000001", "n00000002", "n00000003")
@@ -142,7 +142,7 @@ def test_a_run_is_judged_on_its_own_test_images_corrupted_as_it_is_shown_them(ru
     assert (found.images, found.heads) == (4, ("student", "class", "head 2", "head 3"))
     assert (found.rule, found.corrupted_by) == ("class token", "CIFAR-10-C")
     assert list(found.errors) == list(CORRUPTIONS)
-    dataset = dataset_of(run.folder, recipe_of(run.folder))
+    dataset = dataset_of(run.folder, config_of(run.folder))
     student, data_spec, _ = load(run.folder.weights(run.folder.which()[0]))
     assert dataset.test is not None
     for name, severity in (("gaussian_noise", 5), ("contrast", 5)):
@@ -170,7 +170,7 @@ def test_what_is_in_the_cache_equals_what_is_made_each_time(run: api.Run, tmp_pa
             expected = corrupt(clean.permute(1, 2, 0).numpy(), "impulse_noise", 2, 0, number)
             np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), expected)
         assert torch.cat(found).tolist() == [0, 1, 2, 3, 4]
-        assert len(list((tmp_path / "cache" / "stores").iterdir())) == (2 if budget else 0), "a store and its lock"
+        assert len(list((tmp_path / "cache" / "decoded").iterdir())) == (2 if budget else 0), "a store and its lock"
     for name, severity in (("impulse_noise", 3), ("shot_noise", 2)):
         assert (next(corrupted(views, name, severity, 10**9))[0] != images[0]).any()
 
@@ -281,8 +281,8 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path, monkeypatc
         "images.image_size": SIDE, "engine.device": "cpu", "schedule.warmup_epochs": 0, "data.test_fraction": 0,
     }  # fmt: skip
     run = api.train(str(tmp_path / "photos"), "default/small-images", out=str(tmp_path / "run"), overrides=overrides)
-    sheet = api.robustness(run, limit=1)
-    assert sheet.title == "Errors on the run's validation images, by severity"
+    table = api.robustness(run, limit=1)
+    assert table.title == "Errors on the run's validation images, by severity"
     assert list(read_robustness(run.folder)) == ["validation"]
     assert list(other_measure(run.folder, "robustness/validation/student")) == ["val"]
     page = (run.path / "report.html").read_text()

@@ -15,22 +15,22 @@ from torch import Tensor, nn
 
 import viticulture
 from untrained import SIDE, photo, untrained
-from viticulture.analysis.pictures import attention, fine_attention, occlusion
+from viticulture.analysis.pictures import attention_galleries, fine_attention, occlusion
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.errors import UserError
 from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.localization import evaluate as localize
 from viticulture.evaluation.localization.results import read_localizations
+from viticulture.evaluation.model import EvaluatedModel, device_for, of_run
 from viticulture.evaluation.robustness.evaluate import read_robustness
-from viticulture.evaluation.subject import Subject, device_for, of_run
-from viticulture.report.charts.pictures import gallery
-from viticulture.study.conclude.disagreement import _looks
+from viticulture.report.pictures import gallery
+from viticulture.study.disagreement import _looks
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 
 
-def shown(subject: Subject, folder: Path) -> tuple[Images, list[Tensor]]:
+def shown(subject: EvaluatedModel, folder: Path) -> tuple[Images, list[Tensor]]:
     """Two oblong images, one a class, and what the network is given while a test runs."""
     for name in subject.data_spec.classes:
         photo(folder / name / "0.png", ord(name))
@@ -41,7 +41,7 @@ def shown(subject: Subject, folder: Path) -> tuple[Images, list[Tensor]]:
     return prepare_test(str(folder), subject.data_spec.classes, subject.image_settings)[0], seen
 
 
-def as_pixels(subject: Subject, given: Tensor) -> list[np.ndarray]:
+def as_pixels(subject: EvaluatedModel, given: Tensor) -> list[np.ndarray]:
     """What a network was given, as a person sees it: [H, W, 3] uint8."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (subject.data_spec.mean, subject.data_spec.std))
     return list((255 * (given * std + mean)).round().to(torch.uint8).permute(0, 2, 3, 1).numpy())
@@ -52,7 +52,7 @@ def test_the_photograph_beside_the_attention_is_what_the_network_saw(tmp_path: P
     maps of a crop that is not the run's."""
     subject = of_run(untrained(tmp_path / "run"))
     images, seen = shown(subject, tmp_path / "photos")
-    html = "".join(map(gallery, attention(subject, images)))
+    html = "".join(map(gallery, attention_galleries(subject, images)))
     drawn = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(code)))) for code in re.findall(r"base64,([^\"]+)", html)
     ]
@@ -87,7 +87,7 @@ def test_a_page_has_attention_maps_only_where_they_are_fine_enough(
     """Of 4 x 4 patches. Catches: one bright cell of a coarse map that seems to point at something."""
     subject = of_run(untrained(tmp_path / "run"))
     images, _ = shown(subject, tmp_path / "photos")
-    assert attention(subject, images)
+    assert attention_galleries(subject, images)
     assert not fine_attention(subject, images)
     monkeypatch.setattr("viticulture.analysis.pictures.MIN_GRID", 4)
     assert fine_attention(subject, images)
@@ -131,8 +131,8 @@ def test_views_and_batches_show_the_same(tmp_path: Path) -> None:
 
 
 def test_nobody_else_decides_what_a_trained_network_is_shown() -> None:
-    """Ten places built the crop and an eleventh forgot it. Evaluation, analysis and pages ask a `Subject` for their
-    batches and their device."""
+    """Ten places built the crop and an eleventh forgot it. Evaluation, analysis and pages ask an `EvaluatedModel`
+    for their batches and their device."""
     package = Path(viticulture.__file__).parent
     own = re.compile(r"CenterCrop\(|evaluation_(batches|views)|cuda\.is_available")
     files = [file for part in ("evaluation", "analysis", "report") for file in (package / part).rglob("*.py")]
@@ -141,7 +141,7 @@ def test_nobody_else_decides_what_a_trained_network_is_shown() -> None:
 
 def test_a_gpu_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the recipe asks for the CPU. Catches: looking pinned to the CPU, a run of `--device cpu` on a GPU."""
-    asked = {name: recipe_of(untrained(tmp_path / name, **{"engine.device": name})) for name in ("auto", "cuda", "cpu")}
+    asked = {name: config_of(untrained(tmp_path / name, **{"engine.device": name})) for name in ("auto", "cuda", "cpu")}
     for there in (True, False):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         kinds = {name: device_for(recipe).type for name, recipe in asked.items()}

@@ -15,32 +15,31 @@ from torch import Tensor, nn
 import viticulture
 from photographs import pictures
 from untrained import photo, untrained
+from viticulture.config.checks import check_parts
+from viticulture.config.load import load_config
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.data.open import open_source
 from viticulture.deploy.hub.push import contents
 from viticulture.deploy.onnx.onnx_file import to_onnx
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import ONE_HEAD, Evaluation, Predictions
+from viticulture.evaluation.accuracy import Evaluation
 from viticulture.evaluation.evaluate import right
-from viticulture.evaluation.heads import OutputHeads
+from viticulture.evaluation.model import ONE_HEAD, OutputHeads, of_run, of_source
+from viticulture.evaluation.outputs import Predictions, choose_views
 from viticulture.evaluation.predict import classify
 from viticulture.evaluation.robustness.metrics import wrong_predictions
-from viticulture.evaluation.subject import of_run, of_source
-from viticulture.evaluation.views import settle_views
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering
 from viticulture.models.weights.files import note
-from viticulture.training.combinations import check_parts
 from viticulture.training.data import load_dataset
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 
 SMALL = {
     "images.image_size": 8,
-    "images.store_size": 8,
+    "images.cache_size": 8,
     "student.name": "vit_nano",
     "student.patch_size": 4,
     "student.options": {"depth": 1},
@@ -110,7 +109,7 @@ def asked_by_hand(run: RunFolder, images: Images, name: Views) -> Tensor:
 
 def test_validation_images_choose(run: RunFolder) -> None:
     """The kept choice is the first of the best, and every figure that the run keeps is of it."""
-    dataset = dataset_of(run, recipe_of(run))
+    dataset = dataset_of(run, config_of(run))
     assert dataset.val is not None
     labels = dataset.val.records.labels
     shares = {
@@ -127,7 +126,7 @@ def test_validation_images_choose(run: RunFolder) -> None:
 @pytest.mark.parametrize("name", get_args(Views))
 def test_the_first_of_the_best_is_chosen(name: Views, run: RunFolder) -> None:
     """By scores that are known beforehand. Catches the worst or the dearest being taken, or the test images asked."""
-    dataset = dataset_of(run, recipe_of(run))
+    dataset = dataset_of(run, config_of(run))
     assert dataset.val is not None
     before = {each: (run.weights(each) / "config.json").read_text() for each in run.which()}
     sure = asked_by_hand(run, dataset.val, name)
@@ -140,14 +139,14 @@ def test_the_first_of_the_best_is_chosen(name: Views, run: RunFolder) -> None:
         for each in run.which():
             without = {key: value for key, value in json.loads(before[each]).items() if key != VIEWS}
             (run.weights(each) / "config.json").write_text(json.dumps(without))
-        settle_views(run, dataset.val, score)
+        choose_views(run, dataset.val, score)
         assert {of_run(run, each).eval_views for each in run.which()} == {name}
-        settle_views(run, dataset.val, lambda said: float(not score(said)))
+        choose_views(run, dataset.val, lambda said: float(not score(said)))
         assert of_run(run).eval_views == name, "what is settled stays"
         config = json.loads(before["last"])
         del config[VIEWS]
         (run.weights("last") / "config.json").write_text(json.dumps(config))  # as a resumed run writes it
-        settle_views(run, dataset.val, lambda said: float(not score(said)))
+        choose_views(run, dataset.val, lambda said: float(not score(said)))
         assert of_run(run, "last").eval_views == name
     finally:
         for each, text in before.items():
@@ -170,11 +169,11 @@ def test_everything_that_answers_asks_by_these_views(tmp_path: Path) -> None:
     subject, folder = of_run(run, "last"), of_source(str(run.weights("last")))
     assert (subject.eval_views, folder.eval_views) == ("four", "four")
     onnx = pytest.importorskip("onnxruntime")
-    path = to_onnx(subject.answers, tmp_path / "four.onnx", subject.data_spec)
+    path = to_onnx(subject.tta_network, tmp_path / "four.onnx", subject.data_spec)
     images = torch.randn(3, 3, *subject.data_spec.image_size)
     (found,) = onnx.InferenceSession(str(path)).run(["logits"], {"image": images.numpy()})
     with torch.inference_mode():
-        logits = subject.answers(images).numpy()
+        logits = subject.tta_network(images).numpy()
     assert np.allclose(found, logits, atol=1e-4 * np.abs(logits).max())
 
 
@@ -199,7 +198,7 @@ def test_without_validation_images(wanted: str, kept: str, tmp_path: Path) -> No
     """A choice of one's own holds; "best" asks once where nothing can choose."""
     folder = pictures(tmp_path / "photos", {"a": 8, "b": 8}, side=8)
     keys: dict[str, Any] = {**SMALL, "images.eval_views": wanted, "data.val_fraction": 0.0}
-    keys |= {"train.watch": "val", "train.best_by": "balanced_accuracy"}
+    keys |= {"train.validate": "val", "train.best_by": "balanced_accuracy"}
     made = viticulture.train(str(folder), out=str(tmp_path / "run"), overrides=keys)
     assert of_run(RunFolder(made.path)).eval_views == kept
     warnings = RunFolder(made.path).read("run.json")["warnings"]
@@ -225,13 +224,13 @@ def test_a_network_that_is_asked_by_views_is_its_own() -> None:
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
 def test_what_finds_objects_or_tells_pixels_apart_is_not_asked_by_views(name: str) -> None:
     with pytest.raises(UserError, match=r"images\.eval_views four is of classes of images, and method"):
-        check_parts(resolve(name, read(name), {"images.eval_views": "four"}))
+        check_parts(load_config(name, {"images.eval_views": "four"}))
 
 
 def test_who_looks_inside_is_shown_the_same_batches(tmp_path: Path) -> None:
     """CKA is estimated by batches of a size, and two networks are shown the same."""
     run, sizes = untrained(tmp_path / "run"), []
-    dataset = load_dataset(open_source(str(pictures(tmp_path / "photos", {"a": 10, "b": 10}))), recipe_of(run), 0)
+    dataset = load_dataset(open_source(str(pictures(tmp_path / "photos", {"a": 10, "b": 10}))), config_of(run), 0)
     for views in ("one", "four"):
         note(run.weights("last"), {VIEWS: views})
         subject = of_run(run, batch_size=4)
@@ -259,7 +258,7 @@ def test_other_images_and_corrupted_ones_are_answered_by_the_same_views(tmp_path
     pixels = torch.cat([batch["image"] for batch in subject.batches(images)])
     one_head = OutputHeads(("class",), ONE_HEAD)
     with torch.inference_mode():
-        wrong = wrong_predictions(subject.network, one_head, pixels, labels, None, subject.answers)
+        wrong = wrong_predictions(subject.network, one_head, pixels, labels, None, subject.tta_network)
     assert wrong.tolist() == [int((by_hand != labels).sum())]
 
 

@@ -37,7 +37,7 @@ from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
-from viticulture.report.charts.curves import read_curves
+from viticulture.report.curves import read_curves
 from viticulture.training.run import fit
 from viticulture.training.session import Session, begin
 
@@ -222,7 +222,7 @@ RUN: dict[str, Any] = {
     "data.per_class": 4,
     "train.epochs": 2,
     "train.batch_size": 8,
-    "train.watch": "test",
+    "train.validate": "test",
     "train.ema_decay": 0.9,
     "schedule.warmup_epochs": 0,
     "method.label_weight": 0.5,
@@ -258,7 +258,7 @@ def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str,
     """
     overrides = {"guides.bootstrap.weights": weights, "train.accumulate": accumulate, "train.clip_norm": 0.5}
     overrides |= {"student.options": TINY, "train.ema_decay": None, "optim.name": "sgd", "optim.lr": 0.1}
-    overrides |= {"train.watch": "none"}
+    overrides |= {"train.validate": "none"}
     session, twin = start(tmp_path / "run", **overrides), start(tmp_path / "other", **overrides)
     if accumulate > 1:  # sums in another order
         session, twin = in_double(session), in_double(twin)
@@ -287,7 +287,7 @@ from test_bootstrap import TINY, fit, hold_still, start
 from pathlib import Path
 torch.set_num_threads(1)
 settings = {"optim.name": "sgd", "optim.lr": 0.1, "student.options": TINY, "train.ema_decay": None, "train.epochs": 1}
-settings |= {"engine.devices": int(sys.argv[2]), "engine.device": "cpu", "train.watch": "none"}
+settings |= {"engine.devices": int(sys.argv[2]), "engine.device": "cpu", "train.validate": "none"}
 session = in_double(start(Path(sys.argv[1]), **settings))
 hold_still(session.method)
 fit(session)

@@ -13,21 +13,22 @@ from cit_students import aligned
 from conftest import Golden
 from networks import Answers, error, random_images, randomized
 from plain_loop import plain_loop
+from viticulture.config.load import parse
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.guides.logits import Logits
 from viticulture.losses import soft_distillation
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
-from viticulture.models.co_advise.cit import checkpoint_filter_fn
-from viticulture.models.co_advise.many_heads import every_head
+from viticulture.models.cit.cit import checkpoint_filter_fn
+from viticulture.models.cit.many_heads import every_head
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings, Taps
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
 from viticulture.optim import Optim
-from viticulture.training.recipe import parse, resolve
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 
@@ -230,9 +231,9 @@ def test_settings_that_cannot_be_meant_are_refused(teachers: dict[str, str], tmp
 def test_a_recipe_holds_teachers_by_name() -> None:
     """In their order, changed one by one on the command line, numbers for all or by name."""
     text = "student: cit_tiny\nguides: {co_advise: {teachers: {conv: a, inv: b}, temperature: {inv: 2}}}\n"
-    recipe = resolve("x", parse(text, "x"), {"guides.co_advise.teachers.third": "c", "guides.co_advise.weight": 0.5})
-    again = resolve("x", parse(recipe.to_yaml(), "x"))
-    for values in (recipe.values, again.values):
+    config = resolve("x", parse(text, "x"), {"guides.co_advise.teachers.third": "c", "guides.co_advise.weight": 0.5})
+    again = resolve("x", parse(config.to_yaml(), "x"))
+    for values in (config.values, again.values):
         guide = values["guides"]["co_advise"]
         assert list(guide["teachers"].items()) == [("conv", "a"), ("inv", "b"), ("third", "c")]
         assert guide["temperature"] == {"inv": 2}
@@ -250,7 +251,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
         "data.per_class": 5,
         "data.val_fraction": 0.2,
         "augment.mix.mixup": 0.8,
-        "train.watch": "val",
+        "train.validate": "val",
         "train.epochs": 2,
         "train.batch_size": 20,
         "schedule.warmup_epochs": 1,

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from pairs import GUIDES, METHODS, REFUSED, TASK, Data, optimizer_of, pair, recipe, step
+from viticulture.config.schema import GUIDES as GUIDE_NAMES
+from viticulture.config.schema import METHODS as METHOD_NAMES
+from viticulture.config.schema import find_method
 from viticulture.errors import UserError
 from viticulture.guides.guide import Batch, Given, Guide
 from viticulture.methods.mae import MAE
@@ -23,9 +26,6 @@ from viticulture.models.weights.files import note
 from viticulture.optim import Optim, Schedule
 from viticulture.training.assemble import assemble
 from viticulture.training.feed import training_loader
-from viticulture.training.recipe import GUIDES as GUIDE_NAMES
-from viticulture.training.recipe import METHODS as METHOD_NAMES
-from viticulture.training.recipe import find_method
 from viticulture.training.session import begin
 
 

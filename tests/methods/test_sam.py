@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
     "train.epochs": 2,
     "train.batch_size": 16,
     "train.clip_norm": 1.0,
-    "train.watch": "none",
+    "train.validate": "none",
     "schedule.warmup_epochs": 1,
     "optim.sam_rho": RHO,
     "engine.device": "cpu",

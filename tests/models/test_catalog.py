@@ -39,8 +39,8 @@ def test_the_numbers_that_ship_are_those_of_the_code() -> None:
 
 def test_students_of_timm_are_counted_where_they_are_few() -> None:
     """Fails where hundreds are built while a person waits, or where one that cannot be counted ends the list."""
-    sheet = viticulture.models("vit_tiny_patch16_224")
-    name, side, parameters, macs, _ = sheet.rows[0]
+    table = viticulture.models("vit_tiny_patch16_224")
+    name, side, parameters, macs, _ = table.rows[0]
     known = sum(weight.numel() for weight in timm.create_model(str(name), num_classes=10).parameters())
     assert (side, parameters) == (224, known / 1e6)
     assert isinstance(macs, float)

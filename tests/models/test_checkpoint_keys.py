@@ -17,7 +17,7 @@ from networks import data_spec, tiny
 from viticulture.errors import UserError
 from viticulture.methods.mae import encode, split
 from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, Sizes
-from viticulture.models.co_advise.rednet import RedNet
+from viticulture.models.cit.rednet import RedNet
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.teachers.open import open_teacher

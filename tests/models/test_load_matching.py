@@ -11,11 +11,11 @@ import torch
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import nn
 
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import initialize, save
-from viticulture.training.recipe import resolve
 
 TINY = {"embed_dim": 16, "depth": 3, "num_heads": 2}
 FILE = "model.safetensors"

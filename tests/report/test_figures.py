@@ -16,18 +16,25 @@ from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
 from viticulture.analysis.galleries import Gallery
-from viticulture.analysis.link_extraction import TrainedLinks
+from viticulture.analysis.links import TrainedLinks
 from viticulture.errors import UserError
 from viticulture.models.links import Links
-from viticulture.report.charts.axes import span
-from viticulture.report.charts.chart import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart
-from viticulture.report.charts.curves import read_curves
-from viticulture.report.charts.heat_map import MOST_NAMED, PALEST, heat_map, value_map
-from viticulture.report.charts.pictures import gallery, heat, image_grid, overlay, picture_uri
-from viticulture.report.document import table
-from viticulture.report.sections.links import links_section
-from viticulture.report.written import number
-from viticulture.table import Column, Table
+from viticulture.report.curves import read_curves
+from viticulture.report.html import html_table
+from viticulture.report.measurements import links_section
+from viticulture.report.pictures import (
+    MOST_NAMED,
+    PALEST,
+    gallery,
+    heat,
+    heat_map,
+    image_grid,
+    overlay,
+    picture_uri,
+    value_map,
+)
+from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, span
+from viticulture.table import Column, Table, number
 
 EVIL = "<script>alert(1)</script> \"q\" 'q' & 👩‍🔬 \udcff"
 
@@ -222,7 +229,7 @@ def test_heat_maps_of_many_classes_stay_small_and_label_without_overlap() -> Non
 
 def test_no_name_can_leave_its_place() -> None:
     """Tags, quotes, ampersands and broken file names are shown, never obeyed, by every figure."""
-    sheet = Table(EVIL, [Column(EVIL), Column("n", "percent")], [[EVIL, 0.5]], EVIL)
+    table = Table(EVIL, [Column(EVIL), Column("n", "percent")], [[EVIL, 0.5]], EVIL)
     figures = [
         line_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], said=EVIL)], Axes(EVIL, EVIL, levels=[(EVIL, 2)]), EVIL),
         scatter_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], [(0.5, 2.0)], [EVIL])], Axes(EVIL, EVIL), EVIL),
@@ -230,7 +237,7 @@ def test_no_name_can_leave_its_place() -> None:
         value_map(EVIL, [(EVIL, np.eye(2))], [EVIL, "<u>&"], [EVIL, "<u>&"], EVIL),
         heat_map(EVIL, np.eye(2, dtype=int), [EVIL, "<u>&"], [EVIL, "<u>&"], EVIL),
         image_grid(EVIL, [([np.zeros((4, 4, 3), np.uint8)], [EVIL])], EVIL),
-        table(sheet, sortable=True),
+        html_table(table, sortable=True),
     ]
     for figure in figures:
         assert "<script" not in figure

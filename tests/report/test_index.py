@@ -10,7 +10,7 @@ import pytest
 import viticulture
 from made_study import study
 from viticulture.errors import UserError
-from viticulture.report.tables.runs import find_runs
+from viticulture.report.runs import find_runs
 from viticulture.training.run_folder import RunFolder
 
 EVIL = "javascript:alert(1) <b> \" 'q' &"
@@ -37,17 +37,17 @@ def folder(tmp_path: Path) -> Path:
 
 def test_runs_are_found_at_any_depth_and_a_damaged_one_says_so(folder: Path) -> None:
     """The last begun first. Catches: a folder that cannot be listed because one run in it is damaged."""
-    sheet = find_runs(folder).sheet
-    assert [row[0] for row in sheet.rows] == ["deep/er/plain", EVIL, "broken"]
-    first = dict(zip((column.name for column in sheet.columns), sheet.rows[0], strict=True))
+    table = find_runs(folder).table
+    assert [row[0] for row in table.rows] == ["deep/er/plain", EVIL, "broken"]
+    first = dict(zip((column.name for column in table.columns), table.rows[0], strict=True))
     assert first["data"] == "digits"
     assert first["state"] == "finished"
     assert 0 < float(str(first["top-1"])) < 1
     assert first["images"] == "400 test"  # else one run's validation stands beside another's test unsaid
     assert first["begun"] == "2026-01-02 00:00"
-    assert sheet.rows[2][4] == "unreadable"
-    assert "1 cannot be read" in sheet.note
-    assert "damaged" in sheet.note
+    assert table.rows[2][4] == "unreadable"
+    assert "1 cannot be read" in table.note
+    assert "damaged" in table.note
     with pytest.raises(UserError, match="no folder"):
         find_runs(folder / "nowhere")
 
@@ -59,8 +59,8 @@ def test_a_run_that_no_process_trains_is_told_from_one_that_is(folder: Path) -> 
     for trained, state in ((True, "running"), (False, "interrupted"), (True, "running")):
         if trained:
             run.lock()
-        assert find_runs(folder).sheet.rows[0][4] == state
-        assert ("resume" in find_runs(folder).sheet.note) is (state == "interrupted")
+        assert find_runs(folder).table.rows[0][4] == state
+        assert ("resume" in find_runs(folder).table.note) is (state == "interrupted")
         run.unlock()
 
 
@@ -69,8 +69,8 @@ def test_the_page_of_runs_leads_to_their_pages_and_nowhere_else(folder: Path, tm
     a page that is not there."""
     out = tmp_path / "elsewhere" / "index.html"
     out.parent.mkdir()
-    sheet = viticulture.runs(str(folder), out=str(out))
-    assert len(sheet.rows) == 3
+    table = viticulture.runs(str(folder), out=str(out))
+    assert len(table.rows) == 3
     page = out.read_text(encoding="utf-8")
     (link,) = re.findall(r'<a href="([^#"][^"]*)"', page)
     assert link.startswith("./../runs/javascript%3A")

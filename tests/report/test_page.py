@@ -17,16 +17,15 @@ import torch
 
 from untrained import untrained
 from viticulture.analysis.galleries import Gallery
-from viticulture.evaluation.accuracy import Evaluation, Predictions, WithoutCopies, evaluate_predictions
+from viticulture.evaluation.accuracy import Evaluation, WithoutCopies, evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.models.weights.files import load, save
-from viticulture.report.charts.chart import Series, row_chart
-from viticulture.report.document import Section, table
-from viticulture.report.html import fill
-from viticulture.report.pages.page import Costs, RunPage, render
+from viticulture.report.html import Section, fill, html_table
+from viticulture.report.page import Costs, RunPage, render
 from viticulture.report.pages.run_page import page_of
+from viticulture.report.svg import Series, row_chart
 from viticulture.report.tables.results import Evaluated
-from viticulture.report.written import duration, scaled
-from viticulture.table import Column, Table
+from viticulture.table import Column, Table, duration, scaled
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \"' 👩‍🔬 ü \udcff </style> {curly}"
 VOID = {"meta", "img", "input", "br", "link"}
@@ -157,8 +156,8 @@ def test_a_calibration_curve_has_more_than_one_dot() -> None:
 def test_a_table_scrolls_by_itself_only_where_it_is_very_long() -> None:
     """Catches: 24 runs of which 13 are seen, and a page of a thousand classes that buries all else."""
     for rows, inside in ((24, False), (1000, True)):
-        sheet = Table("t", [Column("run")], [[str(row)] for row in range(rows)])
-        assert ("tall" in table(sheet)) == inside
+        table = Table("t", [Column("run")], [[str(row)] for row in range(rows)])
+        assert ("tall" in html_table(table)) == inside
 
 
 def test_terms_are_explained_and_stay_escaped() -> None:
@@ -279,20 +278,23 @@ def test_the_page_begins_with_what_was_found_beside_what_takes_no_training() -> 
     assert "refresh" not in page
 
 
-def test_the_page_begins_with_what_is_left_without_near_copies() -> None:
+def test_the_page_begins_with_what_is_left_without_near_duplicates() -> None:
     """Catches: a page that is silent, one that measures on no image."""
     found = evaluation(["a", "b"], 40)
     for rest, words in (
         (
             WithoutCopies(1, 0.75, (0.5, 0.875)),
-            "1 of 40 test images has near-copies among the training images; without",
+            "1 of 40 test images has near-duplicates among the training images; without",
         ),
-        (WithoutCopies(40, None, None), "40 of 40 test images have near-copies among the training images; no others"),
+        (
+            WithoutCopies(40, None, None),
+            "40 of 40 test images have near-duplicates among the training images; no others",
+        ),
     ):
         answered = replace(found, without_copies=rest)
         page = render(RunPage("t", "s", evaluations=[Evaluated("best", "test", answered)]))
         assert words in page[: page.index("Parameters")]
-        assert "without near-copies" in page
+        assert "without near-duplicates" in page
         assert Evaluation.from_dict(json.loads(json.dumps(answered.to_dict()))).without_copies == rest
 
 

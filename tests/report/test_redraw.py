@@ -15,11 +15,11 @@ from torch import nn
 
 import viticulture
 from viticulture import api
-from viticulture.analysis.galleries import Gallery, keep_galleries, read_galleries
+from viticulture.analysis.galleries import Gallery, read_galleries, save_galleries
 from viticulture.analysis.pictures import examples
-from viticulture.data.images import Records, StoredImages
+from viticulture.data.images import CachedImages, Records
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions, keep_predictions, read_predictions
 from viticulture.models.weights.files import load, save
 from viticulture.report.pages.run_page import page_of
@@ -33,7 +33,7 @@ SMALL = {
     "train.epochs": 1,
     "train.batch_size": 8,
     "data.val_fraction": 0.25,
-    "train.watch": "val",
+    "train.validate": "val",
 }
 
 
@@ -91,7 +91,7 @@ def test_numbers_of_weights_that_are_gone_are_not_shown(run: viticulture.Run, tm
     viticulture.localize(run, str(boxes))
     viticulture.robustness(run, limit=1)
     before = {section.title for section in page_of(run.folder).sections if section.html}
-    parts = {"Robustness", "Localization", "Frozen features", "Where it looks"}
+    parts = {"Robustness", "Localization", "Frozen features", "What it attends to"}
     assert parts <= before
     assert len(run.evaluations) > 0
 
@@ -123,7 +123,7 @@ def test_a_page_is_drawn_again_without_images_and_networks(
     Catches: a page that evaluates anew, looks for the data set, loads a student, or draws what is not kept.
     """
     _, data, page = grown
-    assert b"Where it looks" in page
+    assert b"What it attends to" in page
     assert b"Most confident mistakes" in page
     for weights in run.path.glob("weights/*/model.safetensors"):
         weights.unlink()
@@ -147,7 +147,7 @@ def test_a_run_without_the_kept_files_says_how_to_make_them_and_evaluation_makes
         (run.path / name).unlink()
     page = api.report(str(run.path)).read_text()
     assert f"viticulture evaluate {shell_word(run.path)}" in unescape(page)
-    assert "Where it looks" not in page
+    assert "What it attends to" not in page
     with pytest.raises(UserError, match="viticulture evaluate"):
         read_predictions(run.folder)
     run.evaluate()
@@ -221,7 +221,7 @@ def test_galleries_come_back_as_they_were_and_only_to_who_asks_for_the_same(tmp_
     map_ = np.random.default_rng(0).random((3, 4), dtype=np.float32)
     small, large = np.full((5, 4, 3), 7, np.uint8), np.zeros((400, 200, 3), np.uint8)
     shown = {"a": [Gallery("t\u2028", [([small, map_], ["x", "\udcff"]), ([large], ["y"])], "n")], "b": []}
-    keep_galleries(path, shown, ["these", 1])
+    save_galleries(path, shown, ["these", 1])
     assert read_galleries(path, ["others", 1]) is None
     found = read_galleries(path, ["these", 1])
     assert found is not None
@@ -239,7 +239,7 @@ def test_galleries_come_back_as_they_were_and_only_to_who_asks_for_the_same(tmp_
 def test_examples_are_limited_to_what_a_page_can_carry() -> None:
     """A few images of each of the first classes; a class without any is left out."""
     labels = torch.tensor([c for c in range(40) for _ in range(10) if c != 3])
-    images = StoredImages(
+    images = CachedImages(
         torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.zeros(390, dtype=torch.long),
         Records(labels, torch.full((390, 2), 4), [""] * 390),
     )  # fmt: skip

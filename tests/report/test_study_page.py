@@ -17,16 +17,14 @@ import pytest
 from browser import CHROMIUM, Browser
 from made_study import CLASSES, EVIL, study
 from viticulture.evaluation.results import Evaluations, read_evaluations
-from viticulture.report.pages.study_page import render_study, write_study
-from viticulture.report.sections.class_differences import class_section
-from viticulture.report.sections.stacked import teaching_section
-from viticulture.report.tables.latex import escaped, latex
-from viticulture.report.tables.study import full_sheet, results_sheet
-from viticulture.study.conclude.statistics import estimate
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.folder import StudyDir
+from viticulture.report.study_charts import class_section, teaching_section
+from viticulture.report.study_page import render_study, write_study
+from viticulture.report.study_tables import full_table, results_table
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.statistics import estimate
 from viticulture.study.study import Study
-from viticulture.table import Column, Spread, Table
+from viticulture.table import Column, Spread, Table, escaped, latex
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +97,8 @@ def test_latex_prints_every_letter_as_it_is() -> None:
     assert escaped("a&b%c$d#e_f{g}h~i^j\\k") == (
         r"a\&b\%c\$d\#e\_f\{g\}h\textasciitilde{}i\textasciicircum{}j\textbackslash{}k"
     )
-    sheet = Table("T_1", [Column("a"), Column("b", "spread")], [["x & y", Spread((1.0, 2.0))]], "100 % sure")
-    text = latex(sheet)
+    table = Table("T_1", [Column("a"), Column("b", "spread")], [["x & y", Spread((1.0, 2.0))]], "100 % sure")
+    text = latex(table)
     assert r"\caption{T\_1. 100 \% sure}" in text
     assert r"x \& y & 1.5 $\pm$ 0.7 \\" in text
     assert r"\begin{tabular}{lr}" in text
@@ -140,10 +138,10 @@ def test_winners_need_more_than_rank(tmp_path: Path) -> None:
     close = study(tmp_path / "close", ["worse", "b", "best"], (10,), 5, step=0.0)
     assert close.winner is None
     assert close.conclusion.startswith("No winner on digits")
-    sheet = results_sheet(made)
-    assert sheet.texts()[0][0] == "worse"
-    assert "±" in sheet.texts()[0][1]
-    assert [row[0] for row in full_sheet(made).texts()] == ["best", "b", "worse"]
+    table = results_table(made)
+    assert table.texts()[0][0] == "worse"
+    assert "±" in table.texts()[0][1]
+    assert [row[0] for row in full_table(made).texts()] == ["best", "b", "worse"]
     assert made.table.shape == (15, len(made.rows[0]))
     assert made.table.groupby("candidate").test_accuracy.mean()["best"] == pytest.approx(made.leader.test.mean)
 
@@ -196,16 +194,16 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
     assert "Nothing is held out as test" in words
     assert "on validation, %" in words
     assert "test images" not in words.lower()
-    names = [column.name for column in full_sheet(made).columns]
+    names = [column.name for column in full_table(made).columns]
     assert (names.count("validation, %"), names.count("test, %")) == (1, 0)
-    assert all(len(row) == len(names) for row in full_sheet(made).texts())
+    assert all(len(row) == len(names) for row in full_table(made).texts())
 
 
 def test_a_table_says_which_images_rank_it(tmp_path: Path) -> None:
     """Nothing is held out for validation. Fails if the note says that the order is that of validation images."""
     made = study(tmp_path / "s", ["worse", "best"], (10,), 2)
-    assert "in the order of their validation accuracy" in full_sheet(made).note
-    assert "in the order of their test accuracy" in full_sheet(held_out_as(made, "test")).note
+    assert "in the order of their validation accuracy" in full_table(made).note
+    assert "in the order of their test accuracy" in full_table(held_out_as(made, "test")).note
 
 
 def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) -> None:
@@ -270,9 +268,9 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     yaml = yaml.replace("- name: row 1\n", "- name: row 1\n  published: 80.98\n") + "table: dhvt/table4\n"
     (tmp_path / "s" / "study.yaml").write_text(yaml)
     made = Study(tmp_path / "s")
-    head = [column.name for column in results_sheet(made).columns]
+    head = [column.name for column in results_table(made).columns]
     assert head == ["candidate", "10 a class", "published", "ours − published"]
-    first = results_sheet(made).texts()[0]
+    first = results_table(made).texts()[0]
     assert first[2] == "80.98"
     assert float(first[3]) == pytest.approx(100 * made.verdicts[0].standings[-1].test.mean - 80.98, abs=0.06)
     assert made.winner is None
@@ -294,7 +292,7 @@ def test_the_rows_of_an_unpublished_table_compete(tmp_path: Path) -> None:
 def test_a_study_without_results_has_a_page(tmp_path: Path) -> None:
     """Fails if a page needs a finished cell, or prints None or nan."""
     grid = Grid("digits", (Candidate("a", "default/digits"),))
-    StudyDir.create(tmp_path / "s", grid, "x")
+    StudyFolder.create(tmp_path / "s", grid, "x")
     text = write_study(Study(tmp_path / "s")).read_text(encoding="utf-8")
     assert "Nothing is finished yet" in text
     assert not {"None", "nan"} & set(Tags(text).words.split())

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from viticulture.data.inspect import inspect
 from viticulture.data.sources.arrays import from_arrays
-from viticulture.evaluation.accuracy import Evaluation, Predictions, evaluate_predictions
-from viticulture.report.tables.inspection import inspected
+from viticulture.evaluation.accuracy import Evaluation, evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
+from viticulture.report.inspection import inspected
 from viticulture.report.tables.results import (
     Evaluated,
     confused,
@@ -42,9 +43,9 @@ def evaluation(classes: list[str], N: int = 60) -> Evaluation:
     return evaluate_predictions(Predictions(logits.softmax(-1), labels, [""] * N), classes)
 
 
-def drawn(sheet: Table, width: int) -> list[str]:
+def drawn(table: Table, width: int) -> list[str]:
     file = io.StringIO()
-    Console(file=file, width=width, force_terminal=True, color_system=None).print(sheet)
+    Console(file=file, width=width, force_terminal=True, color_system=None).print(table)
     return file.getvalue().splitlines()
 
 
@@ -69,8 +70,8 @@ def test_long_names_are_cut_and_numbers_are_not(width: int) -> None:
 
 def test_a_long_heading_breaks_instead_of_widening_its_column() -> None:
     """Columns of one digit under a sentence would leave no room for names."""
-    sheet = Table("", [Column("class"), Column("images of all splits together", "count")], [["a", 1]])
-    assert max(map(len, drawn(sheet, 80))) <= 20
+    table = Table("", [Column("class"), Column("images of all splits together", "count")], [["a", 1]])
+    assert max(map(len, drawn(table, 80))) <= 20
 
 
 def test_four_evaluations_fit_eighty_columns() -> None:
@@ -141,10 +142,10 @@ def test_characters_that_steer_a_terminal_do_not_reach_it() -> None:
 
 def test_headings_titles_and_notes_do_not_steer_a_terminal_either() -> None:
     """They hold the names of data, candidates and heads. Catches: cells cleaned and the rest printed as it is."""
-    sheet = Table("t\x1b[31m", [Column("a\x1b[32m"), Column("b\x1b[33m", "decimal")], [["c\x1b[34m", 1.0]], "n\x1b[35m")
+    table = Table("t\x1b[31m", [Column("a\x1b[32m"), Column("b\x1b[33m", "decimal")], [["c\x1b[34m", 1.0]], "n\x1b[35m")
     file = io.StringIO()
-    print_table(sheet, file=file)
-    assert "\x1b" not in file.getvalue() + sheet.markdown() + sheet.csv()
+    print_table(table, file=file)
+    assert "\x1b" not in file.getvalue() + table.markdown() + table.csv()
 
 
 def test_a_pipe_gets_whole_names_and_no_color() -> None:
@@ -191,9 +192,9 @@ def test_a_spread_shows_mean_and_sample_deviation() -> None:
     """
     columns = [Column(""), Column("ours", "spread"), Column("published", "spread")]
     rows = [["scratch", Spread((73.4, 75.1, 71.7)), Spread((74.0,))], ["dhvt", Spread((97.5,)), None]]
-    sheet = Table("digits", columns, rows)
-    assert sheet.texts() == [["scratch", "73.4 ± 1.7", "74.0"], ["dhvt", "97.5", ""]]
-    written = list(csv.reader(io.StringIO(sheet.csv())))
+    table = Table("digits", columns, rows)
+    assert table.texts() == [["scratch", "73.4 ± 1.7", "74.0"], ["dhvt", "97.5", ""]]
+    written = list(csv.reader(io.StringIO(table.csv())))
     assert written[0][1:4] == ["ours mean", "ours sd", "ours seeds"]
     assert float(written[1][2]) == pytest.approx(np.std([73.4, 75.1, 71.7], ddof=1))
     assert written[2][1:4] == ["97.5", "", "1"]
@@ -204,8 +205,8 @@ def test_confused_pairs_are_sorted_and_leave_the_diagonal_out() -> None:
     """Class a is taken for b twice, b for a once; shares are of the true class."""
     labels = torch.tensor([0, 0, 0, 1, 1, 2])
     said = torch.tensor([1, 1, 0, 0, 1, 2])
-    sheet = confused(evaluate_predictions(Predictions(torch.eye(3)[said], labels, [""] * 6), ["a", "b", "c"]))
-    assert [tuple(row) for row in sheet.rows] == [("a", "b", 2, 2 / 3), ("b", "a", 1, 1 / 2)]
+    table = confused(evaluate_predictions(Predictions(torch.eye(3)[said], labels, [""] * 6), ["a", "b", "c"]))
+    assert [tuple(row) for row in table.rows] == [("a", "b", 2, 2 / 3), ("b", "a", 1, 1 / 2)]
 
 
 def test_a_long_list_of_classes_is_cut_and_says_so() -> None:

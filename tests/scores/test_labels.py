@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from sklearn.metrics import average_precision_score, f1_score
 from torchmetrics.functional.classification import multilabel_average_precision
 
-from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.multilabel.labels import FREQUENCY, evaluate_labels
+from viticulture.evaluation.outputs import Predictions
 from viticulture.models.data_spec import DataSpec
 from viticulture.scores.labels import average_precisions, best_thresholds, mean_average_precision, resampled
 

@@ -13,8 +13,8 @@ from PIL import Image
 import viticulture
 from viticulture.cli import main
 from viticulture.command import Parser
-from viticulture.study.declare.field import field
-from viticulture.study.plan.plan import VIEWS
+from viticulture.study.declare import field
+from viticulture.study.plan import VIEWS
 from viticulture.study.study import Study
 
 FAST = ["--batch-size", "8", "--images.image_size", "8"]
@@ -78,7 +78,7 @@ def test_a_person_compares_looks_extends_and_trains_the_winner(
     assert main(["train", str(photos), "--like", "s", *SHORT, "--out", "run"]) == 0
     settled = viticulture.Run(Path("run")).folder.path / "recipe.yaml"
     assert ("dhvt_nano" in settled.read_text()) == (recipe == "dhvt/digits")
-    assert "watch: val" in settled.read_text()
+    assert "validate: val" in settled.read_text()
     capsys.readouterr()
     assert main(["train", str(photos), "--like", "s", "--recipe", "default/digits", "--out", "other"]) == 2
     assert "--like" in capsys.readouterr().err
@@ -87,7 +87,7 @@ def test_a_person_compares_looks_extends_and_trains_the_winner(
 def test_a_papers_table_is_trained_row_by_row(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Published numbers beside ours, conditions of the paper, one epoch. Fails if a row's overrides are lost."""
     tiny = ["--student.options.embed_dim", "16", "--student.options.depth", "1", "--images.image_size", "8"]
-    tiny += ["--images.store_size", "8", "--batch-size", "8", "--data.test_fraction", "0.2", "--epochs", "1"]
+    tiny += ["--images.cache_size", "8", "--batch-size", "8", "--data.test_fraction", "0.2", "--epochs", "1"]
     tiny += ["--schedule.warmup_epochs", "0", "--augment.rand_augment", "null"]
     words = ["compare", "--table", "dhvt/table2", str(photos), "--out", str(tmp_path / "s"), *tiny]
     assert main(words) == 0

@@ -14,29 +14,29 @@ import torch
 import viticulture
 from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
+from viticulture.config.load import load_config
 from viticulture.data.targets.objects import Boxed, Masked, Objects
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions
 from viticulture.evaluation.dense.objects import evaluate_objects
 from viticulture.evaluation.dense.pixels import evaluate_pixels
 from viticulture.evaluation.dense.results import RESULTS, DenseEvaluations, Evaluation
 from viticulture.evaluation.dense.subject import Found
 from viticulture.evaluation.multilabel import results as of_labels
 from viticulture.evaluation.multilabel.labels import LabelsEvaluation, evaluate_labels
+from viticulture.evaluation.outputs import Predictions
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.dense.networks import detector, segmenter
+from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
-from viticulture.report.pages.study_page import write_study
-from viticulture.report.tables.study import full_sheet
-from viticulture.study.conclude.statistics import difference, precision
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.table import read_table
-from viticulture.study.declare.terms import Subsets, Where
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import contents, inner, is_vit
+from viticulture.report.study_page import write_study
+from viticulture.report.study_tables import full_table
+from viticulture.study.cell import contents, inner, is_vit
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.paper_tables import read_table
+from viticulture.study.plan import StudyPlan
+from viticulture.study.statistics import difference, precision
 from viticulture.study.study import Study
-from viticulture.training.recipe import read, resolve
+from viticulture.study.terms import Subsets, Where
 
 IMAGES, NAMES = 40, ("disk", "square")
 
@@ -82,9 +82,9 @@ RECIPES = {"objects": "detection/photos", "pixels": "segmentation/photos", "labe
 def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], seeds: int) -> Study:
     """A study's folder as trainings would leave it, without any: each candidate gets its share right."""
     grid = Grid("cells", tuple(one for _, one in candidates.values()), Subsets(), tuple(range(seeds)), epochs=4)
-    folder = StudyDir.create(path, grid, "viticulture compare cells")
+    folder = StudyFolder.create(path, grid, "viticulture compare cells")
     epochs = {(name, subset.name): 4 for name in candidates for subset in grid.subsets.each()}
-    plan = Plan(epochs, {}, dict.fromkeys(candidates, 60), dict.fromkeys(candidates, None))
+    plan = StudyPlan(epochs, {}, dict.fromkeys(candidates, 60), dict.fromkeys(candidates, None))
     folder.update(plan=plan.to_dict())
     for cell in grid.cells():
         run = folder.run(cell)
@@ -180,7 +180,7 @@ def test_a_page_names_only_intervals_that_there_are(tmp_path: Path) -> None:
     page = write_study(found).read_text(encoding="utf-8")
     assert "bootstrap" not in page
     assert "Points of AP50 over labels" in page
-    note = " ".join((full_sheet(found).note, rule_of(page)))
+    note = " ".join((full_table(found).note, rule_of(page)))
     assert "Student's over seeds. " in note
     assert "with Student's interval." in note
     assert "Student's interval over seeds lies above zero" in note
@@ -231,7 +231,7 @@ def test_the_papers_boxes_and_masks_are_two_numbers_of_one_network() -> None:
         zip(published, ["accuracy", "ap_masks"] * 4, strict=True)
     )
     assert len({str(row.overrides) for row in table.rows}) == 4
-    values = resolve(table.rows[0].recipe, read(table.rows[0].recipe)).values
+    values = load_config(table.rows[0].recipe).values
     settings = {"masks": True, "window": 14, "global_blocks": [2, 5, 8, 11], "relative_positions": True}
     assert settings.items() <= values["method"].items()  # as ViTDet
     assert (values["train"]["batch_size"], values["train"]["epochs"], values["optim"]["lr"]) == (64, 100, 1e-4)
@@ -252,7 +252,7 @@ def test_compare_trains_and_ranks_what_the_data_ask_for(tmp_path: Path, kind: st
     if a pace cannot be measured, MAE sees held-out images, or a class's accuracy is looked for."""
     splits = {"train": 6, "val": 2, "test": 2}
     data = (coco_folder if kind == "objects" else mask_folder)(tmp_path / "data", splits)
-    small: dict[str, Any] = {"images.image_size": 32, "images.store_size": 32, "student.patch_size": 8}
+    small: dict[str, Any] = {"images.image_size": 32, "images.cache_size": 32, "student.patch_size": 8}
     small |= {"train.batch_size": 3, "schedule.warmup_epochs": 0, "train.epochs": 1}
     found = viticulture.compare(str(data), seeds=1, where=Where(out=str(tmp_path / "study")), overrides=small)
     assert found.counts == (4, 4)

@@ -9,15 +9,15 @@ import pytest
 
 from noise import photographs
 from viticulture.errors import UserError
-from viticulture.report.pages.study_page import study_notes, write_study
-from viticulture.study.conclude.answers import Answers
-from viticulture.study.conduct import conduct
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets, Where
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.work import Work
+from viticulture.report.study_page import study_notes, write_study
+from viticulture.study.comparison import Answers
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.plan import StudyPlan
+from viticulture.study.run import conduct
 from viticulture.study.study import Study
+from viticulture.study.terms import Subsets, Where
+from viticulture.study.work import Work
 
 SMALL = {"train.batch_size": 8}
 ROWS = (
@@ -29,7 +29,7 @@ ROWS = (
 def work(path: Path) -> list[str]:
     """Train what is missing; what was said."""
     said: list[str] = []
-    Work(StudyDir.open(path), said.append).run()
+    Work(StudyFolder.open(path), said.append).run()
     return said
 
 
@@ -39,10 +39,10 @@ def crossed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("folds")
     os.environ["VITICULTURE_CACHE"] = str(root / "cache")
     grid = Grid(str(photographs(root / "photos")), ROWS, Subsets(folds=3), (0, 1, 2), epochs=1)
-    study = StudyDir.create(root / "study", grid, "viticulture compare photos --folds 3")
+    study = StudyFolder.create(root / "study", grid, "viticulture compare photos --folds 3")
     names = [one.name for one in ROWS]
     epochs = {(name, "all images"): 1 for name in names}
-    study.update(plan=Plan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0)).to_dict())
+    study.update(plan=StudyPlan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0)).to_dict())
     said = work(study.path)
     assert len(said) == 6
     assert "fold 2" in said[-1]
@@ -55,7 +55,7 @@ def test_folds_that_a_class_has_no_images_for_are_refused_once(tmp_path: Path, m
     """Fails if the error is told of every row before it ends the command."""
     monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
     grid = Grid(str(photographs(tmp_path / "photos")), ROWS, Subsets(folds=50), tuple(range(50)), epochs=1)
-    study = StudyDir.create(tmp_path / "study", grid, "viticulture compare photos --folds 50")
+    study = StudyFolder.create(tmp_path / "study", grid, "viticulture compare photos --folds 50")
     said: list[str] = []
     with pytest.raises(UserError, match="50 folds need 50 images of every class"):
         conduct(study, Where(workers=1), said.append, lambda _, plan: None)
@@ -64,7 +64,7 @@ def test_folds_that_a_class_has_no_images_for_are_refused_once(tmp_path: Path, m
 
 def test_folds_are_shared_by_the_rows_and_test_every_image_once(crossed: Path) -> None:
     """Fails where a row draws folds of its own, where two folds test one image, or one tests what it learnt from."""
-    study = StudyDir.open(crossed)
+    study = StudyFolder.open(crossed)
     tested: dict[str, list[str]] = {}
     for cell in study.grid.cells():
         names = study.run(cell).read("split.json")["names"]
@@ -101,9 +101,9 @@ def test_numbers_and_words_are_those_of_folds(crossed: Path) -> None:
 
 def test_a_declared_study_of_folds_is_read_as_it_was_written(crossed: Path) -> None:
     """A round trip through study.yaml; other folds afterwards are other terms."""
-    study = StudyDir.open(crossed)
+    study = StudyFolder.open(crossed)
     assert study.grid.subsets == Subsets(folds=3)
     assert study.grid.cells()[0].name.endswith("fold-0")
     assert study.extend() == []
     other = Grid(study.grid.data, study.grid.candidates, Subsets(folds=4), (0, 1, 2), study.grid.conditions, epochs=1)
-    assert StudyDir(crossed, other).terms != study.terms
+    assert StudyFolder(crossed, other).terms != study.terms

@@ -9,9 +9,9 @@ import pytest
 import viticulture
 from viticulture.command import read
 from viticulture.errors import UserError
-from viticulture.study.declare.field import of_a_table
-from viticulture.study.declare.table import read_table
-from viticulture.study.declare.terms import ALL_IMAGES, OWN_LENGTHS, Where
+from viticulture.study.declare import of_a_table
+from viticulture.study.paper_tables import read_table
+from viticulture.study.terms import ALL_IMAGES, OWN_LENGTHS, Where
 
 SMALL = {
     "train.batch_size": 4,

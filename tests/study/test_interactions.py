@@ -3,9 +3,8 @@
 
 import pytest
 
-from viticulture.report.sections.stacked import _verdict
-from viticulture.study.conclude.interactions import Interaction, interactions, told
-from viticulture.study.conclude.teaching import families, family, teachers_of
+from viticulture.report.study_charts import families, family, sums_sentence, teachers_of
+from viticulture.study.statistics import Interaction, interactions, told
 
 
 def test_a_sums_excess_is_its_gain_without_its_parts_gains_seed_by_seed() -> None:
@@ -43,9 +42,9 @@ def test_a_sum_is_told_from_its_parts_by_its_seeds_alone() -> None:
     assert told([edge])[0] == ["edge"]
     assert told([edge, *(unsure,) * 20]) == ([], [])
     assert told([of("two", 0.1, 0.11), of("alike", 0.1, 0.1, 0.1)]) == ([], [])
-    assert "More than its parts beyond chance (95 % for all 2 sums together" in _verdict([sure, unsure])
-    assert "None is more than its parts" in _verdict([unsure])
-    assert "3 seeds or more would tell" in _verdict([of("two", 0.1, 0.11)])
+    assert "More than its parts beyond chance (95 % for all 2 sums together" in sums_sentence([sure, unsure])
+    assert "None is more than its parts" in sums_sentence([unsure])
+    assert "3 seeds or more would tell" in sums_sentence([of("two", 0.1, 0.11)])
 
 
 def test_students_of_one_teacher_are_paired_with_it() -> None:

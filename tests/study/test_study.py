@@ -25,24 +25,24 @@ from noise import photographs
 from untrained import untrained
 from viticulture.api.training import winner
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
-from viticulture.report.tables.study import full_sheet, results_sheet
-from viticulture.study.conclude.verdict import conclusion, verdicts
-from viticulture.study.conduct import conduct, prepare
-from viticulture.study.declare.grid import CONDITIONS, Candidate, Grid
-from viticulture.study.declare.terms import Subsets, Terms, Where
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import command, is_damaged, train_cell
-from viticulture.study.run.halving import decide, every_cell, standing, write_table
-from viticulture.study.run.outcomes import Outcome, Outcomes
-from viticulture.study.run.work import Work, changed
-from viticulture.study.run.workers import claimed_by
+from viticulture.report.study_tables import full_table, results_table
+from viticulture.study.cell import command, is_damaged, train_cell
+from viticulture.study.comparison import conclusion, verdicts
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import CONDITIONS, Candidate, Grid
+from viticulture.study.halving import decide, every_cell, standing, write_table
+from viticulture.study.outcomes import Outcome, Outcomes
+from viticulture.study.plan import StudyPlan
+from viticulture.study.run import conduct, prepare
 from viticulture.study.study import Study
+from viticulture.study.terms import Subsets, Terms, Where
+from viticulture.study.work import Work, changed
+from viticulture.study.workers import claimed_by
 from viticulture.text import comment, read_yaml
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 
 SMALL = {"train.batch_size": 8}
 PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
@@ -68,23 +68,23 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def made(path: Path, of: Grid) -> StudyDir:
+def made(path: Path, of: Grid) -> StudyFolder:
     """A study with a plan that was not measured."""
-    study = StudyDir.create(path, of, "viticulture compare digits")
+    study = StudyFolder.create(path, of, "viticulture compare digits")
     study.update(plan=unmeasured(study).to_dict())
     return study
 
 
-def unmeasured(study: StudyDir) -> Plan:
+def unmeasured(study: StudyFolder) -> StudyPlan:
     names = [one.name for one in study.grid.candidates]
     epochs = {(name, subset.name): study.grid.epochs or 1 for name in names for subset in study.grid.subsets.each()}
-    return Plan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0))
+    return StudyPlan(epochs, {}, dict.fromkeys(names, 100), dict.fromkeys(names, 5.0))
 
 
-def work(path: Path, study: StudyDir | None = None) -> list[str]:
+def work(path: Path, study: StudyFolder | None = None) -> list[str]:
     """Train what is missing in this process; what was said."""
     said: list[str] = []
-    Work(study or StudyDir.open(path), said.append).run()
+    Work(study or StudyFolder.open(path), said.append).run()
     return said
 
 
@@ -99,7 +99,7 @@ def _child(path: str, log: str, limit: int, dies: int | None) -> None:
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     with Path(log).open("a", buffering=1) as file:
-        Work(StudyDir.open(path), lambda words: print(words, file=file)).run()
+        Work(StudyFolder.open(path), lambda words: print(words, file=file)).run()
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -126,9 +126,9 @@ def test_a_cell_learns_what_its_command_trains_alone(finished: Path, tmp_path: P
 
     Fails if a cell before it in the same process leaves a trace (random streams, settings, threads).
     """
-    study = StudyDir.open(finished)
+    study = StudyFolder.open(finished)
     cell = study.grid.cells()[-1]
-    words = command(study, cell, Plan.from_dict(study.facts["plan"]))
+    words = command(study, cell, StudyPlan.from_dict(study.facts["plan"]))
     import shlex
 
     from viticulture.cli import main
@@ -147,7 +147,7 @@ def test_the_table_holds_a_line_a_cell(finished: Path) -> None:
     assert {(row["candidate"], row["seed"]) for row in rows} == {
         (name, seed) for name in ("plain ViT", "cropped") for seed in "01"
     }
-    study = StudyDir.open(finished)
+    study = StudyFolder.open(finished)
     for row, cell in zip(rows, study.grid.cells(), strict=True):
         results = read_evaluations(study.run(cell))
         assert results is not None
@@ -178,7 +178,7 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
 
     Catches: a page that asks students again, pictures of images that were chosen earlier, a failure where data moved.
     """
-    from viticulture.report.pages.study_page import write_study
+    from viticulture.report.study_page import write_study
 
     copy = shutil.copytree(finished, tmp_path / "study")
     away = photos.rename(photos.with_name("away"))
@@ -199,10 +199,10 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
         with monkeypatch.context() as patch:
             patch.setattr(torch.nn.Module, "__call__", None)
             assert write_study(Study(copy)).read_bytes() == page
-        cell = StudyDir.open(copy).grid.cells()[0]
-        answers = read_predictions(StudyDir.open(copy).run(cell))
+        cell = StudyFolder.open(copy).grid.cells()[0]
+        answers = read_predictions(StudyFolder.open(copy).run(cell))
         right = Predictions(torch.eye(3)[torch.from_numpy(answers.labels).long()], torch.from_numpy(answers.labels), [])
-        keep_predictions(StudyDir.open(copy).run(cell), "best/test", {"best/test": right})
+        keep_predictions(StudyFolder.open(copy).run(cell), "best/test", {"best/test": right})
         assert b"The test images cannot be shown" in write_study(Study(copy)).read_bytes()
     finally:
         away.rename(photos)
@@ -211,18 +211,18 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
 def test_all_cells_share_their_held_out_images(finished: Path, tmp_path: Path) -> None:
     """Two recipes that would hold out different images: under a study's conditions they share them; without, the
     second one is refused. Fails if methods are compared on different test images."""
-    study = StudyDir.open(finished)
+    study = StudyFolder.open(finished)
     names = [json.loads((study.run(c).path / "split.json").read_text())["names"] for c in study.grid.cells()]
     assert all(one["test"] == names[0]["test"] and one["val"] == names[0]["val"] for one in names)
     assert names[0]["train"] == names[1]["train"] != names[2]["train"]  # seeds draw their own training images
     other = Candidate("other", "default/digits", {"data.split_seed": 5, "train.batch_size": 8})
-    made(tmp_path / "study", grid(PLAIN, other, conditions={"train.watch": "none"}))
+    made(tmp_path / "study", grid(PLAIN, other, conditions={"train.validate": "none"}))
     work(tmp_path / "study")
     rows = table(tmp_path / "study")
     assert [row["status"] for row in rows] == ["finished", "failed"]
     assert "not those of the study's other cells" in rows[1]["error"]
     shared = made(tmp_path / "again", grid(PLAIN, other, conditions=CONDITIONS))
-    assert all(shared.recipe(one).section("data").split_seed == 0 for one in (PLAIN, other))
+    assert all(shared.recipe(one).data.split_seed == 0 for one in (PLAIN, other))
 
 
 def test_cells_of_images_that_were_replaced_under_their_names_are_refused(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_cells_of_images_that_were_replaced_under_their_names_are_refused(tmp_pa
     plan, cells = unmeasured(study), {(cell.candidate.name, cell.seed): cell for cell in study.grid.cells()}
     train_cell(study, cells["plain ViT", 0], plan)
     shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
-    train_cell(StudyDir.open(study.path, str(tmp_path / "copy")), cells["plain ViT", 1], plan)
+    train_cell(StudyFolder.open(study.path, str(tmp_path / "copy")), cells["plain ViT", 1], plan)
     names = study.run(cells["plain ViT", 0]).image_names
 
     def larger(_: str) -> None:
@@ -369,12 +369,12 @@ def test_a_study_moves_with_its_half_trained_cells(finished: Path, tmp_path: Pat
     shutil.move(study.path, tmp_path / "elsewhere")
     shutil.move(tmp_path / "photos", tmp_path / "pictures")
     with pytest.raises(UserError, match="photos"):
-        train_cell(StudyDir.open(tmp_path / "elsewhere"), cell, plan)
-    Work(StudyDir.open(tmp_path / "elsewhere", str(tmp_path / "pictures")), str).run()
+        train_cell(StudyFolder.open(tmp_path / "elsewhere"), cell, plan)
+    Work(StudyFolder.open(tmp_path / "elsewhere", str(tmp_path / "pictures")), str).run()
     assert weights(tmp_path / "elsewhere") == weights(tmp_path / "undisturbed")
 
 
-def session_of_first_epoch(study: StudyDir, cell: Any, plan: Plan) -> None:
+def session_of_first_epoch(study: StudyFolder, cell: Any, plan: StudyPlan) -> None:
     """Train a cell until its second epoch is about to begin, then stop as Ctrl-C does."""
     from viticulture.methods.method import Method
 
@@ -416,7 +416,7 @@ def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -
     recipe.write_text(recipe.read_text().replace("1.0e-3", "2.0e-3"))
     (warning,) = study.extend()
     assert "was edited after the study began" in warning
-    assert study.recipe(mine).section("optim").lr == 1e-3
+    assert study.recipe(mine).optim.lr == 1e-3
     recipe.unlink()
     assert study.extend() == []  # moved to a machine without it
 
@@ -436,10 +436,10 @@ def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -
         assert old in yaml
         (study.path / "study.yaml").write_text(yaml.replace(old, new))
         with pytest.raises(UserError, match=words):
-            StudyDir.open(study.path).extend()
+            StudyFolder.open(study.path).extend()
     (study.path / "study.yaml").write_text(yaml.replace("seeds:\n- 0", "seeds:\n- 0\n- 4"))
-    StudyDir.open(study.path).extend()
-    assert len(StudyDir.open(study.path).grid.cells()) == 2
+    StudyFolder.open(study.path).extend()
+    assert len(StudyFolder.open(study.path).grid.cells()) == 2
 
 
 def test_candidates_keep_their_folders_whoever_comes_before_them(tmp_path: Path) -> None:
@@ -455,12 +455,10 @@ def test_candidates_keep_their_folders_whoever_comes_before_them(tmp_path: Path)
     declared, found = study.path / "study.yaml", list[dict[str, str]]()
     for candidates in ((first, third, second), (third, second), (second, first)):
         declared.write_text(grid(*candidates).to_yaml())
-        opened = StudyDir.open(study.path)
+        opened = StudyFolder.open(study.path)
         opened.extend()
         found.append(opened.slugs)
-        assert [opened.recipe(one).section("optim").lr for one in candidates] == [
-            one.overrides["optim.lr"] for one in candidates
-        ]
+        assert [opened.recipe(one).optim.lr for one in candidates] == [one.overrides["optim.lr"] for one in candidates]
     assert {slugs.get(first.name, known[first.name]) for slugs in found} == {known[first.name]}
     assert {slugs[second.name] for slugs in found} == {known[second.name]}
     assert found[0][third.name] == found[1][third.name] not in known.values()
@@ -470,15 +468,15 @@ def test_a_cells_command_keeps_what_kind_its_values_are(tmp_path: Path) -> None:
     """Catches: words that come back as numbers, truths or nothing, and nothing that comes back as a word."""
     values = {"a": None, "b": "1.5", "c": "on", "d": 1e-5, "e": ["2", 2]}
     made_of = replace(PLAIN, overrides={"student.options": values, "student.patch_size": None})
-    study = StudyDir.create(tmp_path / "study", grid(PLAIN), "x")
-    words = shlex.split(command(study, replace(study.grid.cells()[0], candidate=made_of), Plan({}, {}, {}, {})))
+    study = StudyFolder.create(tmp_path / "study", grid(PLAIN), "x")
+    words = shlex.split(command(study, replace(study.grid.cells()[0], candidate=made_of), StudyPlan({}, {}, {}, {})))
     told = {key.removeprefix("--"): read_yaml(value, key) for key, value in pairwise(words) if key.startswith("--")}
     assert {key: told[key] for key in made_of.overrides} == made_of.overrides
 
 
 def test_a_claim_that_fell_accuses_nobody(tmp_path: Path) -> None:
     """Catches: a later death of the process that is charged to a cell which had failed before, by another error."""
-    study = StudyDir.create(tmp_path / "study", grid(PLAIN), "x")
+    study = StudyFolder.create(tmp_path / "study", grid(PLAIN), "x")
     (cell,) = study.grid.cells()
     with study.claim(cell) as mine:
         assert mine
@@ -488,10 +486,10 @@ def test_a_claim_that_fell_accuses_nobody(tmp_path: Path) -> None:
 
 def test_a_cell_trained_under_other_settings_is_not_mixed_in(finished: Path, tmp_path: Path) -> None:
     """Fails if an edited plan goes unnoticed."""
-    study = StudyDir.open(shutil.copytree(finished, tmp_path / "study"))
-    plan = Plan.from_dict(study.facts["plan"])
+    study = StudyFolder.open(shutil.copytree(finished, tmp_path / "study"))
+    plan = StudyPlan.from_dict(study.facts["plan"])
     assert changed(study, plan) == []
-    longer = Plan(dict.fromkeys(plan.epochs, 3), plan.paces, plan.own, plan.warmups)
+    longer = StudyPlan(dict.fromkeys(plan.epochs, 3), plan.paces, plan.own, plan.warmups)
     assert changed(study, longer) == [cell.name for cell in every_cell(study.grid)]
 
 
@@ -532,7 +530,7 @@ def test_halving_says_that_test_images_chose_where_nothing_validates() -> None:
 
 def test_halving_of_two_is_refused_before_anything_trains(tmp_path: Path) -> None:
     """Fails if all are trained in every rung, 175 % of the time, and none is dropped."""
-    study = StudyDir.create(tmp_path / "s", grid(terms=Terms(halving=True), epochs=4), "test")
+    study = StudyFolder.create(tmp_path / "s", grid(terms=Terms(halving=True), epochs=4), "test")
     with pytest.raises(UserError, match=r"of 2 it drops none .* leave --halving out"):
         prepare(study, 1, print)
 
@@ -540,7 +538,7 @@ def test_halving_of_two_is_refused_before_anything_trains(tmp_path: Path) -> Non
 def test_a_study_that_holds_nothing_out_is_refused_before_anything_trains(tmp_path: Path) -> None:
     """Fails if everything is trained, and then called failed or left without a number."""
     held_out = {"data.val_fraction": 0, "data.test_fraction": 0}
-    study = StudyDir.create(tmp_path / "s", grid(conditions={**CONDITIONS, **held_out}), "test")
+    study = StudyFolder.create(tmp_path / "s", grid(conditions={**CONDITIONS, **held_out}), "test")
     with pytest.raises(UserError, match="nothing is held out to validate or test on"):
         prepare(study, 1, print)
 
@@ -549,7 +547,7 @@ def test_halving_is_refused_where_a_recipe_learns_without_labels(tmp_path: Path)
     """Fails if everything is trained briefly, and then dropped as if it had failed."""
     candidates = (Candidate("mae", "mae/photos"), Candidate("other", "mae/photos", {"optim.lr": 0.01}))
     with pytest.raises(UserError, match="mae/photos learns without labels; leave --halving or that recipe out"):
-        StudyDir.create(tmp_path / "s", grid(*candidates, terms=Terms(halving=True)), "test")
+        StudyFolder.create(tmp_path / "s", grid(*candidates, terms=Terms(halving=True)), "test")
     assert not (tmp_path / "s").exists()
 
 
@@ -559,7 +557,7 @@ def test_no_winner_is_named_where_chance_would_do(finished: Path, capsys: pytest
     Fails if ranks alone name one, if test ranks, if a difference is told without its interval, or if --like trains the
     leader without a word.
     """
-    study = StudyDir.open(finished)
+    study = StudyFolder.open(finished)
     (verdict,) = verdicts(study, standing(study.grid, Outcomes(study)))
     assert verdict.by == "val"
     means = {one.candidate.name: one.val.mean for one in verdict.standings if one.val}
@@ -603,14 +601,14 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     assert not verdict.images
     assert verdict.reported == "test"
     assert all(standing.versus_baseline is None for standing in verdict.standings)
-    assert results_sheet(Study(study.path)).note.endswith(" Of validation images: its loss.")
-    note = full_sheet(Study(study.path)).note
+    assert results_table(Study(study.path)).note.endswith(" Of validation images: its loss.")
+    note = full_table(Study(study.path)).note
     assert (
         "Student's over seeds; of accuracy the wider of Student's over seeds and the binomial one of the test" in note
     )
     assert "the wider of Student's interval and, of accuracies, the one over seeds and test images." in note
-    place = [column.name for column in full_sheet(Study(study.path)).columns].index("test, %")
-    shown = {row[0]: row[place] for row in full_sheet(Study(study.path)).rows}
+    place = [column.name for column in full_table(Study(study.path)).columns].index("test, %")
+    shown = {row[0]: row[place] for row in full_table(Study(study.path)).rows}
     assert [name for name, number in shown.items() if number is None] == ["its loss"]
     write_table(study, Outcomes(study))
 
@@ -634,7 +632,7 @@ def test_a_cell_is_trained_anew_only_where_its_files_are_broken(tmp_path: Path) 
     run.write("split.json", {"names": {}})
     run.write("recipe.yaml", run.text("recipe.yaml").replace("name: supervised", "name: gone_today.Mine"))
     with pytest.raises(UserError, match="gone_today"):
-        recipe_of(run)
+        config_of(run)
     assert not is_damaged(run)
     run.checkpoint.parent.mkdir()
     torch.save({"state_dict": {}}, run.checkpoint)
@@ -665,21 +663,21 @@ def test_a_study_whose_files_are_damaged_says_which(tmp_path: Path) -> None:
         kept = path.read_bytes()
         path.write_bytes(b"\xff\xfe" + kept)
         with pytest.raises(UserError, match=f"{name}.* is (no text in UTF-8|damaged)"):
-            StudyDir.open(study.path).recipe(PLAIN)
+            StudyFolder.open(study.path).recipe(PLAIN)
         path.write_bytes(kept)
-    StudyDir.open(study.path).recipe(PLAIN)
+    StudyFolder.open(study.path).recipe(PLAIN)
 
 
 def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="exists already"):
-        StudyDir.create(tmp_path / "used", grid(), "x")
+        StudyFolder.create(tmp_path / "used", grid(), "x")
     with pytest.raises(UserError, match="no study folder"):
-        StudyDir.open(tmp_path / "used")
+        StudyFolder.open(tmp_path / "used")
     (tmp_path / "used" / "run.json").write_text("{}")
     with pytest.raises(UserError, match=r"is a run, no study; .* --recipe .*used/recipe\.yaml"):
-        StudyDir.open(tmp_path / "used")
+        StudyFolder.open(tmp_path / "used")
     (tmp_path / "ranked").mkdir()
     (tmp_path / "ranked" / "study.json").write_text("{}")
     with pytest.raises(UserError, match=r"is a study, no run; to go on .* resume .*; its runs lie in .*ranked/cells"):
@@ -687,10 +685,10 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
     with pytest.raises(UserError, match=r"nowhere does not exist; runs are made .*, studies by `viticulture compare`"):
         viticulture.report(str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="unknown recipe"):
-        StudyDir.create(tmp_path / "new", grid(Candidate("a", "default/digit")), "x")
+        StudyFolder.create(tmp_path / "new", grid(Candidate("a", "default/digit")), "x")
     assert not (tmp_path / "new").exists()
     with pytest.raises(UserError, match="one device"):
-        StudyDir.create(tmp_path / "new", grid(Candidate("a", "default/digits", {"engine.devices": 2})), "x")
+        StudyFolder.create(tmp_path / "new", grid(Candidate("a", "default/digits", {"engine.devices": 2})), "x")
     torn, mine = tmp_path / "torn" / "recipes", tmp_path / "mine" / "recipes"
     for folder in (torn, mine):
         folder.mkdir(parents=True)
@@ -698,10 +696,10 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
     theirs = torn.parent / "study.yaml"
     theirs.write_text("# what I want to compare")
     with pytest.raises(UserError, match="exists already"):
-        StudyDir.create(torn.parent, grid(), "x")
+        StudyFolder.create(torn.parent, grid(), "x")
     assert theirs.read_text() == "# what I want to compare"
     theirs.write_text(comment("x") + grid().to_yaml())  # killed before it was complete
-    StudyDir.create(torn.parent, grid(), "x")
+    StudyFolder.create(torn.parent, grid(), "x")
     with pytest.raises(UserError, match="exists already"):
-        StudyDir.create(mine.parent, grid(), "x")
+        StudyFolder.create(mine.parent, grid(), "x")
     assert (mine / "plain-vit.yaml").read_text() == "mine"

@@ -15,14 +15,14 @@ import viticulture
 from children import start
 from study_processes import TINY, Killer, made, statuses
 from viticulture.errors import UserError
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.terms import Subsets, Terms
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.outcomes import Outcomes
-from viticulture.study.run.slurm import write_script
-from viticulture.study.run.work import Work
-from viticulture.study.run.workers import LIVES, WorkerPool, cell_named, environment, main, run_workers
+from viticulture.study.clusters import write_script
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.outcomes import Outcomes
+from viticulture.study.plan import StudyPlan
+from viticulture.study.terms import Subsets, Terms
+from viticulture.study.work import Work
+from viticulture.study.workers import LIVES, WorkerPool, cell_named, environment, main, run_workers
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_a_cell_that_ends_its_process_every_time_fails_and_the_rest_goes_on(
     """
     alike = (Candidate("a", "default/digits", TINY), Candidate("b", "default/digits", TINY))
     grid = Grid("digits", alike, Subsets(per_class=(2,)), (0,), epochs=4, terms=Terms(halving=halving))
-    study = StudyDir.create(tmp_path / "s", grid, "test")
+    study = StudyFolder.create(tmp_path / "s", grid, "test")
     (cell, _) = grid.cells(0)
     (study.path / "locks").mkdir()
     worker = tmp_path / "worker"
@@ -135,7 +135,7 @@ def _run_two(study: str, alive: Path) -> None:
     """Two workers, which hold a pipe open as their standard error."""
     with alive.open("w") as pipe:
         os.dup2(pipe.fileno(), 2)
-    run_workers(StudyDir.open(study), 2, lambda words: None)
+    run_workers(StudyFolder.open(study), 2, lambda words: None)
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_a_slurm_array_has_a_task_a_cell(tmp_path: Path) -> None:
     Fails if numbers and cells do not match, now or later, or a finished cell is submitted again.
     """
     study = made(tmp_path / "s", 2)
-    script = write_script(study, Plan.from_dict(study.facts["plan"]))
+    script = write_script(study, StudyPlan.from_dict(study.facts["plan"]))
     assert "--array=0-1\n" in script.read_text()
     declared = (study.path / "study.yaml").read_text()
     added = declared.replace("candidates:\n", "candidates:\n- name: A first one\n  recipe: dhvt/digits\n")
@@ -190,19 +190,19 @@ def test_a_slurm_array_has_a_task_a_cell(tmp_path: Path) -> None:
     done = subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert statuses(study) == ["missing", "finished"]
-    again = write_script(study, Plan.from_dict(study.facts["plan"])).read_text()
+    again = write_script(study, StudyPlan.from_dict(study.facts["plan"])).read_text()
     assert "--array=0-0\n" in again
     assert "seed-0" in again
     assert "seed-1" not in again
     with pytest.raises(UserError, match="cell of"):
         cell_named(study, "taken-out.2-a-class.seed-0")
     with pytest.raises(UserError, match="halving"):
-        write_script(made(tmp_path / "h", 1, 4, Terms(halving=True)), Plan({}, {}, {}, {}))
+        write_script(made(tmp_path / "h", 1, 4, Terms(halving=True)), StudyPlan({}, {}, {}, {}))
 
 
 def test_ray_is_asked_for_by_name(tmp_path: Path) -> None:
     if importlib.util.find_spec("ray") is None:
-        from viticulture.study.run.ray_tasks import run_on_ray
+        from viticulture.study.clusters import run_on_ray
 
         with pytest.raises(UserError, match="pip install"):
             run_on_ray(made(tmp_path / "s", 1), "local", str)

@@ -16,9 +16,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slowly import slow_but
+from viticulture.config.load import load_config
 from viticulture.optim import SAM
-from viticulture.study.plan.pace import FEWEST_STEPS, MOST_SECONDS, MOST_STEPS, measure_pace
-from viticulture.training.recipe import read, resolve
+from viticulture.study.step_times import MAX_SECONDS, MAX_STEPS, MIN_STEPS, measure_step_times
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 from viticulture.training.state import Ema
@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "in micro-batches": ("default/digits", {"train.accumulate": 2}),
     "with networks of the method's own": (
         "mae/cifar100",
-        {"student.patch_size": 2, "images.image_size": 8, "images.store_size": 8},
+        {"student.patch_size": 2, "images.image_size": 8, "images.cache_size": 8},
     ),
 }
 
@@ -100,8 +100,8 @@ def test_a_measured_step_does_what_a_training_step_does(
         fit(session)
         session.run.unlock()
     with counting(monkeypatch) as measured:
-        pace = measure_pace(resolve(name, read(name), {**SMALL, **changes}), session.dataset, tmp_path / "pace")
-    assert FEWEST_STEPS <= measured["steps"] <= MOST_STEPS
+        pace = measure_step_times(load_config(name, {**SMALL, **changes}), session.dataset, tmp_path / "pace")
+    assert MIN_STEPS <= measured["steps"] <= MAX_STEPS
     assert a_step(measured) == a_step(trained)
     assert pace.steps == trained["steps"]
     assert not (tmp_path / "pace").exists()
@@ -112,11 +112,11 @@ def test_a_measured_step_does_what_a_training_step_does(
 
 def test_what_needs_validation_is_measured_without(tmp_path: Path) -> None:
     """Fails if a budget or a study refuses keys that any training takes, as a measurement validates nothing."""
-    watched = {**SMALL, "train.watch": "val", "train.best_by": "balanced_accuracy", "train.stop_when_perfect": 30}
+    watched = {**SMALL, "train.validate": "val", "train.best_by": "balanced_accuracy", "train.stop_when_perfect": 30}
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, watched, "test")
     session.run.unlock()
-    recipe = resolve("default/digits", read("default/digits"), watched)
-    assert measure_pace(recipe, session.dataset, tmp_path / "pace").step > 0
+    config = load_config("default/digits", watched)
+    assert measure_step_times(config, session.dataset, tmp_path / "pace").step > 0
 
 
 def test_patience_buys_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,11 +124,11 @@ def test_patience_buys_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     epoch of a few steps ends the measurement before them."""
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, SMALL, "test")
     session.run.unlock()
-    recipe = resolve("default/digits", read("default/digits"), SMALL)
+    config = load_config("default/digits", SMALL)
     for patience in (1.0, 2.5):
         with counting(monkeypatch) as measured:
-            measure_pace(recipe, session.dataset, tmp_path / "pace", 0, lambda: 0.0, patience)
-        assert measured["steps"] == int(patience * MOST_STEPS)
+            measure_step_times(config, session.dataset, tmp_path / "pace", 0, lambda: 0.0, patience)
+        assert measured["steps"] == int(patience * MAX_STEPS)
 
 
 def test_one_slow_step_of_few_is_no_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,10 +137,10 @@ def test_one_slow_step_of_few_is_no_pace(tmp_path: Path, monkeypatch: pytest.Mon
     Fails if time ends it before the outlier is one of three, or if a mean is taken."""
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, SMALL, "test")
     session.run.unlock()
-    made_begun_and_steps = [0, 0, 9 * MOST_SECONDS, 2 * MOST_SECONDS, 5 * MOST_SECONDS, 2 * MOST_SECONDS]
+    made_begun_and_steps = [0, 0, 9 * MAX_SECONDS, 2 * MAX_SECONDS, 5 * MAX_SECONDS, 2 * MAX_SECONDS]
     readings = accumulate(chain(made_begun_and_steps, repeat(0)))
-    recipe = resolve("default/digits", read("default/digits"), SMALL)
+    config = load_config("default/digits", SMALL)
     with counting(monkeypatch) as measured:
-        pace = measure_pace(recipe, session.dataset, tmp_path / "pace", 0, partial(next, readings))
-    assert measured["steps"] == FEWEST_STEPS
-    assert pace.step == 2 * MOST_SECONDS
+        pace = measure_step_times(config, session.dataset, tmp_path / "pace", 0, partial(next, readings))
+    assert measured["steps"] == MIN_STEPS
+    assert pace.step == 2 * MAX_SECONDS

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from viticulture.errors import UserError
-from viticulture.report.tables.study import plan_note, plan_sheet
-from viticulture.study.declare.grid import Candidate, Cell, Grid, of_recipes, slug
-from viticulture.study.declare.table import read_table
-from viticulture.study.declare.terms import Subset, Subsets, Terms
-from viticulture.study.plan.pace import Pace
-from viticulture.study.plan.plan import START, Plan, check_budget, cost, dearest, make_plan
-from viticulture.study.run.halving import decide
-from viticulture.study.run.outcomes import Outcome
+from viticulture.report.study_tables import plan_note, plan_table
+from viticulture.study.grid import Candidate, Cell, Grid, of_recipes, slug
+from viticulture.study.halving import decide
+from viticulture.study.outcomes import Outcome
+from viticulture.study.paper_tables import read_table
+from viticulture.study.plan import START, StudyPlan, check_budget, cost, dearest, make_plan
+from viticulture.study.step_times import StepTimes
+from viticulture.study.terms import Subset, Subsets, Terms
 
-FAST, SLOW = Pace(0.01, 10, 0.0, 0, 0), Pace(0.05, 10, 0.0, 0, 0)  # an epoch takes 0.13 and 0.53 s
+FAST, SLOW = StepTimes(0.01, 10, 0.0, 0, 0), StepTimes(0.05, 10, 0.0, 0, 0)  # an epoch takes 0.13 and 0.53 s
 
 
 def grid(budget: str = "", equal: str = "epochs", halving: bool = False, candidates: int = 2, **more: object) -> Grid:
@@ -25,7 +25,7 @@ def grid(budget: str = "", equal: str = "epochs", halving: bool = False, candida
     return Grid("digits", tuple(Candidate(name, "r", {"n": i}) for i, name in enumerate(names)), terms=terms, **more)  # type: ignore[arg-type]
 
 
-def planned(of: Grid, own: dict[str, int] | None = None, workers: int = 1) -> Plan:
+def planned(of: Grid, own: dict[str, int] | None = None, workers: int = 1) -> StudyPlan:
     own = own or {one.name: 100 for one in of.candidates}
     paces = {
         (one.name, subset.name): FAST if one.name == "fast" else SLOW
@@ -204,14 +204,16 @@ def test_a_budget_of_auto_is_the_shortest_that_tells(
     """Fails if it is longer than 300 steps of the shortest cell need, shorter while a longer one has them, if a
     budget that affords nothing ends the search, or if the note does not say which was chosen of which."""
     made = grid("auto")
-    paces = dict.fromkeys((("fast", "all images"), ("slow", "all images")), Pace(seconds / steps, steps, 0.0, 0, 0))
+    paces = dict.fromkeys(
+        (("fast", "all images"), ("slow", "all images")), StepTimes(seconds / steps, steps, 0.0, 0, 0)
+    )
     own = {"fast": 100, "slow": 100}
     plan = make_plan(made, own, dict.fromkeys(own), paces)
     assert (plan.budget, set(plan.epochs.values())) == (budget, {epochs})
     note = plan_note(made, plan)
     assert ("a budget of 1night, chosen of 1h, 2h, 4h and 1night" in note) == (budget == "1night")
     assert ("too few to tell" in note) == warned
-    assert Plan.from_dict(plan.to_dict()) == plan
+    assert StudyPlan.from_dict(plan.to_dict()) == plan
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_a_budget_shows_images_as_dear_as_it_leaves_sixty_epochs(budget: str, ch
     where cheaper ones already get too few."""
     seen: list[str] = []
 
-    def plan(keys: dict[str, str]) -> Plan:
+    def plan(keys: dict[str, str]) -> StudyPlan:
         seen.append(keys["images.image_size"])
         made, factor = grid(budget), {"cheap": 1.0, "middle": 2.0, "dear": 10.0}[seen[-1]]
         paces = {(name, "all images"): pace.scaled(factor) for name, pace in (("fast", FAST), ("slow", SLOW))}
@@ -263,14 +265,14 @@ def test_a_longer_recipe_added_since_has_the_others_time_too() -> None:
         more = grid(budget, "time", candidates=3)
         again = make_plan(more, own, dict.fromkeys(own), {**plan.paces, third: FAST}, 1, plan)
         assert spent - FAST.epoch < again.epochs[third] * FAST.epoch <= spent * 1.05
-        again = Plan.from_dict(again.to_dict())
+        again = StudyPlan.from_dict(again.to_dict())
         larger, own = grid(budget, "time", candidates=4), {**own, "fourth": 900}
         last = make_plan(larger, own, dict.fromkeys(own), {**again.paces, fourth: SLOW}, 1, again)
         assert last.epochs[fourth] == plan.epochs["slow", "all images"]
         few = [(name, "5 a class") for name in own]
         wider = replace(larger, subsets=Subsets((1.0,), (5,)))
         paces = {**last.paces, **dict.fromkeys(few, FAST)}
-        added = make_plan(wider, own, dict.fromkeys(own), paces, 1, Plan.from_dict(last.to_dict()))
+        added = make_plan(wider, own, dict.fromkeys(own), paces, 1, StudyPlan.from_dict(last.to_dict()))
         assert {added.epochs[key] for key in few} == {int(100 * plan.share + 1e-9)}
 
 
@@ -286,7 +288,7 @@ def test_what_a_contender_added_since_says_of_its_images_stays() -> None:
     own = dict.fromkeys(("fast", "slow", "third"), 100)
     again = make_plan(more, own, dict.fromkeys(own), {**plan.paces, ("third", "all images"): SLOW}, 1, plan)
     again = replace(again, shown=shown, named={"third": ["images.image_size"]})
-    again = Plan.from_dict(again.to_dict())
+    again = StudyPlan.from_dict(again.to_dict())
     assert again.overrides(more, added) == {"train.epochs": 100, "images.eval_views": "one"}
     assert again.overrides(more, made.cells()[0]) == {"train.epochs": 100, **shown}
     assert (again.size(newcomer), again.size(made.baseline)) == ({}, {"images.image_size": 64})
@@ -320,7 +322,7 @@ def test_a_plan_survives_json_and_an_extended_study_keeps_it() -> None:
     """Fails if a candidate added later shortens or lengthens the cells that are trained already."""
     made = grid("1min")
     plan = planned(made)
-    again = Plan.from_dict(plan.to_dict())
+    again = StudyPlan.from_dict(plan.to_dict())
     assert again == plan
     larger = grid("1min", candidates=3)
     own = {one.name: 100 for one in larger.candidates}
@@ -333,7 +335,7 @@ def test_a_contender_added_since_learns_as_long_and_one_taken_out_may_come_back(
     """Equal epochs, whatever the new one's recipe has. Catches: its own 200 beside the others' 100, a plan that
     forgets the epochs and warm-up of who is not in the grid at the moment (a KeyError once it is again)."""
     made, swapped = grid(), grid(candidates=3)
-    plan = Plan.from_dict(planned(made).to_dict())
+    plan = StudyPlan.from_dict(planned(made).to_dict())
     swapped = replace(swapped, candidates=swapped.candidates[1:])  # the first one left out, a third one added
     own = {"slow": 100, "third": 200}
     extended = make_plan(swapped, own, dict.fromkeys(own, 5.0), {**plan.paces, ("third", "all images"): SLOW}, 1, plan)
@@ -351,7 +353,7 @@ def test_a_contender_added_since_has_no_length_yet() -> None:
 
 def test_a_plan_that_little_is_left_of_does_not_say_nothing() -> None:
     """One epoch of three hundred. Fails if it is called 0 %."""
-    plan = Plan({("fast", "all images"): 1}, {}, {"fast": 300}, {"fast": None}, share=1 / 300)
+    plan = StudyPlan({("fast", "all images"): 1}, {}, {"fast": 300}, {"fast": None}, share=1 / 300)
     assert "shortened to 0.3 % by the budget of 2m" in plan_note(grid("2m"), plan)
 
 
@@ -416,7 +418,7 @@ def test_a_grid_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Grid, "_rung", counted)
     candidates = (Candidate("a", "r"), Candidate("b", "r", {"guides.logits": {"teacher": "row:a"}}))
     made = Grid("digits", candidates, Subsets(per_class=(1, 2)), (0, 1), terms=Terms("1min"))
-    plan_sheet(made, planned(made))
+    plan_table(made, planned(made))
     needs = [(cell, made.needs(cell)) for cell in made.cells()]
     assert built == [0]
     assert all(not found for cell, found in needs if cell.candidate.name == "a")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from study_processes import Killer, made, statuses
-from viticulture.study.run.ray_tasks import run_on_ray
+from viticulture.study.clusters import run_on_ray
 
 pytest.importorskip("ray")
 

@@ -13,20 +13,21 @@ import pytest
 from PIL import Image
 
 import viticulture
+from viticulture.config.load import parse
+from viticulture.config.references import references, replaced
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
-from viticulture.study.conduct import prepare
-from viticulture.study.declare.field import of_a_table, of_own_images
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.declare.table import read_table
-from viticulture.study.declare.terms import Subsets, Terms
-from viticulture.study.folder import StudyDir
-from viticulture.study.plan.plan import Plan
-from viticulture.study.run.cell import train_cell
-from viticulture.study.run.slurm import write_script
-from viticulture.study.run.work import Work
+from viticulture.study.cell import train_cell
+from viticulture.study.clusters import write_script
+from viticulture.study.declare import of_a_table, of_own_images
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
+from viticulture.study.paper_tables import read_table
+from viticulture.study.plan import StudyPlan
+from viticulture.study.run import prepare
 from viticulture.study.study import Study
-from viticulture.training.recipe import parse, resolve
-from viticulture.training.references import references, replaced
+from viticulture.study.terms import Subsets, Terms
+from viticulture.study.work import Work
 
 SMALL = {
     "train.batch_size": 4,
@@ -43,7 +44,7 @@ TWICE = Candidate(
 MASKED = Candidate(
     "without labels",
     "mae/cifar100",
-    {**SMALL, "student.patch_size": 2, "images.image_size": 8, "images.store_size": 8},
+    {**SMALL, "student.patch_size": 2, "images.image_size": 8, "images.cache_size": 8},
 )
 STARTED = Candidate("started", "default/digits", {**SMALL, "student.init": "row:without labels"})
 
@@ -60,23 +61,23 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def made(path: Path, photos: Path, *candidates: Candidate, seeds: tuple[int, ...] = (0,), **more: Any) -> StudyDir:
+def made(path: Path, photos: Path, *candidates: Candidate, seeds: tuple[int, ...] = (0,), **more: Any) -> StudyFolder:
     """A study of one epoch, without measured paces."""
     of = Grid(str(photos), candidates, Subsets(per_class=(4,)), seeds, {}, epochs=1, **more)
-    study = StudyDir.create(path, of, "viticulture compare photos")
+    study = StudyFolder.create(path, of, "viticulture compare photos")
     lengths = {(one.name, subset.name): 1 for one in candidates for subset in of.subsets.each()}
     names = [one.name for one in candidates]
-    study.update(plan=Plan(lengths, {}, dict.fromkeys(names, 1), dict.fromkeys(names, 0.0)).to_dict())
+    study.update(plan=StudyPlan(lengths, {}, dict.fromkeys(names, 1), dict.fromkeys(names, 0.0)).to_dict())
     return study
 
 
-def work(study: StudyDir) -> list[str]:
+def work(study: StudyFolder) -> list[str]:
     said: list[str] = []
     Work(study, said.append).run()
     return said
 
 
-def split(study: StudyDir, name: str, seed: int) -> list[str]:
+def split(study: StudyFolder, name: str, seed: int) -> list[str]:
     (cell,) = [cell for cell in study.grid.cells() if cell.candidate.name == name and cell.seed == seed]
     names: list[str] = json.loads((study.run(cell).path / "split.json").read_text())["names"]["train"]
     return names
@@ -149,16 +150,16 @@ def test_a_study_that_moves_goes_on_with_a_student_that_had_begun(
 ) -> None:
     """Fails if the student's own recipe seeks its teacher where the study lay when it began."""
     study = made(tmp_path / "old", photos, TEACHER, TAUGHT)
-    plan = Plan.from_dict(study.facts["plan"])
+    plan = StudyPlan.from_dict(study.facts["plan"])
     teacher, student = study.grid.cells()
     train_cell(study, teacher, plan)
     with monkeypatch.context() as stopped:
-        stopped.setattr("viticulture.study.run.cell.fit", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        stopped.setattr("viticulture.study.cell.fit", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train_cell(study, student, plan)
     assert "old" in study.run(student).text("recipe.yaml")
     study.path.rename(tmp_path / "new")
-    moved = StudyDir.open(tmp_path / "new")
+    moved = StudyFolder.open(tmp_path / "new")
     train_cell(moved, student, plan)
     assert moved.finished(student)
 
@@ -212,7 +213,7 @@ def test_what_learns_without_labels_is_a_row_without_a_number(photos: Path, tmp_
     assert [row["test_accuracy"] is None for row in found.rows] == [False, True, False] * 2
     warnings = json.loads((study.path / "cells/started.4-a-class.seed-0/run.json").read_text())["warnings"]
     assert any("started from" in warning and "without-labels" in warning for warning in warnings)
-    from viticulture.report.pages.study_page import write_study
+    from viticulture.report.study_page import write_study
 
     write_study(found)
     assert "without labels" in (study.path / "report.html").read_text()
@@ -234,7 +235,7 @@ def test_a_task_by_itself_trains_what_it_needs_and_waits_for_what_others_train(p
     """As the tasks of a SLURM array and of Ray do. Fails if a teacher is trained twice or its student begins early."""
     study = made(tmp_path / "s", photos, TAUGHT, TEACHER)
     taught, teacher = study.grid.cells()
-    plan = Plan.from_dict(study.facts["plan"])
+    plan = StudyPlan.from_dict(study.facts["plan"])
     said: list[str] = []
     with study.claim(teacher) as mine:
         assert mine
@@ -259,7 +260,7 @@ def test_a_study_of_teachers_and_students_is_measured_before_either_is_trained(p
     the plan leave it out, or if doubles stay behind."""
     told: list[str] = []
     of = Grid(str(photos), (TAUGHT, TEACHER, STARTED, MASKED), Subsets(per_class=(4,)), (0,), {}, epochs=1)
-    study = StudyDir.create(tmp_path / "s", of, "viticulture compare photos")
+    study = StudyFolder.create(tmp_path / "s", of, "viticulture compare photos")
     plan = prepare(study, 1, told.append)
     assert not told
     assert {name for name, _ in plan.paces} == {one.name for one in of.candidates}
@@ -323,7 +324,7 @@ def test_what_one_cell_changes_of_a_recipe_stays_its_own() -> None:
     """Measuring and stand-ins change keys at depth. Fails if they write into the recipe, or the overrides, that all
     cells of the study share."""
     recipe, shared = resolve("r", {"student": {"options": {"depth": 3}}}), {"num_heads": 2}
-    assert recipe.with_keys({"student.options.depth": 1}).section("student").options == {"depth": 1}
-    assert recipe.section("student").options == {"depth": 3}
+    assert recipe.with_keys({"student.options.depth": 1}).student.options == {"depth": 1}
+    assert recipe.student.options == {"depth": 3}
     recipe.with_keys({"student.options": shared, "student.options.depth": 1})
     assert shared == {"num_heads": 2}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from viticulture.study.conclude.statistics import (
+from viticulture.study.statistics import (
     accuracy,
     bootstrap,
     difference,

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from doc_scripts import DOCS, doc_script
-from viticulture.study.declare.table import tables
+from viticulture.study.paper_tables import tables
 
 PAPERS = yaml.safe_load((DOCS / "papers.yaml").read_text(encoding="utf-8"))
 

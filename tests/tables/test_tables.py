@@ -9,12 +9,13 @@ import torch
 
 from viticulture.data.sources.torchvision_sets import TORCHVISION
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions, evaluate_predictions
+from viticulture.evaluation.accuracy import evaluate_predictions
+from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.probe.evaluate import Finding, Probe
 from viticulture.evaluation.results import RESULTS, Evaluations
-from viticulture.study.declare.grid import Grid
-from viticulture.study.declare.table import read_table, tables
-from viticulture.study.run.measures import other_measure
+from viticulture.study.grid import Grid
+from viticulture.study.outcomes import other_measure
+from viticulture.study.paper_tables import read_table, tables
 from viticulture.training.run_folder import RunFolder
 
 TABLES = {name: read_table(name) for name in tables()}

@@ -12,15 +12,15 @@ import torch
 from sklearn.metrics import balanced_accuracy_score
 
 from resumed import check_same_bits, whole_and_resumed
+from viticulture.config.checks import check_parts
+from viticulture.config.load import load_config
 from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
-from viticulture.report.charts.curves import read_curves
+from viticulture.report.curves import read_curves
 from viticulture.training import feed
-from viticulture.training.combinations import check_parts
 from viticulture.training.feed import training_loader
-from viticulture.training.recipe import read, resolve
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
@@ -88,7 +88,7 @@ def test_the_best_weights_are_those_of_the_best_mean_over_classes(
     a mean over batches' classes, or a best epoch that plain accuracy chooses."""
     monkeypatch.setattr(feed, "EVALUATION_BATCH", 7)
     overrides = {"train.best_by": "balanced_accuracy", "data.val_fraction": 0.02, "optim.lr": 0.003}
-    overrides |= {"train.watch": "val", "train.epochs": 6}
+    overrides |= {"train.validate": "val", "train.epochs": 6}
     made = session(tmp_path / "run", **overrides)
     fit(made)
     curves = read_curves(made.run.metrics)
@@ -131,10 +131,14 @@ def _fitted(out: Path) -> RunFolder:
         ("default/digits", {"data.sampling": "even"}, "data.sampling"),
         (
             "mae/photos",
-            {"train.best_by": "balanced_accuracy", "train.watch": "val"},
+            {"train.best_by": "balanced_accuracy", "train.validate": "val"},
             "train.best_by.*method mae learns none",
         ),
-        ("default/digits", {"train.best_by": "balanced_accuracy", "train.watch": "test"}, "add --train.watch val"),
+        (
+            "default/digits",
+            {"train.best_by": "balanced_accuracy", "train.validate": "test"},
+            "add --train.validate val",
+        ),
         ("default/digits", {"train.best_by": "f1"}, "best_by"),
         ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "the same thing twice"),
     ],
@@ -150,4 +154,4 @@ def test_what_would_change_nothing_is_refused(
 def test_objects_have_no_classes_of_images_to_balance() -> None:
     name = "detection/photos"
     with pytest.raises(UserError, match="method detection learns from none"):
-        check_parts(resolve(name, read(name), {"data.sampling": "balanced"}))
+        check_parts(load_config(name, {"data.sampling": "balanced"}))

@@ -19,9 +19,9 @@ from viticulture.analysis.galleries import FILE, read_galleries
 from viticulture.analysis.reconstruction import reconstruction_gallery
 from viticulture.deploy.serve.answers import answerer
 from viticulture.errors import UserError
+from viticulture.evaluation.model import of_run, of_source
 from viticulture.evaluation.predict import Prediction, classify
 from viticulture.evaluation.results import read_evaluations, read_predictions
-from viticulture.evaluation.subject import of_run, of_source
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import initialize, save
@@ -35,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bands": {"images.channels": 5, "images.normalize": "half", "images.range": [0, TOP], "images.fit": "pad"},
 }
 LITTLE = {"depth": 2, "embed_dim": 24, "num_heads": 3}
-BASE = {**SMALL, "images.image_size": 16, "images.store_size": 20, "student.options": LITTLE}
+BASE = {**SMALL, "images.image_size": 16, "images.cache_size": 20, "student.options": LITTLE}
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
 )

@@ -17,7 +17,7 @@ from dense_scenes import coco_folder, mask_folder
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.annotated import prepare_annotated
 from viticulture.data.image_settings import ImageSettings
-from viticulture.data.images import StoredImages
+from viticulture.data.images import CachedImages
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.splits import Selection
@@ -30,7 +30,7 @@ from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.dense.results import read_dense
 from viticulture.evaluation.dense.subject import of_run
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 from viticulture.training.session import Session, begin
 
 TOP = 4000
@@ -42,7 +42,7 @@ LITTLE: dict[str, Any] = {
     "student.options": {"depth": 2},
     "student.patch_size": 4,
     "images.image_size": 32,
-    "images.store_size": 40,
+    "images.cache_size": 40,
     "train.batch_size": 4,
     "train.epochs": 1,
 }
@@ -156,12 +156,12 @@ def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> 
         Image.fromarray(mark).save(tmp_path / f"masks/{name}.png")
     (tmp_path / "classes.json").write_text('["ground", "mark"]')
     for channels in (3, 4):
-        settings = ImageSettings(image_size=40, store_size=40, normalize="half", channels=channels)
+        settings = ImageSettings(image_size=40, cache_size=40, normalize="half", channels=channels)
         whole = Selection(val_fraction=0, test_fraction=0)
         dataset = prepare_annotated(open_source(tmp_path, "pixels"), whole, settings)
         masks = dataset.annotations["train"]
         assert isinstance(masks, Masked)
-        assert isinstance(dataset.train, StoredImages)
+        assert isinstance(dataset.train, CachedImages)
         images = dataset.train.take(torch.arange(2))
         assert torch.equal(images[:, 0] > 100, masks.pixels[masks.rows] == 1)
 
@@ -180,7 +180,7 @@ def test_a_segmenter_learns_what_one_band_alone_shows(street: viticulture.Run) -
 def test_predict_says_of_files_and_numbers_what_was_tested(street: viticulture.Run, tmp_path: Path) -> None:
     """Pixel for pixel, of a path, an array and a tensor; drawn over the first three bands."""
     run = RunFolder(street.path)
-    dataset = dataset_of(run, recipe_of(run))
+    dataset = dataset_of(run, config_of(run))
     true = dataset.annotations["test"]
     assert isinstance(true, Masked)
     names = dataset.split_names["test"]

@@ -23,6 +23,7 @@ from trained import weights
 from viticulture.api.lists import resolved
 from viticulture.budget.budget import Budget
 from viticulture.budget.prepare import Wish, _opened
+from viticulture.config.load import load_config
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
@@ -32,7 +33,6 @@ from viticulture.methods.method import Setup
 from viticulture.methods.segmentation import Segmentation
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin
@@ -42,7 +42,7 @@ SMALL: dict[str, Any] = {
     "student.name": "vit_nano",
     "student.options": {"depth": 2, "drop_path_rate": 0.2},
     "images.image_size": 32,
-    "images.store_size": 48,
+    "images.cache_size": 48,
     "train.epochs": 2,
     "train.batch_size": 3,
     "train.ema_decay": 0.9,
@@ -77,8 +77,8 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, kind
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, kind: str) -> None:
     """Ten lines of torch end with the Trainer's weights. Fails if a term is left out, counted twice or scaled."""
-    ours = session(kind, tmp_path, "trainer", **{"train.watch": "none", "train.ema_decay": None, "train.epochs": 1})
-    theirs = session(kind, tmp_path, "plain", **{"train.watch": "none", "train.ema_decay": None, "train.epochs": 1})
+    ours = session(kind, tmp_path, "trainer", **{"train.validate": "none", "train.ema_decay": None, "train.epochs": 1})
+    theirs = session(kind, tmp_path, "plain", **{"train.validate": "none", "train.ema_decay": None, "train.epochs": 1})
     state = torch.get_rng_state()
     fit(ours)
     torch.set_rng_state(state)
@@ -231,7 +231,7 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
     every block's tensors are those of the run, and which were taken is told. Fails if held-out images are learnt from
     beforehand, a prefix hides the tensors, or positions of a class token are taken for a patch's."""
     data = coco_folder(tmp_path / "boxes", SPLITS)
-    settings = {"images.image_size": 32, "images.store_size": 48, "student.patch_size": 8, "train.epochs": 1}
+    settings = {"images.image_size": 32, "images.cache_size": 48, "student.patch_size": 8, "train.epochs": 1}
     settings |= {"train.batch_size": 3, "schedule.warmup_epochs": 0, **more}
     first = begin(str(data), recipe, 0, str(tmp_path / "first"), False, settings, "test")
     fit(first)
@@ -345,7 +345,7 @@ def test_objects_and_masks_without_a_recipe_get_theirs_and_this_is_said(tmp_path
     overrides = {"images.image_size": 32, "student.name": "vit_nano", "student.patch_size": 4, "train.batch_size": 2}
     session = begin(str(data), "default", 0, str(tmp_path / "run"), False, overrides, "test")
     session.run.unlock()
-    assert session.recipe.name == recipe
+    assert session.config.name == recipe
     assert session.warnings[0].endswith(f"in place of classes, so {recipe} is the recipe")
     request = Wish(str(data), "default", 0, tmp_path / "planned", overrides, Budget("1h"))
     _, base, default = _opened(request)
@@ -396,7 +396,7 @@ def test_images_without_a_labeled_pixel_weigh_nothing_where_a_segmenter_is_watch
 
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
 def test_the_shipped_recipes_resolve(name: str) -> None:
-    assert resolve(name, read(name)).section("train").epochs > 0
+    assert load_config(name).train.epochs > 0
 
 
 @pytest.mark.slow
@@ -405,8 +405,8 @@ def test_eight_images_are_learnt_by_heart(tmp_path: Path) -> None:
     or scores are off anywhere between the list and the result."""
     data = coco_folder(tmp_path / "boxes", {"train": 8, "val": 1}, size=(64, 64))
     settings = {**OBJECTS, "student.options": {}, "student.name": "dhvt_nano", "images.image_size": 64}
-    settings |= {"images.store_size": 64, "method.width": 32, "method.samples": 32, "train.epochs": 150}
-    settings |= {"train.batch_size": 4, "train.watch": "none", "train.ema_decay": None, "data.test_fraction": 0.0}
+    settings |= {"images.cache_size": 64, "method.width": 32, "method.samples": 32, "train.epochs": 150}
+    settings |= {"train.batch_size": 4, "train.validate": "none", "train.ema_decay": None, "data.test_fraction": 0.0}
     settings |= {"augment.scale_jitter.scale": [1.0, 1.0], "optim.lr": 2e-3}
     whole = begin(str(data), "detection/photos", 0, str(tmp_path / "run"), False, settings, "test")
     fit(whole)

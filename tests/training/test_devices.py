@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fakes import fake_batch, fake_method, fake_module
 from pairs import GRAY, GUIDES, METHODS, REFUSED, SIDE, STUDENTS, Data, pair, step
 from slowly import slow_but
-from viticulture.analysis.attention_maps import averaged, class_map, head_token_maps
+from viticulture.analysis.attention import class_map, head_token_maps, mean_attention
+from viticulture.config.schema import find_method, guide_class
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.blur import Blur
 from viticulture.data.augment.crop import ResizedCrop
@@ -27,7 +28,6 @@ from viticulture.data.augment.solarize import Solarize
 from viticulture.errors import UserError
 from viticulture.models.taps import READINGS, Taps, layout
 from viticulture.training.feed import training_loader
-from viticulture.training.recipe import find_method, guide_class
 from viticulture.training.replay import Budget, Memory
 from viticulture.training.session import Session
 
@@ -136,7 +136,7 @@ def test_an_explanation_looks_on_a_gpu(student: str, data: Data, teachers: Path)
     fake_module(net, mode, CUDA)
     with mode, torch.no_grad():
         readings = taps(torch.empty(2, 3, SIDE, SIDE, device=CUDA))
-        maps = [make(readings.attention[-1], grid) for make in (class_map, lambda reading, _: averaged(reading))]
+        maps = [make(readings.attention[-1], grid) for make in (class_map, lambda reading, _: mean_attention(reading))]
         maps += [head_token_maps(readings.attention[-1], grid)] if student == "dhvt" else []
     assert {str(x.device) for x in [*readings.blocks, *readings.norms, *readings.class_attention, *maps]} == {CUDA}
 

@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
     "train.epochs": 3,
     "train.batch_size": 20,
     "train.ema_decay": 0.9,
-    "train.watch": "val",
+    "train.validate": "val",
     "data.val_fraction": 0.1,
     "train.clip_norm": 1.0,
     "schedule.warmup_epochs": 1,

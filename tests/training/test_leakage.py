@@ -13,7 +13,7 @@ from trained import trained
 from viticulture.errors import UserError
 from viticulture.training.session import begin
 
-FEW = {"train.epochs": 1, "images.image_size": 16, "images.store_size": 16}
+FEW = {"train.epochs": 1, "images.image_size": 16, "images.cache_size": 16}
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_weights_that_know_the_test_images_are_refused(tmp_path: Path, photos: s
     same = {**FEW, "data.test_fraction": 0.1}
     assert not any("learned from" in said for said in warnings(tmp_path / "same", photos, {**same, **teacher}))
     facts = known.folder.read("run.json")
-    del facts["settings"]["data"]["near_copies"]  # of a version that divided near-copies
+    del facts["settings"]["data"]["near_duplicates"]  # of a version that divided near-duplicates
     known.folder.write("run.json", facts)
-    with pytest.raises(UserError, match=r"as that run did \(its data\.\* keys and data\.near_copies ignore;"):
+    with pytest.raises(UserError, match=r"as that run did \(its data\.\* keys and data\.near_duplicates ignore;"):
         warnings(tmp_path / "earlier", photos, {**more, **teacher})
 
 

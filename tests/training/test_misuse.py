@@ -17,19 +17,20 @@ from torch import nn
 
 from viticulture.cli import main
 from viticulture.command import read, split_overrides
+from viticulture.config.checks import check_rates
+from viticulture.config.load import parse
+from viticulture.config.load import read as read_recipe
+from viticulture.config.resolve import resolve
 from viticulture.errors import UserError, counted
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.report.terminal import say
-from viticulture.study.declare.grid import Candidate, Grid
-from viticulture.study.folder import StudyDir
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate, Grid
 from viticulture.table import Column, Table, print_table
 from viticulture.text import command_line, comment, read_yaml, write_yaml
-from viticulture.training.combinations import check_rates
-from viticulture.training.recipe import parse, resolve
-from viticulture.training.recipe import read as read_recipe
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 from viticulture.training.session import begin
 
 FILES: dict[str, bytes] = {
@@ -70,7 +71,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --engine.device null", f"engine.device {NULL}"),
     ("train digits --engine.devices null", f"engine.devices {NULL}"),
     ("train digits --data.val_fraction null", f"data.val_fraction {NULL}"),
-    ("train digits --images.budget_gb null", f"images.budget_gb {NULL}"),
+    ("train digits --images.max_cache_gb null", f"images.max_cache_gb {NULL}"),
     ("train digits --method.name null", "unknown method None"),
     ("train digits --method.name '[1]'", "unknown method [1]"),
     ("train digits --augment.flip.probability null", f"augment.flip.probability {NULL}"),
@@ -78,7 +79,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --recipe null.yaml", f"train.epochs {NULL}"),
     # numbers that are none, or that no machine holds
     ("train digits --train.clip_norm .nan", FINITE),
-    ("train digits --images.budget_gb .nan", FINITE),
+    ("train digits --images.max_cache_gb .nan", FINITE),
     ("train digits --optim.weight_decay .nan", FINITE),
     ("train digits --optim.betas '[.nan, 0.9]'", FINITE),
     ("train digits --engine.checkpoint_minutes .inf", FINITE),
@@ -103,7 +104,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --budget 5m --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
     ("compare digits --recipes default/digits,dhvt/digits --epochs 1 --schedule.min_lr 1", "min_lr must not exceed"),
     # words that are no choice
-    ("train digits --train.watch tset", "watch"),
+    ("train digits --train.validate tset", "validate"),
     ("train digits --engine.precision 8", "precision"),
     # a student's options
     ("train digits --student vit_nano --student.options.drop_path_rate 5", "must lie in [0, 1), got 5"),
@@ -243,12 +244,12 @@ def test_words_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: p
     nasty = "viticulture train digits --out 'n\ntrain: {epochs: 7}\n#' \x1b[31m"
     session = begin("digits", str(file), 0, str(tmp_path / "n\ntrain: {epochs: 7}\n#"), False, {}, nasty)
     session.run.unlock()
-    assert recipe_of(RunFolder.open(session.run.path)).values == session.recipe.values
-    assert session.recipe.section("train").epochs == 2
+    assert config_of(RunFolder.open(session.run.path)).values == session.config.values
+    assert session.config.train.epochs == 2
 
     grid = Grid("digits", (Candidate("x", str(file)),), epochs=2)
-    StudyDir.create(tmp_path / "study", grid, "viticulture compare digits\nepochs: 7\n#")
-    assert StudyDir.open(tmp_path / "study").grid == grid
+    StudyFolder.create(tmp_path / "study", grid, "viticulture compare digits\nepochs: 7\n#")
+    assert StudyFolder.open(tmp_path / "study").grid == grid
 
 
 def test_names_that_steer_a_terminal_are_shown_without_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,10 +309,10 @@ def test_names_in_yaml_are_as_they_are_written() -> None:
     weights = f"{{{', '.join(f'{key}: 1.10' for key in keys)}, '<<': 2}}"
     expected = {**dict.fromkeys(keys, 1.1), "<<": 2}
     raw = parse(f"data: {{class_weights: {weights}}}\ntrain: {{epochs: 100}}\noptim: {{lr: 1e-3}}\n", "mine.yaml")
-    recipe = resolve("mine.yaml", raw)
-    assert recipe.values["data"]["class_weights"] == expected
-    assert resolve("x", parse(recipe.to_yaml(), "x")).values == recipe.values
-    assert (recipe.values["train"]["epochs"], recipe.values["optim"]["lr"]) == (100, 1e-3)
+    config = resolve("mine.yaml", raw)
+    assert config.values["data"]["class_weights"] == expected
+    assert resolve("x", parse(config.to_yaml(), "x")).values == config.values
+    assert (config.values["train"]["epochs"], config.values["optim"]["lr"]) == (100, 1e-3)
     assert split_overrides(["--data.class_weights", weights], ()) == ({"data.class_weights": expected}, [])
     study = (
         f"data: d\ncandidates: [{{name: a, recipe: default/digits}}]\nconditions: {{data.class_weights: {weights}}}\n"

@@ -18,7 +18,7 @@ from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.open import open_source
 from viticulture.data.sources.several import separated
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Predictions
+from viticulture.evaluation.model import of_run
 from viticulture.evaluation.multilabel.predict import LabelsPrediction
 from viticulture.evaluation.multilabel.results import (
     LabelEvaluations,
@@ -27,7 +27,7 @@ from viticulture.evaluation.multilabel.results import (
     read_labels,
     thresholds_of,
 )
-from viticulture.evaluation.subject import of_run
+from viticulture.evaluation.outputs import Predictions
 from viticulture.models.views import Views, told
 from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say
@@ -88,7 +88,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, data
 
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
     """Ten lines of torch end with the Trainer's weights. Fails if a term is left out, counted twice or scaled."""
-    plain = {"train.watch": "none", "train.ema_decay": None, "train.epochs": 1}
+    plain = {"train.validate": "none", "train.ema_decay": None, "train.epochs": 1}
     ours, theirs = session(data, tmp_path / "trainer", **plain), session(data, tmp_path / "plain", **plain)
     state = torch.get_rng_state()
     fit(ours)
@@ -101,7 +101,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
 def test_joined_labels_choose_the_recipe_and_a_recipe_of_one_class_is_told(data: Path, tmp_path: Path) -> None:
     """Catches: combinations learnt as classes without a word, a note where a person asked for several labels."""
     chosen = begin(str(data), "default", 0, str(tmp_path / "a"), False, SETTINGS, "test")
-    assert chosen.recipe.name == "multilabel/photos"
+    assert chosen.config.name == "multilabel/photos"
     assert CHOSEN in chosen.warnings
     assert chosen.dataset.classes == ("blue", "green", "red")
     apart = separated(open_source(str(data)))  # as a function of a program gives them

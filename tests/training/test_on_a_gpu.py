@@ -15,21 +15,21 @@ from torch import Tensor
 from pairs import Data, pair
 from simulated_gpu import simulated_gpu, waits
 from slowly import slow_but
+from viticulture.config.resolve import Config
+from viticulture.config.sections import Engine
 from viticulture.data.augment.augment import Augment
 from viticulture.data.augment.crop import PaddedCrop
 from viticulture.data.augment.flip import Flip
 from viticulture.data.augment.mix import Mix
 from viticulture.data.augment.solarize import Solarize
 from viticulture.data.batches.loader import Loader
-from viticulture.data.images import StoredImages
+from viticulture.data.images import CachedImages
 from viticulture.data.transfer import send
 from viticulture.training.assemble import assemble
 from viticulture.training.metrics import EpochMeans
-from viticulture.training.recipe import Recipe
 from viticulture.training.replay import Budget, Memory
 from viticulture.training.run import fit, precision
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.settings import Engine
 from viticulture.training.state import Ema
 
 from .test_dense_runs import session
@@ -90,7 +90,7 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(data: Data) -> None:
     """The images live on the GPU, and several steps are changed together. Catches: numbers of images, or where they
     stand in the store, left on the CPU."""
     images = data.labeled.train
-    assert isinstance(images, StoredImages)
+    assert isinstance(images, CachedImages)
     view = Augment([PaddedCrop(padding=2), Flip(), Mix()], (16, 16), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2), 3)
     expected = [batch for loader in [Loader(images, [view], 2, 0)] for _ in (0, 1) for batch in loader]
     with simulated_gpu() as gpu:
@@ -107,7 +107,7 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(data: Data) -> None:
 def test_two_views_on_a_gpu_are_not_one(data: Data) -> None:
     """Images at their own size that one view inverts and the other leaves. Catches: views that share their memory."""
     images = data.labeled.train
-    assert isinstance(images, StoredImages)
+    assert isinstance(images, CachedImages)
     side = images.pixels.shape[-1]
     views = [Augment(changes, (side, side), (0.5,) * 3, (0.5,) * 3, 2) for changes in ([], [Solarize(1.0, 0)])]
     expected = Loader(images, views, 2, 0).batch(0, 0)
@@ -228,12 +228,12 @@ def trained(
     plain: dict[str, Any] = {"engine": {"precision": "32"}}
     if student in STEADY:  # Adam makes whole steps of rounding
         plain["optim"] = {"name": "sgd", "lr": 0.1}
-    recipe = Recipe("pair", {**session.recipe.values, **plain})
-    made, warnings = assemble(recipe, session.dataset, seed=0)
+    config = Config("pair", {**session.config.values, **plain})
+    made, warnings = assemble(config, session.dataset, seed=0)
     run, devices = RunFolder.create(folder), Devices()
     run.write("run.json", {})
     torch.manual_seed(0)
-    fit(replace(session, run=run, recipe=recipe, method=made, warnings=warnings), more=[devices])
+    fit(replace(session, run=run, config=config, method=made, warnings=warnings), more=[devices])
     assert devices.seen == {device}
     assert not devices.waited
     return {name: value.cpu() for name, value in made.student.state_dict().items()}

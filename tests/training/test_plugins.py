@@ -18,6 +18,8 @@ from children import command
 from resumed import check_same_bits
 from trained import weights
 from viticulture import methods
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.augment.augment import Augment
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.images import Records
@@ -29,7 +31,6 @@ from viticulture.models.students import create_student
 from viticulture.models.taps import Taps, layout
 from viticulture.models.weights.files import load, save
 from viticulture.training.assemble import build_guides
-from viticulture.training.recipe import read, resolve
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin, reopen
@@ -40,7 +41,7 @@ DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano", "student.patch_size": 2, "student.options": TINY, "data.per_class": 4,
-    "data.val_fraction": 0, "train.epochs": 2, "train.batch_size": 20, "train.watch": "none",
+    "data.val_fraction": 0, "train.epochs": 2, "train.batch_size": 20, "train.validate": "none",
     "schedule.warmup_epochs": 0, "engine.device": "cpu",
 }  # fmt: skip
 
@@ -167,7 +168,7 @@ def test_two_guides_of_one_class_have_terms_of_their_own(teachers: Path, tmp_pat
     assert terms.keys() == {"label", "first_logits", "second_logits", "log_logits", "logits"}
     assert torch.equal(terms["log_logits"], 2 * terms["first_logits"])
     assert torch.equal(terms["logits"], terms["second_logits"])
-    assert session.recipe.values["guides"]["first"]["class"] == "logits"
+    assert session.config.values["guides"]["first"]["class"] == "logits"
     session.run.unlock()
 
 

@@ -26,11 +26,11 @@ from children import command, one_of_pair, pair, start
 from resumed import check_same_bits
 from trained import weights
 from viticulture.cli import main
+from viticulture.config.sections import Engine
 from viticulture.errors import UserError
 from viticulture.training.metrics import EpochMeans
 from viticulture.training.processes import check_devices, environment, the_first_works
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.settings import Engine
 from viticulture.training.state import RandomState
 
 SMALL = ["digits", "--recipe", "default/digits", "--student", "vit_nano", "--batch-size", "8", "--data.per_class", "4"]
@@ -118,7 +118,7 @@ def test_a_training_on_two_processes_is_that_on_one(launcher: str, tmp_path: Pat
     warnings; a head that nobody teaches, for whose gradients DDP waits. SGD, because Adam makes whole steps of
     gradients that are nothing but rounding.
     """
-    settings = ["--epochs", "1", "--train.watch", "val", "--augment.mix.mixup", "0.8", "--optim.name", "sgd"]
+    settings = ["--epochs", "1", "--train.validate", "val", "--augment.mix.mixup", "0.8", "--optim.name", "sgd"]
     settings += ["--lr", "0.1", "--student", "cit_tiny", "--student.patch_size", "2", *IDLE]
     port = free_port()
     logs = [tmp_path / f"log {rank}" for rank in (0, 1)]
@@ -258,7 +258,7 @@ def test_a_training_on_two_processes_ends_well_however_long_it_is_measured(tmp_p
     """
     (tmp_path / "slow.py").write_text(SLOW)
     run = tmp_path / "run"
-    call = [sys.executable, str(tmp_path / "slow.py"), "train", *SMALL, "--epochs", "1", "--train.watch", "val"]
+    call = [sys.executable, str(tmp_path / "slow.py"), "train", *SMALL, "--epochs", "1", "--train.validate", "val"]
     call += ["--out", str(run)]
     done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, **ALONE})
     assert done.returncode == 0, done.stderr
@@ -296,7 +296,7 @@ def test_a_training_by_torchrun_resumes_after_one_process_is_killed(tmp_path: Pa
     Catches: a process left behind, a run that torchrun's other processes spoil or cannot go on with, words said twice.
     """
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    long = [*SMALL, "--epochs", "20", "--train.watch", "val", "--augment.mix.mixup", "0.8"]
+    long = [*SMALL, "--epochs", "20", "--train.validate", "val", "--augment.mix.mixup", "0.8"]
     undisturbed = torchrun("train", *long, "--out", str(whole))
     out, err = undisturbed.communicate()
     assert undisturbed.returncode == 0, err

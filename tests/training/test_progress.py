@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from rich.console import Console
 
 from viticulture.methods.method import Method
-from viticulture.report.charts.curves import read_curves
+from viticulture.report.curves import read_curves
 from viticulture.report.pages.run_page import write_page
 from viticulture.training.progress import EachEpoch, ProgressBar, showing
 from viticulture.training.run import fit
@@ -49,7 +49,7 @@ class Listener(ProgressBar):
 def trained(path: Path, every: float) -> Told:
     """A training of a few steps whose lines are this many seconds apart."""
     small = {"train.epochs": EPOCHS, "train.batch_size": 10, "data.per_class": 3, "student.name": "vit_nano"}
-    small |= {"data.val_fraction": 0.1, "train.watch": "val"}
+    small |= {"data.val_fraction": 0.1, "train.validate": "val"}
     session = begin("digits", "default/digits", 0, str(path), False, small, "a test")
     told, file = Told(path), io.StringIO()
     watcher = Listener(Console(file=file, force_terminal=False, width=80), every, told.losses)

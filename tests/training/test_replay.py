@@ -15,6 +15,7 @@ import viticulture
 from resumed import check_same_bits
 from trained import trained, weights
 from viticulture.api import cache
+from viticulture.config.sections import Engine
 from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.guides.guide import Batch
@@ -24,7 +25,6 @@ from viticulture.models.taps import Readings
 from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.weights.files import save
 from viticulture.training.replay import Budget, Memory, identity
-from viticulture.training.settings import Engine
 
 CPU = torch.device("cpu")
 DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
@@ -57,7 +57,7 @@ def grower(teachers: dict[str, str], folder: Path) -> Grow:
                 "student.name": "cit_tiny", "student.patch_size": 4,
                 "student.options": {**TINY, "depth": 2, "tokens": 2, "drop_path_rate": 0.3},
                 "guides.co_advise": {"teachers": teachers}, "data.per_class": 3, "data.val_fraction": 0,
-                "augment.mix": {"mixup": 0.8}, "train.epochs": 2, "train.batch_size": 10, "train.watch": "none",
+                "augment.mix": {"mixup": 0.8}, "train.epochs": 2, "train.batch_size": 10, "train.validate": "none",
                 "schedule.warmup_epochs": 0, "engine.device": "cpu", **changes,
             },
             seed,
@@ -131,7 +131,7 @@ def recorded(teachers: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
         {"augment.mix.mixup": 0.4},
         {"data.per_class": 60},
         {"images.normalize": "imagenet"},
-        {"images.store_size": 6},
+        {"images.cache_size": 6},
         {"images.fit": "stretch"},
     ],
 )

@@ -30,6 +30,8 @@ from photographs import pictures
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.api.lists import resolved
 from viticulture.cache import locked
+from viticulture.config.load import load_config
+from viticulture.config.references import where_they_lie
 from viticulture.data.open import open_source
 from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
@@ -37,10 +39,10 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights import files
 from viticulture.models.weights.files import load, save
-from viticulture.report.charts.curves import read_curves
+from viticulture.report.curves import read_curves
 from viticulture.report.terminal import bar
-from viticulture.study.conclude.verdict import subject
-from viticulture.study.declare.table import read_table
+from viticulture.study.comparison import subject
+from viticulture.study.paper_tables import read_table
 from viticulture.text import shell_word
 from viticulture.training import length
 from viticulture.training.assemble import assemble
@@ -48,8 +50,6 @@ from viticulture.training.data import default_recipe, load_dataset, resolve_defa
 from viticulture.training.length import change_length, set_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
 from viticulture.training.progress import StopOnNonFinite
-from viticulture.training.recipe import read, resolve
-from viticulture.training.references import where_they_lie
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder, claimed
 from viticulture.training.session import Session, begin, other_machine, reopen, run_path
@@ -96,7 +96,13 @@ def black_and_white(root: Path) -> Path:
 
 
 PERFECT = {
-    **{"train.epochs": 24, "train.batch_size": 4, "train.watch": "val", "schedule.warmup_epochs": 0, "optim.lr": 0.003},
+    **{
+        "train.epochs": 24,
+        "train.batch_size": 4,
+        "train.validate": "val",
+        "schedule.warmup_epochs": 0,
+        "optim.lr": 0.003,
+    },
     **{"data.val_fraction": 0.3, "data.per_class": None, "student.name": "vit_nano", "images.image_size": 8},
 }
 
@@ -143,8 +149,8 @@ def test_epochs_that_validation_cannot_compare_are_told_and_none_is_left_out_una
     said = f"was perfect from epoch {first} to the last, 24, so it cannot compare these; --stop-when-perfect"
     assert said in session.run.read("run.json")["ended"]
     assert said in capsys.readouterr().err
-    for wrong in ({"train.stop_when_perfect": 0}, {"train.stop_when_perfect": 3, "train.watch": "test"}):
-        with pytest.raises(UserError, match="counts measurements of validation images, at least 1"):
+    for wrong in ({"train.stop_when_perfect": 0}, {"train.stop_when_perfect": 3, "train.validate": "test"}):
+        with pytest.raises(UserError, match="counts validations, at least 1"):
             begin(data, "default/digits", 0, str(tmp_path / "other"), False, {**PERFECT, **wrong}, "test")
 
 
@@ -169,7 +175,7 @@ def test_epochs_without_a_validation_are_the_same_ones_after_a_stop(tmp_path: Pa
 
     Catches: an epoch measured because its run was resumed, the last one left out, other weights chosen as the best.
     """
-    keys = {"train.epochs": 5, "train.watch_every": 3, "data.val_fraction": 0.2, "train.watch": "val"}
+    keys = {"train.epochs": 5, "train.validate_every": 3, "data.val_fraction": 0.2, "train.validate": "val"}
     runs = whole_and_resumed(lambda out, **more: small(out, **keys, **more), tmp_path)
     for session in runs:
         found = [row["epoch"] for row in read_history(session.run.metrics) if "val/accuracy" in row]
@@ -264,7 +270,7 @@ def test_weights_that_an_epochs_last_step_spoils_are_not_kept(tmp_path: Path) ->
                 for weight in pl_module.parameters():
                     weight.grad = torch.full_like(weight, float("inf"))
 
-    held = {"data.val_fraction": 0.3, "train.watch": "val"}
+    held = {"data.val_fraction": 0.3, "train.validate": "val"}
     out, settings = str(tmp_path / "run"), {**FAST, **held, "train.epochs": 3, "engine.checkpoint_minutes": 1e-9}
     with pytest.raises(UserError, match=r"weights are no finite numbers after step"):
         viticulture.train("digits", "default/digits", out=out, overrides=settings, callbacks=[Spoil()], progress=False)
@@ -280,7 +286,7 @@ def test_a_training_by_single_images_begins_as_if_none_had_been_tried(tmp_path: 
     keys = {"student.name": "dhvt_nano", "train.batch_size": 1, "data.per_class": 2, "train.epochs": 1}
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, keys, "test")
     numbers = torch.rand(3)
-    fresh, _ = assemble(session.recipe, session.dataset, 0)
+    fresh, _ = assemble(session.config, session.dataset, 0)
     assert torch.equal(torch.rand(3), numbers)
     states = session.method.state_dict(), fresh.state_dict()
     assert any("running_mean" in name for name in states[0])
@@ -536,7 +542,7 @@ def test_streamed_shards_may_move(tmp_path: Path) -> None:
     """Fails if where a shard lies is taken for what it holds, or another file of its name for the same."""
     photos = pictures(tmp_path / "photos", {"0": 6, "1": 6})
     _shard(photos)
-    overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": True}
+    overrides = {**FAST, "data.per_class": None, "train.validate": "none", "images.stream": True}
     begun = begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, overrides, "t")
     begun.run.unlock()
     photos.rename(tmp_path / "moved")
@@ -553,7 +559,7 @@ def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_
     """The images themselves are compared, or their files where they are streamed, not where they lie. Fails if a copy
     elsewhere counts as other images, a changed file as the same one, or the new place has to be named again."""
     photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
-    overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": stream}
+    overrides = {**FAST, "data.per_class": None, "train.validate": "none", "images.stream": stream}
     session = begin(
         str(photos), "default/photos", 0, str(tmp_path / "run"), False, {**overrides, "student.name": "vit_nano"}, "t"
     )
@@ -578,7 +584,7 @@ def test_a_copy_of_the_images_is_the_run_s_own(stream: bool, tmp_path: Path) -> 
     """On another disk, as `cp -a` and rsync bring them, with other rights. Fails if an inode or the time when rights
     were changed decides which images a run began with."""
     photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
-    overrides = {**FAST, "data.per_class": None, "train.watch": "none", "images.stream": stream}
+    overrides = {**FAST, "data.per_class": None, "train.validate": "none", "images.stream": stream}
     begun = begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, overrides, "t")
     begun.run.unlock()
     shutil.copytree(photos, tmp_path / "copy")
@@ -599,7 +605,7 @@ def test_a_run_finds_its_images_from_any_folder(data: str, tmp_path: Path, monke
     _shard(tmp_path / "shards")
     pictures(tmp_path / "photos/y", {"2": 6, "3": 6})
     monkeypatch.chdir(tmp_path)
-    overrides = {**FAST, "data.per_class": None, "train.watch": "none"}
+    overrides = {**FAST, "data.per_class": None, "train.validate": "none"}
     begun = begin(data, "default/photos", 0, str(tmp_path / "run"), False, overrides, "t")
     begun.run.unlock()
     for folder in ("photos", "digits"):
@@ -684,7 +690,7 @@ def test_parts_of_a_batch_do_not_make_measurements_rarer(tmp_path: Path) -> None
     session = small(tmp_path / "run", **{"train.accumulate": 4})
     fit(session)
     curves = read_curves(session.run.metrics)
-    assert [len(curves[name]) for name in ("lr", "train/loss")] == [session.recipe.section("train").epochs] * 2
+    assert [len(curves[name]) for name in ("lr", "train/loss")] == [session.config.train.epochs] * 2
 
 
 def after_step(ema: Ema, student: nn.Module, step: int) -> None:
@@ -844,7 +850,7 @@ def test_a_recipe_that_was_changed_is_named_with_the_way_to_a_new_run(tmp_path: 
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
     recipe, whole = run / "recipe.yaml", (run / "recipe.yaml").read_text()
     recipe.write_text(whole.replace("epochs: 2", "epochs:   0x2  # two").replace("# recipe", "# my recipe"))
-    assert reopen(str(run)).recipe.section("train").epochs == 2
+    assert reopen(str(run)).config.train.epochs == 2
     recipe.write_text(whole.replace("  epochs: 2", "  epochs: 3").replace("  clip_norm: null", "  clip_norm: 1.5"))
     words = rf"train.clip_norm from None to 1.5, train.epochs from 2 to 3; .*--recipe {recipe} --seed 0"
     for use in (viticulture.resume, viticulture.evaluate):
@@ -943,7 +949,7 @@ def test_the_default_recipe_goes_by_the_size_of_the_images(pixels: int, recipe: 
     folder = pictures(tmp_path / "pictures", {"a": 2, "b": 2}, pixels)
     name = default_recipe(open_source(str(folder)))
     assert name == f"default/{recipe}"
-    assert resolve(name, read(name)).section("student").name
+    assert load_config(name).student.name
     assert len(read_table(name).rows) >= 3
 
 
@@ -963,11 +969,11 @@ def test_a_patch_size_of_the_default_recipe_gives_way_to_a_named_student(
     """A warning says so; a user's own patch size stays. Catches: `train digits --student resnet10t` refused for a key
     that nobody gave, or a patch size taken from a student that it fits."""
     for key in ("student", "student.name"):
-        recipe = resolve_default("default/digits", {key: student, **more})
-        assert recipe.section("student").patch_size == patch
-        said = "student.patch_size 2 of default/digits is left out, as it does not fit" in " ".join(recipe.warnings)
+        config = resolve_default("default/digits", {key: student, **more})
+        assert config.student.patch_size == patch
+        said = "student.patch_size 2 of default/digits is left out, as it does not fit" in " ".join(config.warnings)
         assert said == (patch is None)
-    assert resolve_default("default/digits", {}) == resolve("default/digits", read("default/digits"))
+    assert resolve_default("default/digits", {}) == load_config("default/digits")
 
 
 def test_a_cnn_trains_by_the_default_recipe(tmp_path: Path) -> None:
@@ -976,7 +982,7 @@ def test_a_cnn_trains_by_the_default_recipe(tmp_path: Path) -> None:
     session = begin("digits", "default", 0, str(tmp_path / "run"), False, words, "test")
     session.run.unlock()
     assert any("patch_size" in warning for warning in session.warnings)
-    assert session.recipe.section("student").patch_size is None
+    assert session.config.student.patch_size is None
     assert "patch_size: null" in resolved("digits", overrides=words)
 
 
@@ -1060,8 +1066,8 @@ def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, mo
     session.run.unlock()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert reopen(str(tmp_path / "run")).fingerprint == session.fingerprint
-    guides = session.recipe.values["guides"]
-    assert session.recipe.values["student"]["init"] == str(tmp_path / "weights/first")
+    guides = session.config.values["guides"]
+    assert session.config.values["student"]["init"] == str(tmp_path / "weights/first")
     assert guides["teacher"]["kind"] == "soft"
 
 
@@ -1130,7 +1136,7 @@ def test_a_training_that_a_callback_has_ended_is_not_gone_on_with(within: bool, 
 
 def test_an_epoch_that_a_callback_cuts_short_is_measured(tmp_path: Path) -> None:
     """The last epoch is, however rarely others are. Fails if its weights cannot be the best ones."""
-    keys = {"train.watch_every": 2, "data.val_fraction": 0.2, "train.watch": "val", "train.epochs": 4}
+    keys = {"train.validate_every": 2, "data.val_fraction": 0.2, "train.validate": "val", "train.epochs": 4}
     session = small(tmp_path / "run", **keys)
     fit(session, more=[Enough(within=True)])
     assert [epoch for epoch, _ in read_curves(session.run.metrics)["val/accuracy"]] == [1]
@@ -1283,7 +1289,7 @@ def test_weights_of_an_epoch_that_is_not_trained_any_more_are_not_the_best(
 ) -> None:
     """A run killed in its sixth epoch goes on from a checkpoint of its second, and by another length. Fails if the
     weights that were the best of the fifth outlive it."""
-    stopped_at_2(tmp_path / "run", **{"data.val_fraction": 0.2, "train.watch": "val"})
+    stopped_at_2(tmp_path / "run", **{"data.val_fraction": 0.2, "train.validate": "val"})
     with monkeypatch.context() as patched:
         patched.setattr(KeepLast, "_save", lambda *_: None)
         killed = reopen(str(tmp_path / "run"))

@@ -40,7 +40,7 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
     for number, picture in enumerate(pixels):
         Image.fromarray(picture).save(folder / f"{number}.png")
     sizes = {"images.image_size": 8, "train.batch_size": 8}
-    options = {**SMALL, **sizes, "data.per_class": None, "train.watch": "none"}
+    options = {**SMALL, **sizes, "data.per_class": None, "train.validate": "none"}
     run = viticulture.train(str(folder), "default/digits", out=str(tmp_path / "run"), overrides=options)
     assert run.evaluations == {}
     assert "labels unused" in run.folder.path.joinpath("report.html").read_text()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes on inside a trained student, as pure functions of what the taps read."""
+"""Analyses of a trained network, as pure functions of what the taps read, and pictures for its page."""

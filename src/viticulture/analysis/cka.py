@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers hold alike features: minibatch CKA, within a student or between two.
+"""Similarity of layers by minibatch CKA, within a student or between two.
 
     similarity = MinibatchCKA()
     for images in batches:
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from ..errors import UserError
 
-FEWEST = 4  # images in a batch; HSIC_1 divides by n - 3
+MIN_IMAGES = 4  # in a batch; HSIC_1 divides by n - 3
 
 
 def gram(features: Tensor) -> Tensor:
-    """Inner products between the images of a batch with a zero diagonal, K~ of Eq. (3), double precision.
+    """Compute inner products between the images of a batch with a zero diagonal, K~ of Eq. (3), double precision.
 
-    The batch mean is taken off first: HSIC_1 stays what it is, and single precision suffices for large means.
+    The batch mean is subtracted first: HSIC_1 does not change, and single precision suffices for large means.
 
     Args:
-        features: one row an image, [B, ...]; the rest is flattened.
+        features: [B, ...]; all but the first dimension is flattened.
 
     Returns: [B, B].
     """
@@ -37,13 +37,13 @@ def gram(features: Tensor) -> Tensor:
 
 
 def hsic(first: Tensor, second: Tensor) -> Tensor:
-    """Unbiased estimate of the Hilbert-Schmidt independence criterion between every two layers.
+    """Estimate the Hilbert-Schmidt independence criterion between every two layers, without bias.
 
         HSIC_1(K, L) = (tr(K~ L~) + 1'K~1 1'L~1 / ((n-1) (n-2)) - 2 / (n-2) * 1'K~ L~1) / (n (n-3))     Eq. (3)
 
     Args:
         first: `gram` of every layer, [layers, n, n].
-        second: likewise of the same images, [other layers, n, n].
+        second: the same of other layers for the same images, [other layers, n, n].
 
     Returns: [layers, other layers]; may be negative, its expectation is not.
     """
@@ -59,46 +59,42 @@ class MinibatchCKA:
 
         CKA = sum over batches HSIC_1(K, L) / sqrt(sum HSIC_1(K, K) * sum HSIC_1(L, L))     Eq. (2)
 
-    It is unchanged by rotations and by one scale of all of a layer's features. It is 1 for alike layers and lies near
-    0 for independent ones, on either side. Give batches of one size: each counts alike.
+    It does not change with rotations or one scale of all of a layer's features. It is 1 for equivalent layers and near
+    0, positive or negative, for independent ones. All batches must have one size: each has the same weight.
     """
 
     def __init__(self) -> None:
-        self._cross: Tensor | None = None
-        self._own: tuple[Tensor, Tensor] | None = None
+        self._sums: tuple[Tensor, Tensor, Tensor] | None = None
 
     def add(self, first: Sequence[Tensor], second: Sequence[Tensor] | None = None) -> None:
-        """Count a batch.
+        """Add a batch.
 
         Args:
-            first: a student's features, one [B, ...] a layer.
-            second: another student's of the same images; None: the same student's.
+            first: a student's features, [B, ...] per layer.
+            second: another student's of the same images; None compares the first with itself.
 
-        Raises: UserError for batches too small to estimate from, or of other images.
+        Raises: UserError for batches that are too small for an estimate, or have different numbers of images.
         """
         images = {len(layer) for layer in (*first, *(second or ()))}
-        if len(images) != 1 or min(images) < FEWEST:
+        if len(images) != 1 or min(images) < MIN_IMAGES:
             raise UserError(
-                f"CKA needs the same {FEWEST} or more images a batch in every layer, got {sorted(images)}; "
+                f"CKA needs the same {MIN_IMAGES} or more images per batch in every layer, got {sorted(images)}; "
                 "leave out a smaller last batch"
             )
         K = torch.stack([gram(layer) for layer in first])
         L = K if second is None else torch.stack([gram(layer) for layer in second])
-        sums = (hsic(K, L), _of_itself(K), _of_itself(L))
-        if self._cross is not None and self._own is not None:
-            sums = (self._cross + sums[0], self._own[0] + sums[1], self._own[1] + sums[2])
-        self._cross, self._own = sums[0], sums[1:]
+        with_itself = (torch.cat([hsic(layer, layer).flatten() for layer in grams.unsqueeze(1)]) for grams in (K, L))
+        cross, of_k, of_l = hsic(K, L), *with_itself
+        if self._sums is not None:
+            cross, of_k, of_l = self._sums[0] + cross, self._sums[1] + of_k, self._sums[2] + of_l
+        self._sums = cross, of_k, of_l
 
     def matrix(self) -> Tensor:
-        """[layers of the first, layers of the second]; nan for a layer whose features are alike for all images.
+        """Return [layers of the first, layers of the second]; NaN for a layer with the same features for all images.
 
         Raises: UserError before the first batch.
         """
-        if self._cross is None or self._own is None:
+        if self._sums is None:
             raise UserError("there is no CKA of no images; add a batch first")
-        return self._cross / torch.outer(self._own[0].sqrt(), self._own[1].sqrt())
-
-
-def _of_itself(grams: Tensor) -> Tensor:
-    """HSIC_1(K, K) of every layer, [layers]."""
-    return torch.cat([hsic(layer, layer).flatten() for layer in grams.unsqueeze(1)])
+        cross, of_k, of_l = self._sums
+        return cross / torch.outer(of_k.sqrt(), of_l.sqrt())

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a network's layers hold of an image, as maps: of a ViT and of its agent CNN beside each other, as Bootstrapping
-ViTs, arXiv:2112.03552, Appendix D, Tables 10 and 11, shows them.
+"""Features of a network's layers as maps: of a ViT and its agent CNN side by side, as in Bootstrapping ViTs,
+arXiv:2112.03552, Appendix D, Tables 10 and 11.
 
     feature_galleries({"student": vit, "its agent": agent}, images, layers=(2, 4, 6))
 
-The paper does not say how it turns D channels into one picture. Here a place is as light as its features are far from
-their mean over the image, so that what is everywhere alike stays dark:
+The paper does not say how it turns D channels into one picture. Here the brightness of a place is the distance of its
+features from their mean over the image, so that features that are the same everywhere stay dark:
 
     m(place) = sqrt( mean over channels of (F(place) - mean over places of F)^2 )
 """
@@ -16,57 +16,56 @@ import torch
 from torch import Tensor
 
 from ..data.images import Images
-from ..evaluation.subject import Subject, pictures
-from .attention_maps import chosen_layers
-from .galleries import Gallery, Group
-from .inside import patch_features, tapped
+from ..evaluation.model import EvaluatedModel, pictures
+from .attention import selected_layers
+from .galleries import Gallery, Group, file_name
+from .layers import layer_taps, patch_features
 
-SHOWN = 6  # images
+MAX_IMAGES = 6
 
 
 def feature_map(features: Tensor) -> Tensor:
-    """The formula above. Shape: [B, D, rows, columns] -> [B, rows, columns]; not negative."""
+    """Compute the formula above. Shape: [B, D, rows, columns] -> [B, rows, columns]; not negative."""
     centered = features - features.mean((2, 3), keepdim=True)
     return centered.square().mean(1).sqrt()
 
 
 def feature_maps(
-    subject: Subject, batch: Tensor, layers: Sequence[int] = (), whose: str = "the network"
+    model: EvaluatedModel, batch: Tensor, layers: Sequence[int] = (), network: str = "the network"
 ) -> dict[int, Tensor]:
-    """Layer, counted from 1 -> its map of every image, [B, rows, columns].
+    """Compute the maps of layers for every image: layer, counted from 1 -> [B, rows, columns].
 
     Args:
-        subject: a network whose blocks taps can read, CNNs included.
-        batch: images as the network takes them, [B, C, H, W].
-        layers: which; empty takes up to four, spread over the depth.
-        whose: what an error calls the network.
+        model: a network whose blocks taps can read, CNNs included.
+        batch: network input, [B, C, H, W].
+        layers: counted from 1; empty takes up to four, spread over the depth.
+        network: its name in an error message.
 
     Raises: UserError for a layer that the network does not have.
     """
-    taps = tapped(subject.network, "blocks")
+    taps = layer_taps(model.network, "blocks")
     assert taps.layout is not None
-    chosen = chosen_layers(layers, len(taps.layout.blocks), whose)
+    selected = selected_layers(layers, len(taps.layout.blocks), network)
     with torch.inference_mode():
         tokens, grids = patch_features(taps(batch).blocks, taps.layout, batch)
-    maps = (tokens[layer].transpose(1, 2).unflatten(2, grids[layer]).float() for layer in chosen)  # type: ignore[no-untyped-call]
-    return {layer + 1: feature_map(features) for layer, features in zip(chosen, maps, strict=True)}
+    maps = (tokens[layer].transpose(1, 2).unflatten(2, grids[layer]).float() for layer in selected)  # type: ignore[no-untyped-call]
+    return {layer + 1: feature_map(features) for layer, features in zip(selected, maps, strict=True)}
 
 
-def feature_galleries(networks: Mapping[str, Subject], images: Images, layers: Sequence[int]) -> list[Gallery]:
-    """For each of the first images, by its file's name, the image and the maps of every network.
+def feature_galleries(networks: Mapping[str, EvaluatedModel], images: Images, layers: Sequence[int]) -> list[Gallery]:
+    """Draw the maps of every network for each of the first images, one gallery per image.
 
     Args:
-        networks: by what they are called; each is shown the images in its own size and crop.
-        images: the first of them are shown.
+        networks: by name; each gets the images in its size and crop.
+        images: the first ones are drawn.
         layers: as for `feature_maps`.
     """
-    some = images.part(torch.arange(min(SHOWN, len(images))))
+    some = images.part(torch.arange(min(MAX_IMAGES, len(images))))
     groups: list[list[Group]] = [[] for _ in some.records.names]
-    for name, subject in networks.items():
-        pixels = torch.cat([part for _, part in subject.views(some)])
-        maps = feature_maps(subject, subject.normalized(pixels), layers, name)
-        words = [name, f"layer{'s' if len(maps) > 1 else ''} {', '.join(map(str, maps))}"]
+    for name, model in networks.items():
+        pixels = torch.cat([part for _, part in model.views(some)])
+        maps = feature_maps(model, model.normalized(pixels), layers, name)
+        lines = [name, f"layer{'s' if len(maps) > 1 else ''} {', '.join(map(str, maps))}"]
         for i, (group, picture) in enumerate(zip(groups, pictures(pixels), strict=True)):
-            group.append(([picture, *(each[i].cpu().numpy() for each in maps.values())], words))
-    names = (name.rsplit("/", 1)[-1] for name in some.records.names)
-    return [Gallery(name, group) for name, group in zip(names, groups, strict=True)]
+            group.append(([picture, *(each[i].cpu().numpy() for each in maps.values())], lines))
+    return [Gallery(file_name(name), group) for name, group in zip(some.records.names, groups, strict=True)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures with words below, kept in one file, so that a page can be drawn again where images and networks are gone.
+"""Pictures with captions, saved in one file, so that a page can be drawn again without the images and networks.
 
-An .npz of arrays 0, 1, 2, ... and `index`, a JSON text: what was shown (`about`), and of every part its galleries.
+An .npz of arrays 0, 1, 2, ... and `index`, a JSON text: what the pictures show (`about`), and the galleries by part.
 """
 
 import io
@@ -20,7 +20,7 @@ from ..disk import replacing
 from ..errors import UserError
 
 FILE = "pictures.npz"
-LONGEST = 192  # pixels, the longer side of a photograph that is kept
+MAX_SIDE = 192  # pixels, the longer side of a saved photograph
 
 Group = tuple[Sequence[NDArray[Any]], Sequence[str]]
 """Photographs [H, W, 3] uint8 and maps [H, W] floating, and the lines of text below them."""
@@ -32,7 +32,7 @@ class Gallery:
 
     Args:
         title: above them.
-        groups: pictures that belong together, with their words.
+        groups: pictures that belong together, with their captions.
         note: a sentence below.
     """
 
@@ -45,37 +45,34 @@ Galleries = Mapping[str, Sequence[Gallery]]
 """By the part of the page that shows them."""
 
 
-def keep_galleries(path: Path, galleries: Galleries, about: Any = None, longest: int = LONGEST) -> None:
-    """Write them into a file, photographs no larger than a page shows them.
+def save_galleries(path: Path, galleries: Galleries, about: Any = None, max_side: int = MAX_SIDE) -> None:
+    """Write galleries into a file.
 
     Args:
         path: of the file.
         galleries: by part.
-        about: plain data that tells what was shown.
-        longest: pixels, the longer side of a photograph that is kept.
+        about: JSON data that identifies what the pictures show.
+        max_side: pixels, the longer side of a saved photograph.
     """
-    arrays: list[NDArray[Any]] = []
+    arrays: dict[str, Any] = {}
 
-    def numbered(pictures: Sequence[NDArray[Any]]) -> list[int]:
-        arrays.extend(shrunk(picture, longest) for picture in pictures)
-        return list(range(len(arrays) - len(pictures), len(arrays)))
+    def add(picture: NDArray[Any]) -> int:
+        arrays[str(number := len(arrays))] = shrunk(picture, max_side)
+        return number
 
-    parts = {
-        part: [
-            {"title": g.title, "note": g.note, "groups": [[numbered(shown), list(lines)] for shown, lines in g.groups]}
-            for g in each
-        ]
-        for part, each in galleries.items()
-    }
+    def entry(each: Gallery) -> dict[str, Any]:
+        groups = [[[*map(add, pictures)], [*lines]] for pictures, lines in each.groups]
+        return {"title": each.title, "note": each.note, "groups": groups}
+
+    parts = {part: [entry(gallery) for gallery in of_part] for part, of_part in galleries.items()}
     buffer = io.BytesIO()
-    content: dict[str, Any] = {str(number): array for number, array in enumerate(arrays)}
-    np.savez_compressed(buffer, index=np.array(json.dumps({"about": about, "parts": parts})), **content)
+    np.savez_compressed(buffer, index=np.array(json.dumps({"about": about, "parts": parts})), **arrays)
     with replacing(path) as part:
         part.write_bytes(buffer.getvalue())
 
 
 def read_galleries(path: Path, about: Any = None) -> Galleries | None:
-    """What `keep_galleries` wrote of the same things; None where it did not yet. Raises: UserError if it is damaged."""
+    """Read saved galleries; None if there is no file, or it is about something else. Raises: UserError for damage."""
     if not path.exists():
         return None
     try:
@@ -84,25 +81,25 @@ def read_galleries(path: Path, about: Any = None) -> Galleries | None:
             index = json.loads(file["index"].item())
             if index["about"] != about:
                 return None
-            return {
-                part: [
-                    Gallery(
-                        g["title"],
-                        [([file[str(number)] for number in numbers], lines) for numbers, lines in g["groups"]],
-                        g["note"],
-                    )
-                    for g in each
-                ]
-                for part, each in index["parts"].items()
-            }
-    except Exception as error:  # of damage the library makes whatever comes of it
-        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it and measure anew") from error
+
+            def gallery(entry: dict[str, Any]) -> Gallery:
+                groups = [([file[str(number)] for number in numbers], lines) for numbers, lines in entry["groups"]]
+                return Gallery(entry["title"], groups, entry["note"])
+
+            return {part: [gallery(entry) for entry in entries] for part, entries in index["parts"].items()}
+    except Exception as error:  # a damaged file may raise anything
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); remove it and measure again") from error
 
 
-def shrunk(picture: NDArray[Any], longest: int) -> NDArray[Any]:
-    """A photograph whose longer side is at most so many pixels; maps as they are."""
-    if picture.ndim == 2 or max(picture.shape[:2]) <= longest:
+def shrunk(picture: NDArray[Any], max_side: int) -> NDArray[Any]:
+    """Resize a photograph so that its longer side is at most `max_side` pixels; maps stay as they are."""
+    if picture.ndim == 2 or max(picture.shape[:2]) <= max_side:
         return picture
     image = Image.fromarray(np.ascontiguousarray(picture))
-    image.thumbnail((longest, longest))
+    image.thumbnail((max_side, max_side))
     return np.asarray(image)
+
+
+def file_name(path: str) -> str:
+    """Return the last part of an image's name, for a caption."""
+    return path.rsplit("/", 1)[-1]

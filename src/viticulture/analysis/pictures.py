@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of a run's page, gathered once, while network and images are at hand, and kept in pictures.npz."""
+"""The pictures of a run's page, collected once, while network and images are available, and saved in pictures.npz."""
 
 from collections.abc import Sequence
 
@@ -12,73 +12,108 @@ from ..data.images import Images
 from ..errors import UserError
 from ..evaluation.accuracy import Evaluation, most_confident_mistakes
 from ..evaluation.evaluate import EvaluatedRun
+from ..evaluation.model import EvaluatedModel, of_run, pictures
+from ..evaluation.multilabel.judge import EvaluatedLabels
+from ..evaluation.multilabel.labels import LabelsEvaluation
 from ..evaluation.results import Result
 from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
-from ..evaluation.subject import Subject, of_run, pictures
 from ..models.taps import Taps
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
-from .attention_maps import averaged, chosen_layers, class_map, head_token_maps
-from .galleries import FILE, Gallery, Group, keep_galleries
-from .reconstruction import paints, reconstruction_gallery
+from ..training.run_inputs import config_of
+from .attention import class_map, head_token_maps, mean_attention, selected_layers
+from .galleries import FILE, Gallery, Group, file_name, save_galleries
+from .reconstruction import reconstruction_gallery, reconstructs
 
 MISTAKES = 24
-EXAMPLES = 4  # a class
+EXAMPLES = 4  # per class
 CLASSES_WITH_EXAMPLES = 12
 CORRUPTED = "corruptions.npz"
-SHOWN_SEVERITIES = (3, 5)
-LOOKED_AT = 8  # images whose attention is shown
-MIN_GRID = 6  # patches on a side, below which an attention map is too coarse to point at anything
+CORRUPTED_SEVERITIES = (3, 5)
+ATTENTION_IMAGES = 8
+MIN_GRID = 6  # patches on a side, below which an attention map is too coarse to locate anything
 CELLS = 8  # on a side of an occlusion map; the square that is covered has a quarter of the image's side
+CAPTION_LABELS = 4  # below an image
 
 
-def gather_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedRun) -> None:
-    """Write pictures.npz: `mistakes`, `examples`, `attention` and `reconstruction`, as far as there are any."""
+def save_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedRun) -> None:
+    """Write pictures.npz: `mistakes`, `examples`, `attention` and `reconstruction`, if there are any."""
     counting = evaluated.counting
     note = shown(len(dataset.mean)).strip()
     galleries = {"examples": examples(dataset.train, dataset.classes, note)}
     if counting is not None:
         galleries["mistakes"] = mistakes(counting, dataset.classes, note)
-        subject = of_run(run, evaluated.counts.partition("/")[0])
-        galleries["attention"] = [occlusion(subject, counting.images), *fine_attention(subject, counting.images)]
-    if paints(recipe_of(run)):
+        model = of_run(run, evaluated.counts.partition("/")[0])
+        galleries["attention"] = [occlusion(model, counting.images), *fine_attention(model, counting.images)]
+    if reconstructs(config_of(run)):
         galleries["reconstruction"] = [reconstruction_gallery(run, dataset)]
-    keep_galleries(run.path / FILE, galleries)
+    save_galleries(run.path / FILE, galleries)
 
 
-def gather_corruptions(run: RunFolder, dataset: Dataset) -> None:
-    """Write corruptions.npz: one of the images that count as each corruption leaves it."""
+def save_label_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedLabels) -> None:
+    """Write pictures.npz of a multilabel run: `mistakes`, `examples` and `attention`."""
+    note = shown(len(dataset.mean))
+    galleries: dict[str, Sequence[Gallery]] = {"examples": examples(dataset.train, dataset.classes, note.strip())}
+    if evaluated.counts:
+        counting = evaluated.results[evaluated.counts]
+        galleries["mistakes"] = label_mistakes(counting, dataset.classes, note)
+        galleries["attention"] = fine_attention(of_run(run, evaluated.counts.partition("/")[0]), counting.images)
+    save_galleries(run.path / FILE, galleries)
+
+
+def save_corruptions(run: RunFolder, dataset: Dataset) -> None:
+    """Write corruptions.npz: one of the images that count under each corruption."""
     split, images = next(iter(dataset.held_out.items()))
     ((_, pixels),) = of_run(run).views(images.part(torch.tensor([0])))
     view = pixels[0].permute(1, 2, 0).numpy()
-    groups: list[Group] = [([view], ["as it is"])]
+    groups: list[Group] = [([view], ["original"])]
     for name in CORRUPTIONS:
-        words = [name.replace("_", " "), *(["extra"] if name in EXTRA else [])]
-        groups.append(([corrupt(view, name, severity, 0, 0) for severity in SHOWN_SEVERITIES], words))
+        lines = [name.replace("_", " "), *(["extra"] if name in EXTRA else [])]
+        groups.append(([corrupt(view, name, severity, 0, 0) for severity in CORRUPTED_SEVERITIES], lines))
     title = f"A {'validation' if split == 'val' else split} image, corrupted"
-    note = f"Severities {' and '.join(map(str, SHOWN_SEVERITIES))} of 5."
-    keep_galleries(run.path / CORRUPTED, {"corruptions": [Gallery(title, groups, note)]})
+    note = f"Severities {' and '.join(map(str, CORRUPTED_SEVERITIES))} of 5."
+    save_galleries(run.path / CORRUPTED, {"corruptions": [Gallery(title, groups, note)]})
 
 
 def mistakes(result: Result[Evaluation], classes: Sequence[str], note: str = "") -> list[Gallery]:
-    """Images that were taken for another class, the most confident first."""
-    groups: list[Group] = [
-        (
-            [result.images.original(mistake.number)],
-            (
-                f"said {classes[mistake.predicted]}, {100 * mistake.probability:.0f}\u00a0%",
-                f"is {classes[mistake.label]}",
-                mistake.name.rsplit("/", 1)[-1],
-            ),
-        )
-        for mistake in most_confident_mistakes(result.predictions, MISTAKES)
-    ]
+    """Draw misclassified images, the most confident first."""
+    groups: list[Group] = []
+    for mistake in most_confident_mistakes(result.predictions, MISTAKES):
+        predicted = f"predicted {classes[mistake.predicted]}, {100 * mistake.probability:.0f}\u00a0%"
+        lines = [predicted, f"true class {classes[mistake.label]}", file_name(mistake.name)]
+        groups.append(([result.images.original(mistake.number)], lines))
     return [Gallery("", groups, note)] if groups else []
 
 
+def label_mistakes(result: Result[LabelsEvaluation], classes: Sequence[str], more: str = "") -> list[Gallery]:
+    """Draw images with a wrong label at the thresholds, the least likely label sets first.
+
+    Args:
+        result: of some images.
+        classes: names of the labels.
+        more: appended to the note.
+    """
+    probabilities, truth = result.predictions.probabilities.numpy(), result.predictions.labels.numpy() > 0
+    predicted = probabilities >= np.array([score.threshold for score in result.evaluation.per_label])
+    likelihood = np.where(truth, probabilities, 1 - probabilities).clip(1e-30)
+    order = np.argsort(np.log(likelihood).sum(1), kind="stable")
+    wrong = [int(i) for i in order if (predicted[i] != truth[i]).any()][:MISTAKES]
+    groups: list[Group] = []
+    for i in wrong:
+        lines = []
+        for word, labels in (("predicted", predicted[i] & ~truth[i]), ("missed", truth[i] & ~predicted[i])):
+            names = [f"{classes[c]} {100 * probabilities[i, c]:.0f}\u00a0%" for c in np.flatnonzero(labels).tolist()]
+            rest = f" and {len(names) - CAPTION_LABELS} more" if len(names) > CAPTION_LABELS else ""
+            lines += [f"{word} {', '.join(names[:CAPTION_LABELS])}{rest}"] if names else []
+        groups.append(([result.images.original(i)], [*lines, file_name(result.images.records.names[i])]))
+    note = (
+        "Labels wrongly predicted or missed at their thresholds, with their probabilities; correct labels are left out."
+    )
+    return [Gallery("", groups, note + more)] if groups else []
+
+
 def examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gallery]:
-    """A few training images of each of the first classes, or labels, so that a person sees what was learnt from."""
+    """Draw a few training images of each of the first classes, or labels."""
     labels = images.records.labels.numpy()
     groups: list[Group] = []
     for c, name in enumerate(classes[:CLASSES_WITH_EXAMPLES]):
@@ -88,25 +123,25 @@ def examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gal
 
 
 @torch.inference_mode()
-def occlusion(subject: Subject, images: Images) -> Gallery:
+def occlusion(model: EvaluatedModel, images: Images) -> Gallery:
     """Draw which parts of the first image of each of a few classes the predicted class depends on.
 
         m(cell) = mean over squares S that cover the cell of p(c | x) - p(c | x with S in the mean color)
 
-    c is the class predicted for the whole image x. Works for any classifier, however coarse its feature maps.
+    c is the class predicted for the whole image x. This works for any classifier, also with coarse feature maps.
     Source: Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks", ECCV 2014, Sec. 4.2.
     """
-    numbers = _spread(images)
-    pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
+    numbers = _first_of_classes(images)
+    pixels = torch.cat([some for _, some in model.views(images.part(torch.tensor(numbers)))])
     groups: list[Group] = []
-    for number, view, image in zip(numbers, pictures(pixels), subject.normalized(pixels), strict=True):
+    for number, view, image in zip(numbers, pictures(pixels), model.normalized(pixels), strict=True):
         rows, columns = (torch.linspace(0, side, CELLS + 1).long().tolist() for side in image.shape[1:])
         squares = [(r, c) for r in range(CELLS - 1) for c in range(CELLS - 1)]
         covered = image.repeat(1 + len(squares), 1, 1, 1)
         for copy, (r, c) in zip(covered[1:], squares, strict=True):
             copy[:, rows[r] : rows[r + 2], columns[c] : columns[c + 2]] = 0  # normalized: the mean color
-        probabilities = subject.data_spec.probabilities(
-            torch.cat([subject.network(some) for some in covered.split(subject.batch_size)]).float()
+        probabilities = model.data_spec.probabilities(
+            torch.cat([model.network(some) for some in covered.split(model.batch_size)]).float()
         )
         label = int(probabilities[0].argmax())
         drops = (probabilities[0, label] - probabilities[1:, label]).cpu().numpy()
@@ -114,82 +149,82 @@ def occlusion(subject: Subject, images: Images) -> Gallery:
         for drop, (r, c) in zip(drops, squares, strict=True):
             sums[r : r + 2, c : c + 2] += drop
             counts[r : r + 2, c : c + 2] += 1
-        words = f"{subject.data_spec.classes[label]} {100 * float(probabilities[0, label]):.0f}\u00a0%"
-        most = f"covering a square takes up to {max(100 * float(drops.max()), 0):.0f} points"
-        groups.append(([view, sums / counts], [_called(subject, images, number), f"predicted {words}", most]))
+        predicted = f"predicted {model.data_spec.classes[label]} {100 * float(probabilities[0, label]):.0f}\u00a0%"
+        largest = f"covering a square lowers it by up to {max(100 * float(drops.max()), 0):.0f} points"
+        groups.append(([view, sums / counts], [_caption(model, images, number), predicted, largest]))
     note = (
-        "Bright: covering this part lowers the probability of the predicted class most (a gray square of a quarter of "
-        f"the image's side is moved over the image; each map on its own scale).{shown(subject.data_spec.channels)}"
+        "Bright: covering this part lowers the probability of the predicted class most. A gray square of a quarter of "
+        f"the image's side is moved over the image; each map has its own scale.{shown(model.data_spec.channels)}"
     )
     return Gallery("What the prediction depends on", groups, note)
 
 
-def attention(subject: Subject, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
-    """Draw where a ViT attends to in the first image of each of a few classes.
-
-    Nothing for students without attention.
+def attention_galleries(model: EvaluatedModel, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
+    """Draw what a ViT attends to in the first image of each of a few classes; empty for students without attention.
 
     Args:
-        subject: the ViT.
-        images: the first ones are shown where they have no labels.
-        layers: counted from 1; empty takes up to four, spread over the depth, and so does a network whose blocks do not
-            hold one attention each, for which the numbers would mean others.
+        model: the ViT.
+        images: without labels the first ones are drawn.
+        layers: counted from 1; empty takes up to four, spread over the depth. So does a network whose blocks do not
+            have one attention layer each, as numbers of layers and blocks would differ.
     """
     try:
-        taps = Taps(subject.network, frozenset({"attention"}))
+        taps = Taps(model.network, frozenset({"attention"}))
     except UserError:
         return []
     assert taps.layout is not None
-    who = "class token" if taps.layout.class_token else "mean patch"
-    numbers = _spread(images)
-    pixels = torch.cat([some for _, some in subject.views(images.part(torch.tensor(numbers)))])
+    query = "class token" if taps.layout.class_token else "mean patch"
+    numbers = _first_of_classes(images)
+    pixels = torch.cat([some for _, some in model.views(images.part(torch.tensor(numbers)))])
     with torch.inference_mode():
-        attention = taps(subject.normalized(pixels)).attention
-    chosen = chosen_layers(layers if len(attention) == len(taps.layout.blocks) else (), len(attention))
-    readings = [attention[layer] for layer in chosen]
-    names = [f"layer {layer + 1}" for layer in chosen]
-    classes = [_called(subject, images, number) for number in numbers]
+        attention = taps(model.normalized(pixels)).attention
+    selected = selected_layers(layers if len(attention) == len(taps.layout.blocks) else (), len(attention))
+    readings = [attention[layer] for layer in selected]
+    names = [f"layer {layer + 1}" for layer in selected]
+    captions = [_caption(model, images, number) for number in numbers]
     maps = [class_map(reading, reading.grid).cpu().numpy() for reading in readings]
-    views = pictures(pixels)
     note = (
-        f"Each image as the student is shown it, then {', '.join(names)}. Mean over heads; light is much, each map on "
-        f"its own scale.{shown(subject.data_spec.channels)}"
+        f"Each image as the student's input, then {', '.join(names)}. Mean over heads; bright is high, each map has "
+        f"its own scale.{shown(model.data_spec.channels)}"
     )
-    groups = [([views[i], *(layer[i] for layer in maps)], [name]) for i, name in enumerate(classes)]
-    galleries = [Gallery(f"Where the {who} looks", groups, note)]
+    groups = [
+        ([view, *(layer[i] for layer in maps)], [caption])
+        for i, (view, caption) in enumerate(zip(pictures(pixels), captions, strict=True))
+    ]
+    galleries = [Gallery(f"What the {query} attends to", groups, note)]
     try:
         heads = [head_token_maps(reading, reading.grid)[0].cpu().numpy() for reading in readings]
     except UserError:
         heads = []
     tokens = ["class token", "patches"] if taps.layout.class_token else ["patches"]
     tokens += ["DHVT's head tokens"] if heads else []
-    note = f"Rows look at columns: {', then '.join(tokens)}. Image of {classes[0]}, mean over heads."
-    squares = [([averaged(reading)[0].cpu().numpy()], [name]) for name, reading in zip(names, readings, strict=True)]
+    note = f"Rows attend to columns: {', then '.join(tokens)}. Image of {captions[0]}, mean over heads."
+    squares = [([mean_attention(r)[0].cpu().numpy()], [name]) for name, r in zip(names, readings, strict=True)]
     galleries.append(Gallery("Every token's attention to every token", squares, note))
     if heads:
-        note = f"Attention of head token i to the patches in head i. Image of {classes[0]}."
+        note = f"Attention of head token i to the patches in head i. Image of {captions[0]}."
         rows = [([*layer], [name, f"head 1 to {len(layer)}"]) for name, layer in zip(names, heads, strict=True)]
-        galleries.append(Gallery("Where each head token looks", rows, note))
+        galleries.append(Gallery("What each head token attends to", rows, note))
     return galleries
 
 
-def fine_attention(subject: Subject, images: Images) -> list[Gallery]:
-    """The same for a page; nothing where all maps are too coarse to point at anything, as those of hybrids are."""
-    galleries = attention(subject, images)
+def fine_attention(model: EvaluatedModel, images: Images) -> list[Gallery]:
+    """Return `attention_galleries`; empty if all maps are too coarse to locate anything, as those of hybrids are."""
+    galleries = attention_galleries(model, images)
     maps = [picture for gallery in galleries[:1] for pictures, _ in gallery.groups for picture in pictures[1:]]
     return galleries if any(min(each.shape) >= MIN_GRID for each in maps) else []
 
 
-def _spread(images: Images) -> list[int]:
-    """The first image of each of the first classes; the first images, where they have none, or several."""
+def _first_of_classes(images: Images) -> list[int]:
+    """Return the first image of each of the first classes; without one label per image, the first images."""
     labels = images.records.labels.tolist()
     if -1 in labels or images.records.labels.ndim == 2:
-        return list(range(min(LOOKED_AT, len(labels))))
-    return sorted(labels.index(label) for label in sorted(set(labels))[:LOOKED_AT])
+        return list(range(min(ATTENTION_IMAGES, len(labels))))
+    return sorted(labels.index(label) for label in sorted(set(labels))[:ATTENTION_IMAGES])
 
 
-def _called(subject: Subject, images: Images, number: int) -> str:
-    """An image's class, or its file's name without one, or with several."""
-    several, classes = images.records.labels.ndim == 2, subject.data_spec.classes
+def _caption(model: EvaluatedModel, images: Images, number: int) -> str:
+    """Return an image's class; its file's name if it has none, or several."""
+    several, classes = images.records.labels.ndim == 2, model.data_spec.classes
     label = -1 if several else int(images.records.labels[number])
-    return classes[label] if 0 <= label < len(classes) else images.records.names[number].rsplit("/", 1)[-1]
+    return classes[label] if 0 <= label < len(classes) else file_name(images.records.names[number])

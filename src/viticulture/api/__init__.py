@@ -4,7 +4,7 @@
 Imports that take seconds (torch, timm, lightning) live inside the verbs, so that `--help` answers at once.
 """
 
-from ..study.declare.terms import Subsets, Terms, Where
+from ..study.terms import Subsets, Terms, Where
 from .lists import demo, models, recipes, reference, resolved, say, tables
 from .looking import cache, explain, inspect, links, localize, probe, report, robustness, runs
 from .run import Run

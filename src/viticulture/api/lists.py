@@ -18,8 +18,8 @@ MOST_COUNTED = 20
 
 def recipes() -> "Table":
     """List the shipped recipes with what their headers say."""
+    from ..config.load import about, shipped
     from ..report.terminal import recipe_list
-    from ..training.recipe import about, shipped
 
     return recipe_list({name: about(name) for name in shipped()})
 
@@ -27,8 +27,8 @@ def recipes() -> "Table":
 def tables() -> "Table":
     """List the papers' tables, row by row, with published numbers."""
     from ..report.terminal import table_list
-    from ..study.declare.table import read_table
-    from ..study.declare.table import tables as files
+    from ..study.paper_tables import read_table
+    from ..study.paper_tables import tables as files
 
     return table_list({name: read_table(name) for name in files()})
 
@@ -49,7 +49,7 @@ def models(pattern: str = "") -> "Table":
 
 def reference() -> str:
     """Every recipe key with its type, default and meaning."""
-    from ..training.recipe import reference as text
+    from ..config.schema import reference as text
 
     return text().partition("\noptions:\n")[2]  # the keys, without the usage that repeats them
 
@@ -74,7 +74,7 @@ def resolved(
         row: as for `train_row`.
         seed: as for `train_row`; what a row learns from may follow from it.
     """
-    from ..training.recipe import read, resolve
+    from ..config.load import load_config
 
     if table:
         entry = row_of(table, row, overrides, seed)
@@ -86,7 +86,7 @@ def resolved(
         from ..training.data import open_by_default, resolve_default
 
         return resolve_default(open_by_default(data)[1], overrides).to_yaml()
-    return resolve(recipe, read(recipe), overrides).to_yaml()
+    return load_config(recipe, overrides).to_yaml()
 
 
 def say(result: Any) -> None:
@@ -119,7 +119,7 @@ def demo() -> "Table":
     from ..evaluation.reference import reference_lines
     from ..table import Column, Table
     from ..training.run_folder import claimed
-    from ..training.run_inputs import dataset_of, recipe_of
+    from ..training.run_inputs import config_of, dataset_of
     from ..training.session import RUNS
 
     labels = {"data.per_class": 20}
@@ -127,7 +127,7 @@ def demo() -> "Table":
         plain = train("digits", "default/digits", out=str(path), overrides=labels)
     with claimed(RUNS, "demo-dhvt") as path:
         hybrid = train("digits", "dhvt/digits", out=str(path), overrides=labels)
-    dataset = dataset_of(plain.folder, recipe_of(plain.folder))
+    dataset = dataset_of(plain.folder, config_of(plain.folder))
     assert dataset.test is not None
     rows = [("DHVT, the hybrid ViT", hybrid.accuracy), ("plain ViT", plain.accuracy)]
     rows += reference_lines(dataset.train, dataset.test).items()

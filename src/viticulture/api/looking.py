@@ -20,17 +20,17 @@ def inspect(data: Any, out: str = "") -> "Inspection":
     Args:
         data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
             for `train`.
-        out: a .csv file to write: all pairs of near-copies (the same picture saved again, shrunk or slightly changed)
-            with their paths, splits and classes.
+        out: a .csv file to write: all pairs of near-duplicates (the same picture saved again, shrunk or slightly
+            changed) with their paths, splits and classes.
 
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
+    from ..config.load import read
     from ..data.inspect import CopyPair
     from ..data.inspect import inspect as inspect_source
     from ..data.open import ANNOTATED, open_source
     from ..outputs import check_out, csv_text, write_out
     from ..training.progress import showing
-    from ..training.recipe import read
 
     if out:
         check_out(out, ".csv")
@@ -74,9 +74,9 @@ def report(run: Any, beside: Any = "") -> Path:
     """
     run, beside = run_word(run), run_word(beside)
     if (Path(run) / "study.json").exists():
-        from ..report.pages.study_page import write_study
-        from ..study.run.halving import write_table
-        from ..study.run.outcomes import Outcomes
+        from ..report.study_page import write_study
+        from ..study.halving import write_table
+        from ..study.outcomes import Outcomes
         from ..study.study import Study
 
         study = Study(Path(run))
@@ -86,7 +86,7 @@ def report(run: Any, beside: Any = "") -> Path:
     from ..training.run_folder import RunFolder
 
     if beside:
-        from ..evaluation.evaluate import check_classes
+        from ..evaluation.model import check_classes
         from ..evaluation.reference import put_beside
         from ..tasks.classification import Classification
         from ..tasks.task import task_of
@@ -111,15 +111,14 @@ def runs(folder: str = "runs", out: str = "") -> "Table":
     Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
     """
     from ..outputs import check_out, write_out
-    from ..report.pages.index_page import render_index
-    from ..report.tables.runs import find_runs
+    from ..report.runs import find_runs, render_index
 
     if out:
         check_out(out, ".html")
     index = find_runs(Path(folder))
     if out:
         write_out(out, render_index(index, Path(out)))
-    return index.sheet
+    return index.table
 
 
 @checked
@@ -149,24 +148,24 @@ def explain(
 
     Returns: the page. Of a run, all numbers are in explain.json beside it, and `viticulture report RUN` shows them too.
     """
-    from ..analysis.explanation import Wanted, explain_any, explain_run
+    from ..analysis.explanation import ExplainOptions, explain_any, explain_run
     from ..disk import write_whole
     from ..outputs import check_out
-    from ..report.pages.explain_page import explanation_page, write_explanation
+    from ..report.explain_page import explanation_page, write_explanation
     from ..training.run_folder import RunFolder
-    from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
+    from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
     run, data = run_word(run), as_source(data)
-    is_run, wanted = (Path(run) / "run.json").exists(), Wanted(images, beside, reading, layers)
+    is_run, options = (Path(run) / "run.json").exists(), ExplainOptions(images, beside, reading, layers)
     if is_run and not out and stands_for_own(folder := RunFolder.open(run), data):
-        explanation = explain_run(folder, dataset_of(folder, recipe_of(folder), data), wanted)
+        explanation = explain_run(folder, dataset_of(folder, config_of(folder), data), options)
         return write_explanation(folder, explanation)
     if not out or not (is_run or data):
         raise UserError(
             "a network that is no run, or other images, need a page: viticulture explain NETWORK DATA --out inside.html"
         )
     page = check_out(out, ".html")
-    explanation = explain_any(run, data, wanted)
+    explanation = explain_any(run, data, options)
     name = Path(run).name if is_run else run
     write_whole(page.with_suffix(".json"), explanation.to_dict())
     return write_whole(page, explanation_page(f"Inside {name}", name, explanation))
@@ -185,10 +184,10 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
 
     Returns: the strength of every link, and which are kept.
     """
-    from ..analysis import link_extraction as extraction
+    from ..analysis import links as extraction
     from ..models.links import write_link_set
     from ..outputs import check_out, write_out
-    from ..report.sections.links import link_table
+    from ..report.measurements import link_table
     from ..training.run_folder import RunFolder
 
     run = run_word(run)
@@ -225,7 +224,7 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
     from ..evaluation.probe.evaluate import keep
     from ..evaluation.probe.evaluate import probe as probe_features
     from ..outputs import check_out
-    from ..report.tables.probe import probe_table
+    from ..report.measurements import probe_table
 
     if out:
         check_out(out, ".json")
@@ -259,9 +258,9 @@ def localize(
     from ..evaluation.localization.metrics import PROTOCOLS
     from ..evaluation.localization.results import keep
     from ..outputs import check_out, write_out
-    from ..report.sections.localization import localization_page, localization_table
+    from ..report.measurements import localization_page, localization_table
     from ..training.run_folder import RunFolder
-    from ..training.run_inputs import dataset_of, recipe_of
+    from ..training.run_inputs import config_of, dataset_of
 
     run = run_word(run)
     if not boxes:
@@ -271,7 +270,7 @@ def localize(
     if out:
         check_out(out, ".html")
     true, folder = read_boxes(boxes), RunFolder.open(run)
-    dataset = None if data else dataset_of(folder, recipe_of(folder))
+    dataset = None if data else dataset_of(folder, config_of(folder))
     images = localization.held_out(dataset) if dataset else localization.other_images(folder, data)
     result = localization.localize(folder, images, true, weights, PROTOCOLS[protocol])
     keep(folder, dataset.name if dataset else data, result)
@@ -296,15 +295,15 @@ def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -
     Returns: errors by corruption and severity, their mean, and for ImageNet's classes mCE. The run's report.html,
         robustness.json and robustness.csv hold them too; a stopped evaluation goes on where it was.
     """
-    from ..analysis.pictures import gather_corruptions
+    from ..analysis.pictures import save_corruptions
     from ..evaluation.robustness.evaluate import evaluate_robustness
-    from ..report.sections.robustness import robustness_table
+    from ..report.measurements import robustness_table
     from ..training.run_folder import RunFolder
-    from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
+    from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
     folder, data = RunFolder.open(run_word(run)), as_source(data)
     result = evaluate_robustness(folder, data, limit, weights)
     if stands_for_own(folder, data):
-        gather_corruptions(folder, dataset_of(folder, recipe_of(folder), data))
+        save_corruptions(folder, dataset_of(folder, config_of(folder), data))
     report(str(folder.path))
     return robustness_table(result)

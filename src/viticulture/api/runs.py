@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..data.dataset import Dataset
     from ..data.sources.source import Source
     from ..deploy.onnx.int8 import Quantized
-    from ..evaluation.kept import Results
+    from ..evaluation.saved import Results
     from ..tasks.task import Task
     from ..training.run_folder import RunFolder
 
@@ -36,9 +36,10 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     Returns: results by weights and split, such as `best/test`.
     """
     from ..deploy.hub.fetch import HUB
-    from ..evaluation.evaluate import check_classes, check_held_out
+    from ..evaluation.evaluate import check_held_out
+    from ..evaluation.model import check_classes
     from ..tasks.task import task_of
-    from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
+    from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
     word, data = run_word(run), as_word(data)
     if word.startswith(HUB) and isinstance(data, str) and not data:
@@ -52,7 +53,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
         return evaluate_other(task, data, out)
     if out:
         raise UserError(f"--out is for other images; of its own, {folder.path} keeps its results and report.html")
-    dataset = dataset_of(folder, recipe_of(folder), data)
+    dataset = dataset_of(folder, config_of(folder), data)
     evaluations = measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
     check_held_out(folder, evaluations)
@@ -75,7 +76,7 @@ def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: 
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
-    from ..evaluation.given import as_images
+    from ..evaluation.inputs import as_images
     from ..tasks.task import task_of
 
     folder = usable(run_word(run))
@@ -107,12 +108,12 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..deploy.onnx.int8 import to_int8
     from ..deploy.onnx.onnx_file import to_onnx
     from ..deploy.onnx.preparation import by_timms_transform
+    from ..evaluation.model import of_run
     from ..evaluation.multilabel.results import thresholds_of
-    from ..evaluation.subject import of_run
     from ..models.views import VIEWS
     from ..tasks.detection import Detection
     from ..tasks.task import task_of
-    from ..training.run_inputs import dataset_of, recipe_of
+    from ..training.run_inputs import config_of, dataset_of
 
     folder = usable(run := run_word(run))
     if isinstance(task_of(folder), Detection):
@@ -150,10 +151,10 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     tell(f"weights  {which}")
     with waiting("writing ONNX"):
         if int8:
-            dataset = dataset_of(folder, recipe_of(folder))
+            dataset = dataset_of(folder, config_of(folder))
             written = to_int8(subject, dataset.train, dataset.test, Path(out), more, finish)
         else:
-            written = to_onnx(subject.answers, Path(out), subject.data_spec, more, finish)
+            written = to_onnx(subject.tta_network, Path(out), subject.data_spec, more, finish)
         compared = not from_pixels and subject.data_spec.classes and not several
         if compared and (moved := by_timms_transform(folder, weights)) and moved.matters:
             tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
@@ -164,14 +165,15 @@ def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
     from ..deploy.onnx.dense_file import dense_to_onnx
     from ..evaluation.dense.subject import of_run
-    from ..training.run_inputs import recipe_of
+    from ..training.run_inputs import config_of
 
     subject = of_run(run, weights)
-    images = recipe_of(run).section("images")
+    images = config_of(run).images
+    assert images.cache_size is not None, "a run's recipe says it"
     more = {} if images.range is None else {"range": images.range}
     tell(f"weights  {weights or run.which()[0]}")
     with waiting("writing ONNX"):
-        return dense_to_onnx(subject.network, out, subject.data_spec, images.store_size, more)
+        return dense_to_onnx(subject.network, out, subject.data_spec, images.cache_size, more)
 
 
 def measure(run: "RunFolder", dataset: "Dataset") -> "Results[Any]":
@@ -181,7 +183,7 @@ def measure(run: "RunFolder", dataset: "Dataset") -> "Results[Any]":
     shown, task = Shown(run.path), task_of(run)
     evaluated = task.evaluate(dataset)
     with shown.spared("evaluate"):
-        task.gather_pictures(dataset, evaluated)
+        task.save_pictures(dataset, evaluated)
     shown.draw()
     return evaluated.results
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..study.declare.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
+from ..study.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
 from ..text import shell_word, tell
 from .given import checked
 from .shown import Shown
 from .training import command
 
 if TYPE_CHECKING:
-    from ..study.declare.grid import Grid
-    from ..study.folder import StudyDir
+    from ..study.folder import StudyFolder
+    from ..study.grid import Grid
     from ..study.study import Study
 
 
@@ -46,7 +46,7 @@ def compare(
 
     Returns: the study: conclusion, winner, rows, table (pandas), path with report.html.
     """
-    from ..study.declare.field import of_own_images
+    from ..study.declare import of_own_images
 
     recipes = [recipes] if isinstance(recipes, str) else recipes
     return _compare(of_own_images(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
@@ -73,7 +73,7 @@ def compare_table(
         where: as for `compare`.
         overrides: recipe keys that hold for all rows; of student.init also a mapping, row -> weights.
     """
-    from ..study.declare.field import of_a_table
+    from ..study.declare import of_a_table
 
     return _compare(of_a_table(table, data, subsets, seeds, terms, overrides or {}), where)
 
@@ -87,24 +87,24 @@ def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
         data: where its images are now, if they have moved.
         where: who trains; `out` stays empty.
     """
-    from ..study.folder import StudyDir
+    from ..study.folder import StudyFolder
 
     if where.out:
         raise UserError(f"a study goes on in its own folder; leave out --out {where.out}")
-    return _conduct(StudyDir.open(study, data), where)
+    return _conduct(StudyFolder.open(study, data), where)
 
 
 def _compare(grid: "Grid", where: Where) -> "Study":
     """Make a new study's folder, and go on with it."""
     from ..data.open import start_of
-    from ..study.declare.grid import slug
-    from ..study.folder import StudyDir
+    from ..study.folder import StudyFolder
+    from ..study.grid import slug
     from ..training.run_folder import claimed
 
     stem = slug(grid.table or start_of(grid.data).stem)
     named = nullcontext(Path(where.out)) if where.out else claimed("studies", stem)
     with named as path:
-        folder = StudyDir.create(path, grid, command())
+        folder = StudyFolder.create(path, grid, command())
         try:
             return _conduct(folder, where)
         except UserError:
@@ -112,11 +112,11 @@ def _compare(grid: "Grid", where: Where) -> "Study":
             raise
 
 
-def _conduct(folder: "StudyDir", where: Where) -> "Study":
+def _conduct(folder: "StudyFolder", where: Where) -> "Study":
     """Plan, train, report."""
-    from ..report.pages.study_page import write_study
+    from ..report.study_page import write_study
     from ..report.terminal import introduce_study
-    from ..study.conduct import conduct
+    from ..study.run import conduct
     from ..study.study import Study
     from ..training.state import own_random_state
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..budget.budget import Budget
 from ..errors import UserError, unknown
-from ..study.declare.terms import in_words
+from ..study.terms import in_words
 from ..text import command_line, shell_word, tell
 from ..waiting import silence
 from .given import as_word, check_callbacks, checked, run_word, with_short
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
     from ..budget.follow import Trial
-    from ..study.declare.grid import Candidate
+    from ..study.grid import Candidate
     from ..training.session import Session
 
 
@@ -120,7 +120,7 @@ def train_row(
 
 def row_of(table: str, row: str, overrides: dict[str, Any] | None, seed: int) -> "Candidate":
     """A row of a table as it is trained by itself, from a seed and with keys of one's own."""
-    from ..study.declare.table import read_table
+    from ..study.paper_tables import read_table
 
     chosen = read_table(table).row(row)
     shared = {"data.subset_seed": seed} if chosen.seed_offset else {}  # another training on the same images
@@ -203,11 +203,11 @@ def _alone(progress: bool) -> Iterator[None]:
 def _finished(run: Run, data: Any) -> Run:
     """Say that a run is, and keep where its images are now. Raises: UserError if it has lost its weights, or these are
     others."""
-    from ..training.run_inputs import dataset_of, keep_place, recipe_of
+    from ..training.run_inputs import config_of, dataset_of, keep_place
 
     run.folder.which()
     if isinstance(data, str) and data:
-        dataset_of(run.folder, recipe_of(run.folder), data)
+        dataset_of(run.folder, config_of(run.folder), data)
         keep_place(run.folder, data)
     tell(f"{run.path} is finished; nothing is left to train")
     return run

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import UserError
-from ..study.declare.terms import duration
+from ..study.terms import duration
 
 CORE = re.compile(r"(\s*[\d.]+\s*)core-?", re.IGNORECASE)
 """What makes a time one of processors: 15core-m, 1 core-h."""

@@ -18,7 +18,7 @@ teacher is worth less to a hybrid than the time it takes, and to DHVT nothing.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..study.plan.plan import LARGER_EPOCHS
+from ..study.plan import LARGER_EPOCHS
 
 Kind = Literal["mae", "teacher", "student"]
 """Stages in the order in which they are trained; the last one's student is kept."""

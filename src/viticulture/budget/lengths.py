@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..study.plan.pace import Pace
+from ..study.step_times import StepTimes
 from .choices import FEWEST_EPOCHS, LEAST_STEPS, MOST_EPOCHS, Kind, Rung, kinds
 
 MARGIN = 0.05
@@ -31,7 +31,7 @@ TRIAL_SECONDS = 3.0
 MOST_SLOWNESS = 3.0
 """Factor by which a stage is believed to have been mismeasured; more is a machine that slept, or was busy once."""
 
-PaceOf = Callable[[Kind, bool], Pace]
+PaceOf = Callable[[Kind, bool], StepTimes]
 """Stage, and whether a teacher teaches in it -> its pace."""
 
 
@@ -50,24 +50,24 @@ class Length:
     seconds: float
 
 
-def cost(pace: Pace, epochs: int) -> float:
+def cost(pace: StepTimes, epochs: int) -> float:
     """Seconds of a stage."""
     return pace.training(epochs) + RESERVE
 
 
-def fitting(pace: Pace, seconds: float) -> int:
+def fitting(pace: StepTimes, seconds: float) -> int:
     """Epochs of a stage that takes so many seconds: 0 where not one fits, and no more than make sense."""
     return max(0, min(MOST_EPOCHS, int((seconds - cost(pace, 0)) / pace.epoch)))
 
 
-def affords(rung: Rung, pace: Pace, seconds: float) -> bool:
+def affords(rung: Rung, pace: StepTimes, seconds: float) -> bool:
     """Whether there is time for a training that deserves the rung."""
     epochs = fitting(pace, seconds)
     return epochs >= rung.epochs and epochs * pace.steps >= LEAST_STEPS
 
 
 def climb(
-    ladder: Sequence[Rung], seconds: Callable[[], float], pace: Callable[[Rung], Pace], macs: Callable[[Rung], int]
+    ladder: Sequence[Rung], seconds: Callable[[], float], pace: Callable[[Rung], StepTimes], macs: Callable[[Rung], int]
 ) -> Rung:
     """The largest rung that the time affords; the first one where it affords none.
 
@@ -128,7 +128,7 @@ def _shared(seconds: float, wanted: Sequence[tuple[Kind, float]], pace: PaceOf) 
     return tuple(lengths)
 
 
-def trial(pace: Pace, epochs: int, warmup: float) -> int:
+def trial(pace: StepTimes, epochs: int, warmup: float) -> int:
     """Epochs after which a stage's length is settled; 0 where it stays as it is planned.
 
     Args:
@@ -145,7 +145,7 @@ def slowness(took: float, wanted: float) -> float:
     return min(max(took / wanted, 1 / MOST_SLOWNESS), MOST_SLOWNESS)
 
 
-def again(pace: Pace, planned: Sequence[float], seconds: float, slowness: float, elapsed: float = 0.0) -> int:
+def again(pace: StepTimes, planned: Sequence[float], seconds: float, slowness: float, elapsed: float = 0.0) -> int:
     """Epochs that are left to the first of the stages that are, now that earlier ones have shown how fast it goes.
 
     Args:

@@ -10,9 +10,10 @@ from statistics import median
 import numpy as np
 import torch
 
+from ..config.resolve import Config
 from ..data.dataset import Dataset, ImageSettings
-from ..data.image_settings import choose_image_size, choose_store_size, normalization
-from ..data.images import Images, Records, StoredImages
+from ..data.image_settings import choose_cache_size, choose_image_size, normalization
+from ..data.images import CachedImages, Images, Records
 from ..data.sources.source import Source
 from ..data.splits import check_classes, select
 from ..data.statistics import sample_sizes
@@ -21,11 +22,10 @@ from ..models.data_spec import DataSpec
 from ..models.students import count
 from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
-from ..study.plan.pace import MOST_SECONDS, MOST_STEPS, Pace, measure_pace
+from ..study.step_times import MAX_SECONDS, MAX_STEPS, StepTimes, measure_step_times
 from ..training.assemble import batch_size, data_spec_of, student_of
 from ..training.data import load_dataset
 from ..training.half_precision import compare_gradients
-from ..training.recipe import Recipe, method_class
 from .choices import MOST_EPOCHS
 from .recipes import in_bfloat16
 
@@ -69,16 +69,16 @@ class Measurements:
         """The image size that suits the images, whatever it costs."""
         return choose_image_size(self.sizes)
 
-    def guessed(self, recipe: Recipe) -> Pace:
+    def guessed(self, config: Config) -> StepTimes:
         """The pace on noise of the images' number and size; on the images themselves where they are streamed."""
-        return replace(self, seconds=0.0).pace(recipe, self._noise(recipe))
+        return replace(self, seconds=0.0).pace(config, self._noise(config))
 
-    def pace(self, recipe: Recipe, dataset: Dataset) -> Pace:
+    def pace(self, config: Config, dataset: Dataset) -> StepTimes:
         """The pace on a data set."""
         images = len(dataset.train)
-        steps = MOST_SHARE * MOST_EPOCHS * images / batch_size(recipe, images)
-        patience = max(1.0, min(PACE_SHARE * self.seconds / MOST_SECONDS, steps / MOST_STEPS))
-        return measure_pace(recipe, dataset, self.folder / "pace", self.seed, self.now, patience)
+        steps = MOST_SHARE * MOST_EPOCHS * images / batch_size(config, images)
+        patience = max(1.0, min(PACE_SHARE * self.seconds / MAX_SECONDS, steps / MAX_STEPS))
+        return measure_step_times(config, dataset, self.folder / "pace", self.seed, self.now, patience)
 
     @cached_property
     def bfloat16_is_fast(self) -> bool:
@@ -90,25 +90,25 @@ class Measurements:
             seconds[kind] = median(tries[1:])  # the first one loads the kernel
         return seconds[torch.bfloat16] < seconds[torch.float32]
 
-    def fastest(self, recipe: Recipe, dataset: Dataset | None = None) -> tuple[Recipe, Pace]:
+    def fastest(self, config: Config, dataset: Dataset | None = None) -> tuple[Config, StepTimes]:
         """The recipe in the precision that trains faster here, where it leaves that open, and its pace.
 
         Where mixed precision computes wrong gradients it is float32, which a warning says.
 
         Args:
-            recipe: of any stage.
+            config: of any stage.
             dataset: its images; None for noise like them, on which gradients are not compared.
         """
         pace = self.guessed if dataset is None else partial(self.pace, dataset=dataset)
-        plain, mixed = pace(recipe), in_bfloat16(recipe)
+        plain, mixed = pace(config), in_bfloat16(config)
         if mixed is None or not self.bfloat16_is_fast:
-            return recipe, plain
+            return config, plain
         faster = pace(mixed)
         if faster.epoch >= WORTH * plain.epoch:
-            return recipe, plain
+            return config, plain
         if dataset is not None and (fault := compare_gradients(mixed, dataset, self.seed).fault):
-            warning = f"{recipe.section('student').name} trains in float32: in bfloat16 {fault}"
-            return replace(recipe, warnings=(*recipe.warnings, warning)), plain
+            warning = f"{config.student.name} trains in float32: in bfloat16 {fault}"
+            return replace(config, warnings=(*config.warnings, warning)), plain
         return mixed, faster
 
     def _timed(self, work: Callable[[], object]) -> float:
@@ -116,32 +116,34 @@ class Measurements:
         work()
         return self.now() - began
 
-    def macs(self, recipe: Recipe) -> int:
+    def macs(self, config: Config) -> int:
         """Multiply-adds of a recipe's student for one image."""
-        images = recipe.section("images")
+        images = config.images
         data_spec = DataSpec(self.source.classes, images.shape, *normalization("half", images.channels))
-        return count(student_of(recipe, data_spec), data_spec.image_size, data_spec.channels)[1]
+        return count(student_of(config, data_spec), data_spec.image_size, data_spec.channels)[1]
 
-    def double(self, recipe: Recipe, dataset: Dataset) -> str:
+    def double(self, config: Config, dataset: Dataset) -> str:
         """A folder with random weights of a recipe's student, in place of a run that is not there yet."""
         folder, data_spec = self.folder / "double", data_spec_of(dataset)
-        save(student_of(recipe, data_spec), folder, data_spec)
+        save(student_of(config, data_spec), folder, data_spec)
         return str(folder)
 
-    def _noise(self, recipe: Recipe) -> Dataset:
+    def _noise(self, config: Config) -> Dataset:
         """As `load_dataset` would give, but for the pixels."""
-        labeled = method_class(recipe).batch_spec.labels
+        labeled = config.method_class.batch_spec.labels
         if labeled:
             check_classes(self.source, np.arange(len(self.source)))
-        settings: ImageSettings = recipe.section("images")
+        settings: ImageSettings = config.images
         assert settings.image_size is not None
-        store_size = settings.store_size or choose_store_size(settings.image_size, self.sizes, settings.store_margin)
-        image_bytes = settings.channels * store_size**2
-        if settings.stream or (settings.stream is None and len(self.source) * image_bytes > settings.budget_gb * 1e9):
-            return load_dataset(self.source, recipe, self.seed)
-        splits, _ = select(self.source, recipe.section("data"), self.seed, labeled)
+        cache_size = settings.cache_size or choose_cache_size(settings.image_size, self.sizes, settings.cache_margin)
+        image_bytes = settings.channels * cache_size**2
+        if settings.stream or (
+            settings.stream is None and len(self.source) * image_bytes > settings.max_cache_gb * 1e9
+        ):
+            return load_dataset(self.source, config, self.seed)
+        splits, _ = select(self.source, config.data, self.seed, labeled)
         generator = torch.Generator().manual_seed(0)
-        shape = (DIFFERENT, settings.channels, store_size, store_size)
+        shape = (DIFFERENT, settings.channels, cache_size, cache_size)
         pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
         mean, std = normalization("half", settings.channels)
         size = torch.from_numpy(np.median(self.sizes, axis=0).astype(np.int32))
@@ -151,7 +153,7 @@ class Measurements:
                 return None
             labels = torch.from_numpy(self.source.labels[splits[kind]])
             records = Records(labels, size.expand(len(labels), 2), [""] * len(labels))
-            return StoredImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
+            return CachedImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
 
         train = images("train")
         assert train is not None, "without them, select raises"
@@ -164,7 +166,7 @@ class Measurements:
             image_size=settings.image_size,
             mean=mean,
             std=std,
-            image_settings=replace(settings, store_size=store_size),
+            image_settings=replace(settings, cache_size=cache_size),
             split_names={},
             skipped={},
             warnings=(),
@@ -173,9 +175,9 @@ class Measurements:
         )
 
 
-def is_plain_vit(recipe: Recipe, dataset: Dataset) -> bool:
+def is_plain_vit(config: Config, dataset: Dataset) -> bool:
     """Whether a recipe's student is a plain ViT, from which masked patches can be taken."""
-    student = student_of(recipe, data_spec_of(dataset))
+    student = student_of(config, data_spec_of(dataset))
     try:
         check_vit(student)
     except UserError:

@@ -11,14 +11,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..config.keys import STAGES
+from ..config.references import where_they_lie
+from ..config.resolve import Config, resolve
 from ..errors import UserError
 from ..keywords import rebuilt
-from ..study.plan.pace import Pace
+from ..study.step_times import StepTimes
 from ..training.facts import CURE
-from ..training.plugins import check_data, keep_known_code, of_a_file
-from ..training.recipe import Recipe, resolve
-from ..training.references import where_they_lie
-from ..training.run_folder import PLAN, STAGES, RunFolder
+from ..training.run_folder import PLAN, RunFolder
+from ..user_code import check_data, keep_known_code, of_a_file
 from ..version import VERSION, same_release
 from .budget import Budget
 from .choices import Kind
@@ -49,7 +50,7 @@ class Stage:
     kind: Kind
     recipe: str
     values: dict[str, Any]
-    pace: Pace
+    pace: StepTimes
     epochs: int
     seconds: float
     begun: bool = False
@@ -67,11 +68,11 @@ class Stage:
         return int(self.values["images"]["image_size"])
 
     @property
-    def resolved(self) -> Recipe:
+    def resolved(self) -> Config:
         """Its recipe, with its length."""
         with of_a_file(PLAN):
-            recipe = replace(resolve(self.recipe, self.values), warnings=self.warnings)
-            return of_length(recipe, self.epochs, self.values["train"]["epochs"])
+            config = replace(resolve(self.recipe, self.values), warnings=self.warnings)
+            return of_length(config, self.epochs, self.values["train"]["epochs"])
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..config.keys import STAGES
+from ..config.load import load_config
+from ..config.references import check_outlast, from_anywhere
+from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..disk import file_lock, unwritable
 from ..errors import UserError
 from ..parallel import Progress
-from ..study.plan.pace import Pace
+from ..study.step_times import StepTimes
 from ..training.data import (
     default_recipe,
     for_method,
@@ -36,9 +40,7 @@ from ..training.data import (
     resolve_default,
 )
 from ..training.leakage import check_leakage
-from ..training.recipe import Recipe, read, resolve
-from ..training.references import check_outlast, from_anywhere
-from ..training.run_folder import STAGES, RunFolder
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import folder_of
 from ..training.session import check_seed
 from . import recipes
@@ -110,24 +112,24 @@ def make_plan(
     with _workshop(wish.out) as folder:
         images = learnt.images_alone
         tried = measurements(images, wish.seed, Path(folder), now, wish.budget.seconds)
-        recipe = base if recipes.is_dense(base) else _chosen(wish, base, tried, left)
-        dataset = load_dataset(learnt, recipe, wish.seed, watch=_in_time(wish, left))
-        if recipes.is_dense(recipe):
-            recipe = recipe.with_keys({"images.image_size": dataset.image_size})
+        config = base if recipes.is_dense(base) else _chosen(wish, base, tried, left)
+        dataset = load_dataset(learnt, config, wish.seed, watch=_in_time(wish, left))
+        if recipes.is_dense(config):
+            config = config.with_keys({"images.image_size": dataset.image_size})
         place = folder_of(wish.data)
-        check_leakage(recipe, dataset, {"folder": place, "name": dataset.name})  # else the last stage would refuse
+        check_leakage(config, dataset, {"folder": place, "name": dataset.name})  # else the last stage would refuse
         return Plan(
             budget=wish.budget.words,
             data=wish.data,
             folder=place,
             seed=wish.seed,
             command=command,
-            stages=_stages(wish, recipe, default, dataset, tried, left),
+            stages=_stages(wish, config, default, dataset, tried, left),
             prepared=now() - began,
         )
 
 
-def _opened(wish: Wish) -> tuple[Source, Recipe, str]:
+def _opened(wish: Wish) -> tuple[Source, Config, str]:
     """The data as the student's recipe learns from them, that recipe, and the default one for such images."""
     if not wish.named:
         opened, default, chosen = open_by_default(wish.data)
@@ -136,7 +138,7 @@ def _opened(wish: Wish) -> tuple[Source, Recipe, str]:
         if opened.targets is not None:
             return opened, base, default
     else:
-        base = resolve(wish.recipe, read(wish.recipe), wish.overrides)
+        base = load_config(wish.recipe, wish.overrides)
         if not recipes.learns_classes(base):
             return open_for(base, wish.data), base, base.name
         opened = open_source(wish.data, "classes")
@@ -163,53 +165,53 @@ def _workshop(out: Path) -> Iterator[str]:
         yield name
 
 
-def _chosen(wish: Wish, base: Recipe, tried: Measurements, left: Callable[[], float]) -> Recipe:
+def _chosen(wish: Wish, base: Config, tried: Measurements, left: Callable[[], float]) -> Config:
     """The recipe with the student and the image size that the budget affords."""
 
-    def of_rung(rung: Rung) -> Recipe:
+    def of_rung(rung: Rung) -> Config:
         return recipes.of_rung(base, rung, wish.overrides)
 
     ladder = recipes.ladder(base, wish.overrides, wish.named, tried.side)
 
-    def pace(rung: Rung) -> Pace:
+    def pace(rung: Rung) -> StepTimes:
         return recipes.watched(wish.overrides, *tried.fastest(of_rung(rung)))[1]
 
     return of_rung(climb(ladder, left, pace, lambda rung: tried.macs(of_rung(rung))))
 
 
 def _stages(
-    wish: Wish, recipe: Recipe, default: str, dataset: Dataset, tried: Measurements, left: Callable[[], float]
+    wish: Wish, config: Config, default: str, dataset: Dataset, tried: Measurements, left: Callable[[], float]
 ) -> tuple[Stage, ...]:
     """The stages, each with its recipe, its pace and its length."""
-    known: dict[tuple[Kind, bool], Pace] = {}
-    made: dict[Kind, Recipe] = {}
+    known: dict[tuple[Kind, bool], StepTimes] = {}
+    made: dict[Kind, Config] = {}
 
-    student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, dataset))
+    student, alone = recipes.watched(wish.overrides, *tried.fastest(config, dataset))
     student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
 
-    def pace(kind: Kind, taught: bool) -> Pace:
+    def pace(kind: Kind, taught: bool) -> StepTimes:
         if (kind, taught) not in known:
             if kind == "mae":
-                mae = recipes.of_mae(recipe)
+                mae = recipes.of_mae(config)
                 images = load_dataset(tried.source, mae, wish.seed)
                 made[kind], known[kind, taught] = tried.fastest(mae, images)
             elif kind == "teacher":
-                cnn = recipes.of_teacher(recipe, default, teacher(steps))
+                cnn = recipes.of_teacher(config, default, teacher(steps))
                 made[kind], known[kind, taught] = recipes.watched(wish.overrides, *tried.fastest(cnn, dataset))
             else:
                 double = tried.double(made["teacher"], dataset)
                 known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)
         return known[kind, taught]
 
-    search = wish.budget.search and recipes.may_be_taught(recipe) and is_plain_vit(recipe, dataset)
-    startable = recipes.may_be_started(recipe)
+    search = wish.budget.search and recipes.may_be_taught(config) and is_plain_vit(config, dataset)
+    startable = recipes.may_be_started(config)
     lengths = divide(left(), len(dataset.train), pace, search, startable)
     if lengths:  # measuring took some of the time that was divided
         lengths = divide(left(), len(dataset.train), pace, search, startable)
     if not lengths:
-        raise UserError(_too_short(wish, recipe, alone, left()))
+        raise UserError(_too_short(wish, config, alone, left()))
     kinds = [length.kind for length in lengths]
     names = [f"{number}-{kind}" for number, kind in enumerate(kinds, 1)]
     places = {kind: f"{STAGES}/{name}" for kind, name in zip(kinds, names, strict=True)}  # `read_plan` says where
@@ -242,9 +244,9 @@ def _in_time(wish: Wish, left: Callable[[], float]) -> Progress:
     return watch
 
 
-def _too_short(wish: Wish, recipe: Recipe, pace: Pace, left: float) -> str:
+def _too_short(wish: Wish, config: Config, pace: StepTimes, left: float) -> str:
     """What a person can do about it."""
-    student, side = recipe.values["student"]["name"], recipe.values["images"]["image_size"]
+    student, side = config.values["student"]["name"], config.values["images"]["image_size"]
     least = (wish.budget.seconds * (1 - MARGIN) - left + cost(pace, 1)) / (1 - MARGIN)
     return (
         f"a budget of {wish.budget.words} is too short: to begin, and one epoch of {student} at {side} px on these "

@@ -20,13 +20,13 @@ from ..parallel import Progress, in_parallel
 from . import subsets
 from .batches.annotated import side_of
 from .dataset import Dataset, prepare, read_rows
+from .decoded_cache import find_near_duplicates
 from .image_settings import ImageSettings
 from .images import Images
 from .sources.files import file_fingerprint
 from .sources.mask_folders import read_mask
 from .sources.source import Source
 from .splits import Selection, groups_of, use_validation
-from .store import find_near_copies
 from .target_checks import OUTSIDE, counts, gone, narrow_boxes, needed_of_mask, needed_of_split, unshown, warnings_of
 from .targets.objects import NO_OBJECTS, Annotations, Boxed, Masked, Objects, digest_of
 from .targets.outlines import check_outlines, fault
@@ -82,7 +82,7 @@ def prepare_annotated(
                 held[split], cut = _boxed(source, rows, seen, selection.skip_unreadable, masks)
                 warnings += [f"left out {cut} of the {split} images"] if cut else []
             else:
-                side = dataset.image_settings.store_size or 0
+                side = dataset.image_settings.cache_size or 0
                 held[split], needed[split] = _masked(source, rows, seen, side, progress)
     image_size = min(dataset.image_settings.shape)
     warnings += warnings_of(source.classes, held, needed, image_size)
@@ -180,8 +180,8 @@ def _splits(
     source: Source, selection: Selection, pictures: ImageSettings, progress: Progress | None
 ) -> dict[str, np.ndarray]:
     """Return the splits that the source declares, used as selected, and held-out ones where it declares none."""
-    ignored = selection.near_copies == "ignore" or pictures.stream
-    copies = None if ignored else find_near_copies(source.images_alone, progress)
+    ignored = selection.near_duplicates == "ignore" or pictures.stream
+    copies = None if ignored else find_near_duplicates(source.images_alone, progress)
     groups = groups_of(copies, selection)
     splits = dict(source.splits)
     if selection.test_on == "none":
@@ -277,7 +277,7 @@ def _masked(
                 needed.append(sizes)
         np.save(folder / "needed.npy", np.stack(needed))
 
-    folder = cache_folder() / "stores" / key
+    folder = cache_folder() / "decoded" / key
     with refusals(folder):
         publish(folder, make, holds=["pixels.npy", "needed.npy"])
         kept = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)

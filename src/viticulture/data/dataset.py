@@ -12,15 +12,15 @@ import torch
 from ..cache import digest
 from ..errors import UserError, counted, unknown
 from ..parallel import Progress
-from . import store, subsets
+from . import decoded_cache, subsets
 from .decode import OtherValues, Unreadable
-from .image_settings import Channels, ImageSettings, choose_image_size, choose_store_size, normalization
-from .images import Images, Records, StoredImages
-from .near_duplicates import NearCopies
+from .image_settings import Channels, ImageSettings, choose_cache_size, choose_image_size, normalization
+from .images import CachedImages, Images, Records
+from .near_duplicates import NearDuplicates
 from .open import open_source
 from .sources.source import Source, portable
 from .splits import Selection, Splits, check_classes, recall, select
-from .statistics import sample_sizes, stored_statistics, streamed_statistics
+from .statistics import cached_statistics, sample_sizes, streamed_statistics
 from .stream import StreamImages
 from .targets.objects import Annotations
 from .warnings import warnings_of
@@ -51,8 +51,8 @@ class Dataset:
         annotations: split -> objects of its images, or classes of their pixels (annotated.py); empty otherwise.
         contents: split -> digest of what its images hold and are labeled, which changes as the portable fingerprint
             does, but with this split alone.
-        near_copies: val, test -> names of images with near-copies among the training images; empty where none have any,
-            where they were not looked for, or where the splits were remembered.
+        near_duplicates: val, test -> names of images with near-duplicates among the training images; empty where none
+            have any, where they were not looked for, or where the splits were remembered.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Dataset:
     portable: str
     annotations: Mapping[str, Annotations] = field(default_factory=dict)
     contents: Mapping[str, str] = field(default_factory=dict)
-    near_copies: Mapping[str, list[str]] = field(default_factory=dict)
+    near_duplicates: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def held_out(self) -> dict[str, Images]:
@@ -105,7 +105,7 @@ def prepare(
     selection, image_settings = selection or Selection(), image_settings or ImageSettings()
     source = data if isinstance(data, Source) else open_source(data)
     if not selection.skip_unreadable:
-        store.refuse(source, source.damaged, len(source))
+        decoded_cache.refuse(source, source.damaged, len(source))
     if labeled:
         check_classes(source, np.arange(len(source)))
     source, image_settings = _as_wanted(source, image_settings)
@@ -148,23 +148,27 @@ def prepare(
         fingerprint=_fingerprint(source, _marks(source, read, anywhere=False)) if read.held is None else fingerprint,
         portable=fingerprint,
         contents={kind: digest(mark) for kind, mark in marks.items()},
-        near_copies=near or {},
+        near_duplicates=near or {},
     )
 
 
 def _copies(
     source: Source, selection: Selection, image_settings: ImageSettings, progress: Progress | None
-) -> NearCopies | None:
-    """The near-copies among a source's images, where some are held out; None where they are not looked for: of images
-    that are to be streamed none is opened beforehand."""
+) -> NearDuplicates | None:
+    """The near-duplicates among a source's images, where some are held out; None where they are not looked for: of
+    images that are to be streamed none is opened beforehand."""
     drawn = bool(source.classes) and (selection.val_fraction or selection.test_fraction or selection.folds)
-    if selection.near_copies == "ignore" or image_settings.stream or not (drawn or source.splits.keys() - {"train"}):
+    if (
+        selection.near_duplicates == "ignore"
+        or image_settings.stream
+        or not (drawn or source.splits.keys() - {"train"})
+    ):
         return None
-    return store.find_near_copies(source, progress)
+    return decoded_cache.find_near_duplicates(source, progress)
 
 
-def _near(source: Source, splits: Splits, copies: NearCopies | None) -> dict[str, list[str]] | None:
-    """As `Dataset.near_copies`; None where they were not looked for."""
+def _near(source: Source, splits: Splits, copies: NearDuplicates | None) -> dict[str, list[str]] | None:
+    """As `Dataset.near_duplicates`; None where they were not looked for."""
     if copies is None:
         return None
     held = {kind: rows[copies.among(rows, splits["train"])] for kind, rows in splits.items() if kind != "train"}
@@ -192,7 +196,7 @@ def prepare_test(
     """
     source = data if isinstance(data, Source) else open_source(data)
     if not skip_unreadable:
-        store.refuse(source, source.damaged, len(source))
+        decoded_cache.refuse(source, source.damaged, len(source))
     for name in source.classes:
         if name not in classes:
             raise unknown(f"class of {source.name}", name, classes)
@@ -246,7 +250,7 @@ class _Read:
     splits: Splits
     images: dict[str, Images]
     unreadable: dict[int, str]
-    held: store.Store | None
+    held: decoded_cache.DecodedCache | None
 
 
 def _as_wanted(source: Source, image_settings: ImageSettings) -> tuple[Source, ImageSettings]:
@@ -267,12 +271,12 @@ def _as_wanted(source: Source, image_settings: ImageSettings) -> tuple[Source, I
 
 
 def _sized(source: Source, image_settings: ImageSettings) -> ImageSettings:
-    if image_settings.image_size is not None and image_settings.store_size is not None:
+    if image_settings.image_size is not None and image_settings.cache_size is not None:
         return image_settings
     sizes = sample_sizes(source)
     image_size = image_settings.image_size or choose_image_size(sizes)
-    store_size = image_settings.store_size or choose_store_size(image_size, sizes, image_settings.store_margin)
-    return dataclasses.replace(image_settings, image_size=image_size, store_size=store_size)
+    cache_size = image_settings.cache_size or choose_cache_size(image_size, sizes, image_settings.cache_margin)
+    return dataclasses.replace(image_settings, image_size=image_size, cache_size=cache_size)
 
 
 def _read(
@@ -283,21 +287,21 @@ def _read(
     progress: Progress | None,
 ) -> _Read:
     used = np.sort(np.concatenate(list(splits.values())))
-    size = image_settings.store_size
+    size = image_settings.cache_size
     assert size is not None
-    image_bytes, budget = image_settings.channels * size * size, int(image_settings.budget_gb * 1e9)
-    held: store.Survey
+    image_bytes, budget = image_settings.channels * size * size, int(image_settings.max_cache_gb * 1e9)
+    held: decoded_cache.Survey
     if image_settings.stream or (image_settings.stream is None and len(used) * image_bytes > budget):
         # Unless bad images are to be skipped, none is opened before the training asks for it: there may be millions.
-        unknown = store.Survey(used, np.full((len(used), 2), -1, dtype=np.int32), {})
-        held = store.survey(source, used, progress) if skip_unreadable else unknown
+        unknown = decoded_cache.Survey(used, np.full((len(used), 2), -1, dtype=np.int32), {})
+        held = decoded_cache.survey(source, used, progress) if skip_unreadable else unknown
     else:
         # All where all fit: runs on other subsets, seeds and splits then share one store.
         rows = None if len(source) * image_bytes <= budget else used
-        held = store.build(source, size, rows, budget, skip_unreadable=True, progress=progress)
+        held = decoded_cache.build(source, size, rows, budget, skip_unreadable=True, progress=progress)
     unreadable = {i: held.unreadable[i] for i in used.tolist() if i in held.unreadable}
     if not skip_unreadable:
-        store.refuse(source, unreadable, len(used))
+        decoded_cache.refuse(source, unreadable, len(used))
     images: dict[str, Images] = {}
     kept: Splits = {}
     for kind, rows in splits.items():
@@ -305,17 +309,17 @@ def _read(
         if len(left):
             kept[kind] = left
             images[kind] = _images(source, left, np.searchsorted(held.rows, left), held, size)
-    return _Read(kept, images, unreadable, held if isinstance(held, store.Store) else None)
+    return _Read(kept, images, unreadable, held if isinstance(held, decoded_cache.DecodedCache) else None)
 
 
-def _images(source: Source, rows: np.ndarray, places: np.ndarray, held: store.Survey, size: int) -> Images:
+def _images(source: Source, rows: np.ndarray, places: np.ndarray, held: decoded_cache.Survey, size: int) -> Images:
     records = Records(
         labels=torch.from_numpy(source.labels[rows]),
         sizes=torch.from_numpy(held.sizes[places]),
         names=[source.names[i] for i in rows],
     )
-    if isinstance(held, store.Store):
-        return StoredImages(held.pixels, torch.from_numpy(places), records)
+    if isinstance(held, decoded_cache.DecodedCache):
+        return CachedImages(held.pixels, torch.from_numpy(places), records)
     return StreamImages(source, torch.from_numpy(rows), records, size)
 
 
@@ -323,10 +327,10 @@ def _normalization(source: Source, read: _Read, image_settings: ImageSettings) -
     if image_settings.normalize != "dataset":
         return normalization(image_settings.normalize, image_settings.channels)
     train = read.images["train"]
-    if isinstance(train, StoredImages):
-        return stored_statistics(train.pixels, train.rows)
-    assert image_settings.store_size is not None
-    return streamed_statistics(source, read.splits["train"], image_settings.store_size)
+    if isinstance(train, CachedImages):
+        return cached_statistics(train.pixels, train.rows)
+    assert image_settings.cache_size is not None
+    return streamed_statistics(source, read.splits["train"], image_settings.cache_size)
 
 
 def _fingerprint(source: Source, marks: Mapping[str, Sequence[str]]) -> str:

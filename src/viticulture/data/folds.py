@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import UserError, counted, some
-from .near_duplicates import NearCopies
+from .near_duplicates import NearDuplicates
 from .sources.source import Source
 from .subsets import count_by_class, members
 
@@ -68,7 +68,7 @@ def hold_out_groups(labels: np.ndarray, groups: np.ndarray, fraction: float, see
 
 
 def parts_of(copies: np.ndarray, labels: np.ndarray, share: float) -> np.ndarray:
-    """[N] near-copies as groups of which a part can hold `share` of every class, or of all images that have several
+    """[N] near-duplicates as groups of which a part can hold `share` of every class, or of all images that have several
     labels each: a larger one is cut into runs of consecutive images, since distant frames of a video differ."""
     number = labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
     most = np.ceil(share * np.bincount(number)).astype(np.int64)
@@ -81,8 +81,8 @@ def parts_of(copies: np.ndarray, labels: np.ndarray, share: float) -> np.ndarray
 
 
 def folds_of(source: Source, rows: np.ndarray, folds: int, seed: int, copies: np.ndarray | None = None) -> np.ndarray:
-    """The fold of each labeled image among `rows`; near-copies, `copies` [N] as in `subsets.holdout`, lie in one fold
-    as far as every fold can hold its share of every class.
+    """The fold of each labeled image among `rows`; near-duplicates, `copies` [N] as in `subsets.holdout`, lie in one
+    fold as far as every fold can hold its share of every class.
 
     Raises: UserError for data without labels, and for a class with fewer images or groups than folds.
     """
@@ -114,8 +114,8 @@ def straddling(source: Source, splits: dict[str, np.ndarray]) -> int:
     return int((np.unique(np.concatenate(known), return_counts=True)[1] > 1).sum())
 
 
-def leave_out(source: Source, splits: dict[str, np.ndarray], copies: NearCopies) -> list[str]:
-    """Take the training images out of `splits` that are near-copies of held-out ones; a note where there are any.
+def leave_out(source: Source, splits: dict[str, np.ndarray], copies: NearDuplicates) -> list[str]:
+    """Take the training images out of `splits` that are near-duplicates of held-out ones; a note where there are any.
 
     Raises: UserError where a class would lose all of its training images.
     """
@@ -127,11 +127,11 @@ def leave_out(source: Source, splits: dict[str, np.ndarray], copies: NearCopies)
     counts = zip(source.classes, *counted_by, strict=True)
     if lost := [name for name, before, after in counts if before and not after]:
         raise UserError(
-            f"data.near_copies leave_out would leave no training image of {some(lost, 5)}: all are near-copies of "
-            "held-out images; see `viticulture data DATA --out pairs.csv`, or take together"
+            f"data.near_duplicates leave_out would leave no training image of {some(lost, 5)}: all are near-duplicates "
+            "of held-out images; see `viticulture data DATA --out pairs.csv`, or take together"
         )
     left = counted(int(leave.sum()), "training image")
-    return [f"left out {left} for being near-copies of held-out images"] if leave.any() else []
+    return [f"left out {left} for being near-duplicates of held-out images"] if leave.any() else []
 
 
 def _counts(labels: np.ndarray, number: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ MAX_SIDE = 4096
 """Largest input and store, pixels: an image of it takes 50 MB. Larger numbers are typing errors that would fill memory
 one image at a time."""
 
-MOST_MARGIN = 8.0
+MAX_MARGIN = 8.0
 """Of a store over the input; a larger one is a size in pixels by mistake."""
 
 Fitting = Literal["crop", "pad", "stretch"]
@@ -53,13 +53,13 @@ class ImageSettings:
         image_size: height and width of the network's input, pixels; null chooses by the data's typical size. Two
             numbers, [height, width], make an oblong input, for methods supervised and multilabel without guides and
             students that take one.
-        store_size: height and width in the store of decoded images, pixels; null takes store_margin times image_size,
+        cache_size: height and width in the store of decoded images, pixels; null takes cache_margin times image_size,
             but not more than the images have.
-        store_margin: room for random crops: a crop of 1 / store_margin^2 of an image still has image_size of its own.
+        cache_margin: room for random crops: a crop of 1 / cache_margin^2 of an image still has image_size of its own.
             1.25 suits crops of two fifths and more, 2.25 crops of a twelfth and more, for a store 3.2 times as large.
         normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), or dataset
             (computed from the training images). Of other than three channels: half or dataset.
-        budget_gb: largest store, 10^9 bytes; sets that take more are streamed.
+        max_cache_gb: largest store, 10^9 bytes; sets that take more are streamed.
         stream: true decodes images in every epoch, false keeps them in a store; null streams what exceeds the budget.
         eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and shows the center of
             image_size; with 1 that is the largest part of the input's shape.
@@ -82,10 +82,10 @@ class ImageSettings:
     """
 
     image_size: int | list[int] | None = None
-    store_size: int | None = None
-    store_margin: float = 1.25
+    cache_size: int | None = None
+    cache_margin: float = 1.25
     normalize: Literal["imagenet", "cifar10", "cifar100", "half", "dataset"] = "imagenet"
-    budget_gb: float = 16.0
+    max_cache_gb: float = 16.0
     stream: bool | None = None
     eval_crop: float = 1.0
     eval_interpolation: Literal["bilinear", "bicubic"] = "bicubic"
@@ -102,7 +102,7 @@ class ImageSettings:
                 raise UserError(f"image_size is a side or [height, width], pixels, got {pair}")
             object.__setattr__(self, "image_size", pair[0] if pair[0] == pair[1] else pair)
         sides = list(self.shape) if self.image_size is not None else []
-        for name, value in [*(("image_size", side) for side in sides), ("store_size", self.store_size)]:
+        for name, value in [*(("image_size", side) for side in sides), ("cache_size", self.cache_size)]:
             if value is not None and value < 1:
                 raise UserError(f"{name} must be at least 1 pixel, got {value}")
             if value is not None and value > MAX_SIDE:
@@ -110,8 +110,8 @@ class ImageSettings:
                 raise UserError(
                     f"{name} must not exceed {MAX_SIDE} pixels, got {value}: each image would take {memory}"
                 )
-        if not 1 <= self.store_margin <= MOST_MARGIN:
-            raise UserError(f"images.store_margin must lie in 1 to {MOST_MARGIN:g}, got {self.store_margin}")
+        if not 1 <= self.cache_margin <= MAX_MARGIN:
+            raise UserError(f"images.cache_margin must lie in 1 to {MAX_MARGIN:g}, got {self.cache_margin}")
         if not 1 <= self.channels <= MOST_CHANNELS:
             raise UserError(f"images.channels must lie in 1 to {MOST_CHANNELS}, got {self.channels}")
         if self.channels != 3 and self.normalize not in ("half", "dataset"):
@@ -120,8 +120,8 @@ class ImageSettings:
                 "--images.normalize dataset"
             )
         self._check_range()
-        if self.budget_gb <= 0:
-            raise UserError(f"budget_gb must be positive, got {self.budget_gb}")
+        if self.max_cache_gb <= 0:
+            raise UserError(f"max_cache_gb must be positive, got {self.max_cache_gb}")
         if not 0 < self.eval_crop <= 1:
             raise UserError(f"eval_crop must lie in (0, 1], got {self.eval_crop}")
         if self.fit != "crop" and self.eval_crop < 1:
@@ -215,7 +215,7 @@ def usual_sizes(sizes: np.ndarray) -> list[int]:
     return [] if sizes.max() <= _SMALL else [size for size in _USUAL if size <= choose_image_size(sizes)]
 
 
-def choose_store_size(image_size: int | list[int], sizes: np.ndarray, margin: float) -> int:
+def choose_cache_size(image_size: int | list[int], sizes: np.ndarray, margin: float) -> int:
     """The store's size for images of these sizes [n, 2]: theirs where all are as the network wants them, else `margin`
     times the longer side of `image_size` up to a multiple of 16, but no more than the longest side of any."""
     longest = max(shape_of(image_size))

@@ -53,7 +53,7 @@ class Images(ABC):
         """One image as a person is shown it (`channels.as_picture`), [H, W, 3] uint8, for pages."""
 
 
-class StoredImages(Images):
+class CachedImages(Images):
     """Images of a store: all of one size, uint8, memory-mapped.
 
     Args:
@@ -71,13 +71,13 @@ class StoredImages(Images):
         """Pixels of the images with these numbers, [B] -> [B, C, S, S] uint8."""
         return self.pixels[self.rows[numbers]].contiguous()
 
-    def part(self, numbers: Tensor) -> "StoredImages":
-        return StoredImages(self.pixels, self.rows[numbers], self.records.part(numbers))
+    def part(self, numbers: Tensor) -> "CachedImages":
+        return CachedImages(self.pixels, self.rows[numbers], self.records.part(numbers))
 
-    def to(self, device: torch.device) -> "StoredImages":
+    def to(self, device: torch.device) -> "CachedImages":
         """The same split with its pixels (only its own) on a device, so that no step copies images."""
         numbers = torch.arange(len(self))
-        return StoredImages(self.take(numbers).to(device), numbers.to(device), self.records)
+        return CachedImages(self.take(numbers).to(device), numbers.to(device), self.records)
 
     def extent(self, number: int) -> tuple[int, int]:
         height, width = self.records.sizes[number].tolist()

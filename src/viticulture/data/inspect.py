@@ -16,16 +16,16 @@ from ..parallel import Progress, in_parallel
 from .balance import is_uneven, mends
 from .channels import AS_THEY_ARE, levels_left
 from .decode import Unreadable
+from .decoded_cache import find_near_duplicates, pixel_digest
 from .deep import is_of_16_bits
 from .image_settings import MAX_SIDE
-from .near_duplicates import TOO_MANY, NearCopies
+from .near_duplicates import TOO_MANY, NearDuplicates
 from .open import open_source
 from .sources.labels import alike
 from .sources.mask_folders import read_mask
 from .sources.several import is_joined, separated, several_words
 from .sources.source import Contents, Source
 from .splits import Selection, Splits, check_classes, select
-from .store import find_near_copies, pixel_digest
 from .subsets import count_by_class, labeled
 from .target_checks import OUTSIDE, narrow_boxes, needed_of_mask, needed_of_split, one_class, thin_classes
 from .targets.objects import Objects
@@ -182,7 +182,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None, image_s
         same.setdefault(image.digest, []).append(i)
     groups = [group for group in same.values() if len(group) > 1]
     split = {int(i): kind for kind, rows in source.splits.items() for i in rows}
-    copies = find_near_copies(source.images_alone, progress)
+    copies = find_near_duplicates(source.images_alone, progress)
     warnings = [*source.warnings]
     planned, refused, annotated = Splits(), "", None
     labels = None if source.targets is not None or source.contents == "numbers" else source.labels
@@ -334,7 +334,7 @@ def _values(images: Sequence[_Properties]) -> str:
     return "; ".join(words)
 
 
-def copy_pairs(source: Source, splits: Splits, copies: NearCopies | None) -> tuple[CopyPair, ...]:
+def copy_pairs(source: Source, splits: Splits, copies: NearDuplicates | None) -> tuple[CopyPair, ...]:
     """Return all pairs of near-duplicates, in the order of the images."""
     split_of = {int(i): split for split, rows in splits.items() for i in rows}
     several = source.labels.ndim == 2
@@ -347,7 +347,7 @@ def copy_pairs(source: Source, splits: Splits, copies: NearCopies | None) -> tup
     return () if copies is None else tuple(pair(a, b) for a, b in copies.listed())
 
 
-def _planned(source: Source, copies: NearCopies | None) -> tuple[Splits, list[str], str]:
+def _planned(source: Source, copies: NearDuplicates | None) -> tuple[Splits, list[str], str]:
     """Return the splits that `train` would make by its defaults, its warnings, and why it would refuse them; images
     without any label are for a recipe that needs none."""
     splits, warnings = dict[str, np.ndarray](), list[str]()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Near-copies: images that are the same picture shrunk, saved again or slightly changed, such as frames of a video.
+"""Near-duplicates: images that are the same picture shrunk, saved again or slightly changed, such as frames of a video.
 
 Found by thumbnails of SIDE x SIDE colors. With a and b the thumbnails, and l the mean of a color's three levels, two
-images are near-copies where
+images are near-duplicates where
 
     mean |l(a) - l(b)| <= MAX_LIGHT      mean |a - b| <= MAX_COLOR      rms(a - b) <= MAX_RATIO std(l)
     l(|a - b|) <= MAX_LOCAL at every pixel
@@ -39,8 +39,8 @@ NEIGHBORS = 32
 LISTED = 16
 """Equal images of which all pairs are listed."""
 MAX_IMAGES = 200_000
-"""Of a data set; in a larger one near-copies are not looked for."""
-TOO_MANY = f"near-copies are not looked for among more than {MAX_IMAGES:,} images"
+"""Of a data set; in a larger one near-duplicates are not looked for."""
+TOO_MANY = f"near-duplicates are not looked for among more than {MAX_IMAGES:,} images"
 SAMPLE, CROWD, FOLLOWING = 2048, 8, 8
 """Of more than 16 SAMPLE images, one near to CROWD of SAMPLE is compared with the FOLLOWING ones alone."""
 _CHUNK = 4096
@@ -48,7 +48,7 @@ _CHUNK = 4096
 Thumbnail = NDArray[np.uint8]
 """[SIDE, SIDE, 3]."""
 Candidates = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Images, and as many others that they may be near-copies of."""
+"""Images, and as many others that they may be near-duplicates of."""
 
 
 def thumbnail(image: Image.Image) -> Thumbnail | None:
@@ -60,12 +60,12 @@ def thumbnail(image: Image.Image) -> Thumbnail | None:
 
 
 @dataclass(frozen=True, eq=False)
-class NearCopies:
-    """The near-copies among N images.
+class NearDuplicates:
+    """The near-duplicates among N images.
 
     Args:
         same: [N] int64, from 0 on; equal where images have the same pixels, or the same thumbnail.
-        pairs: [P, 2] int64, different numbers of `same` whose images are near-copies.
+        pairs: [P, 2] int64, different numbers of `same` whose images are near-duplicates.
         crowded: images with more candidates than are compared.
     """
 
@@ -77,18 +77,18 @@ class NearCopies:
     def notes(self) -> list[str]:
         """A sentence where images have so many candidates that some are not compared."""
         images = f"{counted(self.crowded, 'image')} {'resembles' if self.crowded == 1 else 'resemble'}"
-        return [f"{images} so many others that only some were compared for near-copies"] if self.crowded else []
+        return [f"{images} so many others that only some were compared for near-duplicates"] if self.crowded else []
 
     @property
     def groups(self) -> NDArray[np.int64]:
-        """[N] a number for each set of images linked by near-copies; -1 for an image without any."""
+        """[N] a number for each set of images linked by near-duplicates; -1 for an image without any."""
         count = int(self.same.max(initial=-1)) + 1
         links = coo_array((np.ones(len(self.pairs), bool), (self.pairs[:, 0], self.pairs[:, 1])), (count, count))
         group = connected_components(links, directed=False)[1][self.same].astype(np.int64)
         return np.where(np.bincount(group, minlength=1)[group] > 1, group, -1)
 
     def among(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n] whether each of some images has a near-copy among others; the two sets are disjoint."""
+        """[n] whether each of some images has a near-duplicate among others; the two sets are disjoint."""
         there = np.zeros(int(self.same.max(initial=-1)) + 1, bool)
         there[self.same[others]] = True
         near, (first, second) = there.copy(), self.pairs.T
@@ -98,7 +98,7 @@ class NearCopies:
 
     def listed(self) -> Iterator[tuple[int, int]]:
         """Pairs of images, the lower number first. Of more than LISTED equal images each is paired with the next, and
-        the first ones with near-copies."""
+        the first ones with near-duplicates."""
         order = np.argsort(self.same, kind="stable")
         members = np.split(order, np.flatnonzero(np.diff(self.same[order])) + 1) if len(order) else []
         found = set[tuple[int, int]]()
@@ -113,8 +113,10 @@ class NearCopies:
         yield from sorted(found)
 
 
-def near_copies(marks: NDArray[np.uint8], thumbnails: NDArray[np.uint8], usable: NDArray[np.bool_]) -> NearCopies:
-    """Find the near-copies among N images.
+def match_thumbnails(
+    marks: NDArray[np.uint8], thumbnails: NDArray[np.uint8], usable: NDArray[np.bool_]
+) -> NearDuplicates:
+    """Find the near-duplicates among N images.
 
     Args:
         marks: [N, 16], equal where images are the same.
@@ -132,11 +134,11 @@ def near_copies(marks: NDArray[np.uint8], thumbnails: NDArray[np.uint8], usable:
         full |= np.bincount(a, minlength=len(full)) >= NEIGHBORS
     linked = np.concatenate(pairs)
     same = same.reshape(-1).astype(np.int64)
-    return NearCopies(same, np.unique(np.sort(same[numbers[linked]], axis=1), axis=0), int(full.sum()))
+    return NearDuplicates(same, np.unique(np.sort(same[numbers[linked]], axis=1), axis=0), int(full.sum()))
 
 
 def _query(tree: cKDTree, blocks: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """[n, most] the nearest points of a tree that may be near-copies; its size where there are no more."""
+    """[n, most] the nearest points of a tree that may be near-duplicates; its size where there are no more."""
     bound = blocks.shape[1] * MAX_LIGHT + 1e-6
     found = tree.query(blocks, range(1, most + 1), p=1, distance_upper_bound=bound, workers=cores())[1]
     return np.asarray(found, np.int64)
@@ -170,7 +172,7 @@ def _following(crowd: NDArray[np.bool_]) -> Iterator[Candidates]:
 
 
 def _alike(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """[n] whether thumbnails [n, SIDE, SIDE, 3] are of near-copies."""
+    """[n] whether thumbnails [n, SIDE, SIDE, 3] are of near-duplicates."""
     difference, a, b = np.abs(a.astype(np.float32) - b), a.mean(3, dtype=np.float32), b.mean(3, dtype=np.float32)
     return (
         (np.abs(a - b).mean((1, 2)) <= MAX_LIGHT)

@@ -11,7 +11,7 @@ from ..errors import UserError, counted, some
 from ..keywords import check_fields
 from . import subsets
 from .folds import folds_of, hold_out_groups, leave_out, parts_of, straddling
-from .near_duplicates import NearCopies
+from .near_duplicates import NearDuplicates
 from .sources.labels import doubtful
 from .sources.source import Source
 
@@ -32,10 +32,11 @@ class Selection:
         per_class: training images of every class to learn from; null for all.
         rule: how a fraction is drawn. balanced: by a seed; bootstrapping: the one fixed subset of the paper, drawn from
             all training images, so that val_fraction must be 0 where the data has no validation split.
-        near_copies: what becomes of near-copies, images that are the same picture saved again, shrunk or slightly
-            changed, such as frames of a video. together: splits that are drawn keep them on one side, and of splits
-            that the data has it is reported how many held-out images have some among the training images; leave_out:
-            these training images are left out as well, and the held-out images stay; ignore: they are not looked for.
+        near_duplicates: what becomes of near-duplicates, images that are the same picture saved again, shrunk or
+            slightly changed, such as frames of a video. together: splits that are drawn keep them on one side, and of
+            splits that the data has it is reported how many held-out images have some among the training images;
+            leave_out: these training images are left out as well, and the held-out images stay; ignore: they are not
+                looked for.
         skip_unreadable: go on without images that cannot be read, instead of stopping.
         split_seed: draws what is held out; apart from the run's seed, so that runs share their test images.
         subset_seed: draws what is learnt from, in place of the run's seed, so that runs of other seeds, such as a
@@ -57,7 +58,7 @@ class Selection:
     fraction: float | None = None
     per_class: int | None = None
     rule: Literal["balanced", "bootstrapping"] = "balanced"
-    near_copies: Literal["together", "leave_out", "ignore"] = "together"
+    near_duplicates: Literal["together", "leave_out", "ignore"] = "together"
     skip_unreadable: bool = False
     split_seed: int = 0
     subset_seed: int | None = None
@@ -85,9 +86,9 @@ class Selection:
             raise UserError(f"folds must be at least 2, got {self.folds}; five or ten are usual")
         if not 0 <= self.fold < (self.folds or 1):
             raise UserError(f"fold must lie in 0..{(self.folds or 1) - 1}, got {self.fold}; folds is {self.folds}")
-        if self.near_copies == "leave_out" and self.rule == "bootstrapping":
+        if self.near_duplicates == "leave_out" and self.rule == "bootstrapping":
             raise UserError(
-                "the rule bootstrapping is one fixed subset of all training images, and data.near_copies leave_out "
+                "the rule bootstrapping is one fixed subset of all training images, and data.near_duplicates leave_out "
                 "takes some of them away; choose one"
             )
         if self.folds is not None and self.rule == "bootstrapping":
@@ -108,7 +109,7 @@ class Selection:
 
 
 def select(
-    source: Source, selection: Selection, seed: int, labeled: bool = True, copies: NearCopies | None = None
+    source: Source, selection: Selection, seed: int, labeled: bool = True, copies: NearDuplicates | None = None
 ) -> tuple[Splits, list[str]]:
     """Choose the images of each split: hold out first (by `split_seed`), then thin the training images (by
     `subset_seed`, or else by `seed`).
@@ -118,7 +119,7 @@ def select(
         selection: what to hold out and what to learn from.
         seed: the run's.
         labeled: leave out images without a label; else they join the training images.
-        copies: the near-copies among the source's images; None where they are not known.
+        copies: the near-duplicates among the source's images; None where they are not known.
 
     Returns: the splits, and what a person should know about them.
     Raises: UserError if nothing is left to train on, or if validation images would be taken from those that the
@@ -152,15 +153,15 @@ def select(
                 notes += _leave_with_group(source, splits, kind)
     if torn := straddling(source, splits):
         notes.append(f"{counted(torn, 'group')} of images stand in several of the data's own splits")
-    if selection.near_copies == "leave_out" and copies is not None:
+    if selection.near_duplicates == "leave_out" and copies is not None:
         notes += leave_out(source, splits, copies)
     splits["train"], few = _thinned(source, splits["train"], selection, seed)
     return splits, [*notes, *few, *(copies.notes if groups is not None and copies is not None else [])]
 
 
-def groups_of(copies: NearCopies | None, selection: Selection) -> np.ndarray | None:
-    """[N] as `NearCopies.groups`; None where no image has a near-copy, or where they are ignored."""
-    if copies is None or selection.near_copies == "ignore":
+def groups_of(copies: NearDuplicates | None, selection: Selection) -> np.ndarray | None:
+    """[N] as `NearDuplicates.groups`; None where no image has a near-duplicate, or where they are ignored."""
+    if copies is None or selection.near_duplicates == "ignore":
         return None
     return groups if ((groups := copies.groups) >= 0).any() else None
 
@@ -275,8 +276,8 @@ def _with_labels(source: Source) -> tuple[Splits, list[str]]:
 def _hold_out(
     source: Source, rows: np.ndarray, fraction: float, seed: int, copies: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Only labeled images are held out; of the data's own groups, all labeled images or none; else near-copies together
-    (`copies` as in `groups_of`)."""
+    """Only labeled images are held out; of the data's own groups, all labeled images or none; else near-duplicates
+    together (`copies` as in `groups_of`)."""
     has_label = subsets.labeled(source.labels[rows])
     known = rows[has_label]
     labels, near = source.labels[known], None if copies is None else copies[known]

@@ -37,7 +37,7 @@ def sample_sizes(source: Source) -> np.ndarray:
     return np.array(sizes)
 
 
-def stored_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]:
+def cached_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]:
     """Mean and standard deviation of each channel over stored images, in [0, 1]; every image weighs the same.
 
     Args:

@@ -43,8 +43,8 @@ def holdout(
         labels: [N] int64, -1 (no label) counts as a class of its own; or [N, C].
         fraction: share to hold out, in [0, 1).
         seed: of the choice.
-        copies: [N] int64, images of equal numbers are near-copies and stay together (`_with_copies`), where an image
-            has one label; -1 for an image without. None where no image has any.
+        copies: [N] int64, images of equal numbers are near-duplicates and stay together (`_with_copies`), where an
+            image has one label; -1 for an image without. None where no image has any.
 
     Returns: positions that stay, positions held out.
     """
@@ -64,12 +64,12 @@ def holdout(
 
 
 def _with_copies(classes: list[np.ndarray], give: np.ndarray, copies: np.ndarray) -> np.ndarray:
-    """[N] whether an image is held out: the first ones of every class, where near-copies stay together.
+    """[N] whether an image is held out: the first ones of every class, where near-duplicates stay together.
 
-    An image whose near-copies, those of other classes included, are more than their classes still give is passed over,
-    and they stay. A class that gives less than half of its share by this gives its smallest set of near-copies whole,
-    where no class loses more than half of its images; else as many consecutive ones of it as are missing (a class may
-    be one video, whose distant frames differ).
+    An image whose near-duplicates, those of other classes included, are more than their classes still give is passed
+    over, and they stay. A class that gives less than half of its share by this gives its smallest set of
+    near-duplicates whole, where no class loses more than half of its images; else as many consecutive ones of it as are
+    missing (a class may be one video, whose distant frames differ).
 
     Args:
         classes: the positions of each class, in the order in which they are held out.
@@ -98,7 +98,7 @@ def _with_copies(classes: list[np.ndarray], give: np.ndarray, copies: np.ndarray
     sizes = np.array([len(rows) for rows in classes])
     for c, rows in enumerate(classes):
         if 2 * left[c] > give[c]:
-            stay = rows[~held[rows]]  # all of them have near-copies
+            stay = rows[~held[rows]]  # all of them have near-duplicates
             groups = sorted(set(copies[stay].tolist()), key=lambda group: (len(together[group]), group))
             small = next((group for group in groups if (2 * counts[group] <= sizes).all()), None)
             if small is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..errors import counted, some
-from . import store, subsets
+from . import decoded_cache, subsets
 from .balance import is_uneven, mends
 from .channels import levels_left
 from .decode import DecodedImage
@@ -25,7 +25,7 @@ _DOCUMENT = re.compile(r"(^|/)(readme|licen[cs]e|copying|citation|authors|change
 def warnings_of(
     source: Source,
     splits: Splits,
-    held: store.Store | None,
+    held: decoded_cache.DecodedCache | None,
     selection: Selection,
     skipped: Mapping[str, str],
     labeled: bool,
@@ -40,7 +40,7 @@ def warnings_of(
         selection: which images are used, and how.
         skipped: names of images that cannot be read, and why.
         labeled: whether labels are learnt from.
-        near: val, test -> names of images that have near-copies among the training images;
+        near: val, test -> names of images that have near-duplicates among the training images;
             None where they were not looked for.
     """
     sentences = []
@@ -58,11 +58,11 @@ def warnings_of(
             sentences.append(f"{images}, pixel by pixel the same as training images: such as {second} and {first}")
         if len(names := (near or {}).get(kind, ())) > len(same):
             sentences.append(
-                f"{len(names):,} of {counted(len(splits[kind]), f'{kind} image')} have near-copies among the training "
-                f"images, such as {names[0]}; --data.near_copies leave_out trains without these"
+                f"{len(names):,} of {counted(len(splits[kind]), f'{kind} image')} have near-duplicates among the "
+                f"training images, such as {names[0]}; --data.near_duplicates leave_out trains without these"
             )
-    if near is None and selection.near_copies != "ignore" and len(splits) > 1:
-        why = "near-copies are not looked for among streamed images" if len(source) <= MAX_IMAGES else TOO_MANY
+    if near is None and selection.near_duplicates != "ignore" and len(splits) > 1:
+        why = "near-duplicates are not looked for among streamed images" if len(source) <= MAX_IMAGES else TOO_MANY
         sentences.append(f"{why}: held-out images may have some among the training images")
     counts = subsets.count_by_class(source.labels[splits["train"]], len(source.classes))
     if is_uneven(counts):
@@ -105,7 +105,7 @@ def _dark(pictures: Sequence[DecodedImage]) -> list[str]:
     ]
 
 
-def _repeated(held: store.Store, train: np.ndarray, other: np.ndarray | None) -> list[tuple[int, int]]:
+def _repeated(held: decoded_cache.DecodedCache, train: np.ndarray, other: np.ndarray | None) -> list[tuple[int, int]]:
     """Training images, and images outside the training set that are the same, pixel by pixel."""
     if other is None:
         return []

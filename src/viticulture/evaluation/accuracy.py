@@ -1,38 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often a student is right, how sure it is, and what it takes for what."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import binomtest
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_f1_score
 
 from ..errors import UserError
 from ..keywords import rebuilt
+from ..scores.intervals import wilson
+from .model import ONE_HEAD
+from .outputs import Predictions, check_finite
 
 CALIBRATION_BINS = 15
-ONE_HEAD = "its one head"
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """A student's predictions for N images.
-
-    Args:
-        probabilities: [N, C] float32, rows sum to 1.
-        labels: [N] int64, the true class; -1 without a label. Of several labels an image [N, C], as rows of
-            probabilities, which then are float64 and need no sum.
-        names: N names that a person recognizes.
-    """
-
-    probabilities: Tensor
-    labels: Tensor
-    names: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -65,7 +50,7 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class WithoutCopies:
-    """Accuracy on the images that have no near-copies among the training images.
+    """Accuracy on the images that have no near-duplicates among the training images.
 
     Args:
         copies: how many images have some, and are left out here.
@@ -97,7 +82,7 @@ class Evaluation:
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
         rule: what made the predictions: which heads of a student with several, "class token" or "mean of 3 heads"; by
             how many views of an image, where it was more than one.
-        without_copies: accuracy without the images that have near-copies among the training images; None where none
+        without_copies: accuracy without the images that have near-duplicates among the training images; None where none
             have, or none are known.
     """
 
@@ -157,47 +142,6 @@ class Mistake:
     label: int
     predicted: int
     probability: float
-
-
-def softmax(logits: Tensor) -> Tensor:
-    """Probabilities of classes of which an image shows one, [B, C] float32."""
-    return logits.float().softmax(-1)
-
-
-@torch.inference_mode()
-def collect(
-    student: nn.Module,
-    batches: Iterable[Mapping[str, Tensor]],
-    names: Sequence[str],
-    probabilities: Callable[[Tensor], Tensor] = softmax,
-) -> Predictions:
-    """Ask a student about every image of a split, once; it ends in the mode in which it came.
-
-    Args:
-        student: [B, 3, H, W] -> [B, C] in eval mode (a student with several token heads returns their mean).
-        batches: `image`, `label`, `index` on the student's device; together every image of the split, in any order.
-        names: of the N images, by `index`.
-        probabilities: out of logits, as `DataSpec.probabilities`.
-    """
-    modes = [(module, module.training) for module in student.modules()]
-    student.eval()
-    collected: Tensor | None = None
-    labels, seen = torch.empty(0), torch.zeros(len(names), dtype=torch.bool)
-    try:
-        for batch in batches:
-            answers, label = probabilities(student(batch["image"])).cpu(), batch["label"].cpu()
-            if collected is None:
-                collected = answers.new_zeros(len(names), answers.shape[-1])
-                labels = label.new_zeros(len(names), *label.shape[1:])
-            index = batch["index"].cpu()
-            collected[index], labels[index], seen[index] = answers, label, True
-    finally:
-        for module, training in modes:
-            module.training = training
-    if collected is None or not seen.all():
-        missing = len(names) if collected is None else int((~seen).sum())
-        raise ValueError(f"batches must hold every image of the split; {missing} of {len(names)} did not come")
-    return Predictions(collected, labels, names)
 
 
 def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: int = 5) -> Evaluation:
@@ -260,15 +204,6 @@ def most_confident_mistakes(predictions: Predictions, n: int) -> list[Mistake]:
     ]
 
 
-def wilson(right: int, images: int) -> tuple[float, float]:
-    """Wilson's 95 % interval for a share `right / images`; it stays inside [0, 1] and has a width at 0 and 1.
-
-    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927, 22(158).
-    """
-    low, high = binomtest(right, images).proportion_ci(0.95, method="wilson")
-    return float(low), float(high)
-
-
 def _check(predictions: Predictions, C: int) -> None:
     N, columns = predictions.probabilities.shape
     labeled = (predictions.labels >= 0) & (predictions.labels < C)
@@ -281,13 +216,6 @@ def _check(predictions: Predictions, C: int) -> None:
             "use predict for images without labels"
         )
     check_finite(predictions.probabilities)
-
-
-def check_finite(probabilities: Tensor) -> None:
-    """Raises: UserError unless what a student says of N images, [N, C], are numbers."""
-    if broken := int((~probabilities.isfinite()).any(1).sum()):
-        counted = f"{broken} of {len(probabilities)} images"
-        raise UserError(f"the student's outputs are not finite for {counted}; were its weights trained?")
 
 
 def _rank(probabilities: Tensor, labels: Tensor) -> Tensor:

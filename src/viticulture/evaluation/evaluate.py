@@ -6,22 +6,20 @@ from dataclasses import replace
 
 import torch
 
+from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..text import shell_word
-from ..training.recipe import Recipe
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
-from .accuracy import Evaluation, Predictions, collect, evaluate_predictions, without_copies
+from ..training.run_inputs import config_of
+from .accuracy import Evaluation, evaluate_predictions, without_copies
 from .agreement.evaluate import evaluate_agreement
-from .heads import heads_of
-from .kept import Results, keep_results
-from .kept_weights import of_each
+from .model import heads_of, of_run
+from .outputs import Predictions, choose_views, collect, save_num_views
 from .results import RESULTS, Evaluations, Result, keep_predictions
-from .subject import of_run
-from .views import keep_times_asked, settle_views
+from .saved import Results, keep_results, of_each
 
 FEW = 8  # images that tell which heads make the output
 
@@ -42,20 +40,20 @@ def evaluate_run(run: RunFolder, dataset: Dataset) -> EvaluatedRun:
     that of the best weights (the last, where no validation chose), on test (on validation, where there is no test).
     Weights that were learnt without labels tell no classes apart: no results.
     """
-    recipe = recipe_of(run)
-    if recipe.section("images").eval_views == "best" and dataset.val is not None and dataset.classes:
-        settle_views(run, dataset.val, right)
+    config = config_of(run)
+    if config.images.eval_views == "best" and dataset.val is not None and dataset.classes:
+        choose_views(run, dataset.val, right)
     results = dict[str, Result[Evaluation]]()
     if dataset.classes:
         for split, images in dataset.held_out.items():
-            results |= results_of(run, recipe, split, images, run.near_copies.get(split, ()))
+            results |= results_of(run, config, split, images, run.near_duplicates.get(split, ()))
     counts = f"{run.which()[0]}/{next(iter(dataset.held_out))}" if results else ""
-    keep_times_asked(run)
+    save_num_views(run)
     evaluated = EvaluatedRun(counts, results)
     keep_results(run, RESULTS, evaluated.evaluations)
     if counts:
         keep_predictions(run, counts, {key: result.predictions for key, result in results.items()})
-        evaluate_agreement(run, recipe, counts, results[counts].images)
+        evaluate_agreement(run, config, counts, results[counts].images)
     return evaluated
 
 
@@ -94,21 +92,21 @@ def right(predictions: Predictions) -> float:
 
 
 def results_of(
-    run: RunFolder, recipe: Recipe, name: str, images: Images, copies: Collection[str] = ()
+    run: RunFolder, config: Config, name: str, images: Images, copies: Collection[str] = ()
 ) -> dict[str, Result[Evaluation]]:
-    """Every kept set of weights on some images, by WEIGHTS/NAME; `copies` names those of them that have near-copies
+    """Every kept set of weights on some images, by WEIGHTS/NAME; `copies` names those of them that have near-duplicates
     among the training images."""
-    results = of_each(run, lambda weights: _result(run, recipe, weights, images, copies))
+    results = of_each(run, lambda weights: _result(run, config, weights, images, copies))
     return {f"{weights}/{name}": result for weights, result in results.items()}
 
 
 def _result(
-    run: RunFolder, recipe: Recipe, weights: str, images: Images, copies: Collection[str]
+    run: RunFolder, config: Config, weights: str, images: Images, copies: Collection[str]
 ) -> Result[Evaluation]:
     subject = of_run(run, weights)
-    predictions = collect(subject.answers, subject.batches(images), images.records.names)
+    predictions = collect(subject.tta_network, subject.batches(images), images.records.names)
     few = next(subject.batches(images.part(torch.arange(min(FEW, len(images))))))
-    rule = heads_of(subject.network, few["image"], recipe).told(subject.eval_views)
+    rule = heads_of(subject.network, few["image"], config).rule_with(subject.eval_views)
     evaluation = evaluate_predictions(predictions, subject.data_spec.classes)
     rest = without_copies(predictions, copies)
     return Result(replace(evaluation, rule=rule, without_copies=rest), predictions, images)

@@ -10,11 +10,9 @@ from typing import Any, TypeVar
 from ..errors import UserError
 from ..outputs import check_out, csv_text, write_out
 from ..training.run_folder import RunFolder
-from .accuracy import check_finite, collect
-from .evaluate import check_classes
-from .given import ImageInput
-from .opening import Item, OpenedItems, named, open_items
-from .subject import Subject, of_run
+from .inputs import ImageInput, Item, OpenedItems, named, open_items
+from .model import EvaluatedModel, check_classes, of_run
+from .outputs import check_finite, collect
 
 BATCH = 64  # images that are held decoded
 ENDINGS = (".csv", ".json")
@@ -60,7 +58,9 @@ def classify(run: RunFolder, weights: str, images: Sequence[ImageInput], top: in
     return predictions
 
 
-def opened_subject(run: RunFolder, weights: str, images: Sequence[ImageInput], top: int) -> tuple[Subject, list[Item]]:
+def opened_subject(
+    run: RunFolder, weights: str, images: Sequence[ImageInput], top: int
+) -> tuple[EvaluatedModel, list[Item]]:
     """A run's student, and the images that are named, one by one; arguments and errors as those of `classify`."""
     if top < 1:
         raise UserError(f"top is how many classes to name, at least 1, got {top}")
@@ -77,12 +77,14 @@ def check_readable(predictions: Sequence[tuple[str, str]]) -> None:
         raise UserError(f"no image could be read; {predictions[0][0]}: {predictions[0][1]}")
 
 
-def ask(subject: Subject, items: Sequence[Item], top: int = 1) -> list[Prediction]:
+def ask(subject: EvaluatedModel, items: Sequence[Item], top: int = 1) -> list[Prediction]:
     """One prediction an item, in their order; an image may stand among them more than once."""
     return in_batches(subject, items, lambda opened: ask_opened(subject, opened, top))
 
 
-def in_batches(subject: Subject, items: Sequence[Item], predict: "Callable[[OpenedItems], list[Said]]") -> list[Said]:
+def in_batches(
+    subject: EvaluatedModel, items: Sequence[Item], predict: "Callable[[OpenedItems], list[Said]]"
+) -> list[Said]:
     """What is said of items, a batch at a time opened for a student."""
     predictions: list[Said] = []
     for start in range(0, len(items), BATCH):
@@ -124,7 +126,7 @@ def as_csv(predictions: Sequence[Prediction], classes: Sequence[str] = ()) -> st
     return csv_text(rows)
 
 
-def ask_opened(subject: Subject, opened: OpenedItems, top: int = 1) -> list[Prediction]:
+def ask_opened(subject: EvaluatedModel, opened: OpenedItems, top: int = 1) -> list[Prediction]:
     """One prediction an item, in their order."""
     probabilities = iter(probabilities_of(subject, opened))
     return [
@@ -135,12 +137,12 @@ def ask_opened(subject: Subject, opened: OpenedItems, top: int = 1) -> list[Pred
     ]
 
 
-def probabilities_of(subject: Subject, opened: OpenedItems) -> list[list[float]]:
+def probabilities_of(subject: EvaluatedModel, opened: OpenedItems) -> list[list[float]]:
     """Of every class, for each image that could be read. Raises: UserError where they are no numbers."""
     if (images := opened.images) is None:
         return []
     decide = subject.data_spec.probabilities
-    answers = collect(subject.answers, subject.batches(images), images.records.names, decide).probabilities
+    answers = collect(subject.tta_network, subject.batches(images), images.records.names, decide).probabilities
     check_finite(answers)
     rows: list[list[float]] = answers.tolist()
     return rows

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 
 from ..data.dataset import Dataset
-from ..data.images import Images, StoredImages
+from ..data.images import CachedImages, Images
 from ..errors import UserError
 from ..keywords import rebuilt
 from ..text import shell_word
 from ..training.run_folder import RunFolder
-from .kept import read_kept
 from .results import read_evaluations
+from .saved import read_saved
 
 FILE = "references.json"
 SIDE = 16  # pixels, to which larger images are shrunk
@@ -49,8 +49,8 @@ def judge_references(run: RunFolder, dataset: Dataset) -> None:
     if dataset.classes and held is not None:
         commonest = int(counts["train"].argmax())
         accuracy["always the commonest class"] = float((labels[split] == commonest).double().mean())
-        small = len(dataset.train) <= MOST_IMAGES and isinstance(dataset.train, StoredImages)
-        if small and isinstance(held, StoredImages) and (counts["train"] > 0).sum() > 1:
+        small = len(dataset.train) <= MOST_IMAGES and isinstance(dataset.train, CachedImages)
+        if small and isinstance(held, CachedImages) and (counts["train"] > 0).sum() > 1:
             accuracy |= reference_lines(dataset.train, held)
     images = {name: tuple(some.tolist()) for name, some in counts.items()} if dataset.classes else {}
     run.write(FILE, asdict(References(split, accuracy, images)))
@@ -77,7 +77,7 @@ def put_beside(run: RunFolder, other: RunFolder) -> None:
 
 def read_references(run: RunFolder) -> References | None:
     """What was kept; None where nothing was yet."""
-    return read_kept(run, FILE, partial(rebuilt, References))
+    return read_saved(run, FILE, partial(rebuilt, References))
 
 
 def reference_lines(train: Images, test: Images) -> dict[str, float]:
@@ -104,7 +104,7 @@ def reference_lines(train: Images, test: Images) -> dict[str, float]:
 
 def raw_pixels(images: Images) -> np.ndarray:
     """[N, 3 S S] float32 in [0, 1], S at most 16: larger images are shrunk."""
-    assert isinstance(images, StoredImages)
+    assert isinstance(images, CachedImages)
     pixels = [images.take(some).float() / 255 for some in torch.split(torch.arange(len(images)), 256)]
     small = [F.interpolate(some, (SIDE, SIDE), mode="area") if max(some.shape[2:]) > SIDE else some for some in pixels]
     flat: np.ndarray = torch.cat(small).flatten(1).numpy()

@@ -19,8 +19,9 @@ from ..data.images import Images
 from ..errors import UserError
 from ..text import shell_word
 from ..training.run_folder import RunFolder
-from .accuracy import Evaluation, Predictions
-from .kept import Results, keep_arrays, kept_arrays, read_results
+from .accuracy import Evaluation
+from .outputs import Predictions
+from .saved import Results, read_results, save_arrays, saved_arrays
 
 RESULTS, PREDICTIONS = "evaluation.json", "predictions.npz"
 Numbers = TypeVar("Numbers")
@@ -74,7 +75,7 @@ def keep_predictions(run: RunFolder, counts: str, predictions: Mapping[str, Pred
         arrays[f"{key}/probabilities"] = of_split.probabilities.numpy().astype(np.float16)
         arrays[f"{key}/predicted"] = of_split.probabilities.argmax(-1).numpy().astype(np.int32)
         arrays[f"{key}/labels"] = of_split.labels.numpy().astype(np.int32)
-    keep_arrays(run, PREDICTIONS, arrays)
+    save_arrays(run, PREDICTIONS, arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +105,7 @@ def read_predictions(run: RunFolder, key: str = "", probabilities: bool = False)
     """
     if not (run.path / PREDICTIONS).exists():
         raise UserError(f"{run.path} keeps no predictions; to have them: viticulture evaluate {shell_word(run.path)}")
-    with kept_arrays(run, PREDICTIONS) as file:
+    with saved_arrays(run, PREDICTIONS) as file:
         where = "" if "predicted" in file else f"{key or file['counts'].item()}/"  # earlier: the counting ones alone
         chances = file[f"{where}probabilities"] if probabilities and where else None
         return KeptPredictions(file[f"{where}predicted"], file[f"{where}labels"], chances)

@@ -2,7 +2,7 @@
 """Several frozen teachers advise one student, each through a token, or a head, of its own.
 
 Paper: Ren et al., "Co-advise: Cross Inductive Bias Distillation", CVPR 2022, arXiv:2106.12378. Students: cit.py and
-many_heads.py in models/co_advise/. Recipes: recipes/co_advise/. With token k taught by teacher k, Eq. (1) is
+many_heads.py in models/cit/. Recipes: recipes/co_advise/. With token k taught by teacher k, Eq. (1) is
 
     L = CE(class token, label) + sum over k of weight_k T_k^2 KL(softmax(teacher_k / T_k) || softmax(token_k / T_k))
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError, unknown
 from ..losses import soft_distillation
-from ..models.co_advise.many_heads import every_head
+from ..models.cit.many_heads import every_head
 from ..models.data_spec import DataSpec
 from ..models.students import token_logits
 from ..models.taps import Readings

@@ -2,7 +2,7 @@
 """Learn to find objects: boxes, and masks if wanted, from images whose objects are known.
 
 loss = objectness + rpn_box_reg of proposals + classifier + box_reg of objects (+ mask), each a mean, as torchvision has
-them (models/dense/detector.py). Settings as in "A Closer Look at Self-Supervised Lightweight Vision Transformers",
+them (models/detection/detector.py). Settings as in "A Closer Look at Self-Supervised Lightweight Vision Transformers",
 arXiv:2205.14443, Sec. A.5, and Li et al., arXiv:2203.16527: recipes/detection/.
 """
 
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ..data.batches.annotated import unpacked
 from ..guides.guide import Batch, Given
-from ..models.dense.detector import Detector, Heads, Target
-from ..models.dense.networks import detector
+from ..models.detection.detector import Detector, Heads, Target
+from ..models.detection.networks import detector
 from ..models.taps import Taps
 from ..scores.objects import Matches, box_areas, box_overlaps, image_precision, match
 from .method import BatchSpec, Method, Setup, check_dense

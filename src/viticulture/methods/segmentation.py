@@ -3,7 +3,7 @@
 
 loss = mean over labeled pixels of CE(logits, class), all of a step's, however processes and micro-batches share them
 
-The network is a linear layer on the student's map (models/dense/segmenter.py). Recipes: recipes/segmentation/.
+The network is a linear layer on the student's map (models/detection/segmenter.py). Recipes: recipes/segmentation/.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..data.targets.objects import UNLABELED
 from ..guides.guide import Batch, Given
-from ..models.dense.networks import segmenter
+from ..models.detection.networks import segmenter
 from ..models.shared_batch_norm import averaged
 from ..models.taps import Taps
 from ..scores.pixels import confusion, mean_iou

@@ -21,11 +21,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..errors import UserError, unknown
 from .agent import registered as agents  # noqa: F401  (registers its students)
-from .co_advise import cit, many_heads
-from .cvt import cvt  # noqa: F401  (registers its student)
+from .cit import cit, many_heads
 from .data_spec import DataSpec
 from .dhvt import registered as dhvt_models
-from .vit import botnet, hybrid_vit, mae_vit, plain_vit
+from .vit import (
+    botnet,
+    cvt,  # noqa: F401  (registers its student)
+    hybrid_vit,
+    mae_vit,
+    plain_vit,
+)
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the data_spec, or `patch_size` beside the options, decides them."""

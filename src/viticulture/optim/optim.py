@@ -195,7 +195,7 @@ class Schedule:
 
     Args:
         rule: cosine, timm, constant or drops, as above.
-        each: whether the rate changes with every step (update) or with every epoch.
+        interval: whether the rate changes with every step (update) or with every epoch.
         warmup_epochs: W in epochs, whichever `each` is; 0 starts at the highest rate, null takes a twentieth of all.
         warmup_lr: learning rate at t = 0 of a warm-up; 0 is lr / (W + 1) where `each` is epoch, whose first one would
             be trained at a rate of zero.
@@ -203,7 +203,7 @@ class Schedule:
     """
 
     rule: Literal["cosine", "timm", "constant", "drops"] = "cosine"
-    each: Literal["step", "epoch"] = "step"
+    interval: Literal["step", "epoch"] = "step"
     warmup_epochs: float | None = None
     warmup_lr: float = 0.0
     min_lr: float = 0.0
@@ -235,13 +235,13 @@ class Schedule:
             epochs: length of the training.
             lr: the highest rate.
         """
-        unit = steps_per_epoch if self.each == "step" else 1
-        time = update if self.each == "step" else update // steps_per_epoch
+        unit = steps_per_epoch if self.interval == "step" else 1
+        time = update if self.interval == "step" else update // steps_per_epoch
         warmup, end = self.warmup(epochs) * unit, epochs * unit
         if self.rule == "timm":
             time = max(time - 1, 0)
         if time < warmup:
-            first = lr / (warmup + 1) if self.each == "epoch" and not self.warmup_lr else self.warmup_lr
+            first = lr / (warmup + 1) if self.interval == "epoch" and not self.warmup_lr else self.warmup_lr
             return first + (lr - first) * time / warmup
         if self.rule == "constant":
             return lr

@@ -4,8 +4,13 @@
 Jinja2 rather than our own f-strings: its autoescape leaves no text out, whoever adds a line to a template.
 """
 
+# A page as one self-contained HTML file, and the parts that all pages share.
+import base64
+import hashlib
 import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from rich.cells import cell_len, set_cell_size
 
+from ..table import Spread, Table
 from ..text import clean
 
 __all__ = ["Markup", "fill", "source"]
@@ -92,3 +98,91 @@ def _terms(words: str) -> Markup:
 def _lines(words: str) -> Markup:
     """Words whose lines stay apart."""
     return Markup("&#10;").join(map(clean, words.split("\n")))
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page; its `html` is finished by a template (plain words are escaped, as any text is)."""
+
+    title: str
+    html: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number worth seeing first, with what it is and a note; `wide` for the most important one."""
+
+    label: str
+    value: str
+    note: str
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Head:
+    """What stands above a page's parts.
+
+    Args:
+        title: of the page.
+        answer: the conclusion in a sentence or two.
+        sentence: what it is about.
+        warnings: what a reader must know before the numbers.
+        tiles: numbers worth seeing first.
+        renews: whether the page loads itself anew every few seconds.
+    """
+
+    title: str
+    answer: str = ""
+    sentence: str = ""
+    warnings: Sequence[str] = ()
+    tiles: Sequence[Tile] = ()
+    renews: bool = False
+
+
+def document(head: Head, sections: Sequence[Section]) -> str:
+    """A page; parts without content are left out.
+
+    Style, script, figures and pictures are inside. Its content security policy forbids every request and every
+    script but its own, so that nothing in a name, a recipe or a section can run.
+    """
+    script = source("page.js")
+    page = fill(
+        "page.html",
+        head=head,
+        sections=[section for section in sections if section.html],
+        style=Markup(source("page.css")),
+        script=Markup(script),
+        digest=Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),
+    )
+    return str(page)
+
+
+def html_table(table: Table, sortable: bool = False, frame: str = "", links: Sequence[str] = ()) -> Markup:
+    """A table as an HTML table; shares carry a bar, a click on a heading sorts.
+
+    Args:
+        table: the table.
+        sortable: whether its headings are buttons.
+        frame: a class of the style sheet for what scrolls.
+        links: where each row's first cell leads; empty for nowhere.
+    """
+    rows = [
+        [
+            (words, (value.mean if isinstance(value, Spread) else value) if not isinstance(value, str) else None)
+            for value, words in zip(row, texts, strict=True)
+        ]
+        for row, texts in zip(table.rows, table.texts(), strict=True)
+    ]
+    places = list(links) or [""] * len(rows)
+    values = {"table": table, "rows": list(zip(rows, places, strict=True)), "sortable": sortable, "frame": frame}
+    return fill("table.html", title=table.title, note=table.note, **values)
+
+
+def properties(rows: Mapping[str, str]) -> Markup:
+    """Names and what they mean, line by line."""
+    return fill("facts.html", title="", note="", rows=rows) if rows else Markup()
+
+
+def side_by_side(*parts: str) -> Markup:
+    """Parts in columns, as many as there is room for."""
+    return Markup('<div class="grid-2">{}</div>').format(Markup().join(parts)) if any(parts) else Markup()

@@ -24,25 +24,24 @@ from ..evaluation.predict import Prediction
 from ..evaluation.reference import read_references
 from ..evaluation.results import read_evaluations
 from ..models.catalog import Entry
-from ..study.folder import StudyDir
-from ..study.plan.plan import Plan
+from ..study.folder import StudyFolder
+from ..study.plan import StudyPlan
 from ..study.study import Study
-from ..table import Cell, Column, Table, print_table, unread
+from ..table import Cell, Column, Table, duration, print_table, scaled, unread
 from ..text import clean, command_line
 from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
 from ..training.run_folder import RunFolder
 from ..training.session import Session
 from ..waiting import STDERR, is_silent
-from .pages.study_page import study_notes
+from .inspection import inspected
+from .stages import plan_table
+from .study_page import study_notes
+from .study_tables import failures, results_table
+from .study_tables import plan_table as study_plan_table
 from .tables.dense import dense_predictions, dense_summary
-from .tables.inspection import inspected
 from .tables.multilabel import labels_predictions, labels_summary, per_label
 from .tables.results import LONGEST_LIST, Evaluated, copies_sentence, per_class, percent, summary
-from .tables.stages import plan_sheet
-from .tables.study import failures, results_sheet
-from .tables.study import plan_sheet as study_sheet
-from .written import duration, scaled
 
 LONG = 20 * 60.0
 """Seconds from which a training without a budget is told to be long."""
@@ -56,7 +55,7 @@ def introduce(session: Session) -> None:
     console = Console(file=STDERR, highlight=False, quiet=is_silent())
     data, student, side = facts["data"], facts["student"], shape_of(session.dataset.image_size)
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
-    epochs = counted(session.recipe.section("train").epochs, "epoch")
+    epochs = counted(session.config.train.epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
     unit = "label" if session.method.data_spec.several else "class"
     classes = counted(len(data["classes"]), unit) if data["classes"] else "labels unused"
@@ -65,7 +64,7 @@ def introduce(session: Session) -> None:
     lines = [
         f"data     {data['name']}: {counts} images, {classes}, shown at {side[0]} x {side[1]}{bands}",
         f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
-        f"recipe   {session.recipe.name}: {epochs}, seed {session.seed}",
+        f"recipe   {session.config.name}: {epochs}, seed {session.seed}",
         f"run      {session.run.path}",
         *(f"note     {warning}" for warning in session.warnings),
     ]
@@ -76,9 +75,9 @@ def introduce(session: Session) -> None:
 def bar(session: Session) -> ProgressBar:
     """What a person sees of a training, and hears of its length where it is long and a budget would shorten it, which
     no run that goes on can be given."""
-    size = batch_size(session.recipe, len(session.dataset.train))
+    size = batch_size(session.config, len(session.dataset.train))
     planned = any(map(is_planned, (session.run.path, *session.run.path.absolute().parents[1:2])))
-    epochs, side = session.recipe.section("train").epochs, max(shape_of(session.dataset.image_size))
+    epochs, side = session.config.train.epochs, max(shape_of(session.dataset.image_size))
     return ProgressBar(size, forecast=None if planned or session.begun else partial(long_training, epochs, side))
 
 
@@ -103,21 +102,21 @@ def introduce_budget(run: Path, plan: BudgetPlan) -> None:
     """Say on standard error what is going to be trained within a budget."""
     if is_silent():
         return
-    print_table(plan_sheet(plan), file=STDERR)
+    print_table(plan_table(plan), file=STDERR)
     if len(plan.stages) > 1:  # a single one says so itself
         print(clean(f"run      {run}"), file=STDERR, flush=True)
 
 
-def introduce_study(study: StudyDir, plan: Plan) -> None:
+def introduce_study(study: StudyFolder, plan: StudyPlan) -> None:
     """Say on standard error what a study is about to train, and how long that takes here."""
-    print_table(study_sheet(study.grid, plan), file=STDERR)
+    print_table(study_plan_table(study.grid, plan), file=STDERR)
     print(clean(f"study    {study.path}"), file=STDERR, flush=True)
 
 
 def say(result: Any) -> None:
     """Print what a verb returned; a Run says its results on standard output."""
     if isinstance(result, Study):
-        print_table(*([results_sheet(result)] if result.verdicts else []), *failures(result))
+        print_table(*([results_table(result)] if result.verdicts else []), *failures(result))
         print(clean(result.conclusion))
         for note in study_notes(result):
             print(clean(f"note: {note}"))

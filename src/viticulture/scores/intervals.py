@@ -5,6 +5,7 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 from torch import Tensor
 
 ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
@@ -41,6 +42,15 @@ def means_of_known(each: NDArray[np.float64]) -> NDArray[np.float64]:
     classes = (~np.isnan(each)).sum(1)
     means, known = np.nansum(each, 1) / np.maximum(classes, 1), classes > 0
     return np.where(known, means, means[known].mean() if known.any() else 0.0)
+
+
+def wilson(right: int, images: int) -> tuple[float, float]:
+    """Wilson's 95 % interval for a share `right / images`; it stays inside [0, 1] and has a width at 0 and 1.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927, 22(158).
+    """
+    low, high = binomtest(right, images).proportion_ci(0.95, method="wilson")
+    return float(low), float(high)
 
 
 def error_of_recalls(right: Tensor, shown: Tensor) -> float:

@@ -23,18 +23,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..config.keys import CELLS
+from ..config.load import load_config, parse
+from ..config.references import GIVEN
+from ..config.resolve import Config, resolve
 from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..text import comment, shell_word
 from ..training.facts import CURE, check_facts
-from ..training.plugins import check_data, keep_known_code, of_a_file
 from ..training.processes import check_devices
-from ..training.recipe import Recipe, method_class, parse, read, resolve
-from ..training.references import GIVEN
-from ..training.run_folder import CELLS, RunFolder
+from ..training.run_folder import RunFolder
 from ..training.run_inputs import folder_of
+from ..user_code import check_data, keep_known_code, of_a_file
 from ..version import VERSION, same_release
-from .declare.grid import Candidate, Cell, Grid, digest
+from .grid import Candidate, Cell, Grid, digest
 
 FORMAT = 2
 """Version of the folder's layout; raised when it changes."""
@@ -55,7 +57,7 @@ FACTS: dict[str, Any] = {  # what study.json holds, and with a question mark wha
 }
 
 
-class StudyDir:
+class StudyFolder:
     """The folder of one study.
 
     Args:
@@ -70,9 +72,9 @@ class StudyDir:
         self._facts: tuple[tuple[int, int, int] | None, dict[str, Any]] | None = None
 
     @staticmethod
-    def create(path: str | Path, grid: Grid, command: str) -> "StudyDir":
+    def create(path: str | Path, grid: Grid, command: str) -> "StudyFolder":
         """A new study. Raises: UserError if the folder is in use or a recipe is wrong; then nothing is written."""
-        study = StudyDir(path, grid)
+        study = StudyFolder(path, grid)
         texts = {candidate.name: study._resolved(candidate).to_yaml() for candidate in grid.candidates}
         declared = f"{comment(command)}{grid.to_yaml()}"
         if study.path.exists() and not (study.path.is_dir() and _begun(study.path, declared)):
@@ -104,7 +106,7 @@ class StudyDir:
         return study
 
     @staticmethod
-    def open(path: str | Path, data: str = "") -> "StudyDir":
+    def open(path: str | Path, data: str = "") -> "StudyFolder":
         """An existing study. Raises: UserError if the folder is none, or of another version."""
         path = Path(path)
         if not (path / "study.json").is_file() or not (path / "study.yaml").is_file():
@@ -123,10 +125,10 @@ class StudyDir:
             raise UserError(
                 f"{path} was made by another version of viticulture (layout {layout}, this one reads {FORMAT})"
             )
-        known = StudyDir(path, grid).facts.get("folders", {})
+        known = StudyFolder(path, grid).facts.get("folders", {})
         if outside := [name for name in known.values() if Path(name).name != name]:
             raise UserError(f"{path / 'study.json'} is damaged: {outside[0]!r} is no name of a folder{CURE}")
-        study = StudyDir(path, replace(grid, folders=known), data)
+        study = StudyFolder(path, replace(grid, folders=known), data)
         check_data(path, *study.sources, str(study.facts.get("folder")))
         return study
 
@@ -220,23 +222,23 @@ class StudyDir:
             self.update(recipes=known, candidates=entries, folders=folders)
         return warnings
 
-    def _resolved(self, candidate: Candidate) -> Recipe:
+    def _resolved(self, candidate: Candidate) -> Config:
         """A candidate's complete recipe on the study's conditions, as its source says today."""
         overrides = {**candidate.overrides, **self.grid.conditions}
-        recipe = resolve(candidate.recipe, read(candidate.recipe), overrides)
-        engine = recipe.section("engine")
+        config = load_config(candidate.recipe, overrides)
+        engine = config.engine
         if engine.devices * engine.nodes > 1:
             raise UserError(
                 f"a study trains every cell on one device, and {candidate.recipe} asks for "
                 f"{engine.devices * engine.nodes}; add --engine.devices 1 (--workers uses several devices)"
             )
         check_devices(engine)
-        if self.grid.terms.halving and not method_class(recipe).batch_spec.labels:
+        if self.grid.terms.halving and not config.method_class.batch_spec.labels:
             raise UserError(
                 f"halving keeps what does best on held-out labels, and {candidate.recipe} learns without labels; leave "
                 "--halving or that recipe out"
             )
-        return recipe
+        return config
 
     def _asks_for_weights(self, name: str) -> bool:
         """Whether a recipe of the study could not be trained by, for want of weights that a person names."""
@@ -254,7 +256,7 @@ class StudyDir:
             )
         return path
 
-    def recipe(self, candidate: Candidate) -> Recipe:
+    def recipe(self, candidate: Candidate) -> Config:
         """The recipe that all cells of a candidate start from."""
         path = self.recipe_file(candidate)
         with of_a_file(self.path):

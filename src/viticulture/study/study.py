@@ -9,11 +9,11 @@ from typing import Any
 
 from ..errors import UserError
 from ..text import shell_word
-from .conclude.verdict import Standing, Verdict, conclusion, verdicts
-from .folder import StudyDir
-from .plan.plan import Plan
-from .run.halving import standing
-from .run.outcomes import Outcome, Outcomes
+from .comparison import Comparison, RankingEntry, conclusion, verdicts
+from .folder import StudyFolder
+from .halving import standing
+from .outcomes import Outcome, Outcomes
+from .plan import StudyPlan
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Study:
     data: str = ""
 
     @cached_property
-    def folder(self) -> StudyDir:
+    def folder(self) -> StudyFolder:
         """The folder's files."""
-        return StudyDir.open(self.path, self.data)
+        return StudyFolder.open(self.path, self.data)
 
     @cached_property
-    def plan(self) -> Plan | None:
+    def plan(self) -> StudyPlan | None:
         """Epochs of every cell; None before it is made."""
         facts = self.folder.facts
-        return Plan.from_dict(facts["plan"]) if "plan" in facts else None
+        return StudyPlan.from_dict(facts["plan"]) if "plan" in facts else None
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
@@ -59,7 +59,7 @@ class Study:
         return pandas.DataFrame(self.rows)
 
     @cached_property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[Comparison]:
         """What can be concluded on every training subset, the largest last."""
         return verdicts(self.folder, self.outcomes)
 
@@ -81,7 +81,7 @@ class Study:
         return conclusion(self.folder.grid, self.verdicts, *self.counts)
 
     @property
-    def leader(self) -> Standing:
+    def leader(self) -> RankingEntry:
         """First by validation on the largest training subset. Raises: UserError if there is nothing to rank by."""
         if not self.verdicts:
             known, more = self.conclusion.rstrip("."), f"`viticulture compare resume {shell_word(self.path)}`"

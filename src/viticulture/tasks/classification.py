@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from ..analysis.pictures import gather_pictures
+from ..analysis.pictures import save_pictures
 from ..data.dataset import Dataset
 from ..data.sources.source import Source
 from ..evaluation.evaluate import EvaluatedRun, evaluate_run
-from ..evaluation.given import ImageInput
+from ..evaluation.inputs import ImageInput
 from ..evaluation.other import evaluate_other
 from ..evaluation.predict import ENDINGS, Prediction, as_csv, classify, write
 from ..evaluation.reference import judge_references
@@ -41,13 +41,13 @@ class Classification(Task):
     def read_results(self) -> Evaluations | None:
         return read_evaluations(self.run)
 
-    def gather_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
+    def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
         judge_references(self.run, dataset)
         results = {
             key: Result(evaluation, evaluated.predictions[key], evaluated.images[key])
             for key, evaluation in evaluated.results.items()
         }
-        gather_pictures(self.run, dataset, EvaluatedRun(evaluated.results.counts, results))
+        save_pictures(self.run, dataset, EvaluatedRun(evaluated.results.counts, results))
 
     def predict(self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = "") -> list[Prediction]:
         if out:

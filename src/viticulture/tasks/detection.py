@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ..analysis.dense_pictures import gather_dense_pictures
+from ..analysis.annotated_pictures import save_annotated_pictures
 from ..data.dataset import Dataset
 from ..data.sources.source import Source
 from ..errors import UserError, received
@@ -13,9 +13,9 @@ from ..evaluation.dense.judge import judge_dense, judge_other
 from ..evaluation.dense.predict import predict_dense
 from ..evaluation.dense.prediction import DensePrediction
 from ..evaluation.dense.results import DenseEvaluations, read_dense
-from ..evaluation.given import ImageInput
-from ..evaluation.kept import name_of
-from ..models.dense.networks import load_dense
+from ..evaluation.inputs import ImageInput
+from ..evaluation.saved import name_of
+from ..models.detection.networks import load_dense
 from .task import Evaluated, OtherImages, Task
 
 
@@ -38,8 +38,8 @@ class Detection(Task):
     def read_results(self) -> DenseEvaluations | None:
         return read_dense(self.run)
 
-    def gather_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
-        gather_dense_pictures(self.run, dataset, evaluated.results)  # type: ignore[arg-type]
+    def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
+        save_annotated_pictures(self.run, dataset, evaluated.results)  # type: ignore[arg-type]
 
     def predict(
         self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = ""

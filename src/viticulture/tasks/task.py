@@ -16,13 +16,12 @@ from torch import nn
 from ..data.dataset import Dataset
 from ..data.images import Images
 from ..data.sources.source import Source
-from ..evaluation.given import ImageInput
 from ..evaluation.headline import Headline, named
-from ..evaluation.kept import Results
+from ..evaluation.inputs import ImageInput
+from ..evaluation.saved import Results
 from ..methods.method import Method
-from ..training.recipe import method_class
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 
 
 class Evaluation(Protocol):
@@ -113,7 +112,7 @@ class Task(ABC):
         """Return what `evaluate` wrote; None before it. Raises: UserError if the file is damaged."""
 
     @abstractmethod
-    def gather_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
+    def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
         """Write the pictures of the run's page into its folder."""
 
     @abstractmethod
@@ -154,4 +153,4 @@ def task_class(method: type[Method]) -> type[Task]:
 
 def task_of(run: RunFolder) -> Task:
     """Return the task of a run, by the method of its recipe."""
-    return task_class(method_class(recipe_of(run)))(run)
+    return task_class(config_of(run).method_class)(run)

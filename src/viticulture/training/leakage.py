@@ -5,19 +5,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.open import start_of
 from ..errors import UserError
 from ..models.weights.files import place_of
-from .recipe import Recipe
 from .run_folder import BEGUN, RunFolder
 
 
-def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
+def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
     """Look through the runs that a recipe takes weights from, and through those from which they began.
 
     Args:
-        recipe: of the training; any value of it may be a run's folder, or one or a file of weights inside.
+        config: of the training; any value of it may be a run's folder, or one or a file of weights inside.
         dataset: its images.
         about: where they came from, as run.json says it under `data`.
 
@@ -25,15 +25,17 @@ def check_leakage(recipe: Recipe, dataset: Dataset, about: Mapping[str, Any]) ->
     Raises: UserError if one learned from test images.
     """
     warnings = []
-    for key, run in _runs(recipe.values, set()):
+    for key, run in _runs(config.values, set()):
         facts = run.read("run.json")
         if "names" not in run.read("split.json") or _origin(facts["data"]) != _origin(about):
             continue
         learned = set(run.image_names.get("train", ()))
         shared = {split: len(learned.intersection(names)) for split, names in dataset.split_names.items()}
         if shared.get("test"):
-            knows = "near_copies" in facts.get("settings", {}).get("data", {})  # earlier versions divided near-copies
-            how = "its data.* keys" if knows else "its data.* keys and data.near_copies ignore"
+            knows = "near_duplicates" in facts.get("settings", {}).get(
+                "data", {}
+            )  # earlier versions divided near-duplicates
+            how = "its data.* keys" if knows else "its data.* keys and data.near_duplicates ignore"
             raise UserError(
                 f"{key}: {run.path} learned from {shared['test']:,} of the {len(dataset.split_names['test']):,} images "
                 f"that this training would be tested on; divide the images as that run did ({how}; where "

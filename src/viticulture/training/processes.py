@@ -23,8 +23,8 @@ from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from torch import distributed
 from torch.distributed import distributed_c10d
 
+from ..config.sections import Engine
 from ..errors import UserError
-from .settings import Engine
 
 POLL_SECONDS = 0.5
 FAREWELL = timedelta(seconds=10)  # for processes that may be gone already

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ..config.sections import Engine, Train
 from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
 from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
@@ -31,7 +32,6 @@ from .processes import environment, lost_another, named
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
 from .session import Session
-from .settings import Engine, Train
 from .state import Ema, Ended, KeepLast, RandomState, WholeCheckpointIO
 from .watching import BestCheckpoint, Perfect, WatchEvery
 
@@ -76,10 +76,10 @@ def fit(
     Raises: UserError for a loss that is no number, a full disk, a removed run or a damaged checkpoint.
     """
     run, method = session.run, session.method
-    train: Train = session.recipe.section("train")
-    engine: Engine = session.recipe.section("engine")
+    train: Train = session.config.train
+    engine: Engine = session.config.engine
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    method.course = Course(len(training_loader(session)), train.epochs, train.watch)
+    method.course = Course(len(training_loader(session)), train.epochs, train.validate)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.fingerprint)
     if session.begun and session.leads:
@@ -89,7 +89,7 @@ def fit(
     facts = _facts_of_weights(session)
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run, engine.checkpoint_minutes)
-    size = batch_size(session.recipe, len(session.dataset.train))
+    size = batch_size(session.config, len(session.dataset.train))
     callbacks: list[Callback] = [
         RandomState(),
         EpochMeans(),
@@ -102,7 +102,7 @@ def fit(
     replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
     callbacks += [replay] if replay else []
     perfect = Perfect(train.stop_when_perfect)
-    validation = len(session.dataset.val) if train.watch == "val" and session.dataset.val is not None else 0
+    validation = len(session.dataset.val) if train.validate == "val" and session.dataset.val is not None else 0
     if validation:
         callbacks += [BestCheckpoint(run, facts, validation, train.best_by), perfect]
     if engine.compile or (engine.compile is None and on_gpu and method.course.steps >= COMPILED_STEPS):
@@ -111,7 +111,7 @@ def fit(
             network.compile()
     _quiet()
     keep_freed_memory()
-    callbacks += [*more, WatchEvery(train.watch_every), Ended()]
+    callbacks += [*more, WatchEvery(train.validate_every), Ended()]
     callbacks += [StopAfter(until)] if until else []  # after Ended, for which this is no end
     trainer = _trainer(session, callbacks, checkpoints, on_gpu)
     try:
@@ -140,8 +140,8 @@ def fit(
 
 def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeCheckpointIO, on_gpu: bool) -> Trainer:
     """Lightning's, as the recipe asks for it."""
-    train: Train = session.recipe.section("train")
-    engine: Engine = session.recipe.section("engine")
+    train: Train = session.config.train
+    engine: Engine = session.config.engine
     cluster = environment(engine)  # before the loggers, which heed its numbers
     together = "ddp_find_unused_parameters_true" if session.method.has_idle_heads else "ddp"
     return Trainer(
@@ -155,7 +155,7 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
         accumulate_grad_batches=train.accumulate,
         gradient_clip_val=train.clip_norm,
         log_every_n_steps=min(LOG_EVERY_STEPS, session.method.course.steps_per_epoch),
-        logger=loggers(session.run, session.recipe),
+        logger=loggers(session.run, session.config),
         callbacks=callbacks,
         plugins=[checkpoints, cluster, *([CpuMixedPrecision("bf16-mixed", "cpu")] if engine.mixed_on_cpu else [])],
         enable_progress_bar=False,
@@ -197,11 +197,11 @@ def _signals_as_before() -> Iterator[None]:
 
 def _facts_of_weights(session: Session) -> dict[str, Any]:
     """What a folder of weights says beside the network: of which training they are, and how they want to be asked."""
-    images = session.recipe.section("images")
+    images = session.config.images
     facts = {
         "run": session.run.path.name,
         "seed": session.seed,
-        "recipe": session.recipe.name,
+        "recipe": session.config.name,
         **session.method.extra_config,
     }
     if (shown := images.fit) != "crop":

@@ -4,7 +4,7 @@
 recipe.yaml        every setting, as resolved
 budget.json        of a run within a budget: its stages, from before the first one on; stages/ holds their runs
 run.json           versions, seed, command, commit, data, student, status, hardware, settings as in recipe.yaml
-split.json         which image is in which split, and which held-out ones have near-copies among the training images
+split.json         which image is in which split, and which held-out ones have near-duplicates among the training images
 metrics.csv        step, epoch, name, value; a line a measurement
 tensorboard/       the same for TensorBoard
 checkpoints/       last.ckpt, from which the run resumes exactly
@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..config.keys import CELLS, STAGES
 from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
 from ..errors import UserError, as_named, unknown
 from ..text import command_line, shell_word
@@ -40,12 +41,6 @@ WEIGHTS = ("best", "last", "ema")
 
 PLAN = "budget.json"
 """What a run is to be made of, where it is made within a budget; from then on the folder is one that can be resumed."""
-
-STAGES = "stages"
-"""Folder of the runs of its earlier stages; locked for as long as any stage is trained."""
-
-CELLS = "cells"
-"""Folder of a study's runs."""
 
 BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 
@@ -257,9 +252,9 @@ class RunFolder:
         return self._names_by_split(self.read("split.json").get("names"))
 
     @property
-    def near_copies(self) -> dict[str, list[str]]:
-        """Split -> those of its images that have near-copies among the training images; empty where none are known."""
-        known = self.read("split.json").get("near_copies", {}) if (self.path / "split.json").exists() else {}
+    def near_duplicates(self) -> dict[str, list[str]]:
+        """Split -> names of its images with near-duplicates among the training images; empty where none are known."""
+        known = self.read("split.json").get("near_duplicates", {}) if (self.path / "split.json").exists() else {}
         return self._names_by_split(known)
 
     def _names_by_split(self, names: Any) -> dict[str, list[str]]:

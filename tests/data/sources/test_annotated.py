@@ -21,6 +21,8 @@ from PIL import ExifTags, Image
 import viticulture
 from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
 from strewn import every_left_behind, strew
+from viticulture.config.load import read
+from viticulture.config.resolve import resolve
 from viticulture.data.annotated import prepare_annotated, prepare_annotated_test
 from viticulture.data.batches.annotated import dense_batches
 from viticulture.data.dataset import Dataset
@@ -37,9 +39,8 @@ from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.report.terminal import say
 from viticulture.training.data import load_dataset, open_for
-from viticulture.training.recipe import read, resolve
 
-PICTURES = ImageSettings(image_size=48, store_size=64)
+PICTURES = ImageSettings(image_size=48, cache_size=64)
 COUNTS = {"train": 4, "val": 2, "test": 2}
 SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 
@@ -847,7 +848,7 @@ def test_masks_are_judged_where_every_object_to_be_judged_has_one(tmp_path: Path
     image's, or if their numbers go missing without a word."""
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, split, lambda content: content["annotations"][0].pop("segmentation"))
-    pictures = ImageSettings(image_size=32, store_size=40)
+    pictures = ImageSettings(image_size=32, cache_size=40)
     _, true, notes = prepare_annotated_test(open_source(root, "objects"), KINDS, pictures, masks=True)
     assert isinstance(true, Boxed)
     assert true.masks is (split == "train")
@@ -921,10 +922,10 @@ def test_a_training_of_which_no_object_is_left_is_refused(tmp_path: Path) -> Non
     )
     for largest in (1.0, 2.0, 3.0):
         overrides = {"images.image_size": 32, "augment.scale_jitter.scale": [0.5, largest]}
-        recipe = resolve("detection/photos", raw, overrides)
+        config = resolve("detection/photos", raw, overrides)
         refused = pytest.raises(UserError, match=words) if largest < 2.5 else nullcontext()
         with refused:
-            load_dataset(open_for(recipe, str(root)), recipe, 0)
+            load_dataset(open_for(config, str(root)), config, 0)
 
 
 def with_pole(root: Path, count: int) -> None:
@@ -1242,7 +1243,7 @@ def test_a_fingerprint_changes_with_a_box_and_a_pixel(tmp_path: Path) -> None:
     assert prepared(masks, "pixels").fingerprint != before
 
 
-def test_near_copies_of_scenes_are_held_out_together_and_reported(tmp_path: Path) -> None:
+def test_near_duplicates_of_scenes_are_held_out_together_and_reported(tmp_path: Path) -> None:
     """Masks in a train folder, each scene twice; then given splits that share a scene. Catches: frames of one scene in
     train and in test, and silence about those of given splits."""
     root = mask_folder(tmp_path / "set", {"train": 12}, size=(64, 80))
@@ -1261,7 +1262,7 @@ def test_near_copies_of_scenes_are_held_out_together_and_reported(tmp_path: Path
     for place in ("train/images/001.png", "test/images/004.png"):
         Image.fromarray(scenes[0]).save(given / place)
     dataset = prepared(given, "pixels")
-    assert [Path(name).name for name in dataset.near_copies["test"]] == ["004.png"]
+    assert [Path(name).name for name in dataset.near_duplicates["test"]] == ["004.png"]
     viticulture.inspect(str(given), out=str(tmp_path / "pairs.csv"))
     pairs = (tmp_path / "pairs.csv").read_text("utf-8").splitlines()[1:]
     assert [pair.count("train") + pair.count("test") for pair in pairs] == [4]

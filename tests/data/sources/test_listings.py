@@ -15,14 +15,14 @@ from PIL import Image
 
 import viticulture
 from untrained import photo
+from viticulture.config.load import read as read_recipe
+from viticulture.config.resolve import resolve
 from viticulture.data.open import annotation_format, open_source
 from viticulture.data.sources.several import separated
 from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError
 from viticulture.report.terminal import say
 from viticulture.training.data import open_for
-from viticulture.training.recipe import read as read_recipe
-from viticulture.training.recipe import resolve
 
 COCO: dict[str, Any] = {
     "images": [
@@ -291,8 +291,8 @@ def test_a_list_of_classes_is_one_for_every_command(root: Path) -> None:
         source = opened(root, content, "instances.json")
         assert annotation_format(root / "instances.json")[0] == ""
         assert viticulture.inspect(root / "instances.json").classes == source.classes == ("oak", "vine")
-        recipe = resolve("mae/photos", read_recipe("mae/photos"))
-        assert open_for(recipe, str(root / "instances.json")).classes == ("oak", "vine")
+        config = resolve("mae/photos", read_recipe("mae/photos"))
+        assert open_for(config, str(root / "instances.json")).classes == ("oak", "vine")
 
 
 def test_data_names_no_recipe_that_would_refuse_a_list(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

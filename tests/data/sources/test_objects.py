@@ -289,7 +289,7 @@ def test_the_digest_changes_with_the_type_of_the_numbers() -> None:
     """By a range that is named, levels and the same levels as floats from 0 to 1 become different pixels, and so do
     the same bytes of another type: a store of one is not taken for the other's. Catches: a digest of what they look
     like, or of their bytes alone."""
-    settings = ImageSettings(image_size=8, store_size=8, range=[0, 1])
+    settings = ImageSettings(image_size=8, cache_size=8, range=[0, 1])
     whole = np.arange(12 * 8 * 8, dtype=np.int16).reshape(12, 8, 8) - 300
     pairs = ((PIXELS, PIXELS / 255), (whole, whole.view(np.uint16)))
     for one, other in pairs:
@@ -374,7 +374,7 @@ def damaged(tmp_path: Path) -> ImageFolder:
 
 def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -> None:
     """Fails if it ends in a traceback, passes for an image without a label, or is left out unasked."""
-    settings = ImageSettings(image_size=8, store_size=8)
+    settings = ImageSettings(image_size=8, cache_size=8)
     source = open_source({"train": damaged, "test": damaged})
     with pytest.raises(UserError, match=r"2 of 16 images cannot be read: train/00001 \(broken: cannot identify"):
         prepare(source, Selection(), settings)

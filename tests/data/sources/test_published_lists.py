@@ -26,7 +26,7 @@ from viticulture.data.sources.published import hundred_classes
 from viticulture.data.sources.source import Source
 from viticulture.data.splits import Selection, select
 from viticulture.errors import UserError
-from viticulture.evaluation.kept import kept_arrays
+from viticulture.evaluation.saved import saved_arrays
 from viticulture.training.run_folder import RunFolder
 
 
@@ -424,7 +424,7 @@ def test_numbers_of_an_array_that_are_not_there_are_not_made_room_for(tmp_path: 
         with pytest.raises(UserError, match=r"pictures.npz is damaged .*promises .* numbers, which do not follow"):
             read_galleries(tmp_path / "pictures.npz")
         with pytest.raises(UserError, match=r"pictures.npz is missing or damaged: .*promises"):
-            kept_arrays(kept, "pictures.npz").__enter__()
+            saved_arrays(kept, "pictures.npz").__enter__()
     path = npz(tmp_path / "x.npz", {"train_images": header(f"({2**31}, 5, 6, 3)")})
     raw = bytearray(path.read_bytes())
     place = raw.index(b"PK\1\2")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..augment.follow import Placement, follow, follow_classes, follow_crowds, placement
 from ..augment.scale_jitter import Letterbox
-from ..images import Images, StoredImages
+from ..images import CachedImages, Images
 from ..stream import StreamImages
 from ..targets.objects import UNLABELED, Annotations, Boxed
 from ..transfer import send
@@ -164,5 +164,5 @@ def side_of(images: Images) -> int:
     """Side of the square in which images are kept, pixels."""
     if isinstance(images, StreamImages):
         return images.size
-    assert isinstance(images, StoredImages)
+    assert isinstance(images, CachedImages)
     return images.pixels.shape[-1]

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...errors import UserError
 from ..augment.augment import Augment
 from ..augment.mix import Mix
-from ..images import Images, StoredImages
+from ..images import CachedImages, Images
 from ..resample import ImageBatch
 from ..stream import StreamImages, ahead, helpers
 from ..transfer import send
@@ -230,12 +230,12 @@ def steps_at_once(images: Images, augments: Sequence[Augment], batch_size: int) 
         batch_size: images a step of this process.
     """
     pixels = batch_size * max(math.prod(augment.image_size) for augment in augments)
-    return max(1, GROUP // pixels) if isinstance(images, StoredImages) else 1
+    return max(1, GROUP // pixels) if isinstance(images, CachedImages) else 1
 
 
 def resident(images: Images, device: torch.device) -> Images:
     """Stored images on a CUDA device if they take less than half of its free memory, else as they are."""
-    if not isinstance(images, StoredImages) or device.type != "cuda":
+    if not isinstance(images, CachedImages) or device.type != "cuda":
         return images
     needed = len(images) * images.pixels[0].numel()
     return images.to(device) if 2 * needed < torch.cuda.mem_get_info(device)[0] else images
@@ -243,7 +243,7 @@ def resident(images: Images, device: torch.device) -> Images:
 
 def fetch(images: Images, numbers: Tensor, device: torch.device) -> ImageBatch:
     """Pixels of stored images on the device; on a CPU as views, elsewhere copied unless they are there already."""
-    assert isinstance(images, StoredImages)
+    assert isinstance(images, CachedImages)
     if device.type == "cpu":
         return [images.pixels[row] for row in images.rows[numbers].tolist()]
     if images.pixels.device.type == "cpu":

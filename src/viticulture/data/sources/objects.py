@@ -30,8 +30,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
-from ...dotted import blamed, imported
 from ...errors import UserError, received, shortened, some
+from ...user_code import blamed, imported
 from ..channels import Unfit
 from ..decode import Decoded, numbers_of, reason
 from ..pixels import as_pixels, channels_stand_last, in_numpy

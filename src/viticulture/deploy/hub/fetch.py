@@ -5,10 +5,9 @@ import re
 from pathlib import Path
 
 from ...disk import read_json, read_text
-from ...dotted import check_known
 from ...errors import UserError, shortened
 from ...text import read_yaml
-from ...training.plugins import of_a_file
+from ...user_code import check_known, of_a_file
 from ...waiting import quiet_hub
 from .shared import strangers_code
 

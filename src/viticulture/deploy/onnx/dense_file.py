@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from ...models.data_spec import DataSpec
-from ...models.dense.detector import Detector
-from ...models.dense.segmenter import Segmenter
+from ...models.detection.detector import Detector
+from ...models.detection.segmenter import Segmenter
 from .agreement import check_agreement, something
 from .canvas import Canvas, back, pasted, stretched
 from .detections import Detections

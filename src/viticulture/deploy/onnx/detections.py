@@ -18,7 +18,7 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 from torchvision.ops import clip_boxes_to_image, nms, remove_small_boxes, roi_align
 
-from ...models.dense.detector import Detector
+from ...models.detection.detector import Detector
 
 SMALLEST = 1e-2  # pixels that a detection keeps each way, as in torchvision
 CANONICAL_SIDE, CANONICAL_LEVEL = 224, 4  # a box of that side is pooled from the map of stride 2^4: FPN, Eq. (1)

@@ -28,7 +28,7 @@ from torch import Tensor
 from ...data.images import Images
 from ...disk import unfinished
 from ...errors import UserError
-from ...evaluation.subject import Subject
+from ...evaluation.model import EvaluatedModel
 from ...outputs import check_out
 from .onnx_file import Finish, check_ending, check_installed, to_onnx
 
@@ -75,7 +75,7 @@ class Quantized:
 
 
 def to_int8(
-    subject: Subject,
+    subject: EvaluatedModel,
     train: Images,
     test: Images | None,
     path: Path,
@@ -113,7 +113,7 @@ def to_int8(
         if finish is not None:
             finish(unfinished)
 
-    to_onnx(subject.answers, path, subject.data_spec, more, in_eight_bits)
+    to_onnx(subject.tta_network, path, subject.data_spec, more, in_eight_bits)
     return outcomes[0]
 
 
@@ -187,7 +187,7 @@ def _quantize(path: Path, images: Iterable[Tensor]) -> None:
     onnx.save(whole, str(path))
 
 
-def _cost(path: Path, subject: Subject, test: Images) -> tuple[Cost, Tensor]:
+def _cost(path: Path, subject: EvaluatedModel, test: Images) -> tuple[Cost, Tensor]:
     """What a file costs, and the class that it gives to every image."""
     import onnxruntime
 

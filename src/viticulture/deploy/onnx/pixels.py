@@ -127,7 +127,7 @@ def from_pixels(student: ModelProto, data_spec: DataSpec, settings: ImageSetting
 
 def _steps(data_spec: DataSpec, settings: ImageSettings, ir: int, opset: int) -> ModelProto:
     height, width = data_spec.image_size
-    crop, side = settings.crop, settings.store_size
+    crop, side = settings.crop, settings.cache_size
     assert side is not None, "a run's recipe is settled"
     before, picture, seen = FITS[settings.fit]
     resizes = ("squeezed_columns", "squeezed", "shown_columns", "shown_rows")

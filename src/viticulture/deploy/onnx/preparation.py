@@ -17,12 +17,12 @@ from ...data.channels import RGB
 from ...data.decode import DECODED
 from ...data.sources.source import Source
 from ...errors import UserError
+from ...evaluation.model import EvaluatedModel, of_run
 from ...evaluation.predict import ask
-from ...evaluation.subject import Subject, of_run
 from ...models.weights.files import read_config
 from ...training.data import open_for
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import own_data, recipe_of
+from ...training.run_inputs import config_of, own_data
 
 MOST = 64  # images
 
@@ -68,8 +68,8 @@ def by_timms_transform(run: RunFolder, weights: str = "") -> Moved | None:
     """
     if not (run.path / "split.json").exists():
         return None
-    recipe, data = recipe_of(run), run.read("run.json")["data"]
-    if data.get("given") is not None or recipe.section("images").pixel_format != RGB:
+    recipe, data = config_of(run), run.read("run.json")["data"]
+    if data.get("given") is not None or recipe.images.pixel_format != RGB:
         return None
     try:
         source = open_for(recipe, own_data(run))
@@ -91,7 +91,7 @@ def by_timms_transform(run: RunFolder, weights: str = "") -> Moved | None:
     return Moved(len(places), float(change.max()), float(change.mean()), float(same))
 
 
-def _ours(subject: Subject, source: Source, places: list[int]) -> torch.Tensor:
+def _ours(subject: EvaluatedModel, source: Source, places: list[int]) -> torch.Tensor:
     """Probabilities [N, C] by `predict`."""
     with ExitStack() as opened:
         items = []
@@ -107,9 +107,9 @@ def _ours(subject: Subject, source: Source, places: list[int]) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def _theirs(subject: Subject, run: RunFolder, weights: str, source: Source, places: list[int]) -> torch.Tensor:
+def _theirs(subject: EvaluatedModel, run: RunFolder, weights: str, source: Source, places: list[int]) -> torch.Tensor:
     """Probabilities [N, C] by timm's transform, as config.json describes it."""
     described = read_config(run.weights(weights))["pretrained_cfg"]
     transform = create_transform(**resolve_data_config(described))  # type: ignore[no-untyped-call]
     images = torch.stack([torch.as_tensor(transform(source.read(i))) for i in places])
-    return subject.answers(images.to(subject.device)).float().softmax(1).cpu()
+    return subject.tta_network(images.to(subject.device)).float().softmax(1).cpu()

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from ...evaluation.opening import Item
+from ...evaluation.inputs import Item
 from ...models.data_spec import DataSpec
 
 

@@ -7,18 +7,17 @@ from typing import Any, Literal
 
 import torch
 
-from ...analysis.attention_maps import class_map
+from ...analysis.attention import class_map
 from ...errors import UserError
-from ...evaluation.evaluate import check_classes
+from ...evaluation.inputs import MAX_SENT_PIXELS, Item, OpenedItems, open_items
 from ...evaluation.localization.metrics import score_maps
+from ...evaluation.model import EvaluatedModel, check_classes, of_run, pictures
 from ...evaluation.multilabel.predict import LabelsPrediction, ask_labels, labels_csv
 from ...evaluation.multilabel.results import thresholds_of
-from ...evaluation.opening import MAX_SENT_PIXELS, Item, OpenedItems, open_items
 from ...evaluation.predict import BATCH, Prediction, as_csv, ask_opened
-from ...evaluation.subject import Subject, of_run, pictures
 from ...models.data_spec import DataSpec
 from ...models.taps import Taps
-from ...report.charts.pictures import overlay, picture_uri
+from ...report.pictures import overlay, picture_uri
 from ...training.run_folder import RunFolder
 
 Predictions = Sequence[Prediction] | Sequence[LabelsPrediction]
@@ -35,7 +34,7 @@ class ClassAnswerer:
         as_csv: makes text of predictions and names of classes.
     """
 
-    subject: Subject
+    subject: EvaluatedModel
     taps: Taps | None
     ask: Callable[[OpenedItems], Predictions]
     as_csv: Callable[..., str] = as_csv
@@ -95,7 +94,7 @@ def answerer(run: RunFolder, weights: str = "") -> ClassAnswerer:
     return ClassAnswerer(subject, taps, lambda opened: ask_labels(subject, opened, thresholds), labels_csv)
 
 
-def _taps(subject: Subject) -> Taps | None:
+def _taps(subject: EvaluatedModel) -> Taps | None:
     try:
         return Taps(subject.network, frozenset({"attention"}))
     except UserError:  # a CNN

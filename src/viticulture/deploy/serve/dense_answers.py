@@ -13,10 +13,10 @@ import numpy as np
 from ...data.targets.outlines import check_outlines
 from ...evaluation.dense.predict import DensePredictor
 from ...evaluation.dense.prediction import DensePrediction, coco_objects, drawn, indexed, objects_csv, pixels_csv
-from ...evaluation.opening import MAX_SENT_PIXELS, Item
+from ...evaluation.inputs import MAX_SENT_PIXELS, Item
 from ...models.data_spec import DataSpec
-from ...models.dense.detector import Detector
-from ...report.charts.pictures import picture_uri
+from ...models.detection.detector import Detector
+from ...report.pictures import picture_uri
 from ...training.run_folder import RunFolder
 
 STEP = 1e-5  # of scores as they are written

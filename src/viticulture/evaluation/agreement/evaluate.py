@@ -8,17 +8,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...config.resolve import Config
+from ...config.schema import of_class
 from ...data.images import Images
 from ...errors import UserError
 from ...keywords import rebuilt
 from ...models.teachers.frozen import Frozen
 from ...models.weights.files import load
 from ...training.assemble import build_guides
-from ...training.recipe import Recipe, of_class
 from ...training.run_folder import RunFolder
-from ..heads import all_logits, heads_of
-from ..kept import checksum_of, read_kept, still_there
-from ..subject import Subject, of_run
+from ..model import EvaluatedModel, all_logits, heads_of, of_run
+from ..saved import checksum_of, is_current, read_saved
 from .metrics import Agreement, agree, collected
 
 BATCH = 128  # images at once, for student and teachers together
@@ -27,45 +27,45 @@ ADVISED = ("co_advise", "logits")
 """Guides whose teachers answer with logits."""
 
 
-def evaluate_agreement(run: RunFolder, recipe: Recipe, key: str, images: Images) -> Agreement | None:
+def evaluate_agreement(run: RunFolder, config: Config, key: str, images: Images) -> Agreement | None:
     """Measure and keep in agreement.json how the student, its heads and its teachers agree; None without teachers.
 
     A teacher that is no longer there leaves what was measured before, else its reason: the run can be judged without.
 
     Args:
         run: with weights.
-        recipe: the run's.
+        config: the run's.
         key: WEIGHTS/SPLIT.
         images: of that split.
     """
-    if not of_class(recipe.values["guides"], *ADVISED):
+    if not of_class(config.values["guides"], *ADVISED):
         return None
     weights, _, split = key.partition("/")
     subject, blank = of_run(run, weights, BATCH), Agreement(weights, split, checksum=checksum_of(run, weights))
     try:
-        teachers = _teachers(recipe, run.weights(weights))
+        teachers = _teachers(config, run.weights(weights))
     except UserError as error:
         if (earlier := read_agreement(run)) is not None and not earlier.missing:
             return earlier
         agreement = replace(blank, missing=str(error))
     else:
-        agreement = _ask(subject, teachers, recipe, images, blank)
+        agreement = _ask(subject, teachers, config, images, blank)
     run.write(FILE, asdict(agreement))
     return agreement
 
 
 def read_agreement(run: RunFolder) -> Agreement | None:
     """What was measured of the run's weights; None where nothing was."""
-    agreement = read_kept(run, FILE, partial(rebuilt, Agreement))
-    current = agreement is not None and still_there(run, agreement.weights, agreement.checksum)
+    agreement = read_saved(run, FILE, partial(rebuilt, Agreement))
+    current = agreement is not None and is_current(run, agreement.weights, agreement.checksum)
     return agreement if current else None
 
 
-def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:
+def _teachers(config: Config, weights: Path) -> dict[str, Frozen]:
     """By the names that the recipe gives them; `teacher` where it gives none."""
-    own = of_class(recipe.values["guides"], *ADVISED)
+    own = of_class(config.values["guides"], *ADVISED)
     student, data_spec, _ = load(weights)
-    guides = build_guides(Recipe(recipe.name, {**recipe.values, "guides": own}), student.train(), data_spec)
+    guides = build_guides(Config(config.name, {**config.values, "guides": own}), student.train(), data_spec)
     return {
         key if (label := name.rpartition(".")[2]) == "teacher" and key not in ADVISED else label: module
         for key, guide in guides.items()
@@ -75,7 +75,9 @@ def _teachers(recipe: Recipe, weights: Path) -> dict[str, Frozen]:
 
 
 @torch.inference_mode()
-def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Recipe, images: Images, blank: Agreement) -> Agreement:
+def _ask(
+    subject: EvaluatedModel, teachers: dict[str, Frozen], config: Config, images: Images, blank: Agreement
+) -> Agreement:
     tokens: list[Tensor] = []
     answers: list[Tensor] = []
     advice: list[list[Tensor]] = []
@@ -83,10 +85,10 @@ def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Recipe, images: 
     for teacher in teachers.values():
         teacher.to(subject.device)
     for batch in subject.batches(images):
-        heads = heads or heads_of(subject.network, batch["image"], recipe)
+        heads = heads or heads_of(subject.network, batch["image"], config)
         tokens.append(all_logits(subject.network, batch["image"]))
-        once = subject.answers is subject.network
-        answers.append(heads.combine(tokens[-1]) if once else subject.answers(batch["image"]))
+        once = subject.tta_network is subject.network
+        answers.append(heads.combine(tokens[-1]) if once else subject.tta_network(batch["image"]))
         advice.append([teacher(batch["image"]) for teacher in teachers.values()])
     assert heads is not None, "a split holds images"
     by_head = collected([list(part) for part in tokens])
@@ -97,4 +99,4 @@ def _ask(subject: Subject, teachers: dict[str, Frozen], recipe: Recipe, images: 
         dict(zip(teachers, by_teacher, strict=True)),
         images.records.labels,
     )
-    return replace(blank, rule=heads.told(subject.eval_views), **measured)
+    return replace(blank, rule=heads.rule_with(subject.eval_views), **measured)

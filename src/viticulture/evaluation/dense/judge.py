@@ -19,12 +19,10 @@ from ...data.targets.objects import Annotations, Boxed
 from ...errors import UserError
 from ...text import shell_word
 from ...training.progress import showing
-from ...training.recipe import method_class
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
-from ..kept import keep_results, name_of
-from ..kept_weights import of_each
+from ...training.run_inputs import config_of
 from ..other import taught_by
+from ..saved import keep_results, name_of, of_each
 from .objects import ObjectsEvaluation, evaluate_objects, mean_boxes
 from .pixels import evaluate_pixels
 from .results import FOUND, RESULTS, DenseEvaluations, Evaluation, read_dense
@@ -65,13 +63,13 @@ def judge_other(run: RunFolder, data: str) -> tuple[DenseEvaluations, list[str]]
 
     Raises: UserError where nothing in them is of the run's classes.
     """
-    recipe = recipe_of(run)
-    source = open_source(data, method_class(recipe).batch_spec.contents)
+    config = config_of(run)
+    source = open_source(data, config.method_class.batch_spec.contents)
     classes = of_run(run).data_spec.classes
     with showing("reading images") as progress:
-        skip = recipe.section("data").skip_unreadable
-        masks = recipe.values["method"].get("masks", False)
-        images, true, notes = prepare_annotated_test(source, classes, recipe.section("images"), skip, progress, masks)
+        skip = config.data.skip_unreadable
+        masks = config.values["method"].get("masks", False)
+        images, true, notes = prepare_annotated_test(source, classes, config.images, skip, progress, masks)
     if not counts_of(classes, true).any():
         raise UserError(f"nothing in {data} is of the run's classes, so there is nothing to measure by it")
     by_weights = _judged(run, images, true, None, _thresholds(read_dense(run) or {}))

@@ -13,18 +13,17 @@ from PIL import Image
 
 from ...data.channels import PixelFormat
 from ...data.decode import DECODED, DecodedImage, Unreadable, image_size
-from ...data.images import Records, StoredImages
+from ...data.images import CachedImages, Records
 from ...data.resample import squeeze
 from ...data.sources.coco import Numbering, numbering
 from ...disk import replacing
 from ...errors import UserError, some
-from ...models.dense.segmenter import Segmenter
+from ...models.detection.segmenter import Segmenter
 from ...outputs import check_out, write_out
 from ...text import readable, tell
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
-from ..given import ImageInput
-from ..opening import Item, decoded, named
+from ...training.run_inputs import config_of
+from ..inputs import ImageInput, Item, decoded, named
 from .prediction import ClassMap, DensePrediction, coco_results, drawn, indexed, objects_csv, pixels_csv
 from .results import read_dense
 from .subject import BATCH, DenseSubject, Found, classify_pixels, find, of_run
@@ -112,8 +111,9 @@ class DensePredictor:
 
     def __init__(self, run: RunFolder, weights: str = "") -> None:
         self.subject: DenseSubject = of_run(run, weights)
-        images = recipe_of(run).section("images")
-        self.side: int = images.store_size
+        images = config_of(run).images
+        assert images.cache_size is not None, "a run's recipe says it"
+        self.side: int = images.cache_size
         self.pixel_format: PixelFormat = images.pixel_format
         evaluations = read_dense(run)
         evaluations = evaluations.of_weights(weights) if evaluations and weights else evaluations
@@ -176,7 +176,7 @@ class DensePredictor:
             return iter(())
         count = len(squeezed)
         records = Records(torch.full((count,), -1), torch.tensor(sizes), [""] * count)
-        images = StoredImages(torch.stack(squeezed), torch.arange(count), records)
+        images = CachedImages(torch.stack(squeezed), torch.arange(count), records)
         if isinstance(self.subject.network, Segmenter):
             return classify_pixels(self.subject, images)
         return find(self.subject, images)

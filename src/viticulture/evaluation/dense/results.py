@@ -13,7 +13,7 @@ from typing import Any
 
 from ...keywords import rebuilt
 from ...training.run_folder import RunFolder
-from ..kept import Results, read_results
+from ..saved import Results, read_results
 from .objects import ObjectsEvaluation
 from .pixels import PixelsEvaluation
 

@@ -16,12 +16,12 @@ from ...data.batches.loader import CPU
 from ...data.images import Images
 from ...data.targets.outlines import encoded
 from ...models.data_spec import DataSpec
-from ...models.dense.detector import Detector
-from ...models.dense.networks import load_dense
-from ...models.dense.segmenter import Segmenter
+from ...models.detection.detector import Detector
+from ...models.detection.networks import load_dense
+from ...models.detection.segmenter import Segmenter
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
-from ..subject import device_for
+from ...training.run_inputs import config_of
+from ..model import device_for
 
 BATCH = 16
 INSIDE = 0.5  # share from which a pixel belongs to a mask
@@ -46,7 +46,7 @@ class DenseSubject:
 def of_run(run: RunFolder, weights: str = "") -> DenseSubject:
     """A run's network; weights: best, last or ema, by default those that count."""
     network, data_spec = load_dense(run.weights(weights or run.which()[0]))
-    device = device_for(recipe_of(run))
+    device = device_for(config_of(run))
     return DenseSubject(network.to(device), data_spec, device)
 
 

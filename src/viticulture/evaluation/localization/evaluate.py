@@ -19,11 +19,10 @@ from ...models.taps import Taps, layout
 from ...models.weights.files import load
 from ...scores.objects import box_overlaps
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
-from ..evaluate import check_one_class
-from ..kept import checksum_of
-from ..opening import read_unseen
-from ..subject import Subject, of_run, pictures
+from ...training.run_inputs import config_of
+from ..inputs import read_unseen
+from ..model import EvaluatedModel, check_one_class, of_run, pictures
+from ..saved import checksum_of
 from .boxes import boxes_of, in_view
 from .metrics import (
     OVERLAPS,
@@ -51,10 +50,10 @@ def held_out(dataset: Dataset) -> Images:
 
 def other_images(run: RunFolder, data: str) -> Images:
     """Images that the run has never seen: their test split where they declare one, else all of them."""
-    recipe = recipe_of(run)
+    config = config_of(run)
     _, data_spec, _ = load(run.weights(run.which()[0]))
     check_one_class(run, data_spec)
-    return read_unseen(recipe, data, data_spec.classes)[0]
+    return read_unseen(config, data, data_spec.classes)[0]
 
 
 def class_taps(student: nn.Module) -> Taps:
@@ -82,8 +81,8 @@ def localize(
 
     Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
     """
-    if (shown := recipe_of(run).section("images").fit) != "crop":
-        raise UserError(f"boxes are those of the originals, and {run.path} was shown others (images.fit {shown})")
+    if (fit := config_of(run).images.fit) != "crop":
+        raise UserError(f"boxes are those of the originals, and {run.path} was shown others (images.fit {fit})")
     weights = weights or run.which()[0]
     known = checksum_of(run, weights)
     subject = replace(of_run(run, weights, BATCH), whole=protocol.whole)
@@ -118,7 +117,7 @@ def localize(
     )
 
 
-def _in_view(subject: Subject, images: Images, boxes: Mapping[str, Boxes]) -> tuple[list[int], list[Boxes]]:
+def _in_view(subject: EvaluatedModel, images: Images, boxes: Mapping[str, Boxes]) -> tuple[list[int], list[Boxes]]:
     """Places of the images whose boxes are seen, and those boxes in pixels of the view."""
     numbers: list[int] = []
     true: list[Boxes] = []
@@ -135,7 +134,7 @@ def _in_view(subject: Subject, images: Images, boxes: Mapping[str, Boxes]) -> tu
 
 @torch.inference_mode()
 def _compare(
-    subject: Subject, images: Images, true: Sequence[Boxes], protocol: Protocol
+    subject: EvaluatedModel, images: Images, true: Sequence[Boxes], protocol: Protocol
 ) -> tuple[NDArray[np.float64], dict[int, tuple[NDArray[np.uint8], NDArray[np.float32]]]]:
     """How well each image's boxes are found, [2, N, thresholds], and view and scores of the examples by place."""
     taps = class_taps(subject.network)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...keywords import rebuilt
 from ...training.run_folder import RunFolder
-from ..kept import read_each
+from ..saved import read_each
 from .metrics import AS_EVALUATED, PUBLISHED, BoxAccuracy, Boxes
 
 FILE = "localization.json"

@@ -7,22 +7,20 @@ from dataclasses import replace
 import numpy as np
 
 from ...data.dataset import Dataset, warnings_on_test
-from ...data.images import Images, StoredImages
+from ...data.images import CachedImages, Images
 from ...data.sources.source import Source
 from ...errors import UserError
 from ...models.views import told
 from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
-from ..accuracy import Predictions, collect
-from ..kept import Results, keep_results, name_of
-from ..kept_weights import of_each
-from ..opening import read_unseen
+from ...training.run_inputs import config_of
+from ..inputs import read_unseen
+from ..model import of_run
 from ..other import taught_by
+from ..outputs import Predictions, choose_views, collect, save_num_views
 from ..reference import MOST_IMAGES, raw_pixels
 from ..results import Result
-from ..subject import of_run
-from ..views import keep_times_asked, settle_views
+from ..saved import Results, keep_results, name_of, of_each
 from .labels import LabelsEvaluation, evaluate_labels
 from .results import RESULTS, LabelEvaluations, keep_answers, thresholds_of
 
@@ -46,8 +44,8 @@ def judge_labels(run: RunFolder, dataset: Dataset) -> EvaluatedLabels:
     splits = {split: images for split, images in dataset.held_out.items() if _shows_labels(images)}
     learnt_from = dataset.train.records.labels.sum(0).int().tolist()
     plain = {name: _plain(dataset.train, images) for name, images in splits.items()}
-    if recipe_of(run).section("images").eval_views == "best" and "val" in splits:
-        settle_views(run, splits["val"], _precision)
+    if config_of(run).images.eval_views == "best" and "val" in splits:
+        choose_views(run, splits["val"], _precision)
     results: dict[str, Result[LabelsEvaluation]] = {}
     views = told(of_run(run).eval_views)
     said_by = of_each(run, lambda weights: {name: _asked(run, weights, images) for name, images in splits.items()})
@@ -61,7 +59,7 @@ def judge_labels(run: RunFolder, dataset: Dataset) -> EvaluatedLabels:
             evaluation = evaluate_labels(predictions[name], dataset.classes, thresholds, learnt_from, plain[name])
             results[f"{weights}/{name}"] = Result(replace(evaluation, asked=views), predictions[name], images)
     counts = f"{run.which()[0]}/{next(iter(splits))}" if results else ""
-    keep_times_asked(run)
+    save_num_views(run)
     evaluated = EvaluatedLabels(counts, results)
     keep_results(run, RESULTS, evaluated.evaluations)
     chosen = {key: [score.threshold for score in result.evaluation.per_label] for key, result in results.items()}
@@ -78,7 +76,7 @@ def judge_other(run: RunFolder, source: Source) -> tuple[EvaluatedLabels, list[s
     classes = run.read("run.json")["data"]["classes"]
     if not source.classes:
         raise UserError(f"{source.name} has no labels to judge by")
-    images, skipped = read_unseen(recipe_of(run), source, classes)
+    images, skipped = read_unseen(config_of(run), source, classes)
     if not _shows_labels(images):
         raise UserError(f"no image of {source.name} shows a label, so there is no average precision to measure by it")
     results = {}
@@ -100,12 +98,12 @@ def _precision(predictions: Predictions) -> float:
 
 def _asked(run: RunFolder, weights: str, images: Images) -> Predictions:
     subject = of_run(run, weights)
-    return collect(subject.answers, subject.batches(images), images.records.names, subject.data_spec.probabilities)
+    return collect(subject.tta_network, subject.batches(images), images.records.names, subject.data_spec.probabilities)
 
 
 def _plain(train: Images, held: Images) -> dict[str, float]:
     """mAP of what learns no features: logistic regression on pixels, a label at a time; {} for many images."""
-    small = len(train) <= MOST_IMAGES and isinstance(train, StoredImages) and isinstance(held, StoredImages)
+    small = len(train) <= MOST_IMAGES and isinstance(train, CachedImages) and isinstance(held, CachedImages)
     labels, true = train.records.labels.numpy() > 0, held.records.labels.numpy() > 0
     varied = labels.any(0) & ~labels.all(0)
     if not small or not varied.any():

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...scores.intervals import centered, interval_of
 from ...scores.labels import average_precisions, mean_average_precision, resampled
-from ..accuracy import Predictions, check_finite
+from ..outputs import Predictions, check_finite
 
 FREQUENCY = "label frequency"
 

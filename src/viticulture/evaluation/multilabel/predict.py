@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from ...data.sources.several import JOINT
 from ...outputs import csv_text
 from ...training.run_folder import RunFolder
-from ..given import ImageInput
-from ..opening import OpenedItems
+from ..inputs import ImageInput, OpenedItems
+from ..model import EvaluatedModel
 from ..predict import check_readable, class_columns, in_batches, opened_subject, probabilities_of
-from ..subject import Subject
 from .results import thresholds_of
 
 
@@ -50,7 +49,7 @@ def tell_labels(run: RunFolder, weights: str, images: Sequence[ImageInput], top:
 
 
 def ask_labels(
-    subject: Subject, opened: OpenedItems, thresholds: Sequence[float], top: int = 1
+    subject: EvaluatedModel, opened: OpenedItems, thresholds: Sequence[float], top: int = 1
 ) -> list[LabelsPrediction]:
     """One prediction an item, in their order; thresholds in the order of the classes."""
     probabilities = iter(probabilities_of(subject, opened))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from ...keywords import rebuilt
 from ...scores.labels import UNDECIDED
 from ...training.run_folder import RunFolder
-from ..accuracy import Predictions
-from ..kept import Results, keep_arrays, kept_arrays, read_results
+from ..outputs import Predictions
+from ..saved import Results, read_results, save_arrays, saved_arrays
 from .labels import LabelsEvaluation
 
 RESULTS, ANSWERS = "multilabel.json", "multilabel.npz"
@@ -69,12 +69,12 @@ def keep_answers(run: RunFolder, answers: Mapping[str, tuple[Predictions, Sequen
         arrays[f"{key}/probabilities"] = shares.astype(np.float16)
         arrays[f"{key}/labels"] = predictions.labels.numpy() > 0
         arrays[f"{key}/predicted"] = shares >= np.array(thresholds)
-    keep_arrays(run, ANSWERS, arrays)
+    save_arrays(run, ANSWERS, arrays)
 
 
 def read_answers(run: RunFolder, key: str) -> LabelAnswers:
     """Of a result. Raises: UserError if they are missing or damaged."""
-    with kept_arrays(run, ANSWERS) as file:
+    with saved_arrays(run, ANSWERS) as file:
         shares = file[f"{key}/probabilities"]
         predicted = file.get(f"{key}/predicted")  # not in files of an earlier layout
         if predicted is None:

@@ -22,12 +22,12 @@ from ...data.subsets import holdout
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
 from ...outputs import write_out
+from ...scores.intervals import wilson
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import given_again, own_data, recipe_of, stands_for_own
-from ..accuracy import wilson
-from ..kept import checksum_of, read_each
-from ..subject import Subject, of_run, of_source
+from ...training.run_inputs import config_of, given_again, own_data, stands_for_own
+from ..model import EvaluatedModel, of_run, of_source
+from ..saved import checksum_of, read_each
 from .features import Features, frozen_features
 from .linear import fit
 from .neighbors import vote
@@ -148,13 +148,13 @@ def read_probes(run: RunFolder) -> list[Probe]:
     return [*read_each(run, "probe.json", partial(rebuilt, Probe)).values()]
 
 
-def _images(run: RunFolder | None, data: str | Source, subject: Subject) -> Dataset:
+def _images(run: RunFolder | None, data: str | Source, subject: EvaluatedModel) -> Dataset:
     """Labeled images: other ones in all their number, or the run's own with its very splits."""
     if not data and run is None:
         raise UserError("labeled images are needed to judge by: viticulture probe NETWORK DATA")
     selection, remembered = Selection(), None
     if run is not None:
-        kept: Selection = recipe_of(run).section("data")
+        kept: Selection = config_of(run).data
         selection = replace(kept, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
             known, remembered = run.read("run.json")["data"], run.image_names

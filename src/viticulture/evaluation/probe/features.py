@@ -19,7 +19,7 @@ from ...errors import UserError
 from ...models.features import features
 from ...models.weights.files import weights_digest
 from ...training.progress import showing
-from ..subject import Subject
+from ..model import EvaluatedModel
 
 VERSION = "1"  # of the features that equal weights make of equal images
 
@@ -27,7 +27,7 @@ Features = dict[str, dict[str, Tensor]]
 """Split -> name of the features -> [N, D]."""
 
 
-def frozen_features(subject: Subject, dataset: Dataset) -> Features:
+def frozen_features(subject: EvaluatedModel, dataset: Dataset) -> Features:
     """Every image's features, from the disk where they were computed before.
 
     Args:
@@ -38,7 +38,7 @@ def frozen_features(subject: Subject, dataset: Dataset) -> Features:
     data_spec, crop = subject.data_spec, subject.image_settings.crop
     kept = dataset.image_settings
     # The data's fingerprint knows neither a stretched shape, nor how images that are streamed are decoded.
-    made = [kept.store_size, kept.shape, kept.fitting, kept.pixel_format]
+    made = [kept.cache_size, kept.shape, kept.fitting, kept.pixel_format]
     how = repr([data_spec.image_size, data_spec.mean, data_spec.std, crop.crop_pct, crop.interpolation, made])
     key = digest([VERSION, subject.architecture, weights_digest(subject.network), how, dataset.fingerprint])
 

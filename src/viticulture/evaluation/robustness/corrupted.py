@@ -60,7 +60,7 @@ def corrupted(views: Views, corruption: str, severity: int, budget: int) -> Batc
         budget: bytes that all corruptions of these images may take in the cache; without room they are made each time.
     """
     height, width = views.size
-    stores = cache_folder() / "stores"
+    stores = cache_folder() / "decoded"
     stores.mkdir(parents=True, exist_ok=True)
     need = len(CORRUPTIONS) * len(SEVERITIES) * len(views.numbers) * 3 * height * width
     if need > min(budget, shutil.disk_usage(stores).free / 2):

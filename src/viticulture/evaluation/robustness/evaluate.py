@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ...cache import digest
+from ...config.resolve import Config
 from ...data.dataset import prepare_test
 from ...data.images import Images
 from ...data.open import open_source
@@ -34,14 +35,11 @@ from ...errors import UserError
 from ...models.views import told
 from ...outputs import csv_text
 from ...training.progress import showing
-from ...training.recipe import Recipe
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
-from ..evaluate import check_one_class
-from ..heads import OutputHeads, heads_of
-from ..kept import checksum_of, name_of, read_each
-from ..opening import read_unseen
-from ..subject import Subject, of_run
+from ...training.run_inputs import config_of, dataset_of, stands_for_own
+from ..inputs import read_unseen
+from ..model import EvaluatedModel, OutputHeads, check_one_class, heads_of, of_run
+from ..saved import checksum_of, name_of, read_each
 from .corrupted import BATCH, Batches, Views, corrupted
 from .imagenet import IMAGENET_CLASSES, are_imagenets, by_number, is_numbered, is_part, named_like
 from .metrics import Robustness, wrong_predictions
@@ -64,8 +62,8 @@ class _Context:
         own: the object of a Python program that holds the run's own images; empty where a file does.
     """
 
-    subject: Subject
-    recipe: Recipe
+    subject: EvaluatedModel
+    recipe: Config
     own: str | Source
 
     def errors(self, batches: Batches, heads: OutputHeads, among: Tensor | None = None) -> list[float]:
@@ -75,7 +73,9 @@ class _Context:
         for pixels, labels in batches:
             truth = send(labels, self.subject.device)
             shown = self.subject.normalized(pixels)
-            wrong = wrong + wrong_predictions(self.subject.network, heads, shown, truth, among, self.subject.answers)
+            wrong = wrong + wrong_predictions(
+                self.subject.network, heads, shown, truth, among, self.subject.tta_network
+            )
             images += len(labels)
         assert isinstance(wrong, Tensor), "there are images"
         return (wrong.double() / images).tolist()
@@ -100,7 +100,7 @@ def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0,
         raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
     weights = weights or run.which()[0]
     own = stands_for_own(run, data)
-    context = _Context(of_run(run, weights, BATCH), recipe_of(run), data if own else "")
+    context = _Context(of_run(run, weights, BATCH), config_of(run), data if own else "")
     data_spec = context.subject.data_spec
     check_one_class(run, data_spec)
     content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.subject.eval_views).encode()
@@ -169,11 +169,11 @@ def _evaluate_folders(run: RunFolder, context: _Context, blank: Robustness, fold
     whole = replace(
         context.subject.image_settings,
         stream=True,
-        store_size=max(context.subject.data_spec.image_size),
+        cache_size=max(context.subject.data_spec.image_size),
         eval_crop=1.0,
         eval_interpolation="bicubic",
     )
-    skip = context.recipe.section("data").skip_unreadable
+    skip = context.recipe.data.skip_unreadable
 
     def images_of(corruption: str, severity: int) -> Images:
         source = named_like(open_source(folders[corruption] / str(severity)), context.subject.data_spec)
@@ -218,7 +218,7 @@ def _evaluate_corrupted(
         corrupted_by=SETS[nearest(min(context.subject.data_spec.image_size))],
     )
     blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(context.errors(clean.open(), heads)))
-    budget = int(context.recipe.section("images").budget_gb * 1e9)
+    budget = int(context.recipe.images.max_cache_gb * 1e9)
     return _over_cells(
         run, context, blank, list(CORRUPTIONS), lambda name, severity: corrupted(clean, name, severity, budget)
     )
@@ -257,12 +257,12 @@ def _keep(run: RunFolder, result: Robustness) -> Robustness:
     return result
 
 
-def _about(blank: Robustness, heads: OutputHeads, subject: Subject) -> Robustness:
+def _about(blank: Robustness, heads: OutputHeads, subject: EvaluatedModel) -> Robustness:
     names = ("student",) if len(heads.names) == 1 else ("student", *heads.names)
-    return replace(blank, rule=heads.told(subject.eval_views), heads=names)
+    return replace(blank, rule=heads.rule_with(subject.eval_views), heads=names)
 
 
-def _views(images: Images, subject: Subject) -> Batches:
+def _views(images: Images, subject: EvaluatedModel) -> Batches:
     """Pixels as the student is shown them, before normalization, and labels; on the CPU."""
     for numbers, pixels in subject.views(images):
         yield pixels, images.records.labels[numbers]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...keywords import rebuilt
-from ..heads import OutputHeads, all_logits
+from ..model import OutputHeads, all_logits
 from .strengths import MAIN, SEVERITIES
 
 ALEXNET = {

@@ -39,7 +39,7 @@ FILES = ("model.safetensors", "config.json")
 PLACES = (".", "weights/best", "weights/last")
 """Where a folder of weights, or else a run, keeps its files; the first that exists counts."""
 AROUND_STUDENT = "backbone.student."
-"""How a student's tensors are called within a detector or a segmenter (dense/backbone.py)."""
+"""How a student's tensors are called within a detector or a segmenter (detection/backbone.py)."""
 CHECKSUM = "crc32"
 """Name, in our safetensors' header, of the checksum of the values; flipped bits would be other weights."""
 MOST_CLASSES, LONGEST_SIDE, MOST_CHANNELS = 1_000_000, 8192, 1024  # beyond these a config.json is taken for damaged

@@ -5,16 +5,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ...analysis.label_pictures import label_mistakes
-from ...analysis.pictures import mistakes
+from ...analysis.pictures import label_mistakes, mistakes
 from ...evaluation.accuracy import Evaluation
 from ...evaluation.multilabel.labels import LabelsEvaluation
 from ...evaluation.results import Result
 from ...tasks.task import OtherImages, Task
+from ..page import RunPage, render
 from ..sections.dense import dense_answer, dense_sections
 from ..sections.multilabel import labels_answer, labels_sections
 from ..tables.results import Evaluated
-from .page import RunPage, render
 from .run_page import costs_of, judged_headline
 
 

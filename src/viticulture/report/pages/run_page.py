@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
-from ...analysis.link_extraction import linked_guides, read_links
+from ...analysis.links import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
@@ -25,24 +25,19 @@ from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...models.weights.files import read_config
 from ...text import shell_word
-from ...training.recipe import method_class
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
-from ..charts.chart import Points
-from ..charts.curves import read_curves
-from ..charts.pictures import galleries
-from ..document import Section
-from ..sections.agreement import agreement_section
+from ...training.run_inputs import config_of
+from ..curves import read_curves
+from ..explain_page import explanation_sections
+from ..html import Section
+from ..measurements import agreement_section, links_section, localization_section, probe_section, robustness_section
+from ..page import Costs, RunPage, render
+from ..pictures import galleries
 from ..sections.dense import dense_answer, dense_sections
-from ..sections.links import links_section
-from ..sections.localization import localization_section
 from ..sections.multilabel import labels_answer, labels_sections
-from ..sections.probe import probe_section
-from ..sections.robustness import robustness_section
-from ..sections.stages import stages_section
+from ..stages import stages_section
+from ..svg import Points
 from ..tables.results import Evaluated, percent
-from .explain_page import explanation_sections
-from .page import Costs, RunPage, render
 
 LOST = "Results or pictures of this run are not kept beside it; to have them: viticulture evaluate {}"
 
@@ -63,10 +58,10 @@ def page_of(run: RunFolder) -> RunPage:
     lost = (unmeasured or pictures is None) and not running
     kept = (pictures or {}) if not unmeasured else {}  # those of weights that are gone are not shown
     classes = len(facts["data"]["classes"])
-    recipe = recipe_of(run)
-    height, width = recipe.section("images").shape
+    config = config_of(run)
+    height, width = config.images.shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
-    what = "labels" if method_class(recipe).batch_spec.contents == "labels" else "classes"
+    what = "labels" if config.method_class.batch_spec.contents == "labels" else "classes"
     of_classes = f" of {classes:,} {what}" if classes else ", labels unused"
     sentence = (
         f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{of_classes}, {height} x "
@@ -98,7 +93,7 @@ def page_of(run: RunFolder) -> RunPage:
             *robustness_section(
                 read_robustness(run), (read_galleries(run.path / CORRUPTED) or {}).get("corruptions", ())
             ),
-            Section("Where it looks", galleries((explained and explained.attention) or kept.get("attention", ()))),
+            Section("What it attends to", galleries((explained and explained.attention) or kept.get("attention", ()))),
             *localization_section(read_localizations(run)),
             *probe_section(read_probes(run)),
             *_links(run),

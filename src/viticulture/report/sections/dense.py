@@ -5,17 +5,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...analysis.dense_pictures import LARGEST
+from ...analysis.annotated_pictures import MAX_PICTURE_SIDE
 from ...analysis.galleries import Gallery
 from ...evaluation.dense.draw import color_of
 from ...evaluation.dense.objects import ObjectsEvaluation
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.results import DenseEvaluations
 from ...evaluation.headline import named
-from ..charts.chart import Axes, Series, line_chart
-from ..charts.pictures import galleries
-from ..document import Section, table
-from ..html import Markup, fill
+from ..html import Markup, Section, fill, html_table
+from ..pictures import galleries
+from ..svg import Axes, Series, line_chart
 from ..tables.dense import dense_classes, dense_confusion, dense_overlaps, dense_summary
 from ..tables.results import percent
 
@@ -53,15 +52,15 @@ def dense_sections(evaluations: DenseEvaluations | None, pictures: Sequence[Gall
     result = evaluations.counting
     key = _key(result) if isinstance(result, PixelsEvaluation) and pictures else Markup()
     sections = [
-        Section("Pictures", key + galleries(pictures, LARGEST)),
-        Section("Results", table(dense_summary(evaluations))),
+        Section("Pictures", key + galleries(pictures, MAX_PICTURE_SIDE)),
+        Section("Results", html_table(dense_summary(evaluations))),
     ]
     if result is None:
         return sections
-    parts = table(dense_classes(result), sortable=True)
+    parts = html_table(dense_classes(result), sortable=True)
     if isinstance(result, ObjectsEvaluation):
-        sections.append(Section("Precision and recall", _curves(result) + table(dense_overlaps(result))))
-    return [*sections, Section("Classes", parts), Section("Confusion", table(dense_confusion(result)))]
+        sections.append(Section("Precision and recall", _curves(result) + html_table(dense_overlaps(result))))
+    return [*sections, Section("Classes", parts), Section("Confusion", html_table(dense_confusion(result)))]
 
 
 def _key(result: PixelsEvaluation) -> Markup:

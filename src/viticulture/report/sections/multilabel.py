@@ -3,8 +3,8 @@
 
 from ...evaluation.headline import named
 from ...evaluation.multilabel.results import LabelEvaluations
-from ..charts.chart import Series, row_chart
-from ..document import Section, table
+from ..html import Section, html_table
+from ..svg import Series, row_chart
 from ..tables.multilabel import labels_summary, per_label
 from ..tables.results import percent
 
@@ -27,12 +27,12 @@ def labels_sections(evaluations: LabelEvaluations | None) -> list[Section]:
     """Results beside what learns no features, then every label; nothing for another run."""
     if evaluations is None:
         return []
-    sections = [Section("Results", table(labels_summary(evaluations)))]
+    sections = [Section("Results", html_table(labels_summary(evaluations)))]
     if (result := evaluations.counting) is None:
         return sections
     split = named(evaluations.counts)[1]
     values = {"this student": result.map, **result.baselines}
     series = [Series(name, number, [(100 * share, 0)]) for number, (name, share) in enumerate(values.items())]
     beside = row_chart("Beside what learns no features", series, f"mAP on {split}, %")
-    sections[0] = Section("Results", table(labels_summary(evaluations)) + beside)
-    return [*sections, Section("Labels", table(per_label(result), sortable=True))]
+    sections[0] = Section("Results", html_table(labels_summary(evaluations)) + beside)
+    return [*sections, Section("Labels", html_table(per_label(result), sortable=True))]

@@ -5,7 +5,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...evaluation.accuracy import ONE_HEAD, Evaluation
+from ...evaluation.accuracy import Evaluation
+from ...evaluation.model import ONE_HEAD
 from ...scores.confusion import most_confused
 from ...table import Cell, Column, Table
 
@@ -62,10 +63,10 @@ def summary(evaluated: Sequence[Evaluated]) -> Table:
         at = next(i for i, row in enumerate(rows) if row[0] == "  95 % interval") + 1
         rows[at:at] = [
             [
-                "  without near-copies",
+                "  without near-duplicates",
                 *("" if each is None or each.top1 is None else percent(each.top1) for each in rest),
             ],
-            ["  near-copies", *("0" if each is None else f"{each.copies:,}" for each in rest)],
+            ["  near-duplicates", *("0" if each is None else f"{each.copies:,}" for each in rest)],
         ]
     splits = [each.split for each in evaluated]
     heads = [s if splits.count(s) == 1 else f"{s}, {e.weights} weights" for s, e in zip(splits, evaluated, strict=True)]
@@ -74,12 +75,12 @@ def summary(evaluated: Sequence[Evaluated]) -> Table:
 
 
 def copies_sentence(evaluation: Evaluation, split: str) -> str:
-    """How many images have near-copies among the training images, and the accuracy without them; "" where none have."""
+    """Return the number of images with near-duplicates among the training images, and the accuracy without them."""
     rest = evaluation.without_copies
     if rest is None:
         return ""
     have = "has" if rest.copies == 1 else "have"
-    words = f"{rest.copies:,} of {evaluation.images:,} {split} images {have} near-copies among the training images"
+    words = f"{rest.copies:,} of {evaluation.images:,} {split} images {have} near-duplicates among the training images"
     if rest.top1 is None or rest.top1_interval is None:
         return f"{words}; no others are left to measure"
     low, high = rest.top1_interval

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network under evaluation. Everything that feeds images to a trained network does it through here, so that all of it
+crops, resizes and normalizes them alike and on the same device.
+
+    model = of_run(RunFolder.open("runs/photos"))
+    for batch in model.batches(dataset.test):
+        logits = model.network(batch["image"])
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config.resolve import Config
+from ..config.schema import of_class
+from ..data.augment.crop import BoxCrop, Squeeze
+from ..data.batches.batch import Batch
+from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
+from ..data.batches.loader import CPU
+from ..data.channels import Levels, as_picture
+from ..data.dataset import ImageSettings
+from ..data.image_settings import CROP_MODES, Fitting
+from ..data.images import Images
+from ..data.transfer import send
+from ..errors import UserError
+from ..models.cit.many_heads import every_head
+from ..models.data_spec import DataSpec
+from ..models.teachers.open import open_teacher
+from ..models.views import Views, answering, told, views_in
+from ..models.weights.files import find_weights, load
+from ..text import shell_word, tell
+from ..training.run_folder import RunFolder
+from ..training.run_inputs import config_of
+
+BATCH = 256
+ONE_HEAD = "its one head"
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluatedModel:
+    """A network and how images are prepared for it.
+
+    Args:
+        network: in inference mode, on `device`; it takes [B, C, H, W] float32.
+        data_spec: its classes; H and W, pixels; mean and deviation of the channels, which lie in [0, 1].
+        image_settings: the size in which images are decoded for it, and the part of them that it is fed.
+        device: where it computes.
+        batch_size: images at once.
+        architecture: what its weights do not say of it.
+        whole: feed it the whole image, resized, in place of that part.
+        eval_views: views of that part whose predictions are averaged.
+    """
+
+    network: nn.Module
+    data_spec: DataSpec
+    image_settings: ImageSettings
+    device: torch.device
+    batch_size: int = BATCH
+    architecture: str = ""
+    whole: bool = False
+    eval_views: Views = "one"
+
+    @cached_property
+    def tta_network(self) -> nn.Module:
+        """The network averaged over its views, [B, C, H, W] -> logits [B, K]."""
+        return answering(self.network, self.eval_views, self.data_spec)
+
+    @property
+    def crop(self) -> BoxCrop:
+        """The part of an image that it is fed."""
+        return Squeeze() if self.whole else self.image_settings.crop
+
+    def batches(self, images: Images) -> Iterator[Batch]:
+        """Every image once, in order, on the device: `image` [B, C, H, W] float32, normalized; `label` [B], -1 without;
+        `index` [B], its place among the images."""
+        return evaluation_batches(images, self.data_spec, self.batch_size, self.device, self.crop)
+
+    def views(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same before normalization, on the CPU: places [B], and pixels [B, C, H, W] uint8.
+        What is drawn or corrupted comes from here and goes on to the network by `normalized`."""
+        return evaluation_views(images, self.data_spec, self.batch_size, CPU, self.crop)
+
+    def normalized(self, pixels: Tensor) -> Tensor:
+        """The network's input of pixels [B, C, H, W] uint8: (pixels / 255 - mean) / std, float32 on its device."""
+        return as_seen(self.data_spec).normalize(send(pixels, self.device))
+
+
+def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> EvaluatedModel:
+    """Load a run's student, with images prepared as the run's validation images were.
+
+    Args:
+        run: a run with weights.
+        weights: best, last or ema; by default those that count.
+        batch_size: images at once.
+    """
+    recipe = config_of(run)  # which imports what a student of the user's code needs
+    student, data_spec, config = load(run.weights(weights or run.which()[0]))
+    device = device_for(recipe)
+    return EvaluatedModel(
+        student.to(device), data_spec, recipe.images, device, batch_size, _architecture(config),
+        eval_views=views_in(config),
+    )  # fmt: skip
+
+
+def of_source(source: str) -> EvaluatedModel:
+    """Load any other network: a folder of weights, a timm name with pretrained weights, or ARCHITECTURE=FILE.
+
+    Raises: UserError if it cannot be loaded.
+    """
+    views: Views = "one"
+    folder, value_range = find_weights(source), None
+    if folder is not None:
+        network, data_spec, config = load(folder)
+        architecture, described, value_range = _architecture(config), config["pretrained_cfg"], config.get("range")
+        views = views_in(config)
+    else:
+        network, data_spec = open_teacher(source)
+        architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})
+    fit: Fitting = next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop")
+    crop = described.get("crop_pct") or 1.0
+    if fit != "crop" and crop < 1:
+        tell(f"{source}: images are shown whole, where timm cuts their edges off as well (crop_pct {crop:g})")
+        crop = 1.0
+    image_settings = ImageSettings(
+        image_size=list(data_spec.image_size),
+        eval_crop=crop,
+        eval_interpolation="bilinear" if described.get("interpolation") == "bilinear" else "bicubic",
+        normalize="imagenet"
+        if data_spec.channels == 3
+        else "half",  # for what lies around an image; the student has its own
+        channels=data_spec.channels,
+        range=value_range,
+        fit=fit,
+    )
+    device = _device()
+    return EvaluatedModel(
+        network.eval().to(device), data_spec, image_settings, device, architecture=architecture, eval_views=views
+    )
+
+
+def check_classes(run: RunFolder, classes: tuple[str, ...]) -> None:
+    """Raises: UserError for a run that was trained without labels."""
+    if not classes:
+        student = run.read("run.json")["student"]["name"]
+        raise UserError(
+            f"{run.path} was trained without labels, so it does not classify; train it on labels first: "
+            f"viticulture train DATA --student {student} --init {shell_word(run.path)}"
+        )
+
+
+def check_one_class(run: RunFolder, data_spec: DataSpec) -> None:
+    """Raises: UserError for a run that was trained without labels, or on several an image."""
+    check_classes(run, data_spec.classes)
+    if data_spec.several:
+        raise UserError(
+            f"{run.path} predicts several labels an image, and this measures one; evaluate it on other images by "
+            f"viticulture evaluate {shell_word(run.path)} DATA"
+        )
+
+
+def pictures(pixels: Tensor) -> list[Levels]:
+    """Views [B, C, H, W] uint8 as pages display them, [H, W, 3] each (`channels.as_picture`)."""
+    return [as_picture(view) for view in pixels.permute(0, 2, 3, 1).cpu().numpy()]
+
+
+def device_for(config: Config) -> torch.device:
+    """Where a run's student is evaluated: on a GPU where there is one, unless the recipe names the CPU."""
+    return CPU if config.engine.device == "cpu" else _device()
+
+
+def _device() -> torch.device:
+    return torch.device("cuda") if torch.cuda.is_available() else CPU
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    return json.dumps([config.get(key) for key in ("student", "architecture", "model_args")], sort_keys=True)
+
+
+@dataclass(frozen=True)
+class OutputHeads:
+    """The heads of a student.
+
+    Args:
+        names: class token first, then the teachers' as `guides.co_advise.teachers` calls them; one name for one head.
+        rule: which of them make the student's output: "class token", "mean of 3 heads" or "its one head".
+    """
+
+    names: tuple[str, ...]
+    rule: str
+
+    def rule_with(self, views: Views) -> str:
+        """Name the heads that make the predictions, and the views of an image where there are several."""
+        if not (by_views := told(views)):
+            return self.rule
+        return by_views if self.rule == ONE_HEAD else f"{self.rule}, {by_views}"
+
+    def combine(self, logits: Tensor) -> Tensor:
+        """The student's output out of all heads' logits: [K, B, C] -> [B, C]."""
+        return logits.mean(0) if self.rule.startswith("mean") else logits[0]
+
+
+@torch.no_grad()
+def heads_of(student: nn.Module, images: Tensor, config: Config) -> OutputHeads:
+    """Find which heads make a student's output by comparing them with it.
+
+    Args:
+        student: in evaluation mode.
+        images: [B, channels, H, W], a few.
+        config: names the heads that teachers trained.
+    """
+    logits = all_logits(student, images)
+    advisers = of_class(config.values["guides"], "co_advise").values()
+    taught = tuple(teacher for guide in advisers for teacher in guide.get("teachers") or ())
+    names = taught if len(taught) == len(logits) - 1 else tuple(f"head {k}" for k in range(2, len(logits) + 1))
+    if len(logits) == 1:
+        return OutputHeads(("class",), ONE_HEAD)
+    output = student(images).float()
+    distance = {
+        "class token": (output - logits[0]).abs().max(),
+        f"mean of {len(logits)} heads": (output - logits.mean(0)).abs().max(),
+    }
+    return OutputHeads(("class", *names), min(distance, key=lambda rule: float(distance[rule])))
+
+
+def all_logits(student: nn.Module, images: Tensor) -> Tensor:
+    """The logits of every head, [K, B, C] float32, class token first."""
+    return torch.stack(every_head(student, images)).float()

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network's outputs for many images, and the choice of the views of an image over which they are averaged."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from ..data.images import Images
+from ..errors import UserError
+from ..models.views import EVERY, NAMED, VIEWS, Views, views_in
+from ..models.weights.files import note, read_config
+from ..text import tell
+from ..training.run_folder import RunFolder
+from .model import ONE_HEAD, of_run
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A network's predictions for N images.
+
+    Args:
+        probabilities: [N, C] float32, rows sum to 1; or other outputs [N, K].
+        labels: [N] int64, the true class; -1 without a label. Of several labels an image [N, C], as rows of
+            probabilities, which then are float64 and need no sum.
+        names: N names of the images.
+        rule: which heads and views made them, see `OutputHeads.rule_with`.
+    """
+
+    probabilities: Tensor
+    labels: Tensor
+    names: Sequence[str]
+    rule: str = ONE_HEAD
+
+
+def softmax(logits: Tensor) -> Tensor:
+    """Probabilities of classes of which an image shows one, [B, C] float32."""
+    return logits.float().softmax(-1)
+
+
+@torch.inference_mode()
+def collect(
+    student: nn.Module,
+    batches: Iterable[Mapping[str, Tensor]],
+    names: Sequence[str],
+    probabilities: Callable[[Tensor], Tensor] = softmax,
+) -> Predictions:
+    """Compute a student's outputs for every image of a split, once; its mode is restored.
+
+    Args:
+        student: [B, 3, H, W] -> [B, C] in eval mode (a student with several token heads returns their mean).
+        batches: `image`, `label`, `index` on the student's device; together every image of the split, in any order.
+        names: of the N images, by `index`.
+        probabilities: out of logits, as `DataSpec.probabilities`.
+    """
+    modes = [(module, module.training) for module in student.modules()]
+    student.eval()
+    collected: Tensor | None = None
+    labels, seen = torch.empty(0), torch.zeros(len(names), dtype=torch.bool)
+    try:
+        for batch in batches:
+            answers, label = probabilities(student(batch["image"])).cpu(), batch["label"].cpu()
+            if collected is None:
+                collected = answers.new_zeros(len(names), answers.shape[-1])
+                labels = label.new_zeros(len(names), *label.shape[1:])
+            index = batch["index"].cpu()
+            collected[index], labels[index], seen[index] = answers, label, True
+    finally:
+        for module, training in modes:
+            module.training = training
+    if collected is None or not seen.all():
+        missing = len(names) if collected is None else int((~seen).sum())
+        raise ValueError(f"batches must hold every image of the split; {missing} of {len(names)} did not come")
+    return Predictions(collected, labels, names)
+
+
+def check_finite(probabilities: Tensor) -> None:
+    """Raises: UserError unless outputs [N, C] are finite."""
+    if broken := int((~probabilities.isfinite()).any(1).sum()):
+        counted = f"{broken} of {len(probabilities)} images"
+        raise UserError(f"the student's outputs are not finite for {counted}; were its weights trained?")
+
+
+class EachView(nn.Module):
+    """A network's logits of every view, one after the other: [B, C, H, W] -> [B, V K]."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([self.network(view.of(images)) for view in EVERY], 1)
+
+
+def choose_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> None:
+    """Choose the views of the weights that count, once, and write their name to all weights of a run.
+
+    The choice stays, as exported files contain it. A resumed run writes its last weights anew, which then get the same.
+
+    Args:
+        run: with weights.
+        images: its validation images.
+        score: of predictions; the highest is chosen, among equals the fewest views.
+    """
+    which = run.which()
+    chosen = read_config(run.weights(which[0])).get(VIEWS) or _best_views(run, images, score)
+    for weights in reversed(which):  # those that count last: with them it is settled
+        if VIEWS not in read_config(run.weights(weights)):
+            note(run.weights(weights), {VIEWS: chosen})
+
+
+def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> Views:
+    model = of_run(run)
+
+    def probabilities(logits: Tensor) -> Tensor:
+        return torch.cat([model.data_spec.probabilities(each) for each in logits.chunk(len(EVERY), 1)], 1)
+
+    predictions = collect(EachView(model.network), model.batches(images), images.records.names, probabilities)
+    single = dict(zip(EVERY, predictions.probabilities.chunk(len(EVERY), 1), strict=True))
+
+    def worth(name: Views) -> float:
+        return score(replace(predictions, probabilities=torch.stack([single[view] for view in NAMED[name]]).mean(0)))
+
+    scores = {name: worth(name) for name in NAMED}
+    best = max(scores, key=lambda name: scores[name])
+    listed = ", ".join(f"{name} {100 * share:.1f} %" for name, share in scores.items())
+    tell(f"views    {best}, by {len(images):,} validation images: {listed}")
+    return best
+
+
+def save_num_views(run: RunFolder) -> None:
+    """Write into run.json how many views of an image the weights that count see, where it was or is not one."""
+    times = len(NAMED[views_in(read_config(run.weights(run.which()[0])))])
+    if times != run.read("run.json").get("views", 1):
+        run.update(views=times)

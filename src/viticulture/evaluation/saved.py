@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements in a run's folder: written, and read back.
+
+A run that goes on training has other weights then: every measurement holds the checksum of its weights, and is not read
+any more once these are gone.
+"""
+
+import filecmp
+import io
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self, TypeVar
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.bands import check_npz
+from ..data.sources.source import Source
+from ..disk import replacing
+from ..errors import UserError
+from ..keywords import rebuilt
+from ..models.weights.files import FILES, checksum
+from ..text import shell_word
+from ..training.run_folder import RunFolder
+
+SPLITS = ("train", "val", "validation", "test")
+"""Names that other images than a run's own cannot have."""
+
+Saved = TypeVar("Saved")
+Result = TypeVar("Result", covariant=True)
+CHECKSUMS = "checksums"
+
+
+@dataclass(frozen=True, eq=False)
+class Results(Mapping[str, Result]):
+    """What was measured of a run by WEIGHTS/SPLIT; empty where nothing could be.
+
+    Args:
+        counts: the key of the result that counts; "" where there is none.
+        results: by key.
+    """
+
+    counts: str
+    results: Mapping[str, Result]
+
+    def __post_init__(self) -> None:
+        if self.counts not in self.results and (self.counts or self.results):
+            raise ValueError(f"the result that counts, {self.counts!r}, is not among {', '.join(self.results)}")
+
+    def __getitem__(self, key: str) -> Result:
+        return self.results[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @property
+    def counting(self) -> Result | None:
+        """The one that counts."""
+        return self.results.get(self.counts)
+
+    def of_split(self, split: str) -> Result | None:
+        """That of the weights that count, on a split."""
+        return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
+
+    def of_weights(self, weights: str) -> Self:
+        """Those of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
+        counts = f"{weights}/{self.counts.partition('/')[2]}"
+        results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
+        counts, results = (counts, results) if counts in results else ("", {})
+        return replace(self, counts=counts, results=results)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**vars(self), "results": {key: asdict(result) for key, result in self.items()}}  # type: ignore[call-overload]
+
+
+def name_of(data: str | Source) -> str:
+    """Name other images than a run's own: as the user gave them, a folder that is named like a split by its path."""
+    name = data.name if isinstance(data, Source) else data
+    return f"./{name}" if name in SPLITS else name
+
+
+def of_each(run: RunFolder, measure: Callable[[str], Saved]) -> dict[str, Saved]:
+    """Measure every set of weights of a run, those that count first; equal sets, as best and last often are, once.
+
+    Args:
+        run: with weights.
+        measure: takes their name; is called once for sets whose files are the same, byte by byte.
+    """
+    measured: dict[str, Saved] = {}
+    for weights in run.which():
+        twin = next((known for known in measured if _same(run, known, weights)), None)
+        measured[weights] = measure(weights) if twin is None else measured[twin]
+    return measured
+
+
+def _same(run: RunFolder, weights: str, others: str) -> bool:
+    """Return whether the files are there and equal; a missing file is reported by whatever reads it."""
+    places = run.weights(weights), run.weights(others)
+    return not any(filecmp.cmpfiles(*places, FILES, shallow=False)[1:])
+
+
+def read_saved(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> Saved | None:
+    """Read a JSON file of measurements; None where there is none.
+
+    Args:
+        run: the run.
+        name: of the file in its folder.
+        made: from the file's content to its meaning.
+
+    Raises: UserError for a file that holds something else.
+    """
+    if not (run.path / name).exists():
+        return None
+    content = run.read(name)
+    try:
+        return made(content)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise UserError(f"{run.path / name} is damaged ({reason}); remove it and measure anew") from error
+
+
+def checksum_of(run: RunFolder, weights: str) -> str:
+    """Return the checksum of best, last or ema weights; empty where these have none."""
+    return checksum(run.weights(weights))
+
+
+def is_current(run: RunFolder, weights: str, known: str) -> bool:
+    """Return whether the run still has the weights of this checksum; true where one of them has none."""
+    return not known or checksum_of(run, weights) in ("", known)
+
+
+def keep_results(run: RunFolder, name: str, results: Results[Any]) -> None:
+    """Write a JSON file of results by WEIGHTS/SPLIT."""
+    run.write(name, {**results.to_dict(), CHECKSUMS: {weights: checksum_of(run, weights) for weights in run.which()}})
+
+
+def read_results(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> Saved | None:
+    """What `keep_results` wrote; None where there is nothing, or where it is of other weights.
+
+    Raises: as `read_saved`.
+    """
+
+    def of_these(content: dict[str, Any]) -> Saved | None:
+        known = rebuilt(dict[str, str], content.get(CHECKSUMS, {}), CHECKSUMS)
+        return made(content) if all(is_current(run, *each) for each in known.items()) else None
+
+    return read_saved(run, name, of_these)
+
+
+def read_each(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> dict[str, Saved]:
+    """Read a JSON file of results by name, without those of weights that are gone. Raises: as `read_saved`."""
+
+    def is_there(result: Mapping[str, Any]) -> bool:
+        return is_current(run, result["weights"], result.get("checksum", ""))
+
+    every = read_saved(run, name, lambda content: {key: made(each) for key, each in content.items() if is_there(each)})
+    return every or {}
+
+
+def save_arrays(run: RunFolder, name: str, arrays: Mapping[str, Any]) -> None:
+    """Write a .npz file of measurements, whole or not at all."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    with replacing(run.path / name) as part:
+        part.write_bytes(buffer.getvalue())
+
+
+@contextmanager
+def saved_arrays(run: RunFolder, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
+    """The arrays of such a file, each read at its first use.
+
+    Raises: UserError for a file that is missing or damaged, or lacks an array.
+    """
+    path = run.path / name
+
+    def damaged(error: Exception) -> UserError:
+        anew = f"make it anew: viticulture evaluate {shell_word(run.path)}"
+        return UserError(f"{path} is missing or damaged: {error}; {anew}")
+
+    with ExitStack() as stack:
+        try:
+            opened = stack.enter_context(path.open("rb"))
+            check_npz(opened)
+            opened.seek(0)
+            file = stack.enter_context(np.load(opened, allow_pickle=False))
+        except Exception as error:  # NumPy raises anything for a damaged file
+            raise damaged(error) from error
+        try:
+            yield file
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+            raise damaged(error) from error

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every run below a folder, a row each."""
+
+# Every run below a folder on one page, each with a link to its own.
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from ..budget.plan import is_planned, read_plan
+from ..config.keys import STAGES
+from ..disk import read_json
+from ..errors import UserError
+from ..evaluation.headline import read_headline
+from ..table import Cell, Column, Table
+from ..training.run_folder import PLAN, RunFolder
+from .html import Head, Section, document, html_table
+from .tables.results import percent
+
+UNREADABLE, STOPPED = "unreadable", "interrupted"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What was found.
+
+    Args:
+        folder: that was searched.
+        table: a row a run, the last begun first.
+        pages: for each row its report.html, from the folder on; empty where there is none.
+    """
+
+    folder: Path
+    table: Table
+    pages: tuple[str, ...]
+
+
+def find_runs(folder: Path) -> Runs:
+    """Look through a folder; one that holds a run that cannot be read has a row that says so, and why in the note.
+
+    Raises: UserError if it is no folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; runs are made by `viticulture train`, under runs/ as a rule")
+    rows: list[tuple[list[Cell], str]] = []
+    problems = []
+    for path in _folders(folder):
+        name, page = path.relative_to(folder), path / "report.html"
+        try:
+            row = _row(str(name), path)
+        except UserError as error:
+            row = [str(name), "", "", "", UNREADABLE, "", "", "", ""]
+            problems.append(str(error))
+        rows.append((row, str(name / page.name) if page.exists() else ""))
+    rows.sort(key=lambda row: str(row[0][-1]), reverse=True)
+    columns = [Column("run", "prose"), *map(Column, ("data", "student", "recipe", "state"))]
+    columns += [Column("top-1", "percent"), Column("95 % interval", "decimal"), Column("images")]
+    columns += [Column("begun", "decimal")]
+    notes = [] if rows else ["none yet"]
+    if any(str(row[4]).startswith(STOPPED) for row, _ in rows):
+        notes.append("`viticulture resume RUN` goes on with what was interrupted")
+    if problems:
+        notes.append(f"{len(problems):,} cannot be read, the first for this reason: {problems[0]}")
+    note = "; ".join(notes)
+    return Runs(folder, Table(f"Runs in {folder}", columns, [row for row, _ in rows], note), tuple(p for _, p in rows))
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """Run folders, which hold no others but stages of their own."""
+    for place, names, files in os.walk(folder):
+        names.sort()
+        if {"run.json", PLAN}.intersection(files):
+            names.clear()
+            yield Path(place)
+
+
+def _row(name: str, path: Path) -> list[Cell]:
+    if is_planned(path) and not (path / "run.json").exists():
+        return _early_row(name, path)
+    run = RunFolder.open(path)
+    facts = run.read("run.json")
+    measured: list[Cell] = ["", "", ""]
+    if (headline := read_headline(run)) is not None:
+        low, high = headline.interval
+        value = headline.value if headline.name == "top-1" else f"{headline.name} {percent(headline.value)}"
+        measured = [value, f"{100 * low:.1f}–{100 * high:.1f} %", f"{headline.images:,} {headline.split}"]
+    begun = facts["started"][:16].replace("T", " ")
+    state = STOPPED if facts["status"] == "running" and not run.in_use else facts["status"]
+    return [name, facts["data"]["name"], facts["student"]["name"], facts["recipe"], state, *measured, begun]
+
+
+def _early_row(name: str, path: Path) -> list[Cell]:
+    """Of a run within a budget whose earlier stages are under way: what it is to be, and how far it has come."""
+    plan = read_plan(path)
+    last, done = plan.stages[-1], sum(stage.spent is not None for stage in plan.stages)
+    state = "running" if RunFolder(path / STAGES).in_use else STOPPED
+    first, begun = plan.place(path, 0) / "run.json", ""
+    if first.exists():
+        begun = str(read_json(first).get("started"))[:16].replace("T", " ")
+    where = f"{state} (stage {done + 1} of {len(plan.stages)})"
+    return [name, Path(plan.data).name, last.student, last.recipe, where, "", "", "", begun]
+
+
+def render_index(runs: Runs, out: Path) -> str:
+    """The page as HTML text; links lead from where it is written."""
+    way = os.path.relpath(runs.folder.absolute(), out.absolute().parent)
+    links = [f"./{quote(str(Path(way, page)))}" if page else "" for page in runs.pages]
+    sentence = f"{len(runs.pages):,} runs, the last begun first. A click on a heading sorts."
+    return document(
+        Head(runs.table.title, sentence=sentence), [Section("Runs", html_table(runs.table, True, links=links))]
+    )

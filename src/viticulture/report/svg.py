@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Charts as SVG: lines with bands, dots with whiskers, rows of dots; one drawing for every page.
+
+A series has one color, one dash and one marker on every chart of a page, so that neither a missing line nor eyes that
+see few colors mix them up. A chart is complete without a script; the page's script adds values under the pointer.
+"""
+
+# Where an axis has its ticks.
+# Lines across a chart, such as what chance reaches, with their words where nothing else is drawn.
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, floor, hypot, inf, isfinite, log10
+from typing import Any, NamedTuple
+
+from rich.cells import cell_len
+
+from ..table import number
+from .html import Markup, fill
+
+
+def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
+    """Round numbers at least `least` apart, eight or fewer steps, from at most `low` to at least `high`."""
+    rough = (high - low) / 4
+    power = 10.0 ** floor(log10(rough))
+    step = max(least, *(s for s in (power, 2 * power, 5 * power) if s <= rough * (1 + 1e-9)))
+    return [step * i for i in range(floor(low / step + 1e-9), ceil(high / step - 1e-9) + 1)]
+
+
+def span(values: Sequence[float]) -> list[float]:
+    """Ticks around values, from zero where zero is near or all values are equal; four digits tell them apart."""
+    low, high = min(values), max(values)
+    if 0 < low <= 0.6 * high:
+        low = 0.0
+    if high - low <= 1e-9 * abs(high):
+        low, high = min(low, 0.0), max(high, 0.0) or float(not low)
+    return ticks(low, high, least=10.0 ** (floor(log10(max(abs(low), abs(high)))) - 3))
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Exponents of 1, 2, 5 times powers of ten, or of powers of ten alone where decades are many."""
+    first, last = floor(low + 1e-9), ceil(high - 1e-9)
+    last += first == last
+    steps = (1, 2, 5) if last - first <= 2 else (1,)
+    marks = [e + log10(m) for e in range(first, last) for m in steps] + [float(last)]
+    start = max(i for i, mark in enumerate(marks) if mark <= low + 1e-9)
+    end = min(i for i, mark in enumerate(marks) if mark >= high - 1e-9)
+    return marks[start : max(end, start + 1) + 1]
+
+
+LETTER, LINE = 6.0, 13  # pixels of a column of words, and from one line of words to the next
+UP, DOWN = 9, 3  # pixels that words reach over and under their base line
+ABOVE, BELOW = -4, 12  # pixels from a line to the base line of its words
+STEP = 6  # pixels between places that are tried
+DOT = 3  # pixels between points of a curve that are looked at
+
+Pixels = Sequence[tuple[float, float]]
+
+
+class Box(NamedTuple):
+    """Part of a chart, in pixels that count downwards."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def holds(self, x: float, y: float) -> bool:
+        """Whether a point lies inside."""
+        return self.left <= x <= self.right and self.top <= y <= self.bottom
+
+    def meets(self, other: "Box") -> bool:
+        """Whether the two overlap."""
+        beside = self.left < other.right and other.left < self.right
+        return beside and self.top < other.bottom and other.top < self.bottom
+
+
+class Level(NamedTuple):
+    """A line across, and where its words stand: beginning at x, or ending there; nowhere where x is None."""
+
+    name: str
+    row: float
+    x: float | None
+    y: float
+    ends: bool
+
+
+def words_at(x: float, y: float, name: str, share: float = 0.5) -> Box:
+    """What words cover, a share of which lies left of x, on a base line y."""
+    width = LETTER * cell_len(name)
+    return Box(x - share * width, y - UP, x + (1 - share) * width, y + DOWN)
+
+
+def place_levels(
+    levels: Sequence[tuple[str, float]],
+    curves: Sequence[Pixels],
+    others: Sequence[Pixels],
+    taken: Sequence[Box],
+    plot: Box,
+) -> list[Level]:
+    """Every line with a place for its words, from the uppermost line down.
+
+    Words of a line that all curves have passed stand below it on the right, others above it on the left. Where
+    something is drawn there, they move along the line, or to its other side; where it is all along, they have no place.
+
+    Args:
+        levels: name and row of each line.
+        curves: what the lines are compared with.
+        others: what is drawn besides, such as upright lines.
+        taken: what other words cover.
+        plot: inside the axes.
+    """
+    lines = [*curves, *others, *([(plot.left, row), (plot.right, row)] for _, row in levels)]
+    dots = [dot for line in lines for dot in _dots(line)]
+    boxes, placed = list(taken), []
+    for name, row in sorted(levels, key=lambda level: level[1]):
+        passed = all(curve[-1][1] < row for curve in curves) and row + BELOW + DOWN < plot.bottom
+        level = Level(name, row, None, row, passed)
+        for x, y in _places(name, row, passed, plot):
+            box = words_at(x, y, name, float(passed))
+            while above := [other for other in boxes if box.meets(other)]:
+                y = max(other.bottom for other in above) - DOWN + LINE
+                box = words_at(x, y, name, float(passed))
+            if box.bottom <= plot.bottom and not any(box.holds(*dot) for dot in dots):
+                boxes.append(box)
+                level = level._replace(x=x, y=y)
+                break
+        placed.append(level)
+    return placed
+
+
+def _places(name: str, row: float, passed: bool, plot: Box) -> Iterator[tuple[float, float]]:
+    """Ends of base lines of words that fit, best first."""
+    room = plot.right - plot.left - 8 - LETTER * cell_len(name)
+    for offset in (BELOW, ABOVE) if passed else (ABOVE, BELOW):
+        for step in range(1 + int(max(room, 0) / STEP)):
+            yield (plot.right - 4 - STEP * step if passed else plot.left + 4 + STEP * step), row + offset
+
+
+def _dots(line: Pixels) -> Iterator[tuple[float, float]]:
+    """Points along a line, so close that words on it cover one."""
+    for (a, b), (c, d) in pairwise(line):
+        steps = ceil(hypot(c - a, d - b) / DOT) or 1
+        yield from ((a + (c - a) * i / steps, b + (d - b) * i / steps) for i in range(steps))
+    yield from line[-1:]
+
+
+WIDTH, HEIGHT = 400, 250  # pixels
+LEFT, RIGHT, TOP, BOTTOM = 48, 16, 24, 40  # margins
+ROW = 30  # pixels
+LONGEST_NAME, CELL = 30, 7.2  # columns of a terminal, and pixels that one takes
+COLORS = 6
+MOST_POINTS = 400
+FEW_POINTS = 30  # are drawn as dots too
+APART = 38  # pixels between the labels of an axis
+
+Points = Sequence[tuple[float, float]]
+Band = tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """What has one color.
+
+    Args:
+        name: for the legend.
+        style: its number on the page, from 0.
+        points: (x, y), x rising where they are joined; a line breaks where a value is not finite.
+        bands: lower and upper end for each point; None where nothing is known.
+        tips: what each point says under the pointer.
+        said: by the legend, such as its last value.
+    """
+
+    name: str
+    style: int
+    points: Points
+    bands: Sequence[Band] = ()
+    tips: Sequence[str] = ()
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Labels of both axes, and how they run.
+
+    Args:
+        x: label with its unit.
+        y: label with its unit.
+        log_x: whether x is logarithmic; used where every x is positive and they span more than a factor of three.
+        log_y: whether y is; used where every y is positive.
+        at: x of the ticks; empty for round numbers.
+        most: y above which nothing is drawn, such as 100 %.
+        levels: lines across, such as what chance reaches: name -> y.
+        moments: upright lines, such as the best epoch: name -> x.
+    """
+
+    x: str
+    y: str
+    log_x: bool = False
+    log_y: bool = False
+    at: Sequence[float] = ()
+    most: float = inf
+    levels: Sequence[tuple[str, float]] = ()
+    moments: Sequence[tuple[str, float]] = ()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From values to pixels; values outside are drawn at the edge."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        place = min(max(log10(value) if self.log else value, self.low), self.high)
+        return self.start + (place - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is drawn in its place."""
+        return self.low <= (log10(value) if self.log else value) <= self.high
+
+
+def line_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "", kind: str = "") -> Markup:
+    """A line a series through its points, with a band from the lower to the upper ends; long ones are thinned.
+
+    Args:
+        title: what is shown, with its unit.
+        series: the lines.
+        axes: see `Axes`.
+        note: a sentence below the chart.
+        kind: a class of the style sheet for the figure.
+    """
+    return _chart(title, series, axes, note, kind)
+
+
+def scatter_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "") -> Markup:
+    """A dot with a whisker a point; a step line joins those on the Pareto front (less x, more y)."""
+    return _chart(title, series, axes, note, front=pareto([p for line in series for p in line.points]))
+
+
+def point_chart(title: str, series: Sequence[Series], axes: Axes, note: str) -> Markup:
+    """The same without the front, where less x is no merit."""
+    return _chart(title, series, axes, note, front=[])
+
+
+def pareto(points: Points) -> list[tuple[float, float]]:
+    """Points that no other one beats by being left and above of, by rising x."""
+    front: list[tuple[float, float]] = []
+    for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not front or y > front[-1][1]:
+            front.append((x, y))
+    return front
+
+
+def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") -> Markup:
+    """A row a series: every value a small dot, the mean with its interval a marker with a whisker.
+
+    Where no series has an interval, rows begin at zero and a stem leads to each marker.
+
+    Args:
+        title: what is shown.
+        series: each with points (value, 0) and at most one band, that of their mean.
+        label: of the axis, with its unit.
+        note: below the chart.
+    """
+    values = [x for line in series for x, _ in line.points]
+    if not values:
+        return Markup()
+    ends = [end for line in series for band in line.bands if band for end in band]
+    marks = ticks(*_limits(values, ends, 100.0)) if ends else span([0.0, *values])
+    left = CELL * min(max(cell_len(line.name) for line in series), LONGEST_NAME) + 16
+    right, bottom = left + 298, TOP + ROW * len(series)
+    place = Scale(marks[0], marks[-1], left, right)
+    rows = []
+    for row, line in enumerate(series):
+        mean = sum(x for x, _ in line.points) / len(line.points)
+        x, y = place(mean), TOP + ROW * (row + 0.5)
+        band = line.bands[0] if line.bands else None
+        stem = "" if ends else f"M{left:.1f} {y:.1f}H{x:.1f}"
+        rows.append(
+            {
+                "name": line.name,
+                "look": _look(line.style),
+                "y": y,
+                "mean": f"{mean:.1f}",
+                "tip": line.tips[0] if line.tips else "",
+                "whisker": _whisker(band, place, y, upright=False) if band else stem,
+                "seeds": [_marker(0, place(value), y + 8, 2) for value, _ in line.points] if ends else [],
+                "mark": _marker(line.style, x, y),
+            }
+        )
+    frame = {"width": right + 50, "height": bottom + 30, "left": left, "bottom": bottom, "name": LONGEST_NAME}
+    at = [(place(tick), number(tick)) for tick in marks]
+    return fill("rows.html", title=title, note=note, frame=frame, rows=rows, ticks=at, label=label)
+
+
+def _chart(
+    title: str, series: Sequence[Series], axes: Axes, note: str, kind: str = "", front: Points | None = None
+) -> Markup:
+    finite = [(x, y) for line in series for x, y in line.points if isfinite(x) and isfinite(y)]
+    if not finite:
+        return fill("figure.html", title=title, note="no finite value was measured", kind=kind)
+    xs, ys = [x for x, _ in finite], [*(y for _, y in finite), *(y for _, y in axes.levels)]
+    log_x, log_y = axes.log_x and min(xs) > 0 and max(xs) > 3 * min(xs), axes.log_y and min(ys) > 0
+    ends = [end for line in series for band in line.bands if band for end in band]
+    if log_y:
+        up = log_ticks(log10(min(ys)), log10(max(ys)))
+    else:
+        up = ticks(*_limits(ys, ends, axes.most)) if ends else span(ys)
+    y = Scale(up[0], up[-1], HEIGHT - BOTTOM, TOP, log_y)
+    across = _x_ticks(xs, axes, log_x)
+    x = _x_scale([*xs, *across], log_x, bool(log_x or axes.at or front is not None or len(set(xs)) == 1))
+    joined = front is None
+    frame = {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "left": LEFT,
+        "right": WIDTH - RIGHT,
+        "top": TOP,
+        "bottom": HEIGHT - BOTTOM,
+        "x": axes.x + (", logarithmic" if log_x else ""),
+        "y": axes.y + (", logarithmic" if log_y else ""),
+        "cursor": f"{x.low:g} {x.high:g} {LEFT} {WIDTH - RIGHT}" if joined and not log_x else "",
+    }
+    stairs = [f"{'H' if i else 'M'}{x(a):.1f}{'V' if i else ' '}{y(b):.1f}" for i, (a, b) in enumerate(front or ())]
+    return fill(
+        "chart.html",
+        title=title,
+        note=note,
+        kind=kind,
+        frame=frame,
+        rows=[(y(10**tick if log_y else tick), number(10**tick if log_y else tick)) for tick in up],
+        columns=[(x(tick), number(tick)) for tick in _apart(across, x)],
+        levels=_levels(axes, series, x, y),
+        values={name: number(float(f"{value:.4g}")) for name, value in axes.levels},
+        moments=[(name, x(value)) for name, value in axes.moments],
+        front="".join(stairs) if len(stairs) > 1 else "",
+        series=[_drawn(line, x, y, joined) for line in series if any(isfinite(value) for _, value in line.points)],
+    )
+
+
+def _drawn(line: Series, x: Scale, y: Scale, joined: bool) -> dict[str, Any]:
+    """A series as shapes."""
+    points = line.points if line.tips or line.bands else _thin(line.points)
+    bands = [(place, band) for (place, _), band in zip(line.points, line.bands, strict=False) if band]
+    around = [(place, high) for place, (_, high) in bands] + [(place, low) for place, (low, _) in reversed(bands)]
+    known = [(i, a, b) for i, (a, b) in enumerate(points) if isfinite(b)]
+    small = joined and not line.tips and len(points) <= FEW_POINTS
+    marks = []
+    for i, a, b in known if small or line.tips or not joined else known[-1:]:
+        band = line.bands[i] if i < len(line.bands) and (not joined or len(bands) == 1) else None
+        marks.append(
+            {
+                "path": _marker(line.style, x(a), y(b), 2.6 if small else 4.2),
+                "whisker": _whisker(band, y, x(a), upright=True) if band else "",
+                "tip": line.tips[i] if i < len(line.tips) else "",
+            }
+        )
+    return {
+        "name": line.name,
+        "said": line.said,
+        "look": _look(line.style),
+        "key": _marker(line.style, 11, 6, 4.2),
+        "path": _path(points, x, y) if joined else "",
+        "band": " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in around) if joined and len(bands) > 1 else "",
+        "marks": marks,
+        "points": [[float(f"{a:.4g}"), float(f"{b:.4g}")] for _, a, b in known] if joined and not line.tips else None,
+    }
+
+
+def _path(points: Points, x: Scale, y: Scale) -> str:
+    """Of a line that breaks where a value is not finite."""
+    path, pen_up = "", True
+    for a, b in points:
+        if isfinite(b):
+            path += f"{'M' if pen_up else 'L'}{x(a):.1f} {y(b):.1f}"
+        pen_up = not isfinite(b)
+    return path
+
+
+def _whisker(band: tuple[float, float], along: Scale, across: float, upright: bool) -> str:
+    """An interval as a line with a cap at each end, and an arrow in place of the cap where the chart cuts it."""
+    places = [along(end) for end in band]
+    lines = [[(place, across) for place in places]]
+    for end, place, other in zip(band, places, reversed(places), strict=True):
+        back = 0 if along.holds(end) else 5 if place < other else -5
+        lines.append([(place + back, across - 4), (place, across), (place + back, across + 4)])
+    return "".join(
+        "M" + "L".join(f"{b:.1f} {a:.1f}" if upright else f"{a:.1f} {b:.1f}" for a, b in line) for line in lines
+    )
+
+
+def _look(style: int) -> str:
+    """Classes of the style sheet: a color, and where the colors are used up, hollow markers and a dash beside it."""
+    return f"s{style % COLORS}{' again' if style >= COLORS else ''}"
+
+
+def _marker(style: int, x: float, y: float, r: float = 4.2) -> str:
+    """Circle, square, triangle, diamond or a triangle on its head, as a path around a point."""
+    corners: Iterable[tuple[float, float]] = (
+        (),
+        ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
+        ((0, -1.2), (1.15, 0.9), (-1.15, 0.9)),
+        ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
+        ((0, 1.2), (1.15, -0.9), (-1.15, -0.9)),
+    )[style % 5]
+    if not corners:
+        return f"M{x - r:.1f} {y:.1f}a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0 {-2 * r} 0z"
+    return "M" + "L".join(f"{x + r * dx:.1f} {y + r * dy:.1f}" for dx, dy in corners) + "z"
+
+
+def _limits(values: Sequence[float], ends: Sequence[float], most: float) -> tuple[float, float]:
+    """What an axis shows: all values, and of the intervals what lies within one and a half times their range."""
+    room = max(1.5 * (max(values) - min(values)), 4.0)
+    low = max(0.0, min(min(values), *(max(end, min(values) - room) for end in ends)))
+    high = min(most, max(max(values), *(min(end, max(values) + room) for end in ends)))
+    return (low, high) if high > low else (max(low - 1, 0.0), min(high + 1, most))
+
+
+def _x_ticks(xs: Sequence[float], axes: Axes, log: bool) -> list[float]:
+    low, high = min(xs), max(xs)
+    if at := [x for x in axes.at if low <= x <= high]:
+        return at
+    if log:
+        return [10**mark for mark in log_ticks(log10(low), log10(high))]
+    if low == high:
+        return [low]
+    marks = ticks(min(0.0, low), high, 1.0 if axes.x in ("epoch", "layer") and high >= 2 else 0.0)
+    return [mark for mark in marks if mark <= high] if len(marks) > 2 else marks
+
+
+def _x_scale(values: Sequence[float], log: bool, spread: bool) -> Scale:
+    """Around values; with some room at both ends where `spread`."""
+    low, high = (log10(min(values)), log10(max(values))) if log else (min(values), max(values))
+    edge = (0.03 * (high - low) or 1.0) if spread else 0.0
+    return Scale(low - edge, high + edge, LEFT, WIDTH - RIGHT, log)
+
+
+def _apart(at: Sequence[float], place: Scale) -> list[float]:
+    """Ticks whose labels do not overlap."""
+    kept: list[float] = []
+    for tick in at:
+        if not kept or place(tick) - place(kept[-1]) >= APART:
+            kept.append(tick)
+    return kept
+
+
+def _levels(axes: Axes, series: Sequence[Series], x: Scale, y: Scale) -> list[Level]:
+    """Lines across with their words, which stand apart from curves and upright lines."""
+    curves = [[(x(a), y(b)) for a, b in _thin(line.points) if isfinite(b)] for line in series]
+    moments = [(name, x(value)) for name, value in axes.moments]
+    return place_levels(
+        [(name, y(value)) for name, value in axes.levels],
+        [curve for curve in curves if curve],
+        [[(at, TOP), (at, HEIGHT - BOTTOM)] for _, at in moments],
+        [words_at(at, TOP - 6, name) for name, at in moments],
+        Box(LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM),
+    )
+
+
+def _thin(points: Points) -> Points:
+    """Evenly spaced points, first and last among them, where there are too many to tell apart."""
+    if len(points) <= MOST_POINTS:
+        return points
+    return [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]

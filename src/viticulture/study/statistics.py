@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means with their uncertainty over seeds (or folds) and images; how many more seeds would tell two methods apart."""
+
+# Whether methods stacked on each other gain more than each by itself.
+#
+#     gain(X) = accuracy(X) - accuracy(baseline),   excess(A + B) = gain(A + B) - gain(A) - gain(B)
+#
+# seed by seed; a candidate called "A + B" is the sum of those called A and B.
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+LEVEL = 0.95
+SPENT = 0.75
+"""Share of what is left of 1 - `LEVEL` that each look at a growing study takes."""
+POWER = 0.8
+RESAMPLES = 4000
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds.
+
+    Args:
+        values: one a seed.
+        mean: of them.
+        sd: sample standard deviation, over n - 1; None for a single seed.
+        low: lower end of the interval; None for a single seed.
+        high: upper end.
+    """
+
+    values: tuple[float, ...]
+    mean: float
+    sd: float | None
+    low: float | None
+    high: float | None
+
+
+def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0, overlap: float = 0.0) -> Estimate:
+    """Mean and Student's interval over seeds, or over folds.
+
+        mean -+ t(n - 1, (1 + level) / 2) max(sd, floor) sqrt(1 / n + overlap)
+
+    Args:
+        values: one a seed.
+        level: of the interval.
+        floor: a spread that is known from elsewhere to be there; few values may lie closer together by luck.
+        overlap: tested images for each learnt one, where the trainings share images that they learn from: values of
+            folds are no independent draws, and 1 / n alone would be too little. 0 for seeds.
+
+    Source: Student, "The probable error of a mean", Biometrika 1908, 6(1); the overlap: Nadeau and Bengio, "Inference
+    for the generalization error", Machine Learning 2003, 52(3), the corrected resampled t-test.
+    """
+    array, n = np.asarray(values, dtype=np.float64), len(values)
+    mean = float(array.mean())
+    if n < 2:
+        return Estimate(tuple(values), mean, None, None, None)
+    sd = float(array.std(ddof=1))
+    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * max(sd, floor) * sqrt(1 / n + overlap)
+    return Estimate(tuple(values), mean, sd, mean - half, mean + half)
+
+
+def accuracy(values: Sequence[float], images: int | None, overlap: float = 0.0) -> Estimate:
+    """Mean accuracy, with the wider of two intervals: Student's over seeds, and the binomial one of the test images.
+
+        p -+ z sqrt(p (1 - p) / N'),  p = (mean N + z^2 / 2) / N',  N' = N + z^2
+
+    The N images are the same for every seed, so that more seeds do not narrow the latter; of folds with test images of
+    their own, N counts all. Without images (a measure that counts none) the former alone; none for a single seed.
+    `overlap` as in `estimate`.
+
+    Source: Agresti and Coull, "Approximate is better than 'exact' for interval estimation of binomial proportions",
+    The American Statistician 1998, 52(2).
+    """
+    over_seeds = estimate(values, overlap=overlap)
+    if over_seeds.low is None or over_seeds.high is None or not images:
+        return over_seeds
+    z = float(stats.norm.ppf((1 + LEVEL) / 2))
+    share = (over_seeds.mean * images + z**2 / 2) / (images + z**2)
+    half = z * sqrt(max(0.0, share * (1 - share)) / (images + z**2))
+    return _widened(over_seeds, share - half, share + half)
+
+
+def precision(values: Sequence[float], drawn: NDArray[np.float64] | None, overlap: float = 0.0) -> Estimate:
+    """Mean of a measure that is no share of images right, such as average precision, with the wider of two intervals:
+    Student's over seeds, and the bootstrap's over the test images.
+
+    Args:
+        values: one a seed.
+        drawn: [S, R] for every seed its value over R draws of the test images, the same draws for all; None where it
+            is not known, which leaves the former alone. Of folds, each draws among its own.
+        overlap: as in `estimate`.
+
+    None of either for a single seed.
+    """
+    over_seeds = estimate(values, overlap=overlap)
+    if over_seeds.low is None or drawn is None:
+        return over_seeds
+    low, high = np.quantile(drawn.mean(0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return _widened(over_seeds, float(low), float(high))
+
+
+def _widened(estimated: Estimate, low: float, high: float) -> Estimate:
+    assert estimated.low is not None
+    assert estimated.high is not None
+    return replace(estimated, low=min(estimated.low, low), high=max(estimated.high, high))
+
+
+def level_of_look(number: int) -> float:
+    """Level of the intervals at the n-th look at a study that grows, n = 1, 2, ...
+
+        1 - (1 - LEVEL) SPENT (1 - SPENT)^(n - 1)
+
+    The chances of an error at all looks add up to 1 - `LEVEL` at most, however many there are and whatever makes a
+    person add seeds: the error is spent over the looks.
+
+    Source: Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 1983, 70(3); deviation:
+    each look spends a share by itself (Bonferroni), so that nothing need be known about the looks to come.
+    """
+    return 1 - (1 - LEVEL) * SPENT * (1 - SPENT) ** (number - 1)
+
+
+def next_level(level: float) -> float:
+    """Level of the look that follows one of this level."""
+    return 1 - (1 - level) * (1 - SPENT)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better one method is than another, over seeds that both were trained from, or over folds.
+
+    Args:
+        over_seeds: mean and Student's interval of the paired differences, see `difference`.
+        over_images: the same mean with the bootstrap's interval over seeds and test images; None where the answers to
+            single images are not known.
+        floor: least spread over seeds, see `difference`.
+        overlap: of folds, see `estimate`; 0 for seeds.
+    """
+
+    over_seeds: Estimate
+    over_images: Estimate | None
+    floor: float
+    overlap: float
+
+    @property
+    def mean(self) -> float:
+        """In the unit of the values."""
+        return self.over_seeds.mean
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """Ends of the wider of the intervals that are known, within [-1, 1], so that words never claim more than is
+        known; None for a single seed."""
+        seeds, images = self.over_seeds, self.over_images or self.over_seeds
+        if seeds.low is None or seeds.high is None or images.low is None or images.high is None:
+            return None
+        return max(-1.0, min(seeds.low, images.low)), min(1.0, max(seeds.high, images.high))
+
+    def seeds_needed(self, level: float = LEVEL) -> int | None:
+        """Pairs of trainings that would tell the two apart at this level with the power of `POWER`, if mean and spread
+        are as seen; None where they cannot be told (fewer than two seeds, no difference, or more than `MOST_SEEDS`; or
+        folds, whose number says how much is learnt from)."""
+        sd = None if self.overlap else self.over_seeds.sd
+        return seeds_needed(self.mean, None if sd is None else max(sd, self.floor), level)
+
+    def separates(self) -> bool:
+        """Whether every interval that is known leaves out zero. A single seed separates nothing, nor do two, or values
+        without any spread, where no answers to images say what chance would do."""
+        if self.over_images is None and (len(self.over_seeds.values) < 3 or not self.over_seeds.sd):
+            return False
+        known = [self.over_seeds, *([self.over_images] if self.over_images else [])]
+        return all(
+            interval.low is not None and interval.high is not None and (interval.low > 0 or interval.high < 0)
+            for interval in known
+        )
+
+
+def difference(
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    right: NDArray[np.int8] | None = None,
+    level: float = LEVEL,
+    drawn: NDArray[np.float64] | None = None,
+    overlap: float = 0.0,
+) -> Difference:
+    """Compare two methods on the same seeds.
+
+        Student's interval of a_s - b_s, whose spread is at least sqrt((n_10 + n_01) / N) / sqrt(N)
+
+    where of N test images n_10 are classified as they should be by ours alone, n_01 by theirs alone (means over seeds).
+    The floor is what drawing the test images does to a single difference if the two are equally good: differences of
+    two or three seeds that lie closer together do so by luck, and would separate anything.
+
+    Args:
+        ours: one value a seed.
+        theirs: the other method's, of the same seeds in the same order.
+        right: [S, N] for every seed and test image 1 if only ours is right, -1 if only theirs is, else 0; None where
+            it is not known.
+        level: of both intervals.
+        drawn: [S, R] for every seed the difference over R draws of the test images, of a measure that is no share of
+            images right; in place of `right`. The floor is its spread over the draws.
+        overlap: of folds that are tested on the same images, as in `estimate`.
+
+    Source of the floor: McNemar, "Note on the sampling error of the difference between correlated proportions or
+    percentages", Psychometrika 1947, 12(2).
+    """
+    pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
+    floor, images = 0.0, None
+    if right is not None:
+        floor = sqrt(float(np.abs(right).mean()) / right.shape[1])
+        images = bootstrap(right, level) if len(pairs) > 1 else None
+    elif drawn is not None:
+        floor = sqrt(float(drawn.var(1).mean()))
+        images = _crossed(np.array(pairs), np.atleast_2d(np.cov(drawn)), level) if len(pairs) > 1 else None
+    return Difference(estimate(pairs, level, floor, overlap), images, floor, overlap)
+
+
+def difference_of_folds(
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    right: Sequence[NDArray[np.int8]] | None,
+    overlap: float,
+    level: float = LEVEL,
+) -> Difference:
+    """Compare two methods on the same folds, each tested on images of its own.
+
+        mean -+ z sqrt(sum over folds of var(right) / N) / S,  S folds, N images in each
+
+    is the interval over images, which folds do not share: it says how far the test images alone may lead astray. That
+    over folds, with its correction for what they learn from together, stands beside it.
+
+    Args:
+        ours: one value a fold.
+        theirs: the other method's, of the same folds in the same order.
+        right: for every fold [N], as in `difference`; None where it is not known.
+        overlap: as in `estimate`.
+        level: of both intervals.
+    """
+    pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
+    if right is None:
+        return Difference(estimate(pairs, level, 0.0, overlap), None, 0.0, overlap)
+    S, mean = len(pairs), float(np.mean(pairs))
+    floor = sqrt(float(np.mean([np.abs(fold).mean() / len(fold) for fold in right])))
+    half = float(stats.norm.ppf((1 + level) / 2)) * sqrt(sum(float(fold.var()) / len(fold) for fold in right)) / S
+    over_folds = estimate(pairs, level, floor, overlap)
+    images = Estimate(tuple(pairs), mean, over_folds.sd, mean - half, mean + half) if S > 1 else None
+    return Difference(over_folds, images, floor, overlap)
+
+
+def bootstrap(right: NDArray[np.int8], level: float = LEVEL) -> Estimate:
+    """Percentile interval of the mean difference in accuracy when both seeds and test images are drawn anew.
+
+        a resample: S seeds and N images, each with replacement, the same images for every seed;
+        its value: mean + sqrt(S / (S - 1)) (the mean of right[seed, image] - mean)
+
+    The factor makes up for seeds that are drawn from S instead of from all there are, which is too narrow by as much.
+    The seeds' means over N resampled images are drawn from the normal distribution with the means and covariances of
+    the resampling, as the central limit theorem has it: the cost does not grow with the resamples' images. Quantiles of
+    few seeds are not Student's; his interval stands beside this one.
+
+    Args:
+        right: [S, N] in {-1, 0, 1}, see `difference`; two seeds at least.
+        level: of the interval.
+
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13; two ways of resampling crossed:
+    Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 2007, 1(2), arXiv:0712.1111.
+    """
+    covariance = np.atleast_2d(np.cov(right, bias=True)) / right.shape[1]  # [S, S], of means over resampled images
+    return _crossed(right.mean(1), covariance, level)
+
+
+def _crossed(values: NDArray[np.float64], covariance: NDArray[np.float64], level: float) -> Estimate:
+    """The bootstrap's interval from the values of S seeds, [S], and their covariance over draws of images, [S, S]."""
+    S = len(values)
+    normal, seeds = _draws(S)  # [R, S] each
+    axes, spreads, _ = np.linalg.svd(covariance)
+    images = values + normal @ (axes * np.sqrt(spreads)).T  # [R, S]
+    mean = float(values.mean())
+    means = mean + sqrt(S / (S - 1)) * ((seeds * images).sum(1) - mean)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(tuple(values.tolist()), mean, float(values.std(ddof=1)), float(low), float(high))
+
+
+@cache
+def _draws(seeds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Standard normal numbers, and how often each seed is drawn as a share; the same for every pair of a study."""
+    draw = np.random.default_rng(0)
+    normal = draw.standard_normal((RESAMPLES, seeds))
+    return normal, draw.multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES) / seeds
+
+
+def seeds_needed(mean: float, sd: float | None, level: float = LEVEL, power: float = POWER) -> int | None:
+    """Pairs of trainings after which a two-sided paired t-test would see this difference with this power.
+
+        smallest n with P(|T| > t(n - 1, (1 + level) / 2)) >= power,  T noncentral t, n - 1, sqrt(n) mean / sd
+
+    None where there is no spread to judge by, no difference to see, or more than `MOST_SEEDS` would be needed.
+    """
+    if sd is None or mean == 0:
+        return None
+    if sd == 0:
+        return 2
+    effect = abs(mean) / sd
+
+    def seen(n: int) -> float:
+        edge, shift = stats.t.ppf((1 + level) / 2, n - 1), sqrt(n) * effect
+        return float(stats.nct.sf(edge, n - 1, shift) + stats.nct.cdf(-edge, n - 1, shift))
+
+    low, high = 1, 2
+    while seen(high) < power:
+        if high == MOST_SEEDS:
+            return None
+        low, high = high, min(2 * high, MOST_SEEDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if seen(middle) >= power else (middle, high)
+    return high
+
+
+FEWEST_SEEDS = 3  # from which an excess is told from chance
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """A sum of candidates; shares, one a seed that all of them have.
+
+    Args:
+        name: of the sum.
+        parts: names of the candidates that it stacks.
+        gain: over the baseline.
+        parts_gain: of all parts together.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    gain: tuple[float, ...]
+    parts_gain: tuple[float, ...]
+
+    @property
+    def excess(self) -> tuple[float, ...]:
+        """What it gains beyond its parts; below zero they stand in each other's way."""
+        return tuple(gain - parts for gain, parts in zip(self.gain, self.parts_gain, strict=True))
+
+
+def interactions(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -> list[Interaction]:
+    """Every candidate that is a sum of others, in their order.
+
+    Args:
+        accuracies: candidate -> seed -> share of held-out images that it gets right.
+        baseline: what gains are counted from.
+    """
+    sums = []
+    for name in accuracies:
+        parts = tuple(part.strip() for part in name.split(" + "))
+        if len(parts) < 2 or baseline not in accuracies or not all(part in accuracies for part in parts):
+            continue
+        seeds = sorted(set.intersection(*(set(accuracies[candidate]) for candidate in (name, baseline, *parts))))
+        gains = {
+            candidate: [accuracies[candidate][seed] - accuracies[baseline][seed] for seed in seeds]
+            for candidate in (name, *parts)
+        }
+        together = [sum(values) for values in zip(*(gains[part] for part in parts), strict=True)]
+        if seeds:
+            sums.append(Interaction(name, parts, tuple(gains[name]), tuple(together)))
+    return sums
+
+
+def told(sums: Sequence[Interaction], overlap: float = 0.0) -> tuple[list[str], list[str]]:
+    """Names of the sums that are more than their parts, and of those that are less, beyond chance.
+
+    Student's interval of the excess over seeds leaves out zero; all intervals hold together at `LEVEL` (Bonferroni).
+    Sums of fewer than `FEWEST_SEEDS` seeds, or without any spread, are told of neither. `overlap` is that of folds
+    (`statistics.estimate`).
+    """
+    known = [interaction for interaction in sums if len(interaction.excess) >= FEWEST_SEEDS]
+    more, less = list[str](), list[str]()
+    for interaction in known:
+        over_seeds = estimate(interaction.excess, 1 - (1 - LEVEL) / len(known), overlap=overlap)
+        if round(over_seeds.sd or 0.0, 9) and over_seeds.low is not None and over_seeds.high is not None:
+            more += [interaction.name] if over_seeds.low > 0 else []
+            less += [interaction.name] if over_seeds.high < 0 else []
+    return more, less
