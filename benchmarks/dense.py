@@ -36,9 +36,6 @@ from torchvision.models.detection.rpn import RPNHead
 from torchvision.transforms import v2
 
 from viticulture.data.annotated import prepare_annotated
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.flip import Flip
-from viticulture.data.augment.scale_jitter import ScaleJitter
 from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import ImageSettings
@@ -47,6 +44,9 @@ from viticulture.data.sources.source import Source
 from viticulture.data.splits import Selection
 from viticulture.data.targets.objects import Boxed, Objects
 from viticulture.data.targets.outlines import bitmap
+from viticulture.data.transforms.crop import ScaleJitter
+from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.view import Augment
 from viticulture.evaluation.dense.objects import evaluate_objects, mean_boxes
 from viticulture.evaluation.dense.subject import Found
 from viticulture.models.data_spec import DataSpec

@@ -15,8 +15,8 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from viticulture.data.batches.annotated import dense_views
-from viticulture.data.images import CachedImages, Records
-from viticulture.data.resample import squeeze
+from viticulture.data.image_set import CachedImages, Records
+from viticulture.data.transforms.resample import resize_to_square
 from viticulture.deploy.onnx.agreement import check_agreement, different, fair_image, something, tipped
 from viticulture.deploy.onnx.canvas import Canvas, back, pasted, stretched
 from viticulture.deploy.onnx.dense_file import OPSET, dense_to_onnx, file_of
@@ -64,7 +64,7 @@ def network(kind: str, masks: bool = False) -> Any:
 
 def shown(picture: Tensor) -> CachedImages:
     """An image as a run keeps it."""
-    pixels = torch.from_numpy(squeeze(picture.numpy(), STORE)).permute(2, 0, 1)[None]
+    pixels = torch.from_numpy(resize_to_square(picture.numpy(), STORE)).permute(2, 0, 1)[None]
     return CachedImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
 
 

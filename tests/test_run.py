@@ -16,9 +16,8 @@ from PIL import Image
 
 import viticulture
 from viticulture.api import run as api_run
-from viticulture.data.decode import decode
+from viticulture.data.images.decode import as_pixels, decode
 from viticulture.data.open import open_source
-from viticulture.data.pixels import as_pixels
 from viticulture.errors import UserError
 from viticulture.evaluation import inputs
 from viticulture.evaluation.dense.prediction import DensePrediction

@@ -16,7 +16,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import viticulture
-from viticulture.command import VERBS, Parser, read
+from viticulture.command import COMMANDS, Parser, parse_command
 from viticulture.data.open import open_source
 from viticulture.evaluation.results import Evaluations
 from viticulture.training.run import fit
@@ -279,7 +279,7 @@ def test_ctrl_c_works_as_before_after_a_training_that_it_has_stopped(
     ("keywords", "said"),
     [
         ({"epochs": 3, "overrides": {"train.epochs": 4}}, "train.epochs is given twice, as 3 and .* as 4"),
-        ({"callbacks": [print]}, r"objects of lightning.pytorch.Callback, got builtins"),
+        ({"callbacks": [print]}, r"lightning.pytorch.Callback objects, got builtins"),
         ({"budget": "1m"}, "an object of this program teaches one training, and a budget"),
         ({"method_search": False}, "is of a budget"),
         ({"epochs": 0}, "train.epochs must be at least 1"),
@@ -301,5 +301,5 @@ def test_a_path_is_a_path_and_no_name_of_a_set(tmp_path: Path, monkeypatch: pyte
 
 def test_keywords_for_python_are_no_options_of_the_command() -> None:
     """Catches: --callbacks in the help, --epochs read as the keyword and not as the recipe's key."""
-    assert not {"--callbacks", "--progress", "--student", "--epochs"} & Parser("train", VERBS["train"]).options
-    assert read(["train", "digits", "--epochs", "3"]).keywords["overrides"] == {"train.epochs": 3}
+    assert not {"--callbacks", "--progress", "--student", "--epochs"} & Parser("train", COMMANDS["train"]).options
+    assert parse_command(["train", "digits", "--epochs", "3"]).keywords["overrides"] == {"train.epochs": 3}

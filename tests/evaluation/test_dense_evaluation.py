@@ -20,7 +20,7 @@ from viticulture.analysis.annotated_pictures import save_annotated_pictures
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
 from viticulture.data.batches.annotated import dense_batches
 from viticulture.data.dataset import read_rows
-from viticulture.data.images import CachedImages, Records
+from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.targets.objects import Boxed, Masked, Objects

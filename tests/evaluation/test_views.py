@@ -18,7 +18,7 @@ from untrained import photo, untrained
 from viticulture.config.checks import check_parts
 from viticulture.config.load import load_config
 from viticulture.data.dataset import prepare_test
-from viticulture.data.images import Images
+from viticulture.data.image_set import Images
 from viticulture.data.open import open_source
 from viticulture.deploy.hub.push import contents
 from viticulture.deploy.onnx.onnx_file import to_onnx

@@ -17,7 +17,7 @@ import viticulture
 from viticulture import api
 from viticulture.analysis.galleries import Gallery, read_galleries, save_galleries
 from viticulture.analysis.pictures import examples
-from viticulture.data.images import CachedImages, Records
+from viticulture.data.image_set import CachedImages, Records
 from viticulture.errors import UserError
 from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions, keep_predictions, read_predictions

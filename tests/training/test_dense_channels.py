@@ -16,8 +16,8 @@ import viticulture
 from dense_scenes import coco_folder, mask_folder
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.annotated import prepare_annotated
+from viticulture.data.image_set import CachedImages
 from viticulture.data.image_settings import ImageSettings
-from viticulture.data.images import CachedImages
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.splits import Selection

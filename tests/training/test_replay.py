@@ -146,7 +146,7 @@ def test_nothing_is_replayed_for_other_images(
 
 
 OWN = """
-from viticulture.data.augment.transform import Transform
+from viticulture.data.transforms.transform import Transform
 
 class Darker(Transform):
     columns = 0

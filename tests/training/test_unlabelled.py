@@ -17,11 +17,11 @@ from label_free import SMALL, start
 from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.crop import PaddedCrop
-from viticulture.data.augment.erase import Erase
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import prepare
+from viticulture.data.transforms.crop import PaddedCrop
+from viticulture.data.transforms.erase import Erase
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.weights.files import load
 from viticulture.training.run import fit

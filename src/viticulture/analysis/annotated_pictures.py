@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ..data.channels import shown
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
+from ..data.images.format import displayed
 from ..data.targets.objects import Boxed, Masked
 from ..evaluation.dense.draw import Picture, counted_words, draw_classes, draw_judged
 from ..evaluation.dense.judge import read_found
@@ -37,7 +37,7 @@ def save_annotated_pictures(run: RunFolder, dataset: Dataset, evaluations: Dense
         gallery = _objects(images, true, read_found(run), dataset.classes, result.threshold)
     else:
         gallery = _pixels(run, images, true, run.read(FOUND)["images"])
-    gallery = replace(gallery, note=gallery.note + shown(dataset.image_settings.channels))
+    gallery = replace(gallery, note=gallery.note + displayed(dataset.image_settings.channels))
     save_galleries(run.path / FILE, {"dense": [gallery]}, max_side=MAX_PICTURE_SIDE)
 
 

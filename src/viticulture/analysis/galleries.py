@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..data.bands import check_npz
+from ..data.images.arrays import check_npz
 from ..disk import replacing
 from ..errors import UserError
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..data.channels import shown
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
+from ..data.images.format import displayed
 from ..errors import UserError
 from ..evaluation.accuracy import Evaluation, most_confident_mistakes
 from ..evaluation.evaluate import EvaluatedRun
@@ -39,7 +39,7 @@ CAPTION_LABELS = 4  # below an image
 def save_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedRun) -> None:
     """Write pictures.npz: `mistakes`, `examples`, `attention` and `reconstruction`, if there are any."""
     counting = evaluated.counting
-    note = shown(len(dataset.mean)).strip()
+    note = displayed(len(dataset.mean)).strip()
     galleries = {"examples": examples(dataset.train, dataset.classes, note)}
     if counting is not None:
         galleries["mistakes"] = mistakes(counting, dataset.classes, note)
@@ -52,7 +52,7 @@ def save_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedRun) -> 
 
 def save_label_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedLabels) -> None:
     """Write pictures.npz of a multilabel run: `mistakes`, `examples` and `attention`."""
-    note = shown(len(dataset.mean))
+    note = displayed(len(dataset.mean))
     galleries: dict[str, Sequence[Gallery]] = {"examples": examples(dataset.train, dataset.classes, note.strip())}
     if evaluated.counts:
         counting = evaluated.results[evaluated.counts]
@@ -154,7 +154,7 @@ def occlusion(model: EvaluatedModel, images: Images) -> Gallery:
         groups.append(([view, sums / counts], [_caption(model, images, number), predicted, largest]))
     note = (
         "Bright: covering this part lowers the probability of the predicted class most. A gray square of a quarter of "
-        f"the image's side is moved over the image; each map has its own scale.{shown(model.data_spec.channels)}"
+        f"the image's side is moved over the image; each map has its own scale.{displayed(model.data_spec.channels)}"
     )
     return Gallery("What the prediction depends on", groups, note)
 
@@ -185,7 +185,7 @@ def attention_galleries(model: EvaluatedModel, images: Images, layers: Sequence[
     maps = [class_map(reading, reading.grid).cpu().numpy() for reading in readings]
     note = (
         f"Each image as the student's input, then {', '.join(names)}. Mean over heads; bright is high, each map has "
-        f"its own scale.{shown(model.data_spec.channels)}"
+        f"its own scale.{displayed(model.data_spec.channels)}"
     )
     groups = [
         ([view, *(layer[i] for layer in maps)], [caption])

@@ -21,8 +21,8 @@ from . import subsets
 from .batches.annotated import side_of
 from .dataset import Dataset, prepare, read_rows
 from .decoded_cache import find_near_duplicates
+from .image_set import Images
 from .image_settings import ImageSettings
-from .images import Images
 from .sources.files import file_fingerprint
 from .sources.mask_folders import read_mask
 from .sources.source import Source

@@ -14,11 +14,10 @@ import torch
 from ..errors import UserError, counted, some
 from ..parallel import Progress, in_parallel
 from .balance import is_uneven, mends
-from .channels import AS_THEY_ARE, levels_left
-from .decode import Unreadable
 from .decoded_cache import find_near_duplicates, pixel_digest
-from .deep import is_of_16_bits
 from .image_settings import MAX_SIDE
+from .images.decode import Unreadable, is_16_bit
+from .images.format import ANY_FORMAT, levels_left
 from .near_duplicates import TOO_MANY, NearDuplicates
 from .open import open_source
 from .sources.labels import alike
@@ -61,7 +60,7 @@ class _Properties(NamedTuple):
     width: int
     mode: str
     digest: bytes
-    span: tuple[float, float] | None
+    value_range: tuple[float, float] | None
     first: bool
     channels: int
 
@@ -164,7 +163,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None, image_s
     Raises: UserError if there is no such data or it holds no images.
     """
     source = data if isinstance(data, Source) else open_source(data)
-    source = dataclasses.replace(separated(source) if is_joined(source) else source, pixel_format=AS_THEY_ARE)
+    source = dataclasses.replace(separated(source) if is_joined(source) else source, pixel_format=ANY_FORMAT)
 
     def properties(i: int) -> _Properties | str:
         try:
@@ -172,7 +171,9 @@ def inspect(data: str | Path | Source, progress: Progress | None = None, image_s
         except Unreadable as error:
             return error.reason
         mark, channels = pixel_digest(picture.pixels), picture.pixels.shape[2]
-        return _Properties(picture.height, picture.width, picture.mode, mark, picture.span, picture.first, channels)
+        return _Properties(
+            picture.height, picture.width, picture.mode, mark, picture.value_range, picture.first, channels
+        )
 
     every = list(in_parallel(properties, range(len(source)), progress))
     read = {i: image for i, image in enumerate(every) if not isinstance(image, str)}
@@ -324,10 +325,10 @@ def _values(images: Sequence[_Properties]) -> str:
     if channels:
         kinds = " or ".join(counted(count, "channel") for count in channels)
         words.append(f"{kinds}, kept by --images.channels {channels[-1]}")
-    if spans := [image.span for image in images if image.span is not None]:
+    if spans := [image.value_range for image in images if image.value_range is not None]:
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
         words.append(f"values of more than 8 bits lie in {low:g} to {high:g}")
-        if all(image.span is None or is_of_16_bits(image.mode) for image in images):
+        if all(image.value_range is None or is_16_bit(image.mode) for image in images):
             words[-1] += f", of which 8 bits of the whole range leave {levels_left(high - low)}"
         if high > low:
             words.append(f'--images.range "[{low:g}, {high:g}]" spreads them over all 256')

@@ -8,7 +8,7 @@ import torch
 
 from ..config.resolve import Config
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..text import shell_word

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ..data.dataset import warnings_on_test
-from ..data.images import CachedImages, Images
+from ..data.image_set import CachedImages, Images
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError, counted

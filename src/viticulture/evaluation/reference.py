@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ..data.dataset import Dataset
-from ..data.images import CachedImages, Images
+from ..data.image_set import CachedImages, Images
 from ..errors import UserError
 from ..keywords import rebuilt
 from ..text import shell_word

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.images import Images
+from ..data.image_set import Images
 from ..errors import UserError
 from ..text import shell_word
 from ..training.run_folder import RunFolder

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..analysis.attention import class_map
 from ..analysis.galleries import Gallery, Group, read_galleries, save_galleries
-from ..data.images import Images
+from ..data.image_set import Images
 from ..errors import UserError
 from ..evaluation.model import of_run, pictures
 from ..evaluation.results import PREDICTIONS, read_predictions

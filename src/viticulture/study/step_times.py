@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..config.resolve import Config
 from ..data.batches.batch import Batch
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
 from ..evaluation.dense.judge import judge_images
 from ..evaluation.dense.subject import DenseSubject
 from ..methods.method import Method

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, cast
 from torch import nn
 
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
 from ..data.sources.source import Source
 from ..evaluation.headline import Headline, named
 from ..evaluation.inputs import ImageInput

@@ -11,15 +11,15 @@ from ..config.load import load_config
 from ..config.resolve import Config
 from ..config.schema import transform_class
 from ..data.annotated import prepare_annotated
-from ..data.augment.scale_jitter import ScaleJitter
 from ..data.dataset import Dataset, prepare
-from ..data.decode import Unreadable
 from ..data.image_settings import normalization
+from ..data.images.decode import Unreadable
 from ..data.open import ANNOTATED, open_source
 from ..data.sources.several import is_joined, separated
 from ..data.sources.source import Source
 from ..data.target_checks import check_wide_enough, needed_of_split
 from ..data.targets.objects import Boxed
+from ..data.transforms.crop import ScaleJitter
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..parallel import Progress

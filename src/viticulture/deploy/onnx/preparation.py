@@ -13,8 +13,8 @@ import torch
 from timm.data.config import resolve_data_config
 from timm.data.transforms_factory import create_transform
 
-from ...data.channels import RGB
-from ...data.decode import DECODED
+from ...data.images.decode import DECODED
+from ...data.images.format import RGB
 from ...data.sources.source import Source
 from ...errors import UserError
 from ...evaluation.model import EvaluatedModel, of_run

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...data.annotated import prepare_annotated_test
 from ...data.batches.annotated import sizes_of
 from ...data.dataset import Dataset
-from ...data.images import Images
+from ...data.image_set import Images
 from ...data.open import open_source
 from ...data.target_checks import counts as counts_of
 from ...data.targets.objects import Annotations, Boxed

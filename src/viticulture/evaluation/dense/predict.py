@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ...data.channels import PixelFormat
-from ...data.decode import DECODED, DecodedImage, Unreadable, image_size
-from ...data.images import CachedImages, Records
-from ...data.resample import squeeze
+from ...data.image_set import CachedImages, Records
+from ...data.images.decode import DECODED, DecodedImage, Unreadable, image_size
+from ...data.images.format import PixelFormat
 from ...data.sources.coco import Numbering, numbering
+from ...data.transforms.resample import resize_to_square
 from ...disk import replacing
 from ...errors import UserError, some
 from ...models.detection.segmenter import Segmenter
@@ -148,7 +148,7 @@ class DensePredictor:
             except OSError as error:
                 opened.append(error.strerror or str(error))
             else:
-                squeezed.append(torch.from_numpy(squeeze(seen.pixels, self.side)).permute(2, 0, 1))
+                squeezed.append(torch.from_numpy(resize_to_square(seen.pixels, self.side)).permute(2, 0, 1))
                 sizes.append((seen.height, seen.width))
                 if picture is not None and longest:
                     picture.thumbnail((longest, longest))

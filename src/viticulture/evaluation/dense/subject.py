@@ -13,7 +13,7 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from ...data.batches.annotated import dense_views
 from ...data.batches.loader import CPU
-from ...data.images import Images
+from ...data.image_set import Images
 from ...data.targets.outlines import encoded
 from ...models.data_spec import DataSpec
 from ...models.detection.detector import Detector

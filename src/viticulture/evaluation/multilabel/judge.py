@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...data.dataset import Dataset, warnings_on_test
-from ...data.images import CachedImages, Images
+from ...data.image_set import CachedImages, Images
 from ...data.sources.source import Source
 from ...errors import UserError
 from ...models.views import told
