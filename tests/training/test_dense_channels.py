@@ -228,7 +228,7 @@ def test_a_detector_tells_and_draws_images_of_these_channels(found: viticulture.
     assert viticulture.evaluate(found, str(data)) is not None
     page = (found.path / "report.html").read_text("utf-8")
     bands = of_run(RunFolder(found.path)).data_spec.channels == 5
-    assert ("Images have 5 channels, the first three are shown" in page) == bands
+    assert ("Images have 5 channels, the first three are displayed" in page) == bands
 
 
 def test_the_card_tells_channels_and_range(street: viticulture.Run) -> None:
