@@ -70,7 +70,7 @@ def report(run: Any, beside: Any = "") -> Path:
 
     if beside:
         from ..evaluation.model import check_classes
-        from ..evaluation.reference import put_beside
+        from ..evaluation.reference import add_run
         from ..tasks.classification import Classification
         from ..tasks.task import task_of
 
@@ -79,7 +79,7 @@ def report(run: Any, beside: Any = "") -> Path:
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
             if (task := task_of(folder)).name != Classification.name:
                 raise UserError(f"{folder.path} {task.does}, and --beside shows top-1; leave it out")
-        put_beside(ours, theirs)
+        add_run(ours, theirs)
     return write_page(RunFolder.open(run))
 
 
@@ -183,8 +183,8 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
 
     Returns: test accuracies. The file holds every setting that was tried.
     """
-    from ..evaluation.probe.evaluate import keep
     from ..evaluation.probe.evaluate import probe as probe_features
+    from ..evaluation.probe.evaluate import save
     from ..outputs import check_out
     from ..report.measurements import probe_table
 
@@ -192,7 +192,7 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
         check_out(out, ".json")
     run = run_folder_of(run)
     result = probe_features(run, as_source(data), features, weights)
-    if keep(result, out) and not out:
+    if save(result, out) and not out:
         report(run)
     return probe_table(result)
 
@@ -217,8 +217,8 @@ def localize(
     """
     from ..evaluation.localization import evaluate as localization
     from ..evaluation.localization.boxes import read_boxes
+    from ..evaluation.localization.evaluate import save
     from ..evaluation.localization.metrics import PROTOCOLS
-    from ..evaluation.localization.results import keep
     from ..outputs import check_out, write_out
     from ..report.measurements import localization_page, localization_table
     from ..training.run_folder import RunFolder
@@ -235,7 +235,7 @@ def localize(
     dataset = None if data else dataset_of(folder, config_of(folder))
     images = localization.held_out(dataset) if dataset else localization.other_images(folder, data)
     result = localization.localize(folder, images, true, weights, PROTOCOLS[protocol])
-    keep(folder, dataset.name if dataset else data, result)
+    save(folder, dataset.name if dataset else data, result)
     report(run)
     if out:
         write_out(out, localization_page(result, folder, dataset.name if dataset else data))

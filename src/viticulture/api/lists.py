@@ -155,7 +155,7 @@ def demo() -> "Table":
 
     Returns: a table of test accuracies; each run's report.html holds the rest.
     """
-    from ..evaluation.reference import reference_lines
+    from ..evaluation.reference import pixel_accuracies
     from ..table import Column, Table
     from ..training.run_folder import claimed
     from ..training.run_inputs import config_of, dataset_of
@@ -169,6 +169,6 @@ def demo() -> "Table":
     dataset = dataset_of(plain.folder, config_of(plain.folder))
     assert dataset.test is not None
     rows = [("DHVT, the hybrid ViT", hybrid.accuracy), ("plain ViT", plain.accuracy)]
-    rows += reference_lines(dataset.train, dataset.test).items()
+    rows += pixel_accuracies(dataset.train, dataset.test).items()
     note = f"200 training images, {len(dataset.test)} test images, one seed. Look at {hybrid.path / 'report.html'}"
     return Table("Digits: test accuracy", [Column(""), Column("top-1", "percent")], rows, note)

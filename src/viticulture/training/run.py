@@ -23,8 +23,7 @@ from ..models.views import VIEWS
 from ..models.weights.files import save
 from ..text import shell_word, tell
 from .allocator import keep_freed_memory
-from .assemble import batch_size
-from .feed import Feed, training_loader, validation_split
+from .feed import Feed, validation_split
 from .half_precision import CpuMixedPrecision
 from .loggers import close, loggers, told_once
 from .metrics import EpochMeans, cut
@@ -80,7 +79,7 @@ def fit(
     train: Train = session.config.train
     engine: Engine = session.config.engine
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    method.length = TrainingLength(len(training_loader(session)), train.epochs, train.validate)
+    method.length = TrainingLength(session.plan.steps_per_epoch, session.plan.epochs, train.validate)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.fingerprint)
     if session.begun and session.leads:
@@ -90,17 +89,16 @@ def fit(
     facts = _facts_of_weights(session)
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run, engine.checkpoint_minutes)
-    size = batch_size(session.config, len(session.dataset.train))
     callbacks: list[Callback] = [
         RandomState(),
         EpochMeans(),
         StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
         keep,
-        watcher or ProgressBar(size),
+        watcher or ProgressBar(session.plan.batch_size),
     ]
     callbacks += [EachEpoch(after_epoch)] if after_epoch else []
     callbacks += [ema] if ema else []
-    replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
+    replay = Replay(session, engine.replay_gb) if engine.replay_gb else None
     callbacks += [replay] if replay else []
     perfect = Perfect(train.stop_when_perfect)
     validation = len(session.dataset.val) if train.validate == "val" and session.dataset.val is not None else 0
