@@ -310,6 +310,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_tracing(
 ) -> None:
     monkeypatch.setattr(torch.export, "export", None)
     (tmp_path / "file").touch()
-    for name, said in {"x.txt": "written as .onnx", "file/x.onnx": "no folder"}.items():
+    for name, said in {"x.txt": "must end in .onnx", "file/x.onnx": "not a writable folder"}.items():
         with pytest.raises(UserError, match=said):
             to_onnx(network("segmenter"), tmp_path / name, TASK, cache_size=STORE)

@@ -770,7 +770,7 @@ def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: p
     assert viticulture.resume(str(run)).facts["status"] == "finished"
     assert "it begins anew" in capsys.readouterr().err
     viticulture.resume(str(run))
-    assert "is finished; nothing is left to train" in capsys.readouterr().err
+    assert "is already finished" in capsys.readouterr().err
     shutil.rmtree(run / "weights")
     for verb in (viticulture.resume, viticulture.evaluate):
         with pytest.raises(UserError, match=r"its folder weights is gone or empty; .*train anew: viticulture train"):
