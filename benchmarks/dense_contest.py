@@ -40,7 +40,7 @@ from viticulture.config.plan import plan_of
 from viticulture.config.resolve import Config
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import Dataset
-from viticulture.data.open_dense import recognized
+from viticulture.data.open import annotation_format
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.disk import replacing
 from viticulture.errors import UserError
@@ -338,7 +338,7 @@ def main() -> None:
     parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--only", default="", help="contenders, separated by semicolons; all where it is left out")
     options = begin(parser)
-    kind = recognized(options.data)
+    kind = annotation_format(options.data)[0]
     if kind not in RECIPES:
         parser.error(f"{options.data} holds neither boxes nor masks of classes")
     contest = Contest(kind, options.data, Path(options.out), 60 * options.core_minutes, {})

@@ -565,10 +565,10 @@ def test_of_pages_and_frames_it_is_told_that_the_first_is_read(tmp_path: Path) -
             pages[0].save(tmp_path / "scans" / name / f"{number}.{kind}", save_all=True, append_images=pages[1:])
     source = open_source(tmp_path / "scans")
     told = "of several pages or frames in a file the first is read: 6 of 8 images"
-    assert told in inspect(source).notes
+    assert told in inspect(source).warnings
     (words,) = [words for words in prepare(source).warnings if "several pages" in words]
     assert words.startswith(told[: told.index(":")])
-    assert not any("several pages" in words for words in inspect("digits").notes)
+    assert not any("several pages" in words for words in inspect("digits").warnings)
     with Image.open(tmp_path / "scans" / "a" / "1.gif") as opened:
         once, again = (decode(opened, "a").pixels for _ in range(2))
     assert np.array_equal(once, again)

@@ -124,7 +124,11 @@ def prepare(
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
     near = {} if remembered else _near(source, read.splits, copies)
-    warnings = (*source.notes, *notes, *warnings_of(source, read.splits, read.held, selection, skipped, labeled, near))
+    warnings = (
+        *source.warnings,
+        *notes,
+        *warnings_of(source, read.splits, read.held, selection, skipped, labeled, near),
+    )
     marks = _marks(source, read, anywhere=True)
     fingerprint = _fingerprint(source, marks)
     return Dataset(
@@ -211,7 +215,7 @@ def warnings_on_test(source: Source, skipped: Mapping[str, str]) -> list[str]:
     bare = rows[~subsets.labeled(source.labels[rows]) & ~np.isin(rows, list(source.damaged))]
     left = [f"left out {counted(len(bare), 'image')} without a label"] if len(bare) else []
     lost = [f"skipped {counted(len(skipped), 'image')} that could not be read"] if skipped else []
-    return [*source.notes, *left, *lost]
+    return [*source.warnings, *left, *lost]
 
 
 def _to_test_on(source: Source) -> np.ndarray:

@@ -23,6 +23,8 @@ from .sources.labels import alike
 from .targets.objects import UNLABELED, Annotations, Boxed, Masked, Objects
 from .transforms.placement import MIN_SIDE
 
+OUTSIDE = 1.0
+"""Pixels by which a box may reach outside its image: lists are rounded."""
 STEP = 32
 """Sizes that are recommended are multiples of it, as every usual patch divides them."""
 FEW = 0.1

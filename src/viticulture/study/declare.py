@@ -8,7 +8,6 @@ from typing import Any
 
 from ..config.references import from_anywhere
 from ..data.open import open_source
-from ..data.open_dense import recognized
 from ..errors import UserError, counted, unknown
 from ..training.data import default_recipe
 from .grid import CONDITIONS, Candidate, Grid, of_recipes
@@ -64,8 +63,8 @@ def of_a_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Terms,
 def field(data: str) -> tuple[Candidate, ...]:
     """The shipped field for a person's images: by what a path holds besides, or named as the default recipe for images
     of their size."""
-    kind = recognized(data)
-    name = DENSE[kind] if kind else default_recipe(open_source(data))
+    source = open_source(data, annotations_first=True)
+    name = DENSE.get(source.contents) or default_recipe(source)
     return tuple(replace(candidate, data="") for candidate in read_table(name).rows)
 
 

@@ -13,7 +13,6 @@ from ..config.references import check_given, references, replaced
 from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.image_settings import usual_sizes
-from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
 from ..data.statistics import sample_sizes
 from ..disk import sweep
@@ -106,7 +105,7 @@ def _shown(study: StudyFolder, recipes: dict[str, Config]) -> list[dict[str, Any
     steps: list[dict[str, Any]] = [{}]
     if all(settings.image_size is None for settings in images):
         source = open_for(recipes[grid.baseline.name], data_of(study, grid.baseline))
-        sizes = [] if isinstance(source, DenseSource) else usual_sizes(sample_sizes(source))
+        sizes = [] if source.targets is not None else usual_sizes(sample_sizes(source))
         steps = [{IMAGE_SIZE: size} for size in sizes] or steps
     named = VIEWS in grid.conditions or any(_names_views(each, recipes[each.name]) for each in grid.candidates)
     several = any(settings.eval_views != "one" for settings in images) and not named
@@ -117,13 +116,13 @@ def _paces(
     study: StudyFolder, recipes: dict[str, Config], known: dict[Key, StepTimes], tell: Callable[[str], None]
 ) -> dict[Key, StepTimes]:
     paces, failed = dict(known), dict[str, Exception]()
-    sources: dict[tuple[str, str, bool], Source | DenseSource] = {}
+    sources: dict[tuple[str, str, bool], Source] = {}
     by_slug: dict[tuple[str, str], StepTimes] = {}
     held_out: dict[str, tuple[Candidate, str]] = {}
     unlike: tuple[Candidate, Candidate] | None = None
     notes: dict[str, None] = {}
 
-    def opened(candidate: Candidate) -> Source | DenseSource:
+    def opened(candidate: Candidate) -> Source:
         where, config = data_of(study, candidate), recipes[candidate.name]
         spec = config.method_class.batch_spec
         key = where, spec.contents, spec.labels
