@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..config.references import replaced
+from ..data.image_set import StreamedImages
 from ..data.open import is_there
 from ..disk import read_json
 from ..errors import UserError
