@@ -5,9 +5,9 @@
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from ..budget.budget import Budget
+from ..budget.budget import TimeBudget
 from ..budget.lengths import MARGIN
-from ..budget.plan import Plan, Stage, is_planned, read_plan
+from ..budget.plan import BudgetPlan, Stage, is_planned, read_plan
 from ..budget.recipes import is_dense
 from ..config.keys import STAGES
 from ..config.schema import of_class
@@ -29,19 +29,19 @@ def _what(stage: Stage) -> tuple[str | int, ...]:
     return NAMES[stage.kind], stage.student, precision, stage.image_size, stage.epochs
 
 
-def plan_table(plan: Plan) -> Table:
+def plan_table(plan: BudgetPlan) -> Table:
     """What is about to be trained."""
     rows = [(*_what(stage), stage.seconds / 60) for stage in plan.stages]
-    kind = " of the processors' time" if Budget(plan.budget).counts_processors else ""
+    kind = " of the processors' time" if TimeBudget(plan.budget).counts_processors else ""
     given = plan.budget + " min" * plan.budget.strip()[-1:].isdigit()
     words = (
         f"{plan.planned / 60:.1f} min{kind} of the {given} are planned, the {plan.prepared / 60:.1f} until now "
         f"among them; {100 * MARGIN:.0f} % stay free for what takes longer."
     )
-    free = Budget(plan.budget).seconds * (1 - MARGIN) - plan.planned
-    if free > plan.stages[-1].pace.epoch:
+    free = TimeBudget(plan.budget).seconds * (1 - MARGIN) - plan.planned
+    if free > plan.stages[-1].step_times.epoch:
         words += " Longer trainings than these make no sense, so it ends early."
-    if is_dense(plan.stages[-1].resolved):
+    if is_dense(plan.stages[-1].config):
         words += (
             " Of detectors and segmenters a budget chooses the epochs alone: student and image size are the recipe's."
         )
@@ -50,12 +50,12 @@ def plan_table(plan: Plan) -> Table:
     if of_class(plan.stages[-1].values["augment"], "mix"):
         decay = plan.stages[-1].values["optim"]["weight_decay"]
         words += f" The student's images are mixed (augment.mix), at a decay of {decay:g} (optim.weight_decay)."
-    if plan.stages[-1].resolved.images.eval_views == "best":
+    if plan.stages[-1].config.images.eval_views == "best":
         words += " Validation images choose by which views of an image it answers (images.eval_views)."
     return Table("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
 
 
-def stages_table(plan: Plan, headlines: Sequence[Headline | None]) -> Table:
+def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Table:
     """What became of it.
 
     Args:
