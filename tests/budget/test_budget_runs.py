@@ -96,7 +96,7 @@ def eager(place: Any = None) -> None:
     place.setattr(choices, "TEACHER_FROM", 1)
     place.setattr(choices, "MAE_FROM", 1)
     place.setattr(choices, "MAE_FROM_IMAGES", 1)
-    place.setattr(lengths, "FEWEST_EPOCHS", {"mae": 1, "teacher": 1, "student": 1})
+    place.setattr(lengths, "MIN_STAGE_EPOCHS", {"mae": 1, "teacher": 1, "student": 1})
 
 
 def planned(
@@ -726,7 +726,7 @@ def test_a_run_before_its_last_stage_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="exists already"):
         viticulture.train("digits", "default/digits", out=str(run), overrides=TINY)
     planned(run, overwrite=True)
-    (run / "budget.json").write_text(json.dumps({"format": 1, "stages": []}))
+    (run / "budget.json").write_text(json.dumps({"format": 2, "stages": []}))
     with pytest.raises(UserError, match=r"budget.json is damaged"):
         viticulture.resume(str(run))
 
@@ -764,8 +764,8 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "run/budget.json").write_text(json.dumps(known))
     with pytest.raises(UserError, match=r"was planned by viticulture 0\.0\.0"):
         trained(tmp_path / "run")
-    (tmp_path / "run/budget.json").write_text(json.dumps({**known, "format": 2}))
-    with pytest.raises(UserError, match="another version of viticulture \\(layout 2"):
+    (tmp_path / "run/budget.json").write_text(json.dumps({**known, "format": 1}))
+    with pytest.raises(UserError, match="another version of viticulture \\(layout 1"):
         read_plan(tmp_path / "run")
 
 

@@ -178,8 +178,9 @@ class Measurements:
 
 def is_plain_vit(config: Config, dataset: Dataset) -> bool:
     """True if a config's student is a plain ViT, whose patches can be masked."""
+    student = student_of(config, data_spec_of(dataset))
     try:
-        check_vit(student_of(config, data_spec_of(dataset)))
+        check_vit(student)
     except UserError:
         return False
     return True
