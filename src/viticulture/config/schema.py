@@ -7,7 +7,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from ..data.dataset import ImageSettings, Selection
+from ..data.dataset import DataSettings, ImageSettings
 from ..data.transforms.transform import Transform
 from ..data.transforms.view import TRANSFORMS
 from ..guides.guide import Guide
@@ -38,7 +38,7 @@ GUIDES = {
 """Short names of what ships with the package."""
 SECTIONS: dict[str, type] = {
     "student": Student,
-    "data": Selection,
+    "data": DataSettings,
     "images": ImageSettings,
     "optim": Optim,
     "schedule": Schedule,
