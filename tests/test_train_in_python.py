@@ -73,12 +73,12 @@ def test_a_recipe_may_be_a_path_and_nothing_else_is_passed_over(tmp_path: Path) 
         ({"budget": -1}, "a budget is a time such as .*, got '-1'"),
         ({"method_search": []}, "unknown method search"),
         ({"callbacks": 5}, "callbacks must be a list of them, got 5"),
-        ({"overrides": ["train.epochs"]}, "overrides must be keywords and values, got"),
+        ({"overrides": ["train.epochs"]}, "overrides must be a group of keys or null, got"),
     ]
     for keywords, said in wrong:
         with pytest.raises(viticulture.UserError, match=said):
             viticulture.train(digits(), out=str(tmp_path / "run"), epochs=1, **keywords)
-    with pytest.raises(viticulture.UserError, match="subsets must hold keywords, got 5"):
+    with pytest.raises(viticulture.UserError, match="subsets must be a group of keys"):
         viticulture.compare("digits", subsets=5)  # type: ignore[arg-type]
     with pytest.raises(viticulture.UserError, match="out must be a word, got 5"):
         viticulture.train(digits(), out=5)  # type: ignore[arg-type]

@@ -509,7 +509,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("status", "status is missing"),
         ("student", "student.name is missing"),
         ("warnings", "warnings is missing"),
-        ("text", "seed cannot be 'one'"),
+        ("text", "seed must be a whole number, got 'one'"),
         ("deep", "run.json is damaged"),
         ("splits", "split.json is damaged"),
         ("no recipe", "holds no recipe.yaml"),

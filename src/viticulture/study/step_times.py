@@ -127,10 +127,12 @@ def measure_step_times(
         patience: factor on `MAX_STEPS` and `MAX_SECONDS`: more steps tell more.
     """
     held_out = held_out_images(config, dataset)
-    config = config.with_section("images", dataset.image_settings)
+    config = config.changed(
+        {f"images.{key}": value for key, value in vars(dataset.image_settings).items()}, by="images"
+    )
     watch = dataset.held_out.get(config.train.validate)
     longer = {"train.epochs": max(int(MAX_STEPS * patience), config.train.epochs)}
-    config = config.with_keys({**BARE, **longer})
+    config = config.changed({**BARE, **longer}, by="study")
     method, _ = assemble(config, dataset, seed)
     shutil.rmtree(folder, ignore_errors=True)  # what a kill left
     try:
