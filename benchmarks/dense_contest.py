@@ -36,6 +36,7 @@ from torchvision.models.segmentation.fcn import FCN, FCNHead
 
 import viticulture
 from viticulture.config.load import load_config
+from viticulture.config.plan import plan_of
 from viticulture.config.resolve import Config
 from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
@@ -51,7 +52,7 @@ from viticulture.evaluation.dense.results import Evaluation, read_dense
 from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.methods.detection import targets_of
 from viticulture.study.step_times import measure_step_times
-from viticulture.training.assemble import augmentations, batch_size, data_spec_of
+from viticulture.training.assemble import augmentations, data_spec_of
 from viticulture.training.data import load_dataset, open_for
 
 from .clock import begin, count
@@ -192,7 +193,7 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
     dataset = load_dataset(open_for(recipe, contest.data), recipe, seed)
     torch.manual_seed(seed)
     net: Any = made(len(dataset.classes)).train()
-    size = batch_size(recipe, len(dataset.train))
+    size = plan_of(recipe, len(dataset.train)).batch_size
     augments = augmentations(recipe, dataset, recipe.method_class.batch_spec)
     loader = DenseLoader(Loader(dataset.train, augments, size, seed), dataset.annotations["train"])
     optim: Any = recipe.optim

@@ -58,7 +58,7 @@ def locked(path: Path) -> Iterator[None]:
     """Hold a `disk.file_lock`; wait for it."""
     with refusals(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        held = file_lock(path, cure=f"point {PLACES} at a folder on a local disk").acquire()
+        held = file_lock(path, fix=f"point {PLACES} at a folder on a local disk").acquire()
     with held:
         yield
 
@@ -160,7 +160,7 @@ def _abandoned(folder: Path) -> bool:
     """Return whether no process is making this folder. Raises: UserError on a file system without locks."""
     cure = f"see that nothing trains, and remove {folder} by hand"
     try:
-        with file_lock(_lock(folder), wait=False, cure=cure):
+        with file_lock(_lock(folder), wait=False, fix=cure):
             return True
     except OSError:
         return False

@@ -41,7 +41,7 @@ from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.disk import file_lock
 from viticulture.errors import UserError
-from viticulture.evaluation.agreement.evaluate import read_agreement
+from viticulture.evaluation.agreement import read_agreement
 from viticulture.evaluation.dense.judge import judge_images
 from viticulture.evaluation.headline import read_headline
 from viticulture.methods.method import Method

@@ -18,8 +18,7 @@ from torch import Tensor
 import viticulture
 from viticulture.cli import main
 from viticulture.config.resolve import resolve
-from viticulture.evaluation.agreement.evaluate import read_agreement
-from viticulture.evaluation.agreement.metrics import Agreement, agree, both_wrong, divergences, same_prediction
+from viticulture.evaluation.agreement import Agreement, agree, both_wrong, divergences, read_agreement, same_prediction
 from viticulture.evaluation.model import all_logits, heads_of
 from viticulture.keywords import rebuilt
 from viticulture.models.cit.many_heads import every_head

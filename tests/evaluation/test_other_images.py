@@ -89,4 +89,4 @@ def test_a_file_for_the_runs_own_images_is_refused(run: Path, capsys: pytest.Cap
     assert main(["evaluate", str(run), "--out", "x.html"]) == 2
     assert "--out is for other images" in capsys.readouterr().err
     assert main(["evaluate", str(run), "digits", "--out", "x.txt"]) == 2
-    assert "written as .html or .json" in capsys.readouterr().err
+    assert "must end in .html or .json" in capsys.readouterr().err

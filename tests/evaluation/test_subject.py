@@ -19,9 +19,9 @@ from viticulture.analysis.pictures import attention_galleries, fine_attention, o
 from viticulture.data.dataset import prepare_test
 from viticulture.data.image_set import Images
 from viticulture.errors import UserError
-from viticulture.evaluation.agreement.evaluate import read_agreement
+from viticulture.evaluation.agreement import read_agreement
 from viticulture.evaluation.localization import evaluate as localize
-from viticulture.evaluation.localization.results import read_localizations
+from viticulture.evaluation.localization.evaluate import read_localizations
 from viticulture.evaluation.model import EvaluatedModel, device_for, of_run
 from viticulture.evaluation.robustness.evaluate import read_robustness
 from viticulture.report.pictures import gallery

@@ -564,7 +564,7 @@ def test_no_winner_is_named_where_chance_would_do(finished: Path, capsys: pytest
     assert verdict.leader.candidate.name == max(means, key=lambda name: means[name])
     assert not verdict.named
     assert winner(str(finished))[0] == str(study.recipe_file(verdict.leader.candidate))
-    assert f"names no winner; {verdict.leader.candidate.name} leads by validation" in capsys.readouterr().err
+    assert f"has no clear winner; {verdict.leader.candidate.name} leads on validation images" in capsys.readouterr().err
     words = conclusion(study.grid, [verdict], 4, 4)
     assert words.startswith("No winner on ")
     assert " to " in words
@@ -662,7 +662,7 @@ def test_a_study_whose_files_are_damaged_says_which(tmp_path: Path) -> None:
         path = study.path / name
         kept = path.read_bytes()
         path.write_bytes(b"\xff\xfe" + kept)
-        with pytest.raises(UserError, match=f"{name}.* is (no text in UTF-8|damaged)"):
+        with pytest.raises(UserError, match=f"{name}.* is (not UTF-8 text|damaged)"):
             StudyFolder.open(study.path).recipe(PLAIN)
         path.write_bytes(kept)
     StudyFolder.open(study.path).recipe(PLAIN)

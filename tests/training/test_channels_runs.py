@@ -235,7 +235,7 @@ def test_a_network_of_other_channels_cannot_stand_beside(run: viticulture.Run, t
     data_spec = DataSpec(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
     save(create_student("vit_nano", data_spec, 4), tmp_path / "color", data_spec)
     with pytest.raises(UserError, match=r"color takes 3 channels, and these images have [15]; compare networks"):
-        viticulture.explain(run, beside=str(tmp_path / "color"), images=16)
+        viticulture.explain(run, compare_with=str(tmp_path / "color"), images=16)
 
 
 def test_corruptions_of_color_are_refused_and_other_images_judged(run: viticulture.Run, data: Path) -> None:

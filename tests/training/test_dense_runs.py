@@ -111,8 +111,8 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
         _ = run.accuracy
     with pytest.raises(UserError, match="in files: name them"):
         viticulture.evaluate(str(run.path), [1, 2])
-    with pytest.raises(UserError, match="finds objects or tells pixels apart, and --beside shows top-1"):
-        viticulture.report(run, beside=run)
+    with pytest.raises(UserError, match="finds objects or tells pixels apart, and --compare-with shows top-1"):
+        viticulture.report(run, compare_with=run)
     (tmp_path / "broken.png").write_bytes(b"none")
     shown = [str(data / "images" / "000.png"), str(tmp_path / "broken.png")]
     found = viticulture.predict(str(run.path), shown, out=str(tmp_path / "boxes.json"))

@@ -758,7 +758,7 @@ def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: p
     assert viticulture.resume(str(run)).facts["status"] == "finished"
     assert "it begins anew" in capsys.readouterr().err
     viticulture.resume(str(run))
-    assert "is finished; nothing is left to train" in capsys.readouterr().err
+    assert "is already finished" in capsys.readouterr().err
     shutil.rmtree(run / "weights")
     for verb in (viticulture.resume, viticulture.evaluate):
         with pytest.raises(UserError, match=r"its folder weights is gone or empty; .*train anew: viticulture train"):
@@ -1086,14 +1086,14 @@ def test_a_start_from_other_classes_has_a_head_of_its_own(tmp_path: Path) -> Non
     ("before", "now", "device", "said"),
     [
         ({}, {}, "auto", []),
-        ({}, {"threads": 4}, "auto", ["with 99 threads and goes on with 4.*OMP_NUM_THREADS=99 goes on exactly"]),
+        ({}, {"threads": 4}, "auto", ["with 99 threads and resumes with 4.*OMP_NUM_THREADS=99 resumes exactly"]),
         ({"gpus": ["H200"]}, {"gpus": ["H200"], "threads": 4}, "auto", []),
         ({"gpus": ["H200"]}, {"gpus": ["H200"], "threads": 4}, "cpu", ["with 99 threads"]),
-        ({"gpus": ["H200"]}, {"gpus": ["T4"]}, "cuda", ["began on H200 and goes on on T4"]),
-        ({"gpus": ["H200"]}, {}, "auto", ["began on H200 and goes on on EPYC"]),
-        ({}, {"gpus": ["H200"]}, "auto", ["began on EPYC and goes on on H200"]),
+        ({"gpus": ["H200"]}, {"gpus": ["T4"]}, "cuda", ["began on H200 and resumes on T4"]),
+        ({"gpus": ["H200"]}, {}, "auto", ["began on H200 and resumes on EPYC"]),
+        ({}, {"gpus": ["H200"]}, "auto", ["began on EPYC and resumes on H200"]),
         ({}, {"gpus": ["H200"]}, "cpu", []),
-        ({}, {"cpu": "Xeon", "threads": 4}, "cpu", ["began on EPYC and goes on on Xeon"]),
+        ({}, {"cpu": "Xeon", "threads": 4}, "cpu", ["began on EPYC and resumes on Xeon"]),
     ],
 )
 def test_a_run_that_goes_on_on_another_machine_says_so(

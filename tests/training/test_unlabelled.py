@@ -47,7 +47,7 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
     assert re.search(r"Loss</dt>", (run.path / "report.html").read_text())
     saved = weights(run.path)
     assert not [name for name in saved if "decoder" in name or name.startswith("head")]
-    beside = partial(viticulture.report, run, beside=run)
+    beside = partial(viticulture.report, run, compare_with=run)
     for verb in (run.evaluate, lambda: run.predict([str(folder)]), lambda: run.accuracy, beside):
         with pytest.raises(UserError, match="learnt without labels"):
             verb()

@@ -10,6 +10,7 @@ from statistics import median
 import numpy as np
 import torch
 
+from ..config.plan import plan_of
 from ..config.resolve import Config
 from ..data.dataset import Dataset, ImageSettings
 from ..data.image_set import CachedImages, Images, Records
@@ -23,7 +24,7 @@ from ..models.students import count
 from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
 from ..study.step_times import MAX_SECONDS, MAX_STEPS, StepTimes, measure_step_times
-from ..training.assemble import batch_size, data_spec_of, student_of
+from ..training.assemble import data_spec_of, student_of
 from ..training.data import load_dataset
 from ..training.half_precision import compare_gradients
 from .choices import MOST_EPOCHS
@@ -76,7 +77,7 @@ class Measurements:
     def pace(self, config: Config, dataset: Dataset) -> StepTimes:
         """The pace on a data set."""
         images = len(dataset.train)
-        steps = MOST_SHARE * MOST_EPOCHS * images / batch_size(config, images)
+        steps = MOST_SHARE * MOST_EPOCHS * images / plan_of(config, images).batch_size
         patience = max(1.0, min(PACE_SHARE * self.seconds / MAX_SECONDS, steps / MAX_STEPS))
         return measure_step_times(config, dataset, self.folder / "pace", self.seed, self.now, patience)
 

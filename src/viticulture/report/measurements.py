@@ -19,9 +19,9 @@ from torch import Tensor
 from ..analysis.galleries import Gallery, Group
 from ..analysis.links import TrainedLinks
 from ..errors import counted
-from ..evaluation.agreement.metrics import Agreement
+from ..evaluation.agreement import Agreement
+from ..evaluation.localization.evaluate import Example, Localization
 from ..evaluation.localization.metrics import OVERLAPS, BoxAccuracy
-from ..evaluation.localization.results import Example, Localization
 from ..evaluation.model import ONE_HEAD
 from ..evaluation.probe.evaluate import Finding, Probe
 from ..evaluation.robustness.metrics import Robustness
@@ -167,7 +167,7 @@ def probe_table(probe: Probe) -> Table:
         f"{FEATURES[probe.best.features]}."
     )
     weights = f", weights {probe.weights}" if probe.weights else ""
-    return Table(f"Frozen features of {probe.subject}{weights} on {probe.data}: top-1", columns, rows, note)
+    return Table(f"Frozen features of {probe.network}{weights} on {probe.data}: top-1", columns, rows, note)
 
 
 def _probe_setting(finding: Finding) -> str:
@@ -260,8 +260,10 @@ def _robustness_note(robustness: Robustness) -> str:
         words += " Extra: set apart for validation, not in the mean of the 15."
     if robustness.corrupted_by:
         words += f" Strengths of {robustness.corrupted_by}."
-    if robustness.classes < robustness.known:
-        words += f" It chose between the {robustness.classes} classes that are there, of {robustness.known:,}."
+    if robustness.classes < robustness.trained_classes:
+        words += (
+            f" It chose between the {robustness.classes} classes that are there, of {robustness.trained_classes:,}."
+        )
     if (mce := robustness.mean_corruption_error()) is not None:
         words += f" Mean corruption error relative to AlexNet: {100 * mce:.1f} %."
     return words

@@ -30,7 +30,6 @@ from ..study.plan import StudyPlan
 from ..study.study import Study
 from ..table import Cell, Column, Table, duration, print_table, scaled, unread
 from ..text import clean, command_line
-from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
 from ..training.run_folder import RunFolder
 from ..training.session import Session
@@ -76,10 +75,10 @@ def introduce(session: Session) -> None:
 def bar(session: Session) -> ProgressBar:
     """What a person sees of a training, and hears of its length where it is long and a budget would shorten it, which
     no run that goes on can be given."""
-    size = batch_size(session.config, len(session.dataset.train))
     planned = any(map(is_planned, (session.run.path, *session.run.path.absolute().parents[1:2])))
     epochs, side = session.config.train.epochs, max(shape_of(session.dataset.image_size))
-    return ProgressBar(size, forecast=None if planned or session.begun else partial(long_training, epochs, side))
+    forecast = None if planned or session.begun else partial(long_training, epochs, side)
+    return ProgressBar(session.plan.batch_size, forecast=forecast)
 
 
 def long_training(epochs: int, side: int, seconds: float) -> str:

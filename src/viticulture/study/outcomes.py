@@ -12,11 +12,11 @@ from typing import Any
 
 from ..disk import read_json
 from ..errors import UserError
-from ..evaluation.agreement.evaluate import read_agreement
+from ..evaluation.agreement import read_agreement
 from ..evaluation.dense.results import DenseEvaluations
 from ..evaluation.headline import read_judged
+from ..evaluation.localization.evaluate import read_localizations
 from ..evaluation.localization.metrics import OVERLAPS, PUBLISHED
-from ..evaluation.localization.results import read_localizations
 from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.probe.evaluate import read_probes
 from ..evaluation.results import RESULTS, read_evaluations

@@ -15,7 +15,7 @@ from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
 from ..data.image_set import Images
-from .assemble import augmentations, batch_size
+from .assemble import augmentations
 from .session import Session
 
 ALONE = Shard()
@@ -59,11 +59,10 @@ class Feed(LightningDataModule):
 def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader | DenseLoader:
     """The batches of a session, as one of several processes sees them."""
     train: Train = session.config.train
-    size = batch_size(session.config, len(session.dataset.train))
     plain = Loader(
         session.dataset.train,
         augmentations(session.config, session.dataset, session.method.batch_spec),
-        size,
+        session.plan.batch_size,
         session.seed,
         Sampling(train.repeats, session.config.data.sampling == "balanced"),
         shard,

@@ -49,12 +49,11 @@ class Replay(Callback):
 
     Args:
         session: what is trained.
-        batch_size: images a step, over all processes and micro-batches.
         gigabytes: that the logits of all runs may take on this disk, in 10^9 bytes.
     """
 
-    def __init__(self, session: Session, batch_size: int, gigabytes: float) -> None:
-        self.session, self.batch_size = session, batch_size
+    def __init__(self, session: Session, gigabytes: float) -> None:
+        self.session = session
         self.budget = Budget(cache_folder() / "teacher_logits", int(gigabytes * 1e9))
         self.memories: list[Memory] = []
 
@@ -91,7 +90,9 @@ class Replay(Callback):
             json.dumps([views, self.session.method.batch_spec.noise], sort_keys=True, default=str),
             # The fingerprint knows images as they were decoded, or streamed ones by their names alone.
             json.dumps([dataset.mean, dataset.std, kept, self.session.seed]),
-            json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
+            json.dumps(
+                [self.session.plan.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]
+            ),
             *(["balanced"] if recipe.data.sampling == "balanced" else []),
             f"{trainer.precision} {machine} {torch.__version__}",
             *(  # in the order of the recipe, in which they are applied

@@ -22,8 +22,7 @@ from ..methods.method import TrainingLength
 from ..models.views import VIEWS
 from ..models.weights.files import save
 from ..text import shell_word, tell
-from .assemble import batch_size
-from .feed import Feed, training_loader, validation_split
+from .feed import Feed, validation_split
 from .half_precision import CpuMixedPrecision
 from .loggers import close, loggers, no_tensorboard_traceback
 from .machine import keep_freed_memory
@@ -75,16 +74,16 @@ def fit(
     run, method = session.run, session.method
     train, engine = session.config.train, session.config.engine
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    method.length = TrainingLength(len(training_loader(session)), train.epochs, train.validate)
+    method.length = TrainingLength(session.plan.steps_per_epoch, session.plan.epochs, train.validate)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.fingerprint)
     if session.begun and session.leads:
         if resumed is None and run.metrics.exists():
             tell(f"note     there is no checkpoint {run.checkpoint}: it begins anew, with its first epoch")
         cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"] if resumed else 0)
-    metadata, size = _weights_metadata(session), batch_size(session.config, len(session.dataset.train))
+    metadata = _weights_metadata(session)
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
-    replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
+    replay = Replay(session, engine.replay_gb) if engine.replay_gb else None
     keep, perfect = KeepLast(run, engine.checkpoint_minutes), Perfect(train.stop_when_perfect)
     validation = len(session.dataset.val) if train.validate == "val" and session.dataset.val is not None else 0
     callbacks: list[Callback | None] = [
@@ -92,7 +91,7 @@ def fit(
         EpochMeans(),
         StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
         keep,
-        progress or ProgressBar(size),
+        progress or ProgressBar(session.plan.batch_size),
         EachEpoch(after_epoch) if after_epoch else None,
         ema,
         replay,

@@ -7,7 +7,7 @@
 
 A folder without pictures may hold arrays in their place, .npy files of numbers [H, W] or [H, W, C] (bands.py).
 A class may hold folders of its own. Folders that merely wrap all the others are passed through, and so is a folder
-`images` that holds all classes of a split. Hidden files, what systems leave behind (`disk.is_left_behind`), files
+`images` that holds all classes of a split. Hidden files, what systems leave behind (`disk.is_system_file`), files
 with other endings than those of images, and runs and studies of this package, which lie there where somebody trains
 from within the folder, are not read.
 """
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...disk import is_left_behind
+from ...disk import is_system_file
 from ...errors import UserError, counted, some
 from ...text import readable
 from . import archives
@@ -108,12 +108,12 @@ def open_zip(path: Path) -> Source:
     """Open a zip of such a folder; it is read in place."""
     spans, folders = archives.zip_spans(path)
     outside = [readable(span.name) for span in spans if ".." in span.name.split("/") and holds_image(span.name)]
-    spans = [span for span in spans if not is_left_behind(span.name)]
+    spans = [span for span in spans if not is_system_file(span.name)]
     wanted = {file.path for file in images_among([File(span.name, "") for span in spans])}
     kept = [span for span in spans if span.name in wanted]
     images = [File(span.name, f"{span.size} {span.checksum:08x}") for span in kept]
     others = [span.name for span in spans if span.name not in wanted]
-    folders = [folder for folder in folders if not is_left_behind(folder)]
+    folders = [folder for folder in folders if not is_system_file(folder)]
     source = _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
     note = f"not read: {counted(len(outside), 'image')} whose names lead out of the zip: {some(outside, 3)}"
     return replace(source, notes=(*source.notes, note)) if outside else source
@@ -355,6 +355,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _entries(path: str) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
-            yield from (entry for entry in entries if not is_left_behind(entry.name))
+            yield from (entry for entry in entries if not is_system_file(entry.name))
     except OSError as error:
         raise UserError(f"cannot read the folder {path}: {error.strerror}") from error

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ...cache import digest
-from ...disk import is_left_behind, matching
+from ...disk import is_system_file, matching
 from ...errors import UserError, shortened, some
 from ...text import readable
 from .files import file_fingerprint, open_file
@@ -155,7 +155,7 @@ def _check_left_behind(path: Path) -> None:
     """Raises: UserError for tables in what systems leave behind, such as a disk's trash, where the library would read
     them with the others; it passes over hidden ones itself."""
     names = [file.relative_to(path).as_posix() for ending in ("parquet", "arrow") for file in path.rglob(f"*.{ending}")]
-    if read := [name for name in names if is_left_behind(name) and not re.search(r"(^|/)([.]|__)", name)]:
+    if read := [name for name in names if is_system_file(name) and not re.search(r"(^|/)([.]|__)", name)]:
         raise UserError(f"{path} holds tables that a system left behind: {some(read, 3)}; remove or move them")
 
 

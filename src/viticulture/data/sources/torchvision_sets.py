@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...cache import data_folder, locked
-from ...disk import is_left_behind
+from ...disk import is_system_file
 from ...errors import UserError, some
 from ...text import readable
 from . import imagenet100
@@ -132,7 +132,7 @@ def _check_left_behind(named: Named, root: Path) -> None:
     found = [
         path.relative_to(root) for folder in below for path in folder.rglob("*") if path.is_dir() or is_image(path.name)
     ]
-    if left := [path.as_posix() for path in found if is_left_behind(path.as_posix())]:
+    if left := [path.as_posix() for path in found if is_system_file(path.as_posix())]:
         what = f"{some(left, 3)}, which a system left behind"
         raise UserError(f"{root} holds {what} and {named.cls} would take for its own; remove it")
 
@@ -171,7 +171,7 @@ def _from_files(name: str, sets: dict[str, Any], root: Path) -> Source:
     splits = {}
     for kind, part in sets.items():
         every = sorted((Path(path).relative_to(root).as_posix(), int(label)) for path, label in _items(part))
-        items = [item for item in every if not is_left_behind(item[0])]
+        items = [item for item in every if not is_system_file(item[0])]
         splits[kind] = np.arange(len(paths), len(paths) + len(items))
         paths += [path for path, _ in items]
         labels += [label for _, label in items]

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from ...cache import cache_folder, digest, publish, refusals
-from ...disk import is_left_behind, matching
+from ...disk import is_system_file, matching
 from ...errors import UserError, counted, shortened, some
 from ...text import readable
 from .archives import Archive, Span, TarReader, tar_spans
@@ -193,7 +193,7 @@ def _matched(pattern: Path) -> list[Path]:
     """
 
     def meant(path: Path) -> bool:
-        return not any(map(is_left_behind, {part for part in path.parts if part[0] != "."} - {*pattern.parts}))
+        return not any(map(is_system_file, {part for part in path.parts if part[0] != "."} - {*pattern.parts}))
 
     folder = glob.escape(str(pattern.parent)) if pattern.parent.is_dir() else str(pattern.parent)
     return sorted(filter(meant, map(Path, glob.glob(f"{folder}/{pattern.name}"))))  # noqa: PTH207
@@ -232,7 +232,7 @@ def _index(path: Path) -> tuple[list[Any], list[str], list[Any] | None, list[str
     """
     samples: dict[str, dict[str, Span]] = {}
     images_alone, folders = list[Any](), list[str]()
-    for span in (span for span in tar_spans(path) if not is_left_behind(span.name)):
+    for span in (span for span in tar_spans(path) if not is_system_file(span.name)):
         folder, _, file = span.name.rpartition("/")
         key, dot, ending = file.partition(".")
         if not file:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...disk import MOST_LIST, decoded, is_left_behind, read_text
+from ...disk import MAX_LIST, decoded, is_system_file, read_text
 from ...errors import UserError, shortened
 
 _BEFORE = re.compile(
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 def files_of(folder: Path, *endings: str) -> list[Path]:
     """Files right below a folder that end so, in whatever case, sorted; what systems leave behind is none."""
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208  (a third of the time)
-    return [folder / name for name in sorted(names) if name.lower().endswith(endings) and not is_left_behind(name)]
+    return [folder / name for name in sorted(names) if name.lower().endswith(endings) and not is_system_file(name)]
 
 
 def subfolder(root: Path, name: str) -> Path | None:
@@ -48,7 +48,7 @@ def subfolder(root: Path, name: str) -> Path | None:
 
 def text_of(path: Path) -> str:
     """The text of a list. Raises: UserError for what is none."""
-    return read_text(path, "list", MOST_LIST)
+    return read_text(path, "list", MAX_LIST)
 
 
 def lines_of(path: Path) -> list[tuple[int, str]]:
