@@ -283,7 +283,7 @@ def test_ctrl_c_works_as_before_after_a_training_that_it_has_stopped(
         ({"budget": "1m"}, "an object of this program teaches one training, and a budget"),
         ({"method_search": False}, "belongs to --budget"),
         ({"epochs": 0}, "train.epochs must be at least 1"),
-        ({"recipe": "detection/photos"}, "learns from files with objects; name a folder"),
+        ({"recipe": "detection/photos"}, "are read from files; name a folder"),
     ],
 )
 def test_a_mistake_is_told_before_a_folder_is_made(keywords: dict[str, Any], said: str, tmp_path: Path) -> None:

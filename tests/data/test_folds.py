@@ -91,7 +91,7 @@ def test_groups_of_a_csv_stay_on_one_side_in_folds_and_in_plain_splits(tmp_path:
     in either, or where it moves the choice between rows without it."""
     lines = [f"{'ab'[i % 2]},patient {i // 4}" for i in range(80)]
     source = listed(tmp_path / "set", "path,label,group", lines)
-    assert source.notes == ("20 groups (column group), which no split that is drawn divides",)
+    assert source.warnings == ("20 groups (column group), which no split that is drawn divides",)
     plain = select(source, Selection(), 0)[0]
     assert {"train", "val", "test"} == set(plain)
     for one in [plain, *chosen(source, 5)]:

@@ -87,7 +87,7 @@ def test_vectors_of_one_and_zero_and_lists_of_classes_are_labels(labels: Any) ->
 def test_a_list_of_one_and_zero_is_refused() -> None:
     """A vector that a program or JSON wrote as a list. Catches: [0, 1, 1] learnt as the classes 0 and 1."""
     pixels = np.zeros((2, 8, 8, 3), np.uint8)
-    with pytest.raises(UserError, match=r"\[0, 1, 1\], a 1 or a 0 for each class; list the classes that"):
+    with pytest.raises(UserError, match=r"\[0, 1, 1\], a 1 or a 0 for each class; list the classes of the image"):
         open_source((pixels, [[0, 1, 1], [1, 0, 0]]))
     pandas = pytest.importorskip("pandas")
     for marks in ([0, 1, 1], np.array([0.0, 1.0, 1.0])):
@@ -159,7 +159,7 @@ def test_columns_of_labels_are_told_one_by_one(root: Path) -> None:
     (root / "several.csv").write_text(text)
     source = open_source(str(root / "several.csv"))
     assert separated(source).classes == ("cat", "dog")
-    assert source.notes == (
+    assert source.warnings == (
         "labels are the columns cat, dog (1 or 0)",
         "no class, since no image shows it: ox",
         "no labels, since not all cells are 1 or 0: count (line 4: '2')",
@@ -175,7 +175,7 @@ def test_data_tells_labels_one_by_one(root: Path) -> None:
     assert found.classes == SORTED
     assert found.counts["train"] == tuple(TRUE.sum(0))
     assert found.several.endswith(f"{int((TRUE.sum(1) == 0).sum())} of {IMAGES} images have none")
-    assert found.notes[0] == "labels are the columns red, green, blue (1 or 0)"
+    assert found.warnings[0] == "labels are the columns red, green, blue (1 or 0)"
     assert sum(found.planned.values()) == IMAGES
 
 

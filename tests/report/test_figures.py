@@ -338,7 +338,7 @@ def test_points_lie_where_the_axes_say() -> None:
     one = Series(
         "a", 0, [(10, 50.0), (100, 60.0), (1000, 70.0)], [(45.0, 55.0), (58.0, 62.0), (60.0, 140.0)], ["", "", ""]
     )
-    chart = line_chart("t", [one], Axes("images", "%", log_x=True, at=[10, 100, 1000], most=100))
+    chart = line_chart("t", [one], Axes("images", "%", log_x=True, at=[10, 100, 1000], max_y=100))
     paths = re.findall(r'class="mark" d="M([\d.]+) ([\d.]+)a4.2', chart)[1:]  # the first is the legend's
     dots = [(float(x) + 4.2, float(y)) for x, y in paths]
     assert dots[1][0] - dots[0][0] == pytest.approx(dots[2][0] - dots[1][0], abs=0.11)

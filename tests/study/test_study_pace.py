@@ -107,7 +107,7 @@ def test_a_measured_step_does_what_a_training_step_does(
     assert not (tmp_path / "pace").exists()
     assert pace.step > 0
     assert pace.inference > 0
-    assert pace.keep > 0
+    assert pace.checkpoint > 0
 
 
 def test_what_needs_validation_is_measured_without(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from viticulture.models.students import create_student
 from viticulture.models.weights import files
 from viticulture.models.weights.files import load, save
 from viticulture.report.terminal import bar
-from viticulture.study.comparison import subject
+from viticulture.study.conclusion import data_name
 from viticulture.study.paper_tables import read_table
 from viticulture.text import shell_word
 from viticulture.training import length
@@ -641,7 +641,7 @@ def test_runs_and_studies_are_called_by_their_data(
     """Fails if images by a pattern are called by its signs."""
     monkeypatch.chdir(tmp_path)
     assert run_path("", data) == Path("runs") / name
-    assert subject(data) == (name if "tar" not in data else "all-*.tar")
+    assert data_name(data) == (name if "tar" not in data else "all-*.tar")
 
 
 def test_a_finished_run_is_told_where_its_images_are_now(tmp_path: Path) -> None:

@@ -10,12 +10,11 @@ from .arguments import as_source, checked, run_folder_of
 
 if TYPE_CHECKING:
     from ..data.inspect import Inspection
-    from ..data.inspect_dense import DenseInspection
     from ..table import Table
 
 
 @checked
-def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
+def inspect(data: Any, out: str = "") -> "Inspection":
     """Inspect a data set as training would read it; `viticulture.data` is the same.
 
     Args:
@@ -27,31 +26,24 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
     Returns: classes, counts, sizes, splits, unreadable files, images that stand in both train and test.
     """
     from ..config.load import read
-    from ..data.decoded_cache import find_near_duplicates
-    from ..data.inspect import CopyPair, Inspection, copy_pairs
+    from ..data.inspect import CopyPair
     from ..data.inspect import inspect as inspect_source
-    from ..data.inspect_dense import DenseInspection, inspect_dense
-    from ..data.open_dense import open_any
-    from ..data.sources.annotated import DenseSource
+    from ..data.open import ANNOTATED, open_source
     from ..outputs import check_out, csv_text, write_out
-    from ..training.data import ANNOTATED
     from ..training.progress import showing
 
     if out:
         check_out(out, ".csv")
     word = as_source(data)
-    source = open_any(word)
-    inspection: Inspection | DenseInspection
+    source = open_source(word, annotations_first=True)
+    sizes = {}
+    if source.contents in ANNOTATED:
+        sizes["image_size"] = read(f"{ANNOTATED[source.contents][1]}/photos")["images"]["image_size"]
     with showing("reading images") as progress:
-        if isinstance(source, DenseSource):
-            image_size = read(f"{ANNOTATED[source.kind][1]}/photos")["images"]["image_size"]
-            images, inspection = source.images, replace(inspect_dense(source, image_size), data=str(word))
-            pairs = copy_pairs(images, images.splits, find_near_duplicates(images, progress)) if out else ()
-        else:
-            inspection = inspect_source(source, progress=progress)
-            pairs = inspection.pairs
+        inspection = inspect_source(source, progress, **sizes)
+    inspection = replace(inspection, data=word) if isinstance(word, str) else inspection
     if out:
-        write_out(out, csv_text([CopyPair._fields, *pairs]))
+        write_out(out, csv_text([CopyPair._fields, *inspection.pairs]))
     return inspection
 
 

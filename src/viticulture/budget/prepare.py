@@ -25,7 +25,7 @@ from ..config.load import load_config
 from ..config.references import check_outlast, from_anywhere
 from ..config.resolve import Config
 from ..data.dataset import Dataset
-from ..data.sources.annotated import DenseSource
+from ..data.open import open_source
 from ..data.sources.source import Source
 from ..disk import file_lock, unwritable
 from ..errors import UserError
@@ -37,7 +37,6 @@ from ..training.data import (
     load_dataset,
     open_by_default,
     open_for,
-    open_labeled,
     resolve_default,
 )
 from ..training.leakage import check_leakage
@@ -111,7 +110,7 @@ def make_plan(
         return wish.budget.seconds * (1 - MARGIN) - (now() - began)
 
     with _workshop(wish.out) as folder:
-        images = learnt.images if isinstance(learnt, DenseSource) else learnt
+        images = learnt.images_alone
         tried = measurements(images, wish.seed, Path(folder), now, wish.budget.seconds)
         config = base if recipes.is_dense(base) else _chosen(wish, base, tried, left)
         dataset = load_dataset(learnt, config, wish.seed, watch=_in_time(wish, left))
@@ -130,19 +129,19 @@ def make_plan(
         )
 
 
-def _opened(wish: Wish) -> tuple[Source | DenseSource, Config, str]:
+def _opened(wish: Wish) -> tuple[Source, Config, str]:
     """The data as the student's recipe learns from them, that recipe, and the default one for such images."""
     if not wish.named:
         opened, default, chosen = open_by_default(wish.data)
         base = resolve_default(default, wish.overrides)
         base = replace(base, warnings=(*chosen, *base.warnings))
-        if not isinstance(opened, Source):
+        if opened.targets is not None:
             return opened, base, default
     else:
         base = load_config(wish.recipe, wish.overrides)
         if not recipes.learns_classes(base):
             return open_for(base, wish.data), base, base.name
-        opened = open_labeled(wish.data)
+        opened = open_source(wish.data, "classes")
         default = default_recipe(opened)
     base = recipes.asked_once(base, wish.overrides)
     return for_method(base, opened), base, default

@@ -13,7 +13,7 @@ from ..cache import digest
 from ..errors import UserError, counted, unknown
 from ..parallel import Progress
 from . import decoded_cache, subsets
-from .image_set import CachedImages, Images, Records
+from .image_set import CachedImages, Images, Records, StreamedImages
 from .image_settings import Channels, ImageSettings, choose_cache_size, choose_image_size, normalization
 from .images.decode import OtherValues, Unreadable
 from .near_duplicates import NearDuplicates
@@ -21,7 +21,6 @@ from .open import open_source
 from .sources.source import Source, portable
 from .splits import Selection, Splits, check_classes, recall, select
 from .statistics import cached_statistics, sample_sizes, streamed_statistics
-from .stream import StreamImages
 from .targets.objects import Annotations
 from .warnings import warnings_of
 
@@ -125,7 +124,11 @@ def prepare(
     mean, std = _normalization(source, read, image_settings)
     names = {kind: [source.names[i] for i in rows] for kind, rows in read.splits.items()}
     near = {} if remembered else _near(source, read.splits, copies)
-    warnings = (*source.notes, *notes, *warnings_of(source, read.splits, read.held, selection, skipped, labeled, near))
+    warnings = (
+        *source.warnings,
+        *notes,
+        *warnings_of(source, read.splits, read.held, selection, skipped, labeled, near),
+    )
     marks = _marks(source, read, anywhere=True)
     fingerprint = _fingerprint(source, marks)
     return Dataset(
@@ -212,7 +215,7 @@ def warnings_on_test(source: Source, skipped: Mapping[str, str]) -> list[str]:
     bare = rows[~subsets.labeled(source.labels[rows]) & ~np.isin(rows, list(source.damaged))]
     left = [f"left out {counted(len(bare), 'image')} without a label"] if len(bare) else []
     lost = [f"skipped {counted(len(skipped), 'image')} that could not be read"] if skipped else []
-    return [*source.notes, *left, *lost]
+    return [*source.warnings, *left, *lost]
 
 
 def _to_test_on(source: Source) -> np.ndarray:
@@ -316,7 +319,7 @@ def _images(source: Source, rows: np.ndarray, places: np.ndarray, held: decoded_
     )
     if isinstance(held, decoded_cache.DecodedCache):
         return CachedImages(held.pixels, torch.from_numpy(places), records)
-    return StreamImages(source, torch.from_numpy(rows), records, size)
+    return StreamedImages(source, torch.from_numpy(rows), records, size)
 
 
 def _normalization(source: Source, read: _Read, image_settings: ImageSettings) -> tuple[Channels, Channels]:

@@ -13,7 +13,6 @@ from ..budget.plan import Plan as BudgetPlan
 from ..budget.plan import is_planned
 from ..data.image_settings import shape_of
 from ..data.inspect import Inspection
-from ..data.inspect_dense import DenseInspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.dense.prediction import DensePrediction
@@ -36,10 +35,10 @@ from ..training.session import Session
 from ..waiting import STDERR, is_silent
 from .inspection import inspected
 from .stages import plan_table
-from .study_page import study_notes
+from .study_page import study_warnings
 from .study_tables import failures, results_table
 from .study_tables import plan_table as study_plan_table
-from .tables.dense import dense_inspected, dense_predictions, dense_summary
+from .tables.dense import dense_predictions, dense_summary
 from .tables.multilabel import labels_predictions, labels_summary, per_label
 from .tables.results import LONGEST_LIST, Evaluated, copies_sentence, per_class, percent, summary
 
@@ -116,9 +115,9 @@ def introduce_study(study: StudyFolder, plan: StudyPlan) -> None:
 def say(result: Any) -> None:
     """Print what a verb returned; a Run says its results on standard output."""
     if isinstance(result, Study):
-        print_table(*([results_table(result)] if result.verdicts else []), *failures(result))
+        print_table(*([results_table(result)] if result.comparisons else []), *failures(result))
         print(clean(result.conclusion))
-        for note in study_notes(result):
+        for note in study_warnings(result):
             print(clean(f"note: {note}"))
         print(clean(f"report: {result.path / 'report.html'}"))
     elif hasattr(result, "folder") and (evaluations := read_judged(result.folder)) is not None:
@@ -140,8 +139,6 @@ def say(result: Any) -> None:
         if note := behind(result.folder):
             print(note)
         print(clean(f"report: {result.path / 'report.html'}"))
-    elif isinstance(result, DenseInspection):
-        print_table(*dense_inspected(result))
     elif isinstance(result, Inspection):
         print_table(*inspected(result))
     elif isinstance(result, Path):

@@ -4,23 +4,19 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ..config.load import load_config
 from ..config.resolve import Config
 from ..config.schema import transform_class
-from ..data.annotated import prepare_dense
+from ..data.annotated import prepare_annotated
 from ..data.dataset import Dataset, prepare
 from ..data.image_settings import normalization
 from ..data.images.decode import Unreadable
-from ..data.open import open_source
-from ..data.open_dense import open_any, open_dense, recognized
-from ..data.sources.annotated import DenseSource
+from ..data.open import ANNOTATED, open_source
 from ..data.sources.several import is_joined, separated
 from ..data.sources.source import Source
-from ..data.subsets import count_by_class
 from ..data.target_checks import check_wide_enough, needed_of_split
 from ..data.targets.objects import Boxed
 from ..data.transforms.crop import ScaleJitter
@@ -34,18 +30,12 @@ SEVERAL = "multilabel/photos"
 CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
 
 
-def open_for(config: Config, data: Any) -> Source | DenseSource:
-    """Data as a recipe's method learns from it: images with classes, objects or classes of pixels. A method that reads
-    no labels takes images with objects or masks as well, in the splits of those."""
+def open_for(config: Config, data: Any) -> Source:
+    """Open data with the targets that a recipe's method is trained on. A method that uses no labels takes images with
+    objects or masks as well, in the splits of those."""
     spec = config.method_class.batch_spec
-    if spec.dense:
-        if not isinstance(data, str):
-            raise UserError(
-                f"method {config.values['method']['name']} learns from files with {spec.contents}; name a folder"
-            )
-        return open_dense(data, spec.contents)
-    source = open_labeled(data) if spec.labels else open_any(data)
-    return source if isinstance(source, DenseSource) else for_method(config, source)
+    source = open_source(data, spec.contents if spec.labels else None, annotations_first=not spec.labels)
+    return source if source.targets is not None else for_method(config, source)
 
 
 def for_method(config: Config, source: Source) -> Source:
@@ -54,8 +44,8 @@ def for_method(config: Config, source: Source) -> Source:
     holds out the images that a student of several labels is tested on."""
     spec, joined = config.method_class.batch_spec, is_joined(source)
     if spec.contents == "labels" and source.labels.ndim == 1:
-        note = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
-        return replace(separated(source), notes=(*source.notes, *note))
+        single = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
+        return replace(separated(source), warnings=(*source.warnings, *single))
     if source.labels.ndim == 2 and spec.labels and spec.contents == "classes":
         raise UserError(f"{source.name} has several labels an image; learn them by --recipe {SEVERAL}")
     if not spec.labels:
@@ -63,60 +53,29 @@ def for_method(config: Config, source: Source) -> Source:
     if not joined:
         return source
     example = next(name for name in source.classes if "|" in name)
-    note = (
-        f"images have several labels, such as {example}, and each combination is learnt as a class; to learn several "
-        f"labels an image: --recipe {SEVERAL}",
+    warning = (
+        f"images have several labels, such as {example}, and each combination is trained as a class; to train on "
+        f"several labels per image: --recipe {SEVERAL}"
     )
-    return replace(source, notes=(*source.notes, *note))
+    return replace(source, warnings=(*source.warnings, warning))
 
 
-ANNOTATED = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
-"""What a path holds besides images -> it in words, and the folder of recipes that learn it."""
-IMAGE_FOLDERS = {"images", "masks", "jpegimages", "segmentationclass", "segmentationobject"}
-"""Folders of images in such data, which are no classes."""
-
-
-def open_labeled(data: Any) -> Source:
-    """Images with classes. Raises: UserError, naming the recipe, for images that come with objects or masks instead."""
-    source = _opened(data)
-    if isinstance(source, Source):
-        return source
-    annotated, task = ANNOTATED[source]
-    raise UserError(f"{data} holds {annotated} and no classes of images; learn by --recipe {task}/photos")
-
-
-def open_by_default(data: Any) -> tuple[Source | DenseSource, str, tuple[str, ...]]:
-    """Data for which no recipe is named.
+def open_by_default(data: Any) -> tuple[Source, str, tuple[str, ...]]:
+    """Open data for which no recipe is named.
 
     Returns: it, the shipped recipe for such data, and a warning where that is not one of a class per image.
     """
-    source = _opened(data)
-    if isinstance(source, Source):
+    source = open_source(data)
+    if source.targets is None:
         recipe = default_recipe(source)
         return source, recipe, (CHOSEN,) if recipe == SEVERAL else ()
-    annotated, task = ANNOTATED[source]
+    annotated, task = ANNOTATED[source.contents]
     warning = f"images come with {annotated} in place of classes, so {task}/photos is the recipe"
-    return open_dense(data, source), f"{task}/photos", (warning,)
-
-
-def _opened(data: Any) -> Source | str:
-    """Images with classes, or the kind of annotation that they have instead: "objects" or "pixels"."""
-    kind = recognized(data) if isinstance(data, str) else ""
-    if kind and Path(data).is_file() and Path(data).suffix.lower() != ".json":
-        return kind  # a table of boxes, whose rows are no images
-    try:
-        source = open_source(data)
-    except UserError:
-        if not kind:
-            raise
-        return kind  # a list that is no list of classes
-    counts = count_by_class(source.labels, len(source.classes))
-    names = {name.lower() for name, count in zip(source.classes, counts, strict=True) if count}
-    return kind if kind and names <= IMAGE_FOLDERS else source
+    return source, f"{task}/photos", (warning,)
 
 
 def load_dataset(
-    source: Source | DenseSource,
+    source: Source,
     config: Config,
     seed: int,
     remembered: dict[str, list[str]] | None = None,
@@ -133,9 +92,9 @@ def load_dataset(
                 watch(done, total)
 
         sections = config.data, config.images
-        if isinstance(source, DenseSource):
+        if source.targets is not None:
             masks = config.values["method"].get("masks", False)
-            dataset = prepare_dense(source, *sections, seed, progress, remembered, masks)
+            dataset = prepare_annotated(source, *sections, seed, progress, remembered, masks)
             if isinstance(train := dataset.annotations.get("train"), Boxed) and spec.labels:
                 needed = needed_of_split(train.objects, [dataset.train.extent(i) for i in range(len(dataset.train))])
                 check_wide_enough(needed, min(dataset.image_settings.shape), _enlarged(config))

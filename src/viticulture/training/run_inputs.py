@@ -10,13 +10,11 @@ from ..config.load import parse
 from ..config.references import where_they_lie
 from ..config.resolve import Config, resolve
 from ..data.dataset import Dataset
-from ..data.open import is_there, open_source
-from ..data.open_dense import recognized
-from ..data.sources.annotated import DenseSource
+from ..data.image_set import StreamedImages
+from ..data.open import annotation_format, is_there, open_source
 from ..data.sources.several import separated
 from ..data.sources.source import Source
 from ..data.sources.torchvision_sets import NAMES
-from ..data.stream import StreamImages
 from ..errors import UserError, some
 from ..text import shell_word
 from ..user_code import check_data, of_a_file
@@ -52,14 +50,13 @@ def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
     """
     facts, names = run.read("run.json"), run.image_names
     data = "" if data is None else data
-    source: Source | DenseSource
     if facts["data"].get("given") is not None:
         source = for_method(config, given_again(run, data))
     else:
         source = open_for(config, own_data(run) if isinstance(data, str) and not data else data)
     dataset = load_dataset(source, config, facts["seed"], names)
     named = [*facts["data"].get("classes", dataset.classes)] == [*dataset.classes]
-    if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamImages))):
+    if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamedImages))):
         raise others(run)
     return dataset
 
@@ -93,7 +90,7 @@ def keep_place(run: RunFolder, data: Any) -> None:
 
 def folder_of(data: str) -> str | None:
     """The path of data in files, or its pattern, in any working folder; None for what is named otherwise."""
-    if data.lower() in NAMES and not recognized(data):  # a set's name, which wins over a folder of classes
+    if data.lower() in NAMES and not annotation_format(data)[0]:  # a set's name, which wins over a folder of classes
         return None
     return str(Path(data).absolute()) if is_there(data) else None
 

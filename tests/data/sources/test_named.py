@@ -275,7 +275,7 @@ def test_what_systems_leave_behind_is_no_part_of_a_named_set(name: str, left: st
         after = open_source(name)
         assert (after.names, after.classes) == (before.names, before.classes)
         return
-    with pytest.raises(UserError, match=r"(?:[.]_|lost.found).*, which a system left behind and .* would take"):
+    with pytest.raises(UserError, match=r"(?:[.]_|lost.found).*, which a system left behind and .* would read"):
         open_source(name)
 
 

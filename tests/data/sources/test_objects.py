@@ -18,8 +18,8 @@ from viticulture.data.dataset import ImageSettings, Selection, prepare, prepare_
 from viticulture.data.images.decode import decode, image_size
 from viticulture.data.images.format import RGB, PixelFormat
 from viticulture.data.open import open_source
+from viticulture.data.sources.several import cell_words
 from viticulture.data.sources.source import Source
-from viticulture.data.sources.table import cell_words
 from viticulture.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 6, 8, 3), np.uint8)
@@ -395,8 +395,8 @@ def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (3, "no images to learn from: int; give a folder"),
-        (PIXELS, "no images to learn from: ndarray"),
+        (3, "no images to train on: int; give a folder"),
+        (PIXELS, "no images to train on: ndarray"),
         ((PIXELS, LABELS[:3]), "12 images and 3 labels"),
         ((PIXELS[:, None], LABELS), r"image 0: an array is an image if .*, got \[1, 6, 8, 3\]"),
         ((PIXELS, np.eye(12) / 2), "a vector of labels holds a 1 or a 0 a class"),

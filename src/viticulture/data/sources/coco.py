@@ -12,7 +12,7 @@ training. Classes come in the order of their numbers, whatever these are.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from ...disk import decoded, matching
 from ...errors import UserError, counted
 from ...keywords import BITS
 from ...text import readable
-from ..targets.objects import NOTHING, Objects
-from .annotated import DenseSource, check_names, images_of
+from ..targets.objects import NO_OBJECTS, Objects
+from .annotated import annotated, check_names
 from .json_lists import unlisted
 from .labels import split_of
 from .places import Places
 from .several import YES
+from .source import Source
 from .written import files_of, json_of, name_of
 
 _NAMED = {
@@ -50,7 +51,7 @@ def listings(path: Path) -> list[Path]:
     return [file for file in lists if file.name.startswith("instances")] or lists
 
 
-def open_coco(path: Path) -> DenseSource:
+def open_coco(path: Path) -> Source:
     """Open what `listings` finds. Raises: UserError for what does not belong together."""
     files, root = listings(path), _root(path)
     contents = {file: _read(file) for file in files}
@@ -87,8 +88,8 @@ def open_coco(path: Path) -> DenseSource:
                 f"{file} has objects of {counted(len(by_image), 'image')} that it does not list: an image_id "
                 f"{unlisted(next(iter(by_image)), [image['id'] for image in content['images']])}"
             )
-    images = images_of(root, paths, splits, path)
-    return DenseSource(images, classes, objects, notes=tuple(places.notes()), lists=tuple(map(str, files)))
+    source = annotated(path, root, paths, splits, classes, objects, places.warnings())
+    return replace(source, lists=tuple(map(str, files)))
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def _objects(
     file: Path, entries: list[dict[str, Any]], numbers: Mapping[int, int], size: tuple[int, int] | None
 ) -> Objects:
     if not entries:
-        return NOTHING
+        return NO_OBJECTS
     for entry in entries:
         if entry.get("category_id") not in numbers:
             raise UserError(

@@ -28,9 +28,8 @@ from ...text import readable
 from . import archives
 from . import hugging_face as hub
 from . import webdataset as shards
-from .files import FileReader, file_fingerprint, is_image
+from .files import FileReader, file_fingerprint, is_image, with_links
 from .labels import classify, rows_of, split_of
-from .links import with_links
 from .source import Reader, Source
 
 ARRAYS = ".npy"
@@ -67,14 +66,14 @@ class FolderLayout(NamedTuple):
         classes: class names.
         labels: [len(kept)] int64.
         splits: positions in `kept`.
-        notes: what a person should know.
+        warnings: what a person should know.
     """
 
     kept: list[int]
     classes: tuple[str, ...]
     labels: np.ndarray
     splits: dict[str, np.ndarray]
-    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def open_folder(path: Path, deeper: int = 0) -> Source:
@@ -100,8 +99,8 @@ def open_folder(path: Path, deeper: int = 0) -> Source:
     source = _source(path, images, folders, others, reader, root, deeper)
     if not ours:
         return source
-    note = f"not read: what viticulture has made here ({some(sorted(map(readable, ours)), 3)})"
-    return replace(source, notes=(*source.notes, note))
+    warning = f"not read: what viticulture has made here ({some(sorted(map(readable, ours)), 3)})"
+    return replace(source, warnings=(*source.warnings, warning))
 
 
 def open_zip(path: Path) -> Source:
@@ -115,8 +114,8 @@ def open_zip(path: Path) -> Source:
     others = [span.name for span in spans if span.name not in wanted]
     folders = [folder for folder in folders if not is_system_file(folder)]
     source = _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
-    note = f"not read: {counted(len(outside), 'image')} whose names lead out of the zip: {some(outside, 3)}"
-    return replace(source, notes=(*source.notes, note)) if outside else source
+    warning = f"not read: {counted(len(outside), 'image')} whose names lead out of the zip: {some(outside, 3)}"
+    return replace(source, warnings=(*source.warnings, warning)) if outside else source
 
 
 def open_tars(data: str | Path) -> Source:
@@ -188,7 +187,7 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
     places |= {place[:depth] for place in places for depth in range(1, len(place))}
     places.discard(())
     depth = _depth(holders, places)
-    notes: list[str] = []
+    warnings: list[str] = []
 
     tops = {place[depth] for place in places if len(place) > depth}
     parts = {top: kind for top in tops if (kind := split_of(top)) is not None}
@@ -223,9 +222,9 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
         kinds.append(kind)
     if beside:
         others = some(sorted(readable(top) for top in tops - parts.keys()), 5) or "the top folder"
-        notes.append(f"not read: {counted(beside, 'image')} beside the split folders (in {others})")
+        warnings.append(f"not read: {counted(beside, 'image')} beside the split folders (in {others})")
     if loose:
-        notes.append(f"not read: {counted(loose, 'image')} beside the class folders")
+        warnings.append(f"not read: {counted(loose, 'image')} beside the class folders")
     end = depth + 1 + deeper
 
     def name_of(place: Place) -> str:
@@ -239,14 +238,14 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
     of_classes = [holder for holder, label in zip(holders, labels, strict=True) if label is not None]
     if of_classes and len(also) > 1 and all(len(holder) > end for holder in of_classes):
         inner = {holder[depth : end + 1] for holder in of_classes}
-        notes.append(
+        warnings.append(
             f"no class folder holds images itself, only its {len(inner)} inner folders do; to learn those as classes, "
             f"write /* behind the data's folder, or name one folder, such as {'/'.join(of_classes[0][depth:end])}"
         )
     read = np.array([kind is not None for kind in kinds], dtype=bool)[inside]
     kept = np.array(order, dtype=int)[read].tolist()
     return FolderLayout(
-        kept, classes, codes[inside[read]], rows_of(np.array(kinds, dtype=object)[inside[read]]), tuple(notes)
+        kept, classes, codes[inside[read]], rows_of(np.array(kinds, dtype=object)[inside[read]]), tuple(warnings)
     )
 
 
@@ -325,7 +324,7 @@ def _source(
         fingerprints=[images[i].fingerprint for i in layout.kept],
         reader=reader(layout.kept),
         ignored=tuple(sorted(map(readable, others))),
-        notes=(*layout.notes, *([beside] if lists and not set(layout.splits) - {"train"} else [])),
+        warnings=(*layout.warnings, *([beside] if lists and not set(layout.splits) - {"train"} else [])),
         root=root,
     )
     return with_links(source)

@@ -6,7 +6,7 @@
     [{"image": PATH, "choice": CLASS}]                                                           Label Studio, JSON-MIN
 
 Files are looked for where the list says, from its own folder on, then below that folder (places.py). Of lists called
-train... or val... iNaturalist's rules hold (inaturalist.py).
+train... or val... iNaturalist's rules hold (published.py).
 """
 
 import re
@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 from ...errors import UserError, counted, shortened, some
 from .files import is_image
-from .inaturalist import open_inaturalist
 from .listed import Listed, from_list
-from .several import JOINT
+from .published import open_inaturalist
+from .several import JOINT, cell_word
 from .source import Source
-from .table import cell_word
 from .written import json_of, name_of
 
 _OF_TASKS = "id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time"
@@ -67,8 +66,8 @@ def _source(path: Path, entries: Sequence[Entry]) -> Source:
         for entry in entries
     ]
     unlike = [entry.path for entry in entries if not entry.agreed]
-    note = f"annotators disagree about {counted(len(unlike), 'image')}, taken to show all that any of them chose"
-    return from_list(path.name, path.parent, images, (f"{note}: {some(unlike, 3)}",) if unlike else ())
+    warning = f"annotators disagree about {counted(len(unlike), 'image')}, taken to show all that any of them chose"
+    return from_list(path.name, path.parent, images, (f"{warning}: {some(unlike, 3)}",) if unlike else ())
 
 
 def _coco(content: dict[str, Any]) -> list[Entry]:

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from ...errors import UserError, counted, shortened, some
 from ...text import on_disk, readable
-from .files import MISSING, FileReader, file_fingerprint
+from .files import MISSING, FileReader, file_fingerprint, with_links
 from .labels import alike, classify, rows_of, without_label
-from .links import with_links
 from .places import Places, is_inside
 from .source import Source
 
@@ -39,7 +38,7 @@ def from_list(
     what: str,
     root: Path,
     images: Sequence[Listed],
-    notes: Sequence[str] = (),
+    warnings: Sequence[str] = (),
     name: str | None = None,
     outside: bool = False,
 ) -> Source:
@@ -49,7 +48,7 @@ def from_list(
         what: lists them, for errors: a path, or a word.
         root: folder that the paths are relative to.
         images: in the list's order.
-        notes: what a person should know.
+        warnings: what a person should know.
         name: what to call the data; as the list is called, without its folder, by default.
         outside: read paths that lead out of that folder, too.
 
@@ -68,15 +67,15 @@ def from_list(
             "relative to that folder"
         )
     kept = _distinct(what, root, images)
-    notes = [*notes, *places.notes()]
+    warnings = [*warnings, *places.warnings()]
     if copies := len(images) - len(kept):
-        notes.append(f"left out {counted(copies, 'row')} of the list that repeat another one")
+        warnings.append(f"left out {counted(copies, 'row')} of the list that repeat another one")
         images, fingerprints = [images[i] for i in kept], [fingerprints[i] for i in kept]
     classes, labels = classify([image.label for image in images])
     named, groups = classify([image.group or None for image in images])
     if named:
-        note = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
-        notes += [note, *alike(named, "groups")]
+        warning = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
+        warnings += [warning, *alike(named, "groups")]
     source = Source(
         name=readable(Path(what).name if name is None else name),
         classes=classes,
@@ -85,7 +84,7 @@ def from_list(
         splits=rows_of([image.split for image in images]),
         fingerprints=fingerprints,
         reader=FileReader(root, [image.path for image in images]),
-        notes=tuple(notes),
+        warnings=tuple(warnings),
         root=str(root.resolve()),
         groups=groups if named else None,
         unlabeled=without_label([image.label for image in images]),

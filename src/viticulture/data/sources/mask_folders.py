@@ -23,16 +23,17 @@ from ...errors import UserError, counted, some
 from ...parallel import in_parallel
 from ..images.decode import Unreadable, load_picture, reason
 from ..images.pillow import UPRIGHT, exif_orientation, raw_modes
-from ..targets.objects import UNLABELED
-from .annotated import DenseSource, beside, check_names, comparison_of, folders_of, images_of, split_by_folder
+from ..targets.objects import UNLABELED, MaskFiles
+from .annotated import annotated, check_names, comparison_of, folders_of, in_folder, split_by_folder
 from .files import open_file
 from .folders import images_among, scan
+from .source import Source
 from .written import files_of, json_of, name_of, subfolder, whole
 
 NAMES = "classes.json"
 NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling
 MEANINGLESS = 254
-"""In `DenseSource.values`: a pixel value that no class has."""
+"""In `MaskFiles.values`: a pixel value that no class has."""
 MOST_CLASSES = 250
 
 
@@ -41,14 +42,14 @@ def is_mask_folder(root: Path) -> bool:
     return any(subfolder(folder, "masks") and subfolder(folder, "images") for folder in (root, *matching(root, "*")))
 
 
-def open_masks(root: Path) -> DenseSource:
+def open_masks(root: Path) -> Source:
     """Open such a folder. Raises: UserError for images without masks, and the other way round."""
     scanned = scan(root)[0]
     files = [file.path for file in scanned]
     paths = sorted(file.path for file in images_among([f for f in scanned if "images" in folders_of(f.path)]))
     plain = comparison_of(files)
     masks = {plain(path.rpartition(".")[0]): path for path in files if path.lower().endswith(".png")}
-    wanted = {path: plain(beside(path, "masks")) for path in paths}
+    wanted = {path: plain(in_folder(path, "masks")) for path in paths}
     if missing := [path for path, stem in wanted.items() if stem not in masks]:
         raise UserError(f"{root} has {counted(len(missing), 'image')} without a mask in PNG: {some(missing, 5)}")
     if shared := [stem for stem, images in Counter(wanted.values()).items() if images > 1]:
@@ -71,7 +72,7 @@ def open_masks(root: Path) -> DenseSource:
         raise UserError(f"{root} has {counted(len(classes), 'class')} of pixels only; it takes two to tell them apart")
     splits = [split_by_folder(path) for path in paths]
     checked = check_names(classes, root / NAMES)
-    return DenseSource(images_of(root, paths, splits, root), checked, masks=drawn, values=values)
+    return annotated(root, root, paths, splits, checked, MaskFiles(drawn, values))
 
 
 def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int = 1) -> np.ndarray:

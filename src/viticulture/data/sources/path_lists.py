@@ -34,7 +34,7 @@ def open_lists(path: Path) -> Source:
     match = _SPLIT.fullmatch(path.stem)
     if match is None:
         raise UserError(f"{path} must say by its name which split it lists, as NAME_train.txt or test.txt do")
-    lists, notes = _lists(path, match["stem"])
+    lists, warnings = _lists(path, match["stem"])
     if "train" not in lists:
         raise UserError(f"{path} has no {match['stem']}train.txt beside it, which would list the training images")
     lines = {kind: lines_of(file) for kind, file in lists.items()}
@@ -45,12 +45,12 @@ def open_lists(path: Path) -> Source:
         for kind in rows
         for (path, label), (number, _) in zip(rows[kind], lines[kind], strict=True)
     ]
-    notes += _contradictions(images)
-    return from_list(match["stem"].strip("_- ") or path.parent.name or path.name, path.parent, images, notes)
+    warnings += _contradictions(images)
+    return from_list(match["stem"].strip("_- ") or path.parent.name or path.name, path.parent, images, warnings)
 
 
 def _contradictions(images: Sequence[Listed]) -> tuple[str, ...]:
-    """A note where images stand in the folder of another class than their number is that of: each list may have
+    """A warning where images stand in the folder of another class than their number is that of: each list may have
     numbered the classes by an order of its own."""
     classes = {image.label for image in images}
     wrong = [image for image in images if (folder := Path(image.path).parent.name) in classes and folder != image.label]
@@ -60,8 +60,8 @@ def _contradictions(images: Sequence[Listed]) -> tuple[str, ...]:
 
 
 def _lists(path: Path, stem: str) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """The list of each split, out of those of that stem, and a note that names the others. The list that was named is
-    read, and no other one of its split; one of training and validation images has no list of either beside it."""
+    """The list of each split, out of those of that stem, and a warning that names the others. The list that was named
+    is read, and no other one of its split; one of training and validation images has no list of either beside it."""
     listed = sorted({path, *files_of(path.parent, ".txt")})
     words = {file: file.stem[len(stem) :].lower() for file in listed if file.stem.lower().startswith(stem.lower())}
     kinds = {file: kind for file, word in words.items() if (kind := "train" if word == BOTH else split_of(word))}

@@ -99,8 +99,8 @@ class Places:
             )
         return path
 
-    def notes(self) -> list[str]:
-        """A note on images that lie in other folders than the list says."""
+    def warnings(self) -> list[str]:
+        """A warning on images that lie in other folders than the list says."""
         examples = [f"{path} for {shortened(named)}" for path, named in self._moved.items()]
         return [f"found by the ends of their paths: {some(examples, 3)}"] if examples else []
 

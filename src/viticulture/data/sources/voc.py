@@ -12,17 +12,16 @@ import xml.etree.ElementTree as ET
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import torch
-
 from ...errors import UserError, counted, some
 from ...text import readable
-from ..targets.objects import NOTHING, Objects
-from .annotated import DenseSource, check_names, images_of, objects_of
+from ..targets.objects import Objects
+from .annotated import annotated, check_names
 from .files import is_image
 from .folders import images_among, scan
 from .labels import natural
 from .places import Places
 from .several import YES
+from .source import Source
 from .written import files_of, lines_of, number, subfolder, text_of, whole
 
 
@@ -37,7 +36,7 @@ def _annotations(root: Path) -> list[Path]:
     return files_of(folder, ".xml") if folder else []
 
 
-def open_voc(root: Path) -> DenseSource:
+def open_voc(root: Path) -> Source:
     """Open such a folder."""
     pictures = {Path(entry.path).stem for entry in images_among(scan(root)[0])}
     places, files = Places(root, "its annotation"), _annotations(root)
@@ -56,16 +55,14 @@ def open_voc(root: Path) -> DenseSource:
             for _, (left, top, right, bottom), _ in entries
         ]
         labels = [numbers[readable(label)] for label, _, _ in entries]
-        difficult = torch.tensor([hard for _, _, hard in entries], dtype=torch.bool)
-        plain = objects_of(boxes, labels, None, size)
-        objects.append(Objects(plain.boxes, plain.labels, difficult, None, size) if entries else NOTHING)
+        objects.append(Objects.of(boxes, labels, None, size, [difficult for _, _, difficult in entries]))
     counting = [] if first else ["boxes start at 0, so that pixels are taken to count from 0"]
     names = [(Path(path).stem, file.stem) for path, file in zip(paths, files, strict=True)]
-    splits, notes = _voc_splits(root, names, pictures)
+    splits, warnings = _voc_splits(root, names, pictures)
     if left := sorted(pictures - {name for each in names for name in each}, key=natural):
-        notes.append(f"not read: {counted(len(left), 'image')} without an annotation: {some(left, 3)}")
-    images = images_of(root, paths, splits, files[0].parent)
-    return DenseSource(images, classes, objects, notes=(*counting, *places.notes(), *notes))
+        warnings.append(f"not read: {counted(len(left), 'image')} without an annotation: {some(left, 3)}")
+    warnings = [*counting, *places.warnings(), *warnings]
+    return annotated(files[0].parent, root, paths, splits, classes, objects, warnings)
 
 
 _Entry = tuple[str, tuple[float, float, float, float], bool]
@@ -115,7 +112,7 @@ def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collecti
     """
     rows = {name: row for of in (1, 0) for row, name in enumerate(each[of] for each in names)}
     splits: dict[int, str] = {}
-    notes: list[str] = []
+    warnings: list[str] = []
     folder = subfolder(subfolder(root, "ImageSets") or root, "Main")
     lists = {file.stem.lower(): file for file in files_of(folder, ".txt")} if folder else {}
     for file in (present := [lists[kind] for kind in ("train", "val", "test") if kind in lists]):
@@ -133,12 +130,12 @@ def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collecti
             raise UserError(f"{file} names no image of {root}: {some([each[0] for each in lost], 3)}")
         if lost:
             what = f"{counted(len(lost), 'image')} without an annotation"
-            notes.append(f"{file.name} of ImageSets/Main names {what}: {some([each[0] for each in lost], 1)}")
+            warnings.append(f"{file.name} of ImageSets/Main names {what}: {some([each[0] for each in lost], 1)}")
     if present and (rest := [own for row, (own, _) in enumerate(names) if row not in splits]):
         listers = some([file.name for file in present])
         unlisted = f"{counted(len(rest), 'image')} for training that no list of ImageSets/Main names ({listers})"
-        notes.append(f"{unlisted}: {some(rest, 3)}")
-    return [splits.get(row, "train") for row in range(len(names))], notes
+        warnings.append(f"{unlisted}: {some(rest, 3)}")
+    return [splits.get(row, "train") for row in range(len(names))], warnings
 
 
 def _spellings(line: str) -> list[str]:

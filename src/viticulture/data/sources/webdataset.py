@@ -27,8 +27,8 @@ from ...text import readable
 from .archives import Archive, Span, TarReader, tar_spans
 from .files import file_fingerprint, is_image
 from .labels import classify, rows_of, split_of, without_label
+from .several import cell_word
 from .source import Source
-from .table import cell_word
 
 _FIRST = ("jpg", "jpeg", "png", "webp")
 """Which image of a sample is read before any other."""
@@ -101,9 +101,9 @@ def _of_samples(tars: _Tars) -> Source:
         readable(f"{tars.shown[number]}/{image}") for number, each in enumerate(tars.indexes) for image in each[1]
     ]
     passed = f"{counted(len(unread), 'image')} ({some(unread, 3)})"
-    note = f"not read: {passed}; of each sample one is, called NAME.jpg without a dot in NAME"
+    warning = f"not read: {passed}; of each sample one is, called NAME.jpg without a dot in NAME"
     if unread and not samples:
-        raise UserError(f"no images in {tars.name}; {note}")
+        raise UserError(f"no images in {tars.name}; {warning}")
     words = [sample[4] for sample in samples]
     classes, labels = classify(words)
     return Source(
@@ -116,7 +116,7 @@ def _of_samples(tars: _Tars) -> Source:
         reader=TarReader(
             tars.paths, [(number, Span(name, offset, size, size)) for number, name, offset, size, _ in samples]
         ),
-        notes=(note,) if unread else (),
+        warnings=(warning,) if unread else (),
         root=str(tars.root.resolve()),
         unlabeled=without_label(words),
     )
@@ -154,7 +154,7 @@ def _of_folders(tars: _Tars, arrange: Arrange) -> Source | None:
         splits=splits,
         fingerprints=[tars.marks[number] for number, *_ in kept],
         reader=TarReader(tars.paths, [(number, Span(name, offset, size, size)) for number, name, offset, size in kept]),
-        notes=(f"classes are the folders within {counted(len(tars.paths), 'tar')}", *layout.notes),
+        warnings=(f"classes are the folders within {counted(len(tars.paths), 'tar')}", *layout.warnings),
         root=str(tars.root.resolve()),
     )
 

@@ -20,20 +20,12 @@ from ...disk import matching
 from ...errors import UserError, counted, some
 from ...text import read_yaml
 from ..images.decode import Unreadable, image_size
-from ..targets.objects import NOTHING, Objects, Shape
-from .annotated import (
-    DenseSource,
-    beside,
-    check_names,
-    comparison_of,
-    folders_of,
-    images_of,
-    objects_of,
-    split_by_folder,
-)
+from ..targets.objects import NO_OBJECTS, Objects, Shape
+from .annotated import annotated, check_names, comparison_of, folders_of, in_folder, split_by_folder
 from .files import open_file
 from .folders import holds_image, images_among, scan
 from .labels import split_of
+from .source import Source
 from .written import files_of, lines_of, number, subfolder, text_of, whole
 
 
@@ -42,7 +34,7 @@ def is_yolo(root: Path) -> bool:
     return any(subfolder(folder, "labels") for folder in (root, *matching(root, "*"))) and _names_file(root) is not None
 
 
-def open_yolo(root: Path) -> DenseSource:
+def open_yolo(root: Path) -> Source:
     """Open such a folder."""
     names = _names_file(root)
     assert names is not None
@@ -65,21 +57,20 @@ def open_yolo(root: Path) -> DenseSource:
     if not paths:
         raise UserError(f"{root} has labels, but no images in a folder called images")
     passed = sorted({file.path for file in among} - {*paths})
-    notes = [f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}"] if passed else []
+    warnings = [f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}"] if passed else []
     texts = sorted(file.path for file in files if "labels" in folders_of(file.path))
     plain = comparison_of([file.path for file in files])
     listing = {plain(path[:-4]) + ".txt": path for path in texts if path.lower().endswith(".txt")}
     own = {plain(_labels_of(file.path)) for file in among} | {plain(names.relative_to(root).as_posix())}
     idle = sorted(listing[path] for path in listing.keys() - own)
-    notes += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
+    warnings += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
     splits, more = _splits(root, names.name, declared, paths)
     keypoints = _keypoints(names, declared)
     lists = {path: listing.get(plain(labels := _labels_of(path)), labels) for path in splits}
     if shared := [text for text, images in Counter(lists.values()).items() if images > 1 and text in texts]:
         raise UserError(f"{root} has several images of one file of labels: {some(shared, 5)}")
     objects = [_yolo(root / path, root / lists[path], classes, keypoints) for path in splits]
-    images = images_of(root, list(splits), list(splits.values()), root)
-    return DenseSource(images, classes, objects, notes=(*notes, *more))
+    return annotated(root, root, list(splits), list(splits.values()), classes, objects, [*warnings, *more])
 
 
 def _splits(
@@ -91,30 +82,30 @@ def _splits(
 
     Args:
         root: the folder.
-        what: names the splits, for a note.
+        what: names the splits, for a warning.
         declared: its content.
         paths: of all images.
     """
     entries = {kind: entry for word, entry in declared.items() if entry and (kind := split_of(str(word)))}
-    known, notes = dict.fromkeys(paths), list[str]()
+    known, warnings = dict.fromkeys(paths), list[str]()
     named: dict[str, set[str]] = {}
     for kind, entry in entries.items():
         listed = list(_named(root, entry, str(declared.get("path") or ""), known))
         named[kind] = {*listed} - {""}
         if lost := listed.count(""):
-            notes.append(f"{what} names {counted(lost, 'image')} for {kind} that the folder does not hold")
+            warnings.append(f"{what} names {counted(lost, 'image')} for {kind} that the folder does not hold")
         elif not listed:
-            notes.append(f"{what} names no image of its {kind} split")
+            warnings.append(f"{what} names no image of its {kind} split")
     for kind, kept in (("val", "train"), ("test", "train"), ("val", "test")):
         if twice := named.get(kind, set()) & named.get(kept, set()):
-            notes.append(
+            warnings.append(
                 f"{what} names {counted(len(twice), 'image')} for {kind} and {kept}; they are for {kept} alone"
             )
     splits = {path: kind for kind in ("val", "test", "train") for path in named.get(kind, ())}
     splits |= {path: word for path in paths if path not in splits and not named.get(word := split_by_folder(path))}
     if left := [path for path in paths if path not in splits]:
-        notes.append(f"left out {counted(len(left), 'image')} of no split that {what} names: {some(left, 3)}")
-    return {path: splits[path] for path in paths if path in splits}, notes
+        warnings.append(f"left out {counted(len(left), 'image')} of no split that {what} names: {some(left, 3)}")
+    return {path: splits[path] for path in paths if path in splits}, warnings
 
 
 def _named(root: Path, entry: Any, start: str, paths: Collection[str]) -> Iterator[str]:
@@ -162,13 +153,13 @@ def _declared(names: Path) -> Any:
 
 def _labels_of(path: str) -> str:
     """The path of an image's labels."""
-    return f"{beside(path, 'labels')}.txt"
+    return f"{in_folder(path, 'labels')}.txt"
 
 
 def _yolo(image: Path, file: Path, classes: Sequence[str], keypoints: int) -> Objects:
     lines = lines_of(file) if file.exists() else []
     if not lines:
-        return NOTHING
+        return NO_OBJECTS
     height, width = _size(image)
     boxes: list[list[float]] = []
     labels: list[int] = []
@@ -195,7 +186,7 @@ def _yolo(image: Path, file: Path, classes: Sequence[str], keypoints: int) -> Ob
             )
         labels.append(label)
     drawn = tuple(shapes) if len(shapes) == len(boxes) else None
-    return objects_of(boxes, labels, drawn, (height, width))
+    return Objects.of(boxes, labels, drawn, (height, width))
 
 
 def _size(path: Path) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...data.dataset import Dataset, prepare
+from ...data.open import open_source
 from ...data.sources.several import is_joined
 from ...data.sources.source import Source
 from ...data.splits import Selection
@@ -22,7 +23,6 @@ from ...errors import UserError, unknown
 from ...keywords import rebuilt
 from ...outputs import write_out
 from ...scores.intervals import wilson
-from ...training.data import open_labeled
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of, given_again, own_data, stands_for_own
@@ -158,7 +158,7 @@ def _images(run: RunFolder | None, data: str | Source, model: EvaluatedModel) ->
         if stands_for_own(run, data):
             metadata, image_names = run.read("run.json")["data"], run.image_names
             data = given_again(run, data) if metadata.get("given") else own_data(run)
-    source = open_labeled(data)
+    source = open_source(data, "classes")
     if is_joined(source):
         raise UserError(
             f"a probe predicts one class per image, and {source.name} has several labels; name other images"
