@@ -117,7 +117,7 @@ def _check_images(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Sess
     sizes = [images.image_size, images.cache_size, images.cache_margin]
     pixels = [images.pixel_format.fingerprint, images.fit, *([] if images.fit == "crop" else [images.normalize])]
     spec, masks = session.method.batch_spec, session.config.values["method"].get("masks", False)
-    streamed = isinstance(session.dataset.train, StreamImages)
+    streamed = isinstance(session.dataset.train, StreamedImages)
     settings = [sizes, pixels, spec.contents, spec.labels, masks, streamed]
     name, fold = cell.candidate.data or study.grid.data, f", fold {cell.seed}" if cell.fold else ""
     try:
@@ -130,25 +130,6 @@ def _check_images(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Sess
         raise
 
 
-<<<<<<< HEAD
-=======
-def _judge(session: Session) -> None:
-    """Measure what was trained on all that did not teach, and keep it in the run."""
-    task_of(session.run).evaluate(session.dataset)
-
-
-def _kept(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Session) -> list[Any]:
-    """What decides, besides the files, what a cell keeps of an image and its labels. Sizes are those of the recipe:
-    what is chosen where it leaves them open changes with the images."""
-    images = study.recipe(cell.candidate).changed(plan.shown_to(cell.candidate), by="study").images
-    sizes = [images.image_size, images.cache_size, images.cache_margin]
-    pixels = [images.pixel_format.fingerprint, images.fit, *([] if images.fit == "crop" else [images.normalize])]
-    learns, masks = session.method.batch_spec, session.config.values["method"].get("masks", False)
-    streamed = isinstance(session.dataset.train, StreamedImages)
-    return [sizes, pixels, learns.contents, learns.labels, masks, streamed]
-
-
->>>>>>> main
 def contents(study: StudyFolder, cell: Cell, plan: StudyPlan) -> str:
     """Return a digest of everything that decides a cell's training, except the images."""
     known = study.facts["recipes"][study.slugs[cell.candidate.name]]

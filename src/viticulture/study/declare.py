@@ -61,18 +61,10 @@ def grid_of_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Ter
     return Grid(data or sets[0], candidates, subsets, _seeds(seeds), conditions, terms, epochs, name)
 
 
-<<<<<<< HEAD
 def default_candidates(data: str) -> tuple[Candidate, ...]:
     """Return the shipped candidates for a data set: by its annotations, or else by the size of its images."""
-    kind = recognized(data)
-    name = DENSE[kind] if kind else default_recipe(open_source(data))
-=======
-def field(data: str) -> tuple[Candidate, ...]:
-    """The shipped field for a person's images: by what a path holds besides, or named as the default recipe for images
-    of their size."""
     source = open_source(data, annotations_first=True)
     name = DENSE.get(source.contents) or default_recipe(source)
->>>>>>> main
     return tuple(replace(candidate, data="") for candidate in read_table(name).rows)
 
 

@@ -139,44 +139,26 @@ def _image_keys(study: StudyFolder, recipes: dict[str, Config]) -> list[dict[str
     choices: list[dict[str, Any]] = [{}]
     if all(settings.image_size is None for settings in images):
         source = open_for(recipes[grid.baseline.name], data_of(study, grid.baseline))
-<<<<<<< HEAD
-        sizes = [] if isinstance(source, DenseSource) else usual_sizes(sample_sizes(source))
+        sizes = [] if source.targets is not None else usual_sizes(sample_sizes(source))
         choices = [{IMAGE_SIZE: size} for size in sizes] or choices
     fixed = EVAL_VIEWS in grid.conditions or any(_sets_views(each, recipes[each.name]) for each in grid.candidates)
     several = any(settings.eval_views != "one" for settings in images) and not fixed
     return [{**choices[0], EVAL_VIEWS: "one"}, *choices] if several else choices
-=======
-        sizes = [] if source.targets is not None else usual_sizes(sample_sizes(source))
-        steps = [{IMAGE_SIZE: size} for size in sizes] or steps
-    named = VIEWS in grid.conditions or any(_names_views(each, recipes[each.name]) for each in grid.candidates)
-    several = any(settings.eval_views != "one" for settings in images) and not named
-    return [{**steps[0], VIEWS: "one"}, *steps] if several else steps
->>>>>>> main
 
 
 def _measure(
     study: StudyFolder, recipes: dict[str, Config], known: dict[Key, StepTimes], log: Log
 ) -> dict[Key, StepTimes]:
-<<<<<<< HEAD
     """Measure every candidate on every subset that is not known yet. Raises: UserError if none can be measured, or if
     candidates would be tested on different images."""
     step_times, failed, warnings = dict(known), dict[str, Exception](), dict[str, None]()
-    sources: dict[tuple[str, str, bool], Source | DenseSource] = {}
-=======
-    paces, failed = dict(known), dict[str, Exception]()
     sources: dict[tuple[str, str, bool], Source] = {}
->>>>>>> main
     by_slug: dict[tuple[str, str], StepTimes] = {}
     held_out: dict[str, tuple[Candidate, str]] = {}
     unequal: tuple[Candidate, Candidate] | None = None
 
-<<<<<<< HEAD
-    def opened(candidate: Candidate) -> Source | DenseSource:
-        data, config = data_of(study, candidate), recipes[candidate.name]
-=======
     def opened(candidate: Candidate) -> Source:
-        where, config = data_of(study, candidate), recipes[candidate.name]
->>>>>>> main
+        data, config = data_of(study, candidate), recipes[candidate.name]
         spec = config.method_class.batch_spec
         key = data, spec.contents, spec.labels
         if key not in sources:
