@@ -36,7 +36,6 @@ from torchvision.models.detection.rpn import RPNHead
 from torchvision.transforms import v2
 
 from viticulture.data.annotated import prepare_annotated
-from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import ImageSettings
 from viticulture.data.open import open_source
@@ -189,8 +188,8 @@ def our_epochs(source: Source, masks: bool) -> Callable[[], int]:
     every = Selection(val_fraction=0, test_fraction=0, skip_unreadable=True)
     data = prepare_annotated(source, every, ImageSettings(image_size=PIXELS), masks=masks)
     augment = Augment([ScaleJitter((0.5, 2.0)), Flip()], (PIXELS, PIXELS), data.mean, data.std, 0)
-    plain = Loader(data.train, (augment,), min(BATCH, len(data.train)), 0)
-    loader = DenseLoader(plain, data.annotations["train"], masks)
+    batch_size, targets = min(BATCH, len(data.train)), data.annotations["train"]
+    loader = Loader(data.train, (augment,), batch_size, 0).with_targets(targets, masks)
     return lambda: sum(len(batch["image"]) for batch in loader)
 
 

@@ -38,7 +38,6 @@ import viticulture
 from viticulture.config.load import load_config
 from viticulture.config.plan import plan_of
 from viticulture.config.resolve import Config
-from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import annotation_format
@@ -195,7 +194,7 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
     net: Any = made(len(dataset.classes)).train()
     size = plan_of(recipe, len(dataset.train)).batch_size
     augments = augmentations(recipe, dataset, recipe.method_class.batch_spec)
-    loader = DenseLoader(Loader(dataset.train, augments, size, seed), dataset.annotations["train"])
+    loader = Loader(dataset.train, augments, size, seed).with_targets(dataset.annotations["train"])
     optim: Any = recipe.optim
     optimizer = optim.build(optim.groups(net))
     schedule: Any = None
@@ -294,7 +293,7 @@ def _spread(values: list[float]) -> str:
     return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def _measured(loader: DenseLoader, step: Callable[[dict[str, Tensor]], None], seconds: float) -> int:
+def _measured(loader: Loader, step: Callable[[dict[str, Tensor]], None], seconds: float) -> int:
     """Epochs that fit into that processor time, by a few steps after the first."""
     step(loader.batch(0, 0))
     began, steps = time.process_time(), min(4, len(loader))

@@ -15,12 +15,11 @@ import torch
 from PIL import Image
 
 from viticulture.data.dataset import ImageSettings, prepare
-from viticulture.data.image_set import CachedImages
+from viticulture.data.image_set import CachedImages, StreamedImages
 from viticulture.data.images.decode import OtherValues, as_pixels, decode, image_size, numbers_of
 from viticulture.data.images.format import ANY_FORMAT, RGB, PixelFormat, Unfit, as_picture, displayed
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
-from viticulture.data.stream import StreamImages
 from viticulture.data.transforms.color import Blur, ColorJitter, Gray, Solarize
 from viticulture.data.transforms.rand_augment import RandAugment
 from viticulture.data.transforms.view import Augment
@@ -410,7 +409,7 @@ def test_a_store_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path
     stored = prepare(str(root), image_settings=settings)
     streamed = prepare(str(root), image_settings=ImageSettings(**{**vars(settings), "stream": True}))
     assert isinstance(stored.train, CachedImages)
-    assert isinstance(streamed.train, StreamImages)
+    assert isinstance(streamed.train, StreamedImages)
     numbers = torch.arange(len(stored.train))
     augment = Augment(
         [ColorJitter(hue=0.0), Blur(1.0), Gray(0.5), Solarize(0.5), RandAugment(probability=1.0)],

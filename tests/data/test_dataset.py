@@ -16,14 +16,13 @@ from PIL import Image
 from noise import noise
 from viticulture.data import decoded_cache
 from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare, prepare_test, read_rows
-from viticulture.data.image_set import CachedImages, Images, Records
+from viticulture.data.image_set import CachedImages, Images, Records, StreamedImages
 from viticulture.data.image_settings import choose_cache_size, choose_image_size
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.data.sources.source import Source
 from viticulture.data.statistics import cached_statistics, streamed_statistics
-from viticulture.data.stream import StreamImages
 from viticulture.errors import UserError
 
 
@@ -427,7 +426,7 @@ def test_the_statistics_of_a_stream_are_those_of_a_store() -> None:
         prepare(given, image_settings=ImageSettings(image_size=6, cache_size=12, normalize="dataset", stream=way))
         for way in (False, True)
     )
-    assert isinstance(streamed.train, StreamImages)
+    assert isinstance(streamed.train, StreamedImages)
     np.testing.assert_allclose((streamed.mean, streamed.std), (stored.mean, stored.std), rtol=1e-5)
 
 
@@ -454,7 +453,7 @@ def test_sets_beyond_the_budget_are_streamed_and_hold_the_same() -> None:
     for image_settings in (ImageSettings(max_cache_gb=whole * 0.99), ImageSettings(stream=True)):
         streamed = prepare(given, image_settings=image_settings)
         for ours, theirs in ((streamed.train, stored.train), (present(streamed.test), present(stored.test))):
-            assert isinstance(ours, StreamImages)
+            assert isinstance(ours, StreamedImages)
             assert ours.records.names == theirs.records.names
             torch.testing.assert_close(ours.records.labels, theirs.records.labels)
             assert ours.extent(3) == theirs.extent(3)

@@ -18,7 +18,7 @@ from simulated_gpu import OnApple
 from untrained_dense import untrained_dense
 from viticulture.analysis.annotated_pictures import save_annotated_pictures
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
-from viticulture.data.batches.annotated import dense_batches
+from viticulture.data.batches.evaluation import target_batches
 from viticulture.data.dataset import read_rows
 from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.inspect import inspect
@@ -116,7 +116,7 @@ def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
     records = Records(torch.tensor([-1]), torch.tensor([size]), [""])
     images = CachedImages(torch.zeros(1, 3, 48, 48, dtype=torch.uint8), torch.arange(1), records)
     data_spec = DataSpec(NAMES, (64, 64), (0.5,) * 3, (0.25,) * 3)
-    (batch,) = dense_batches(images, Boxed([known], masks=False), data_spec, 4, torch.device("cpu"))
+    (batch,) = target_batches(images, Boxed([known], masks=False), data_spec, 4, torch.device("cpu"))
     canvas = {
         "boxes": torch.from_numpy(said.boxes) * 64 / 80,
         "scores": torch.from_numpy(said.scores),

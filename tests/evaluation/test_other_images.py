@@ -11,7 +11,7 @@ import pytest
 from untrained import photo
 from viticulture.cli import main
 from viticulture.data.dataset import ImageSettings, prepare_test
-from viticulture.data.stream import StreamImages
+from viticulture.data.image_set import StreamedImages
 from viticulture.evaluation.other import taught_by
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
@@ -80,7 +80,7 @@ def test_images_that_taught_the_run_are_told(
 def test_images_that_are_not_compared_are_not_called_new(run: Path, photos: Path) -> None:
     """Those that are streamed would all have to be decoded. Catches: silence, which says that they are new."""
     images, _ = prepare_test(str(photos), ("a", "b"), ImageSettings(16, 20, max_cache_gb=1e-9))
-    assert isinstance(images, StreamImages)
+    assert isinstance(images, StreamedImages)
     assert "is not known: they are streamed" in taught_by(RunFolder(run), images)[0]
 
 

@@ -21,9 +21,8 @@ from viticulture import methods
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.image_set import Records
+from viticulture.data.image_set import Records, StreamedImages
 from viticulture.data.open import open_source
-from viticulture.data.stream import StreamImages
 from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
@@ -183,7 +182,7 @@ def test_images_of_ones_own_are_decoded_in_workers_as_they_are_here() -> None:
     assert pickle.loads(pickle.dumps(source)).fingerprint == source.fingerprint
     rows = torch.arange(8)
     records = Records(torch.from_numpy(source.labels[:8]), torch.full((8, 2), 12), source.names[:8])
-    view, images = Augment([], (12, 12), DIGITS.mean, DIGITS.std, classes=2), StreamImages(source, rows, records, 12)
+    view, images = Augment([], (12, 12), DIGITS.mean, DIGITS.std, classes=2), StreamedImages(source, rows, records, 12)
     alone, helped = (Loader(images, (view,), 4, 0, shard=Shard(workers=workers)) for workers in (0, 1))
     for batch, same in zip(alone, helped, strict=True):
         assert all(torch.equal(batch[key], same[key]) for key in batch)

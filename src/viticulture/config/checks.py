@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which parts of a recipe go together; told before any data is read."""
 
-from ..data.transforms.follow import check_follows
+from ..data.transforms.placement import check_follows
 from ..data.transforms.view import check_channels
 from ..errors import UserError
 from ..guides.guide import Capability

@@ -18,7 +18,6 @@ from ..cache import cache_folder, digest, publish, refusals
 from ..errors import UserError, counted, some
 from ..parallel import Progress, in_parallel
 from . import subsets
-from .batches.annotated import side_of
 from .dataset import Dataset, prepare, read_rows
 from .decoded_cache import find_near_duplicates
 from .image_set import Images
@@ -149,7 +148,7 @@ def prepare_annotated_test(
         sizes = needed_of_split(held.objects, [images.extent(i) for i in range(len(images))])
         warnings += narrow_boxes(classes, name, held.objects, sizes, min(pictures.shape))
     else:
-        held, needed = _masked(source, kept, images, side_of(images), progress)
+        held, needed = _masked(source, kept, images, images.side, progress)
         warnings += gone(classes, name, needed, counts(classes, held).tolist(), min(pictures.shape))
     shown = counts(classes, held)
     there = shown.numpy() + (needed > 0).sum(0)[: len(classes)]

@@ -13,7 +13,7 @@ from ..cache import digest
 from ..errors import UserError, counted, unknown
 from ..parallel import Progress
 from . import decoded_cache, subsets
-from .image_set import CachedImages, Images, Records
+from .image_set import CachedImages, Images, Records, StreamedImages
 from .image_settings import Channels, ImageSettings, choose_cache_size, choose_image_size, normalization
 from .images.decode import OtherValues, Unreadable
 from .near_duplicates import NearDuplicates
@@ -21,7 +21,6 @@ from .open import open_source
 from .sources.source import Source, portable
 from .splits import Selection, Splits, check_classes, recall, select
 from .statistics import cached_statistics, sample_sizes, streamed_statistics
-from .stream import StreamImages
 from .targets.objects import Annotations
 from .warnings import warnings_of
 
@@ -320,7 +319,7 @@ def _images(source: Source, rows: np.ndarray, places: np.ndarray, held: decoded_
     )
     if isinstance(held, decoded_cache.DecodedCache):
         return CachedImages(held.pixels, torch.from_numpy(places), records)
-    return StreamImages(source, torch.from_numpy(rows), records, size)
+    return StreamedImages(source, torch.from_numpy(rows), records, size)
 
 
 def _normalization(source: Source, read: _Read, image_settings: ImageSettings) -> tuple[Channels, Channels]:

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from ..config.sections import Train
 from ..data.balance import class_weights
-from ..data.batches.annotated import DenseLoader, dense_batches
 from ..data.batches.batch import Batch
-from ..data.batches.evaluation import evaluation_batches
+from ..data.batches.evaluation import evaluation_batches, target_batches
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
 from ..data.image_set import Images
@@ -31,7 +30,7 @@ class Feed(LightningDataModule):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.loader: Loader | DenseLoader | None = None
+        self.loader: Loader | None = None
         self.restored: dict[str, int] = {}
 
     def state_dict(self) -> dict[str, int]:
@@ -56,10 +55,10 @@ class Feed(LightningDataModule):
         return ValidationLoader(images, self.session, trainer.strategy.root_device)
 
 
-def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader | DenseLoader:
+def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader:
     """The batches of a session, as one of several processes sees them."""
     train: Train = session.config.train
-    plain = Loader(
+    loader = Loader(
         session.dataset.train,
         augmentations(session.config, session.dataset, session.method.batch_spec),
         session.plan.batch_size,
@@ -68,15 +67,14 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
         shard,
         device,
     )
-    if "train" not in session.dataset.annotations:
-        return plain
-    return DenseLoader(plain, session.dataset.annotations["train"], session.method.batch_spec.masks)
+    targets = session.dataset.annotations.get("train")
+    return loader if targets is None else loader.with_targets(targets, session.method.batch_spec.masks)
 
 
 class MicroBatches:
     """A loader whose batches are handed out in equal parts, for gradient accumulation."""
 
-    def __init__(self, loader: Loader | DenseLoader, parts: int) -> None:
+    def __init__(self, loader: Loader, parts: int) -> None:
         self.loader, self.parts = loader, parts
 
     def __len__(self) -> int:
@@ -114,7 +112,7 @@ class ValidationLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         if self.annotations is not None:
-            return dense_batches(self.images, self.annotations, self.data_spec, self.batch_size, self.device)
+            return target_batches(self.images, self.annotations, self.data_spec, self.batch_size, self.device)
         batches = evaluation_batches(self.images, self.data_spec, self.batch_size, self.device, self.crop)
         if self.weights is None:
             return batches

@@ -10,11 +10,11 @@ from ..config.load import parse
 from ..config.references import where_they_lie
 from ..config.resolve import Config, resolve
 from ..data.dataset import Dataset
+from ..data.image_set import StreamedImages
 from ..data.open import annotation_format, is_there, open_source
 from ..data.sources.several import separated
 from ..data.sources.source import Source
 from ..data.sources.torchvision_sets import NAMES
-from ..data.stream import StreamImages
 from ..errors import UserError, some
 from ..text import shell_word
 from ..user_code import check_data, of_a_file
@@ -56,7 +56,7 @@ def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
         source = open_for(config, own_data(run) if isinstance(data, str) and not data else data)
     dataset = load_dataset(source, config, facts["seed"], names)
     named = [*facts["data"].get("classes", dataset.classes)] == [*dataset.classes]
-    if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamImages))):
+    if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamedImages))):
         raise others(run)
     return dataset
 

@@ -24,7 +24,7 @@ from strewn import every_left_behind, strew
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
 from viticulture.data.annotated import prepare_annotated, prepare_annotated_test
-from viticulture.data.batches.annotated import dense_batches
+from viticulture.data.batches.evaluation import target_batches
 from viticulture.data.dataset import Dataset
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.inspect import inspect
@@ -907,7 +907,7 @@ def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_the
     assert not [note for note in dataset.warnings if "pixel" in note]
     assert not [note for note in inspect(source, image_size=96).warnings if "pixel" in note]
     seen = DataSpec(dataset.classes, (96, 96), (0.5,) * 3, (0.5,) * 3)
-    (batch,) = dense_batches(dataset.train, dataset.annotations["train"], seen, 4, torch.device("cpu"))
+    (batch,) = target_batches(dataset.train, dataset.annotations["train"], seen, 4, torch.device("cpu"))
     assert int((batch["labels"] >= 0).sum()) == len(labels)
 
 

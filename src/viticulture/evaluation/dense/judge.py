@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from ...data.annotated import prepare_annotated_test
-from ...data.batches.annotated import sizes_of
 from ...data.dataset import Dataset
 from ...data.image_set import Images
 from ...data.open import open_source
@@ -137,7 +136,7 @@ def judge_images(
 
 def image_sizes(images: Images) -> NDArray[np.int64]:
     """Height and width of every original, [N, 2]."""
-    sizes: NDArray[np.int64] = sizes_of(images, torch.arange(len(images))).numpy().astype(np.int64)
+    sizes: NDArray[np.int64] = images.sizes(torch.arange(len(images))).numpy().astype(np.int64)
     return sizes
 
 
