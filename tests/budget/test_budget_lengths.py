@@ -326,9 +326,9 @@ def test_a_stopwatch_counts_epochs_but_for_what_happens_once(epochs: int, steps:
 
 def test_answers_take_their_own_time() -> None:
     """Held-out images are answered in float32, validation ones in bfloat16. Fails if they are planned at that pace."""
-    pace = StepTimes(1.0, 10, 0.25, 4, 100, answer=0.5)
+    pace = StepTimes(1.0, 10, 0.25, 4, 100, evaluation=0.5)
     assert pace.training(3) == pytest.approx(3 * pace.epoch + 100)
-    assert replace(pace, answer=None).training(3) == pytest.approx(3 * pace.epoch + 50)
+    assert replace(pace, evaluation=None).training(3) == pytest.approx(3 * pace.epoch + 50)
     assert pace.scaled(2).training(0) == pytest.approx(200)
 
 

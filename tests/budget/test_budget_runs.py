@@ -623,7 +623,7 @@ def test_a_long_training_is_told_by_its_later_steps(monkeypatch: pytest.MonkeyPa
     bar.total, bar.began_step, bar.warm_at = 5400, 0, 0.0
     for step in range(1, 60):
         clock.seconds = 89.0 + step
-        bar._foretell(step)
+        bar._estimate(step)
     assert heard == [5400.0]
     words = long_training(100, 224, 5400)
     assert "100 epochs at 224 px take about 1 h 30 min" in words
@@ -791,8 +791,8 @@ def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Method, "all_metrics", watched)
     pace = measure_step_times(config, dataset, tmp_path / "pace")
     assert mixed == [False, False, True, True], "each once to warm up"
-    assert pace.answer is not None
-    assert pace.answer > 0
+    assert pace.evaluation is not None
+    assert pace.evaluation > 0
 
 
 def test_ctrl_c_in_any_stage_says_how_the_whole_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1062,7 +1062,7 @@ SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"tra
 
 
 @pytest.mark.parametrize("slowness", [0.5, 1.0, 2.0])
-def test_a_stage_settled_under_way_learns_as_one_of_that_length(slowness: float, tmp_path: Path) -> None:
+def test_a_stage_settled_under_way_learns_threads_of_one_that_length(slowness: float, tmp_path: Path) -> None:
     """Its weights are, bit for bit, those of a training that had this length and warm-up from the beginning. Catches:
     a schedule that keeps the old length, epochs trained twice, a folder that tells another recipe than was trained, a
     budget that is not kept."""
@@ -1281,5 +1281,5 @@ def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pyte
         return judge_images(subject, images, true)
 
     monkeypatch.setattr("viticulture.study.step_times.judge_images", watched)
-    assert (measure_step_times(config, dataset, tmp_path / "pace").answer or 0) > 0
+    assert (measure_step_times(config, dataset, tmp_path / "pace").evaluation or 0) > 0
     assert judged == [(3, 3, 64, 80)] * 2, "once to warm up"

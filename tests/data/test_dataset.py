@@ -314,7 +314,7 @@ def test_the_papers_subset_is_not_drawn_from_images_without_a_class() -> None:
     given = source({"train": [9, 9, 9]})
     given.labels[[2, 5]] = -1
     chosen = DataSettings(test_fraction=0, val_fraction=0, fraction=0.5, rule="bootstrapping")
-    with pytest.raises(UserError, match="draws from every class, and 2 training images of noise have none; give data"):
+    with pytest.raises(UserError, match="draws from every class, and 2 training images of noise have none; set data"):
         prepare(given, chosen, labeled=False)
     assert len(prepare(given, chosen).train) == 12
 

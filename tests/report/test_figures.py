@@ -12,14 +12,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
 from viticulture.analysis.galleries import Gallery
 from viticulture.analysis.links import TrainedLinks
 from viticulture.errors import UserError
 from viticulture.models.links import Links
-from viticulture.report.curves import read_curves
 from viticulture.report.html import html_table
 from viticulture.report.measurements import links_section
 from viticulture.report.pictures import (
@@ -35,6 +33,7 @@ from viticulture.report.pictures import (
 )
 from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, span
 from viticulture.table import Column, Table, number
+from viticulture.training.metrics import read_curves
 
 EVIL = "<script>alert(1)</script> \"q\" 'q' & 👩‍🔬 \udcff"
 
@@ -305,23 +304,6 @@ def test_numbers_on_axes_are_short(value: float, words: str) -> None:
     assert number(value) == words
 
 
-def test_curves_read_what_lightning_wrote(tmp_path: Path) -> None:
-    """Two epochs of four steps, logged every other step, validation at the end of each: x counts epochs done.
-
-    The last step of an epoch is step 3, so 4 steps an epoch; a row of step 1 lies at 0.5 epochs, validation at 1 and 2.
-    """
-    logger = CSVLogger(tmp_path, name="", version="")
-    for epoch in range(2):
-        for step in (1, 3):
-            logger.log_metrics({"epoch": epoch, "train/loss": 1.0 / (4 * epoch + step)}, step=4 * epoch + step)
-        logger.log_metrics({"epoch": epoch, "val/accuracy": 0.5 + epoch / 4}, step=4 * epoch + 3)
-    logger.save()
-    found = read_curves(tmp_path / "metrics.csv")
-    assert set(found) == {"train/loss", "val/accuracy"}
-    assert [x for x, _ in found["train/loss"]] == [0.5, 1, 1.5, 2]
-    assert found["val/accuracy"] == [(1, 0.5), (2, 0.75)]
-
-
 def test_curves_read_rows_of_names_and_the_later_of_two_measurements_counts(tmp_path: Path) -> None:
     """A resumed run may repeat steps; the chart must not go back in time, and NaN stays NaN."""
     path = tmp_path / "metrics.csv"
@@ -356,7 +338,7 @@ def test_points_lie_where_the_axes_say() -> None:
     one = Series(
         "a", 0, [(10, 50.0), (100, 60.0), (1000, 70.0)], [(45.0, 55.0), (58.0, 62.0), (60.0, 140.0)], ["", "", ""]
     )
-    chart = line_chart("t", [one], Axes("images", "%", log_x=True, at=[10, 100, 1000], most=100))
+    chart = line_chart("t", [one], Axes("images", "%", log_x=True, at=[10, 100, 1000], max_y=100))
     paths = re.findall(r'class="mark" d="M([\d.]+) ([\d.]+)a4.2', chart)[1:]  # the first is the legend's
     dots = [(float(x) + 4.2, float(y)) for x, y in paths]
     assert dots[1][0] - dots[0][0] == pytest.approx(dots[2][0] - dots[1][0], abs=0.11)

@@ -46,10 +46,10 @@ def compare(
 
     Returns: the study: conclusion, winner, rows, table (pandas), path with report.html.
     """
-    from ..study.declare import of_own_images
+    from ..study.declare import grid_of_recipes
 
     recipes = [recipes] if isinstance(recipes, str) else recipes
-    return _compare(of_own_images(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
+    return _compare(grid_of_recipes(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
 
 
 @checked
@@ -73,9 +73,9 @@ def compare_table(
         where: as for `compare`.
         overrides: recipe keys for all rows; student.init may also be a mapping, row -> weights.
     """
-    from ..study.declare import of_a_table
+    from ..study.declare import grid_of_table
 
-    return _compare(of_a_table(table, data, subsets, seeds, terms, overrides or {}), where)
+    return _compare(grid_of_table(table, data, subsets, seeds, terms, overrides or {}), where)
 
 
 @checked
@@ -91,7 +91,7 @@ def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
 
     if where.out:
         raise UserError(f"a study continues in its own folder; leave out --out {where.out}")
-    return _conduct(StudyFolder.open(study, data), where)
+    return _run(StudyFolder.open(study, data), where)
 
 
 def _compare(grid: "Grid", where: Where) -> "Study":
@@ -106,23 +106,23 @@ def _compare(grid: "Grid", where: Where) -> "Study":
     with named as path:
         folder = StudyFolder.create(path, grid, command())
         try:
-            return _conduct(folder, where)
+            return _run(folder, where)
         except UserError:
             folder.discard()  # an error before the first cell leaves no folder
             raise
 
 
-def _conduct(folder: "StudyFolder", where: Where) -> "Study":
+def _run(folder: "StudyFolder", where: Where) -> "Study":
     """Plan, train, report."""
     from ..report.study_page import write_study
     from ..report.terminal import introduce_study
-    from ..study.run import conduct
+    from ..study.run import run_study
     from ..study.study import Study
     from ..training.state import own_random_state
 
     try:
         with own_random_state():
-            conduct(folder, where, log, introduce_study)
+            run_study(folder, where, log, introduce_study)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture compare resume {shell_word(folder.path)}") from stop
     study = Study(folder.path, folder.data)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..budget.budget import Budget
 from ..errors import UserError, unknown
-from ..study.terms import in_words
+from ..study.terms import budget_text
 from ..text import command_line, log, shell_word
 from ..waiting import silence
 from .arguments import check_callbacks, checked, path_as_text, run_folder_of, with_short
@@ -82,7 +82,7 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
     if budget == "" and not searches[method_search]:
         raise UserError("--method-search belongs to --budget; leave it out, or add a budget")
     if budget != "":
-        afforded = Budget(in_words(budget), searches[method_search])
+        afforded = Budget(budget_text(budget), searches[method_search])
         if callbacks or not isinstance(data, str):
             what = "callbacks" if callbacks else "an object as data"
             raise UserError(f"{what} cannot be used with a budget, which trains in several processes; leave one out")
@@ -145,7 +145,7 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
             f"note     {like} has no clear winner; {leader.name} leads on validation images, perhaps by chance: "
             "more seeds may decide, and --recipe takes another"
         )
-    return str(study.folder.recipe_file(leader)), study.plan.size(leader) if study.plan else {}
+    return str(study.folder.recipe_file(leader)), study.plan.image_size(leader) if study.plan else {}
 
 
 @checked

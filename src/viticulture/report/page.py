@@ -104,7 +104,7 @@ class RunPage:
 
 def render(page: RunPage) -> str:
     """The page as HTML text; write it as UTF-8."""
-    head = Head(page.title, _answer(page), page.sentence, page.warnings, _tiles(page), renews=bool(page.state))
+    head = Head(page.title, _answer(page), page.sentence, page.warnings, _tiles(page), reloads=bool(page.state))
     sections = [
         Section("Results", _results(page.evaluations, page.references)),
         *page.leading,

@@ -189,7 +189,7 @@ class Axes:
         log_x: whether x is logarithmic; used where every x is positive and they span more than a factor of three.
         log_y: whether y is; used where every y is positive.
         at: x of the ticks; empty for round numbers.
-        most: y above which nothing is drawn, such as 100 %.
+        max_y: y above which nothing is drawn, such as 100 %.
         levels: lines across, such as what chance reaches: name -> y.
         moments: upright lines, such as the best epoch: name -> x.
     """
@@ -199,7 +199,7 @@ class Axes:
     log_x: bool = False
     log_y: bool = False
     at: Sequence[float] = ()
-    most: float = inf
+    max_y: float = inf
     levels: Sequence[tuple[str, float]] = ()
     moments: Sequence[tuple[str, float]] = ()
 
@@ -309,7 +309,7 @@ def _chart(
     if log_y:
         up = log_ticks(log10(min(ys)), log10(max(ys)))
     else:
-        up = ticks(*_limits(ys, ends, axes.most)) if ends else span(ys)
+        up = ticks(*_limits(ys, ends, axes.max_y)) if ends else span(ys)
     y = Scale(up[0], up[-1], HEIGHT - BOTTOM, TOP, log_y)
     across = _x_ticks(xs, axes, log_x)
     x = _x_scale([*xs, *across], log_x, bool(log_x or axes.at or front is not None or len(set(xs)) == 1))

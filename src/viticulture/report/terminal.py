@@ -35,7 +35,7 @@ from ..training.session import Session
 from ..waiting import STDERR, is_silent
 from .inspection import inspected
 from .stages import plan_table
-from .study_page import study_notes
+from .study_page import study_warnings
 from .study_tables import failures, results_table
 from .study_tables import plan_table as study_plan_table
 from .tables.dense import dense_predictions, dense_summary
@@ -115,9 +115,9 @@ def introduce_study(study: StudyFolder, plan: StudyPlan) -> None:
 def say(result: Any) -> None:
     """Print what a verb returned; a Run says its results on standard output."""
     if isinstance(result, Study):
-        print_table(*([results_table(result)] if result.verdicts else []), *failures(result))
+        print_table(*([results_table(result)] if result.comparisons else []), *failures(result))
         print(clean(result.conclusion))
-        for note in study_notes(result):
+        for note in study_warnings(result):
             print(clean(f"note: {note}"))
         print(clean(f"report: {result.path / 'report.html'}"))
     elif hasattr(result, "folder") and (evaluations := read_judged(result.folder)) is not None:
