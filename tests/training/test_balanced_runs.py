@@ -19,9 +19,9 @@ from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
-from viticulture.report.curves import read_curves
 from viticulture.training import feed
 from viticulture.training.feed import training_loader
+from viticulture.training.metrics import read_curves
 from viticulture.training.module import TrainingModule
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit
@@ -151,7 +151,7 @@ def _fitted(out: Path) -> RunFolder:
             "add --train.validate val",
         ),
         ("default/digits", {"train.best_by": "f1"}, "best_by"),
-        ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "the same thing twice"),
+        ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "balance classes twice"),
     ],
 )
 def test_what_would_change_nothing_is_refused(
