@@ -33,7 +33,7 @@ from viticulture.report.pictures import (
     picture_uri,
     value_map,
 )
-from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, span
+from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, value_ticks
 from viticulture.table import Column, Table, number
 
 EVIL = "<script>alert(1)</script> \"q\" 'q' & 👩‍🔬 \udcff"
@@ -167,7 +167,7 @@ def test_every_range_of_values_has_two_ticks_at_least_around_it(values: list[flo
 )
 def test_no_two_ticks_read_alike(values: list[float]) -> None:
     """A loss that hardly moves: fails if an axis says 1.115 at four heights."""
-    marks = span(values)
+    marks = value_ticks(values)
     assert len({number(mark) for mark in marks}) == len(marks) >= 2
 
 
@@ -231,7 +231,7 @@ def test_no_name_can_leave_its_place() -> None:
     """Tags, quotes, ampersands and broken file names are shown, never obeyed, by every figure."""
     table = Table(EVIL, [Column(EVIL), Column("n", "percent")], [[EVIL, 0.5]], EVIL)
     figures = [
-        line_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], said=EVIL)], Axes(EVIL, EVIL, levels=[(EVIL, 2)]), EVIL),
+        line_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], legend=EVIL)], Axes(EVIL, EVIL, levels=[(EVIL, 2)]), EVIL),
         scatter_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], [(0.5, 2.0)], [EVIL])], Axes(EVIL, EVIL), EVIL),
         row_chart(EVIL, [Series(EVIL, 0, [(1.0, 0)], tips=[EVIL])], EVIL, EVIL),
         value_map(EVIL, [(EVIL, np.eye(2))], [EVIL, "<u>&"], [EVIL, "<u>&"], EVIL),
@@ -399,7 +399,7 @@ def test_every_value_has_its_place_and_shade_on_the_scale_of_all_maps() -> None:
         "r&lt;, y: 4": 1.0,
         "r&lt;, z: 3": PALEST + 0.75 * (1 - PALEST),
     }
-    assert re.findall(r">(.*) <i class=.ramp.></i> (.*)</span>", html) == [("0", "4")]
+    assert re.findall(r">(.*) <i class=.ramp.></i> (.*)</value_ticks>", html) == [("0", "4")]
     assert 'class="middle' not in html
     assert 'class="middle' in value_map("t", [("a", first)], ["r"], ["x", "y", "z"])
     assert cells(value_map("t", [("a", np.full((1, 1), 7.0))], ["r"], ["c"])) == {"r, c: 7": PALEST}
