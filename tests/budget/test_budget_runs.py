@@ -623,7 +623,7 @@ def test_a_long_training_is_told_by_its_later_steps(monkeypatch: pytest.MonkeyPa
     bar.total, bar.began_step, bar.warm_at = 5400, 0, 0.0
     for step in range(1, 60):
         clock.seconds = 89.0 + step
-        bar._foretell(step)
+        bar._estimate(step)
     assert heard == [5400.0]
     words = long_training(100, 224, 5400)
     assert "100 epochs at 224 px take about 1 h 30 min" in words

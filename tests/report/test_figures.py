@@ -12,14 +12,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
 from viticulture.analysis.galleries import Gallery
 from viticulture.analysis.links import TrainedLinks
 from viticulture.errors import UserError
 from viticulture.models.links import Links
-from viticulture.report.curves import read_curves
 from viticulture.report.html import html_table
 from viticulture.report.measurements import links_section
 from viticulture.report.pictures import (
@@ -35,6 +33,7 @@ from viticulture.report.pictures import (
 )
 from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, value_ticks
 from viticulture.table import Column, Table, number
+from viticulture.training.metrics import read_curves
 
 EVIL = "<script>alert(1)</script> \"q\" 'q' & 👩‍🔬 \udcff"
 
@@ -303,23 +302,6 @@ def test_pictures_with_boxes_are_larger_than_others() -> None:
 )
 def test_numbers_on_axes_are_short(value: float, words: str) -> None:
     assert number(value) == words
-
-
-def test_curves_read_what_lightning_wrote(tmp_path: Path) -> None:
-    """Two epochs of four steps, logged every other step, validation at the end of each: x counts epochs done.
-
-    The last step of an epoch is step 3, so 4 steps an epoch; a row of step 1 lies at 0.5 epochs, validation at 1 and 2.
-    """
-    logger = CSVLogger(tmp_path, name="", version="")
-    for epoch in range(2):
-        for step in (1, 3):
-            logger.log_metrics({"epoch": epoch, "train/loss": 1.0 / (4 * epoch + step)}, step=4 * epoch + step)
-        logger.log_metrics({"epoch": epoch, "val/accuracy": 0.5 + epoch / 4}, step=4 * epoch + 3)
-    logger.save()
-    found = read_curves(tmp_path / "metrics.csv")
-    assert set(found) == {"train/loss", "val/accuracy"}
-    assert [x for x, _ in found["train/loss"]] == [0.5, 1, 1.5, 2]
-    assert found["val/accuracy"] == [(1, 0.5), (2, 0.75)]
 
 
 def test_curves_read_rows_of_names_and_the_later_of_two_measurements_counts(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], 
         run.write(
             "run.json",
             {
-                **{"format": 1, "status": "finished", "cell": contents(folder, cell, plan), "vit": True, "epochs": 4},
+                **{"format": 2, "status": "finished", "cell": contents(folder, cell, plan), "vit": True, "epochs": 4},
                 **{"seconds": 60.0, "steps": 36, "batch_size": 4, "seed": cell.seed, "warnings": []},
                 **{"recipe": cell.candidate.recipe, "versions": {"viticulture": "0"}},
                 "student": {"name": "vit_nano", "parameters": 200_000, "macs": 3_000_000},

@@ -19,9 +19,9 @@ from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
-from viticulture.report.curves import read_curves
 from viticulture.training import feed
 from viticulture.training.feed import training_loader
+from viticulture.training.metrics import read_curves
 from viticulture.training.module import TrainingModule
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit

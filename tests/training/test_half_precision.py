@@ -22,7 +22,6 @@ from viticulture.errors import UserError
 from viticulture.methods.supervised import Supervised
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student, fitting_patch, token_logits
-from viticulture.training.allocator import filled_memory
 from viticulture.training.data import load_dataset
 from viticulture.training.half_precision import (
     FILLS,
@@ -30,6 +29,7 @@ from viticulture.training.half_precision import (
     compare_gradients,
     reads_padding_alone,
 )
+from viticulture.training.machine import filled_memory
 
 HALF = CpuMixedPrecision("bf16-mixed", "cpu")
 CONVOLVE = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}

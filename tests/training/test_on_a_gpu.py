@@ -171,8 +171,8 @@ def test_an_average_of_weights_is_not_waited_for() -> None:
         student.to(gpu)
         ema.student.to(gpu)
         waits.clear()
-        for share in (1.0, 0.1):
-            ema.follow(student, share)
+        for step in (0, None):
+            ema.average.update(student, step)
         assert not waits
 
 

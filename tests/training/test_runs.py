@@ -40,7 +40,6 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights import files
 from viticulture.models.weights.files import load, save
-from viticulture.report.curves import read_curves
 from viticulture.report.terminal import bar
 from viticulture.study.conclusion import data_name
 from viticulture.study.paper_tables import read_table
@@ -49,14 +48,13 @@ from viticulture.training import length
 from viticulture.training.assemble import assemble
 from viticulture.training.data import default_recipe, load_dataset, resolve_default
 from viticulture.training.length import change_length, set_length
-from viticulture.training.metrics import MetricsFile, cut, read_history
+from viticulture.training.metrics import MetricsFile, cut, read_curves, read_history
 from viticulture.training.module import TrainingModule
-from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder, claimed
 from viticulture.training.session import Session, begin, other_machine, reopen, run_path
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
-from viticulture.training.watching import BestCheckpoint
+from viticulture.training.watching import BestCheckpoint, StopOnNonFinite
 
 FAST: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "schedule.warmup_epochs": 0}
 
@@ -724,16 +722,6 @@ def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
         after_step(ema, student, step)
     expected = 0.9 * (0.9 * values[0] + 0.1 * values[1]) + 0.1 * values[2]
     torch.testing.assert_close(ema.student.weight.data, expected)
-
-
-def test_an_average_that_an_earlier_version_kept_goes_on() -> None:
-    """In its checkpoints torch's AveragedModel was around the student. Fails if such a run cannot be resumed."""
-    student = nn.Linear(2, 1)
-    kept = {f"module.{name}": value + 1 for name, value in student.state_dict().items()}
-    ema = Ema(student, 0.9)
-    ema.load_state_dict({"steps": 3, "average": {"n_averaged": torch.tensor(3), **kept}})
-    assert ema.steps == 3
-    torch.testing.assert_close(ema.student.weight, student.weight + 1)
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.95, 0.996, 0.9995, 0.9999])

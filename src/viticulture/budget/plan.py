@@ -17,7 +17,7 @@ from ..config.resolve import Config, resolve
 from ..errors import UserError
 from ..keywords import rebuilt
 from ..study.step_times import StepTimes
-from ..training.facts import CURE
+from ..training.metadata import CURE
 from ..training.run_folder import PLAN, RunFolder
 from ..user_code import check_data, keep_known_code, of_a_file
 from ..version import VERSION, same_release

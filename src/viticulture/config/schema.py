@@ -3,10 +3,14 @@
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 from jsonargparse import ArgumentParser
 
+from .. import guides, methods
 from ..data.dataset import ImageSettings, Selection
 from ..data.transforms.transform import Transform
 from ..data.transforms.view import TRANSFORMS
@@ -17,25 +21,14 @@ from ..user_code import class_of
 from .keys import VIEWS, nested
 from .sections import Engine, Student, Train
 
-METHODS = {
-    "supervised": "viticulture.methods.supervised.Supervised",
-    "multilabel": "viticulture.methods.multilabel.Multilabel",
-    "mae": "viticulture.methods.mae.MAE",
-    "simmim": "viticulture.methods.simmim.SimMIM",
-    "moco_v3": "viticulture.methods.moco_v3.MoCoV3",
-    "dino": "viticulture.methods.dino.DINO",
-    "seed": "viticulture.methods.seed.Seed",
-    "detection": "viticulture.methods.detection.Detection",
-    "segmentation": "viticulture.methods.segmentation.Segmentation",
-}
-GUIDES = {
-    "logits": "viticulture.guides.logits.Logits",
-    "attention_distillation": "viticulture.guides.attention_distillation.AttentionDistillation",
-    "attention_link": "viticulture.guides.attention_link.AttentionLink",
-    "bootstrap": "viticulture.guides.bootstrap.Bootstrap",
-    "co_advise": "viticulture.guides.co_advise.CoAdvise",
-}
-"""Short names of what ships with the package."""
+
+def shipped(package: ModuleType, base: type) -> dict[str, str]:
+    """Return short name -> module of every method or guide of the package: those of their files."""
+    modules = [module.name for module in iter_modules(package.__path__, f"{package.__name__}.")]
+    return {name.rpartition(".")[2]: name for name in modules if name != base.__module__}
+
+
+METHODS, GUIDES = shipped(methods, Method), shipped(guides, Guide)
 SECTIONS: dict[str, type] = {
     "student": Student,
     "data": Selection,
@@ -73,12 +66,21 @@ def cls_name(cls: type) -> str:
 
 def find_method(name: str) -> type[Method]:
     """The class of a method by its short name or dotted path."""
-    return class_of("method", name, METHODS, Method, METHOD_GIVEN)
+    return _class("method", name, METHODS, Method, METHOD_GIVEN)
 
 
 def guide_class(name: str, keywords: Mapping[str, Any] | None = None) -> type[Guide]:
     """The class of a guide: what its keywords say, else its name does."""
-    return class_of("guide", (keywords or {}).get("class", name), GUIDES, Guide, GUIDE_GIVEN)
+    return _class("guide", (keywords or {}).get("class", name), GUIDES, Guide, GUIDE_GIVEN)
+
+
+def _class(kind: str, name: Any, names: Mapping[str, str], base: type, given: tuple[str, ...]) -> type:
+    """Return the one subclass of `base` that a shipped file defines, or the user's class."""
+    if not isinstance(name, str) or name not in names:
+        return class_of(kind, name, names, base, given)
+    classes = (value for value in vars(import_module(names[name])).values() if isinstance(value, type))
+    (found,) = (cls for cls in classes if issubclass(cls, base) and cls.__module__ == names[name])
+    return found
 
 
 def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from ..study.statistics import MIN_SEEDS_OF_SUMS, Estimate, Interaction, interac
 from ..study.study import Study
 from ..table import Cell, Column, Spread, Table, duration, number, scaled
 from ..text import clean
-from .curves import read_curves
+from ..training.metrics import read_curves
 from .html import Markup, Section, fill, html_table, side_by_side
 from .study_tables import intervals
 from .svg import Axes, Band, Points, Series, line_chart, point_chart, row_chart, scatter_chart

@@ -31,7 +31,7 @@ from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..tasks.task import Task, task_class
 from ..text import comment, shell_word
-from ..training.facts import CURE, check_facts
+from ..training.metadata import CURE, check_metadata
 from ..training.processes import check_devices
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import folder_of
@@ -151,7 +151,7 @@ class StudyFolder:
         mark = (file.st_ino, file.st_mtime_ns, file.st_size) if file else None
         if self._facts is None or self._facts[0] != mark:
             content = read_json(path)
-            check_facts(path, content, FACTS)
+            check_metadata(path, content, FACTS)
             self._facts = mark, content
         return dict(self._facts[1])
 

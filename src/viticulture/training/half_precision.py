@@ -28,9 +28,9 @@ from ..errors import UserError
 from ..methods.method import TrainingLength
 from ..models.students import count
 from ..text import tell
-from .allocator import filled_memory
 from .assemble import assemble
 from .feed import training_loader
+from .machine import filled_memory
 from .module import TrainingModule
 from .run_folder import RunFolder
 from .session import Session

@@ -35,10 +35,10 @@ from .assemble import assemble
 from .data import for_method, load_dataset, open_by_default, open_for, resolve_default
 from .leakage import check_leakage
 from .loggers import check_logger
+from .machine import environment_metadata, hardware
 from .processes import RUN_FOLDER, check_devices, is_leader, launched
 from .run_folder import RunFolder, claimed, fresh
 from .run_inputs import are_same, config_of, dataset_of, folder_of, keep_place, others
-from .surroundings import hardware, surroundings
 
 RUNS = "runs"
 """Folder of runs whose path is not named."""
@@ -220,7 +220,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
     parameters = sum(parameter.numel() for parameter in method.student.parameters())
     _, macs = count(method.counted_network, method.data_spec.image_size, method.data_spec.channels)
     run.update(
-        **surroundings(),
+        **environment_metadata(),
         status="running",
         command=command,
         recipe=config.name,
