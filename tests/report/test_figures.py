@@ -21,7 +21,7 @@ from viticulture.models.links import Links
 from viticulture.report.html import html_table
 from viticulture.report.measurements import links_section
 from viticulture.report.pictures import (
-    MOST_NAMED,
+    MAX_TIPS,
     PALEST,
     gallery,
     heat,
@@ -202,7 +202,7 @@ def test_a_heat_map_fills_the_cell_of_its_row_and_column() -> None:
 def test_cells_of_a_large_map_are_told_by_the_script() -> None:
     """A shape and a sentence for each of 40,000 cells would make a page of megabytes. Catches: a count, a sum or a
     place that the script is not given."""
-    assert MOST_NAMED < 41**2
+    assert MAX_TIPS < 41**2
     counts = np.zeros((41, 41), np.int64)
     counts[0, 2], counts[1, 1], counts[1, 2] = 1, 3, 1
     names = [f"n{i}" for i in range(41)]
@@ -381,7 +381,7 @@ def test_every_value_has_its_place_and_shade_on_the_scale_of_all_maps() -> None:
         "r&lt;, y: 4": 1.0,
         "r&lt;, z: 3": PALEST + 0.75 * (1 - PALEST),
     }
-    assert re.findall(r">(.*) <i class=.ramp.></i> (.*)</value_ticks>", html) == [("0", "4")]
+    assert re.findall(r">(.*) <i class=.ramp.></i> (.*)</span>", html) == [("0", "4")]
     assert 'class="middle' not in html
     assert 'class="middle' in value_map("t", [("a", first)], ["r"], ["x", "y", "z"])
     assert cells(value_map("t", [("a", np.full((1, 1), 7.0))], ["r"], ["c"])) == {"r, c: 7": PALEST}
