@@ -16,11 +16,11 @@ import viticulture
 from dense_scenes import coco_folder, mask_folder
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.annotated import prepare_annotated
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.image_set import CachedImages
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
-from viticulture.data.splits import Selection
 from viticulture.data.targets.objects import Masked
 from viticulture.deploy.hub.push import contents
 from viticulture.deploy.serve.dense_answers import dense_answerer
@@ -126,7 +126,7 @@ def test_lists_of_every_format_name_arrays_and_bands(tmp_path: Path) -> None:
         assert source.size_of(0) == (40, 60)
         assert inspect(source).annotations.outside == 0
     Image.new("RGB", (60, 40)).save(yolo / "images" / "b.png")
-    assert open_source(yolo, "objects").warnings == ("passed over 1 array beside pictures: images/a.npy",)
+    assert open_source(yolo, "objects").warnings == ("passed over 1 array next to pictures: images/a.npy",)
     Image.new("RGB", (60, 40)).save(voc / "JPEGImages" / "b.jpg")
     (voc / "Annotations" / "a.xml").unlink()
     (voc / "Annotations" / "b.xml").write_text(said.replace("a.npy", "b"))
@@ -157,7 +157,7 @@ def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> 
     (tmp_path / "classes.json").write_text('["ground", "mark"]')
     for channels in (3, 4):
         settings = ImageSettings(image_size=40, cache_size=40, normalize="half", channels=channels)
-        whole = Selection(val_fraction=0, test_fraction=0)
+        whole = DataSettings(val_fraction=0, test_fraction=0)
         dataset = prepare_annotated(open_source(tmp_path, "pixels"), whole, settings)
         masks = dataset.annotations["train"]
         assert isinstance(masks, Masked)

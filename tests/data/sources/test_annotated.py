@@ -25,6 +25,7 @@ from viticulture.config.load import read
 from viticulture.config.resolve import resolve
 from viticulture.data.annotated import prepare_annotated, prepare_annotated_test
 from viticulture.data.batches.evaluation import target_batches
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import Dataset
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.inspect import inspect
@@ -32,7 +33,6 @@ from viticulture.data.open import annotation_format, open_source
 from viticulture.data.sources.labels import doubtful
 from viticulture.data.sources.mask_folders import read_mask
 from viticulture.data.sources.source import Source
-from viticulture.data.splits import Selection
 from viticulture.data.target_checks import needed_of_mask
 from viticulture.data.targets.objects import Boxed, Masked
 from viticulture.errors import UserError
@@ -46,7 +46,7 @@ SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 
 
 def prepared(path: Path, wanted: str = "objects", masks: bool = False, **settings: Any) -> Dataset:
-    return prepare_annotated(open_source(path, wanted), Selection(**settings), PICTURES, masks=masks)
+    return prepare_annotated(open_source(path, wanted), DataSettings(**settings), PICTURES, masks=masks)
 
 
 def yolo(root: Path) -> Path:
@@ -268,7 +268,7 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
         (
             lambda content: content["images"][1].update(id=content["images"][0]["id"]),
-            "gives two images the id 0, 000.png and 001.png; which",
+            "gives two images the id 0, 000.png and 001.png; it is unclear which",
         ),
         (lambda content: [each.update(bbox=[0.1, 0.2, 0.3, 0.4]) for each in content["annotations"]], "as shares of"),
         (lambda content: content["images"][0].update(id=[1]), r"id \[1\] of images is missing or wrong"),
@@ -321,7 +321,7 @@ def test_of_several_lists_each_must_say_its_split(tmp_path: Path) -> None:
     folder = root / "annotations"
     for split in COUNTS:
         (folder / f"instances_{split}.json").rename(folder / f"my{split}.json")
-    with pytest.raises(UserError, match=r"cannot tell of which split .*mytest.json is; say train, val or test"):
+    with pytest.raises(UserError, match=r"it is unclear of which split .*mytest.json is; name train, val or test"):
         open_source(root, "objects")
 
 
@@ -903,7 +903,7 @@ def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_the
         f"({by_class}), left out of training unless enlarged; --image-size 96 keeps all"
     ]
     assert [note for note in inspect(source, image_size=48).warnings if "pixel" in note] == notes
-    dataset = prepare_annotated(source, Selection(), ImageSettings(image_size=96))
+    dataset = prepare_annotated(source, DataSettings(), ImageSettings(image_size=96))
     assert not [note for note in dataset.warnings if "pixel" in note]
     assert not [note for note in inspect(source, image_size=96).warnings if "pixel" in note]
     seen = DataSpec(dataset.classes, (96, 96), (0.5,) * 3, (0.5,) * 3)
@@ -945,12 +945,12 @@ def test_a_class_that_is_thinner_than_a_pixel_is_not_said_to_be_absent(tmp_path:
     root = mask_folder(tmp_path / "set", {"train": 4, "val": 2})
     with_pole(root, 3)
     source = open_source(root, "pixels")
-    notes = prepare_annotated(source, Selection(test_fraction=0), PICTURES).warnings
+    notes = prepare_annotated(source, DataSettings(test_fraction=0), PICTURES).warnings
     assert not [note for note in notes if "no training image has" in note]
     assert "at image size 48 no pixel is left in train masks of pole (3 images); --image-size 96 keeps all" in notes
     (thin,) = [note for note in inspect(source, image_size=48).warnings if "pixel" in note]
     assert "less than a pixel wide, of which little is left: pole in 3 of 3 images; --image-size 96 keeps all" in thin
-    kept = prepare_annotated(source, Selection(test_fraction=0), ImageSettings(image_size=96))
+    kept = prepare_annotated(source, DataSettings(test_fraction=0), ImageSettings(image_size=96))
     assert not [note for note in kept.warnings if "pole" in note and "train" in note]
     held = kept.annotations["train"]
     assert isinstance(held, Masked)
