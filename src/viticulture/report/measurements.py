@@ -208,9 +208,7 @@ def _robustness_note(robustness: Robustness) -> str:
     if robustness.corrupted_by:
         note += f" Strengths of {robustness.corrupted_by}."
     if robustness.classes < robustness.trained_classes:
-        note += (
-            f" It chose between the {robustness.classes} classes in them, of {robustness.trained_classes:,}."
-        )
+        note += f" It chose between the {robustness.classes} classes in them, of {robustness.trained_classes:,}."
     if (mce := robustness.mean_corruption_error()) is not None:
         note += f" Mean corruption error relative to AlexNet: {100 * mce:.1f} %."
     return note
