@@ -126,7 +126,7 @@ def test_lists_of_every_format_name_arrays_and_bands(tmp_path: Path) -> None:
         assert source.size_of(0) == (40, 60)
         assert inspect(source).annotations.outside == 0
     Image.new("RGB", (60, 40)).save(yolo / "images" / "b.png")
-    assert open_source(yolo, "objects").warnings == ("passed over 1 array beside pictures: images/a.npy",)
+    assert open_source(yolo, "objects").warnings == ("passed over 1 array next to pictures: images/a.npy",)
     Image.new("RGB", (60, 40)).save(voc / "JPEGImages" / "b.jpg")
     (voc / "Annotations" / "a.xml").unlink()
     (voc / "Annotations" / "b.xml").write_text(said.replace("a.npy", "b"))

@@ -268,7 +268,7 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
         (
             lambda content: content["images"][1].update(id=content["images"][0]["id"]),
-            "gives two images the id 0, 000.png and 001.png; which",
+            "gives two images the id 0, 000.png and 001.png; it is unclear which",
         ),
         (lambda content: [each.update(bbox=[0.1, 0.2, 0.3, 0.4]) for each in content["annotations"]], "as shares of"),
         (lambda content: content["images"][0].update(id=[1]), r"id \[1\] of images is missing or wrong"),
@@ -321,7 +321,7 @@ def test_of_several_lists_each_must_say_its_split(tmp_path: Path) -> None:
     folder = root / "annotations"
     for split in COUNTS:
         (folder / f"instances_{split}.json").rename(folder / f"my{split}.json")
-    with pytest.raises(UserError, match=r"cannot tell of which split .*mytest.json is; say train, val or test"):
+    with pytest.raises(UserError, match=r"it is unclear of which split .*mytest.json is; name train, val or test"):
         open_source(root, "objects")
 
 

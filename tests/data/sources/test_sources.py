@@ -611,10 +611,10 @@ def test_classes_and_groups_of_nearly_one_name_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "said"),
     [
-        (("cat", "nan", "NA"), "learnt as a class: 'nan', 'NA', as missing labels are written; leave those empty"),
-        (("cat", "cat;dog", "dog"), "learnt as a class each: 'cat;dog'; join several labels by a bar: cat|dog"),
-        (("a, b", "b", "a"), "learnt as a class each: 'a, b'; join several labels by a bar: cat|dog"),
-        (("['a', 'b']", "['b']"), "learnt as a class each: \"['a', 'b']\", \"['b']\"; join several"),
+        (("cat", "nan", "NA"), "trained as a class: 'nan', 'NA', as missing labels are written; leave those empty"),
+        (("cat", "cat;dog", "dog"), "each trained as a class: 'cat;dog'; join several labels by a bar: cat|dog"),
+        (("a, b", "b", "a"), "each trained as a class: 'a, b'; join several labels by a bar: cat|dog"),
+        (("['a', 'b']", "['b']"), "each trained as a class: \"['a', 'b']\", \"['b']\"; join several"),
         (("Nancy", "salt & pepper", "salt", "and/or", "n", "a|b", "a", "b"), None),
     ],
 )

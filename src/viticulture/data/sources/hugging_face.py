@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -193,32 +193,29 @@ def _source(name: str, loaded: Any, mark: str = "") -> Source:
     used = {kind: tables[key] for key, kind in parts.items() if kind is not None}
     if not used:
         raise UserError(f"{name} has no train, val or test split, but {some(list(tables))}")
-    column = _image_column(name, used, datasets)
-    labels, warnings = _labels(name, used, datasets)
+    column = _image_column(name, used)
+    fields = _labels(name, used)
+    if unused := [key for key, kind in parts.items() if kind is None]:
+        fields["warnings"] = (f"splits that were not read: {some(unused)}", *fields["warnings"])
     undecoded = [
         table.select_columns([column]).cast_column(column, datasets.Image(decode=False)) for table in used.values()
     ]
     rows = [(kind, i) for kind, table in used.items() for i in range(len(table))]
-    if unused := [key for key, kind in parts.items() if kind is None]:
-        warnings = (f"splits that were not read: {some(unused)}", *warnings)
     return Source(
         name=name,
-        classes=labels.classes,
-        labels=labels.numbers,
         names=[f"{kind}/{i}" for kind, i in rows],
         splits=rows_of([kind for kind, _ in rows]),
         fingerprints=[f"{used[kind]._fingerprint}/{i}{HERE}{mark}" for kind, i in rows],
         reader=HubReader(undecoded, column),
-        warnings=warnings,
-        unlabeled=labels.missing,
+        **fields,
     )
 
 
-def _image_column(name: str, tables: Mapping[str, Any], datasets: Any) -> str:
+def _image_column(name: str, tables: Mapping[str, Any]) -> str:
     """Return the column that holds the images of every split."""
     first = "train" if "train" in tables else next(iter(tables))
     features = tables[first].features
-    columns = [key for key, feature in features.items() if _holds_images(feature, datasets)]
+    columns = [key for key, feature in features.items() if _holds_images(feature)]
     if len(columns) > 1 and "image" in columns:
         columns = ["image"]
     if len(columns) != 1:
@@ -227,7 +224,7 @@ def _image_column(name: str, tables: Mapping[str, Any], datasets: Any) -> str:
         )
     column = str(columns[0])
     for split, table in tables.items():
-        if not _holds_images(table.features.get(column), datasets):
+        if not _holds_images(table.features.get(column)):
             raise UserError(
                 f"{name} must hold its images in one column of every split: {first} has them in {column}, and {split} "
                 f"has the columns {some(list(table.features))}; rename one"
@@ -235,31 +232,26 @@ def _image_column(name: str, tables: Mapping[str, Any], datasets: Any) -> str:
     return column
 
 
-def _holds_images(feature: Any, datasets: Any) -> bool:
+def _holds_images(feature: Any) -> bool:
     """Return whether a column is one of images, or of bytes, or of bytes and path, which images are stored as."""
-    if isinstance(feature, dict):
-        return {"bytes", "path"} == feature.keys()
-    return isinstance(feature, datasets.Image) or feature == datasets.Value("binary")
+    is_bytes = type(feature).__name__ == "Value" and feature.dtype == "binary"
+    return (
+        type(feature).__name__ == "Image"
+        or is_bytes
+        or (isinstance(feature, dict) and {"bytes", "path"} == feature.keys())
+    )
 
 
-class _Labels(NamedTuple):
-    """`classes`, `labels` and `unlabeled` of a `Source`."""
-
-    classes: tuple[str, ...]
-    numbers: np.ndarray
-    missing: np.ndarray | None = None
-
-
-def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[_Labels, tuple[str, ...]]:
-    """Return labels and warnings; each split's numbers are read by the names of that split.
+def _labels(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Source` about labels; each split's numbers are read by the names of that split.
 
     Raises: UserError where splits keep their labels in different columns, or one numbers what another one names.
     """
-    columns = {split: _label_column(table.features, datasets) for split, table in tables.items()}
-    labeled = {split: column for split, column in columns.items() if column is not None}
+    labeled = {split: column for split, table in tables.items() if (column := _label_column(table.features))}
     first = "train" if "train" in labeled else next(iter(labeled), None)
     if first is None:
-        return _Labels((), np.full(sum(map(len, tables.values())), -1)), _number_lists(tables, datasets)
+        labels = np.full(sum(map(len, tables.values())), -1)
+        return {"classes": (), "labels": labels, "warnings": _number_lists(tables)}
     column = labeled[first]
     for split, other in labeled.items():
         if column not in tables[split].features:
@@ -267,10 +259,10 @@ def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[_Label
                 f"{name} must keep its labels in one column of every split: {first} has them in {column}, {split} in "
                 f"{other}; rename one"
             )
-    features = {split: table.features.get(column) for split, table in tables.items()}
-    entries = {split: _entry(feature) for split, feature in features.items() if feature is not None}
-    declared = [entry.names for entry in entries.values() if isinstance(entry, datasets.ClassLabel)]
-    numbered = [split for split, entry in entries.items() if not _names_classes(entry, datasets)]
+    features = {split: table.features[column] for split, table in tables.items() if column in table.features}
+    entries = {split: _entry(feature) for split, feature in features.items()}
+    declared = [entry.names for entry in entries.values() if _has_names(entry)]
+    numbered = [split for split, entry in entries.items() if not _names_classes(entry)]
     if declared and numbered:
         raise UserError(
             f"column {column} of {name} names classes in one split and only numbers them in {numbered[0]}; cast it to "
@@ -281,32 +273,30 @@ def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[_Label
         for split, table in tables.items()
         for word in (_words(table, column, entries[split]) if split in entries else [None] * len(table))
     ]
-    without = [split for split in tables if split not in entries]
-    warnings = (f"without the column {column}, so without labels: {some(without)}",) if without else ()
-    others = [
-        key
-        for key, feature in tables[first].features.items()
-        if key != column and isinstance(_entry(feature), datasets.ClassLabel)
-    ]
-    if others:
-        warnings = (*warnings, f"labels are the column {column}; others that name classes are not read: {some(others)}")
+    warnings = []
+    if without := [split for split in tables if split not in entries]:
+        warnings.append(f"without the column {column}, so without labels: {some(without)}")
+    every = tables[first].features.items()
+    if others := [key for key, feature in every if key != column and _has_names(_entry(feature))]:
+        warnings.append(f"labels are the column {column}; others that name classes are not read: {some(others)}")
     names = list(dict.fromkeys(each for names in declared for each in names))
-    if all(isinstance(feature, datasets.ClassLabel) for feature in features.values() if feature is not None):
+    if all(map(_has_names, features.values())):
         number: dict[str | None, int] = {each: i for i, each in enumerate(names)}  # in the order that the data declares
-        labels = np.array([number.get(word, -1) for word in words], np.int64)
-        return _Labels(tuple(map(readable, names)), labels), warnings
-    return _Labels(*classify(words, names), without_label(words)), warnings
+        classes, labels = tuple(map(readable, names)), np.array([number.get(word, -1) for word in words], np.int64)
+        return {"classes": classes, "labels": labels, "warnings": tuple(warnings)}
+    classes, labels = classify(words, names)
+    return {"classes": classes, "labels": labels, "warnings": tuple(warnings), "unlabeled": without_label(words)}
 
 
-def _label_column(features: Mapping[str, Any], datasets: Any) -> str | None:
+def _label_column(features: Mapping[str, Any]) -> str | None:
     """Return the column of labels: one label per image before several; a usual name before another that has classes."""
     for single in (True, False):
         entries = {key: _entry(feature) for key, feature in features.items() if (_entry(feature) is feature) == single}
-        named = [key for key, entry in entries.items() if isinstance(entry, datasets.ClassLabel)]
+        named = [key for key, entry in entries.items() if _has_names(entry)]
         plain = [
             key
             for key, entry in entries.items()
-            if isinstance(entry, datasets.Value) and (single or _names_classes(entry, datasets))
+            if type(entry).__name__ == "Value" and (single or _names_classes(entry))
         ]
         called = [
             key
@@ -324,8 +314,12 @@ def _entry(feature: Any) -> Any:
     return feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
 
 
-def _names_classes(entry: Any, datasets: Any) -> bool:
-    return isinstance(entry, datasets.ClassLabel) or "string" in str(getattr(entry, "dtype", ""))
+def _has_names(entry: Any) -> bool:
+    return type(entry).__name__ == "ClassLabel"
+
+
+def _names_classes(entry: Any) -> bool:
+    return _has_names(entry) or "string" in str(getattr(entry, "dtype", ""))
 
 
 def _words(table: Any, column: str, entry: Any) -> list[str | None]:
@@ -340,13 +334,13 @@ def _words(table: Any, column: str, entry: Any) -> list[str | None]:
     return [cell_word(list(map(word, value))) if isinstance(value, list) else word(value) for value in values]
 
 
-def _number_lists(tables: Mapping[str, Any], datasets: Any) -> tuple[str, ...]:
+def _number_lists(tables: Mapping[str, Any]) -> tuple[str, ...]:
     """Warn about columns with a usual name of labels whose lists may hold classes or a 1 or 0 for each of them."""
-    lists = {
+    features = {key: feature for table in tables.values() for key, feature in table.features.items()}
+    lists = [
         key
-        for table in tables.values()
-        for key, feature in table.features.items()
-        if key.lower() in _LABELS and _entry(feature) is not feature and isinstance(_entry(feature), datasets.Value)
-    }
+        for key, feature in features.items()
+        if key.lower() in _LABELS and (entry := _entry(feature)) is not feature and type(entry).__name__ == "Value"
+    ]
     warning = f"lists of numbers name no classes: column {some(sorted(lists))}; cast to ClassLabel, or have no labels"
     return (warning,) if lists else ()
