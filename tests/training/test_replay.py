@@ -208,7 +208,7 @@ def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
         tmp_path / "stopped", tmp_path / "elsewhere"
     )  # this process still holds the first one's lock
     stopped = viticulture.resume(str(copy))
-    assert 0 < stopped.facts["teacher_logits"]["asked"] < 2 * STEPS
+    assert 0 < stopped.facts["teacher_logits"]["computed"] < 2 * STEPS
     plain, again = grow("plain"), grow("again", **often)
     assert_same(plain, stopped)
     assert_same(plain, again)
@@ -267,7 +267,7 @@ def test_the_budget_holds_and_a_full_one_ends_the_writing_not_the_run(
     small = {"engine.replay_gb": (5 * size + 10) / 1e9}
     plain, first = grow("plain"), grow("first", **small)
     assert_same(plain, first)
-    assert capsys.readouterr().err.count("no longer kept: they fill") == 1
+    assert capsys.readouterr().err.count("no longer stored: they fill") == 1
     files = list((tmp_path / "cache" / "teacher_logits").rglob("*.bin"))
     assert sum(file.stat().st_size for file in files) <= 6 * size, "with a hole, perhaps"
     second = grow("second", **{"engine.replay_gb": 1})
@@ -285,7 +285,7 @@ def test_a_disk_that_cannot_be_written_ends_the_writing_not_the_run(
     (tmp_path / "cache" / "teacher_logits").write_text("in the way")
     run = grow("run", **{"engine.replay_gb": 1})
     assert run.facts["teacher_logits"] == {"computed": 2 * STEPS, "replayed": 0}
-    assert capsys.readouterr().err.count("no longer kept") == 1
+    assert capsys.readouterr().err.count("no longer stored") == 1
     with pytest.raises(UserError, match="replay_gb must be positive"):
         Engine(replay_gb=0)
 
