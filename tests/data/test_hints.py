@@ -91,7 +91,7 @@ def test_frames_of_a_video_are_one_group_however_many_they_are(monkeypatch: pyte
     monkeypatch.setattr(near_duplicates, "SAMPLE", 4)
     monkeypatch.setattr(near_duplicates, "CROWD", 1)
     crowded = copies(frames)
-    assert "images resemble so many others that only some were compared" in crowded.notes[0]
+    assert "images resemble so many others that only some were compared" in crowded.warnings[0]
     assert len(np.unique(crowded.groups)) == 1
 
 

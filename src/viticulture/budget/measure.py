@@ -149,30 +149,18 @@ class Measurements:
         mean, std = normalization("half", settings.channels)
         size = torch.from_numpy(np.median(self.sizes, axis=0).astype(np.int32))
 
-        def images(kind: str) -> Images | None:
-            if kind not in splits:
-                return None
-            labels = torch.from_numpy(self.source.labels[splits[kind]])
+        images: dict[str, Images] = {}
+        for kind, rows in splits.items():
+            labels = torch.from_numpy(self.source.labels[rows])
             records = Records(labels, size.expand(len(labels), 2), [""] * len(labels))
-            return CachedImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
-
-        train = images("train")
-        assert train is not None, "without them, select raises"
+            images[kind] = CachedImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
         return Dataset(
-            name=self.source.name,
-            classes=self.source.classes if labeled else (),
-            train=train,
-            val=images("val"),
-            test=images("test"),
-            image_size=settings.image_size,
-            mean=mean,
-            std=std,
-            image_settings=replace(settings, cache_size=cache_size),
-            split_names={},
-            skipped={},
-            warnings=(),
-            fingerprint="",
-            portable="",
+            self.source.name,
+            self.source.classes if labeled else (),
+            images,
+            mean,
+            std,
+            replace(settings, cache_size=cache_size),
         )
 
 

@@ -14,6 +14,7 @@ import torch
 from ..errors import UserError, counted, some
 from ..parallel import Progress, in_parallel
 from .balance import is_uneven, mends
+from .data_settings import DataSettings
 from .decoded_cache import find_near_duplicates, pixel_digest
 from .image_settings import MAX_SIDE
 from .images.decode import Unreadable, is_16_bit
@@ -24,7 +25,7 @@ from .sources.labels import alike
 from .sources.mask_folders import read_mask
 from .sources.several import is_joined, separated, several_words
 from .sources.source import Contents, Source
-from .splits import Selection, Splits, check_classes, select
+from .splits import Splits, check_classes, select
 from .subsets import count_by_class, labeled
 from .target_checks import OUTSIDE, narrow_boxes, needed_of_mask, needed_of_split, one_class, thin_classes
 from .targets.objects import Objects
@@ -353,7 +354,7 @@ def _planned(source: Source, copies: NearDuplicates | None) -> tuple[Splits, lis
     without any label are for a recipe that needs none."""
     splits, warnings = dict[str, np.ndarray](), list[str]()
     try:
-        splits, warnings = select(source, Selection(), 0, bool(source.classes), copies)
+        splits, warnings = select(source, DataSettings(), 0, bool(source.classes), copies)
         if source.classes:
             check_classes(source, splits["train"])
     except UserError as error:

@@ -74,7 +74,7 @@ class NearDuplicates:
     crowded: int = 0
 
     @property
-    def notes(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """A sentence where images have so many candidates that some are not compared."""
         images = f"{counted(self.crowded, 'image')} {'resembles' if self.crowded == 1 else 'resemble'}"
         return [f"{images} so many others that only some were compared for near-duplicates"] if self.crowded else []

@@ -9,11 +9,12 @@ import numpy as np
 from ..errors import counted, some
 from . import decoded_cache, subsets
 from .balance import is_uneven, mends
+from .data_settings import DataSettings
 from .images.decode import DecodedImage, is_16_bit
 from .images.format import levels_left
 from .near_duplicates import MAX_IMAGES, TOO_MANY
 from .sources.source import Source
-from .splits import Selection, Splits
+from .splits import Splits
 
 _TINY = 5
 _LOOKED_AT = 8  # images, whose files are opened once more
@@ -25,7 +26,7 @@ def warnings_of(
     source: Source,
     splits: Splits,
     held: decoded_cache.DecodedCache | None,
-    selection: Selection,
+    selection: DataSettings,
     skipped: Mapping[str, str],
     labeled: bool,
     near: Mapping[str, Sequence[str]] | None,

@@ -25,6 +25,7 @@ from viticulture.config.load import read
 from viticulture.config.resolve import resolve
 from viticulture.data.annotated import prepare_annotated, prepare_annotated_test
 from viticulture.data.batches.evaluation import target_batches
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import Dataset
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.inspect import inspect
@@ -32,7 +33,6 @@ from viticulture.data.open import annotation_format, open_source
 from viticulture.data.sources.labels import doubtful
 from viticulture.data.sources.mask_folders import read_mask
 from viticulture.data.sources.source import Source
-from viticulture.data.splits import Selection
 from viticulture.data.target_checks import needed_of_mask
 from viticulture.data.targets.objects import Boxed, Masked
 from viticulture.errors import UserError
@@ -46,7 +46,7 @@ SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 
 
 def prepared(path: Path, wanted: str = "objects", masks: bool = False, **settings: Any) -> Dataset:
-    return prepare_annotated(open_source(path, wanted), Selection(**settings), PICTURES, masks=masks)
+    return prepare_annotated(open_source(path, wanted), DataSettings(**settings), PICTURES, masks=masks)
 
 
 def boxed(dataset: Dataset, split: str) -> Boxed:
@@ -907,7 +907,7 @@ def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_the
         f"({by_class}), left out of training unless enlarged; --image-size 96 keeps all"
     ]
     assert [note for note in inspect(source, image_size=48).warnings if "pixel" in note] == notes
-    dataset = prepare_annotated(source, Selection(), ImageSettings(image_size=96))
+    dataset = prepare_annotated(source, DataSettings(), ImageSettings(image_size=96))
     assert not [note for note in dataset.warnings if "pixel" in note]
     assert not [note for note in inspect(source, image_size=96).warnings if "pixel" in note]
     seen = DataSpec(dataset.classes, (96, 96), (0.5,) * 3, (0.5,) * 3)
@@ -949,12 +949,12 @@ def test_a_class_that_is_thinner_than_a_pixel_is_not_said_to_be_absent(tmp_path:
     root = mask_folder(tmp_path / "set", {"train": 4, "val": 2})
     with_pole(root, 3)
     source = open_source(root, "pixels")
-    notes = prepare_annotated(source, Selection(test_fraction=0), PICTURES).warnings
+    notes = prepare_annotated(source, DataSettings(test_fraction=0), PICTURES).warnings
     assert not [note for note in notes if "no training image has" in note]
     assert "at image size 48 no pixel is left in train masks of pole (3 images); --image-size 96 keeps all" in notes
     (thin,) = [note for note in inspect(source, image_size=48).warnings if "pixel" in note]
     assert "less than a pixel wide, of which little is left: pole in 3 of 3 images; --image-size 96 keeps all" in thin
-    kept = prepare_annotated(source, Selection(test_fraction=0), ImageSettings(image_size=96))
+    kept = prepare_annotated(source, DataSettings(test_fraction=0), ImageSettings(image_size=96))
     assert not [note for note in kept.warnings if "pole" in note and "train" in note]
     held = masked(kept, "train")
     assert int((held.pixels == 3).any(2).any(1).sum()) == 3

@@ -23,7 +23,7 @@ from PIL import Image
 
 from strewn import JUNK, every_left_behind, strew
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import ImageSettings, Selection, prepare
+from viticulture.data.dataset import DataSettings, ImageSettings, prepare
 from viticulture.data.images.decode import Unreadable
 from viticulture.data.open import open_source
 from viticulture.data.sources import archives, folders
@@ -606,7 +606,7 @@ def test_classes_and_groups_of_nearly_one_name_are_told(tmp_path: Path) -> None:
     source = open_source(table(tmp_path, "path,label,group\nimg/a b.png,x,P-1\n3.png,x,p_1\n4.png,x,P-2\n"))
     assert source.warnings[1:] == ("groups of nearly the same name, each taken as its own: 'P-1' and 'p_1'",)
     source = open_source(table(tmp_path, text))
-    _, notes = select(source, Selection(test_fraction=0, val_fraction=0), 0)
+    _, notes = select(source, DataSettings(test_fraction=0, val_fraction=0), 0)
     assert notes == ["classes of nearly the same name, each taken as its own: 'old cat' and 'Old_cat'"]
     assert alike(("1", "1.0", "10", "1.05")) == [notes[0].partition(": ")[0] + ": '1' and '1.0'"]
     assert alike(("A", "A+", "Ä", "cat1", "cat2")) == []
@@ -1069,7 +1069,7 @@ def test_shards_over_processes_give_every_sample_once(
     monkeypatch.setattr(archives.TarReader, "open", lambda self, i: read.append(i) or opening(self, i))
     seen: list[int] = []
     for rank in range(world):
-        data = prepare(tmp_path, Selection(val_fraction=0, test_fraction=0), ImageSettings(2, 2, stream=True))
+        data = prepare(tmp_path, DataSettings(val_fraction=0, test_fraction=0), ImageSettings(2, 2, stream=True))
         view = Augment([], (2, 2), (0, 0, 0), (1, 1, 1), 2)
         read.clear()
         mine = [
