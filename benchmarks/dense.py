@@ -37,10 +37,10 @@ from torchvision.transforms import v2
 
 from viticulture.data.annotated import prepare_annotated
 from viticulture.data.batches.loader import Loader
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import ImageSettings
 from viticulture.data.open import open_source
 from viticulture.data.sources.source import Source
-from viticulture.data.splits import Selection
 from viticulture.data.targets.objects import Boxed, Objects
 from viticulture.data.targets.outlines import bitmap
 from viticulture.data.transforms.crop import ScaleJitter
@@ -185,7 +185,7 @@ def drawn(root: Path) -> Path:
 
 def our_epochs(source: Source, masks: bool) -> Callable[[], int]:
     """One epoch a call, the first with the building of the store where there is none."""
-    every = Selection(val_fraction=0, test_fraction=0, skip_unreadable=True)
+    every = DataSettings(val_fraction=0, test_fraction=0, skip_unreadable=True)
     data = prepare_annotated(source, every, ImageSettings(image_size=PIXELS), masks=masks)
     augment = Augment([ScaleJitter((0.5, 2.0)), Flip()], (PIXELS, PIXELS), data.mean, data.std, 0)
     batch_size, targets = min(BATCH, len(data.train)), data.annotations["train"]

@@ -17,7 +17,7 @@ from torch import Tensor
 from viticulture.data import workers as stream_module
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import ImageSettings, Selection, prepare
+from viticulture.data.dataset import DataSettings, ImageSettings, prepare
 from viticulture.data.decoded_cache import build
 from viticulture.data.image_set import CachedImages, Records, StreamedImages
 from viticulture.data.open import open_source
@@ -198,7 +198,7 @@ def test_an_image_that_breaks_in_mid_epoch_is_named_with_the_way_on(workers: int
     RuntimeError, or a person is not told which file and what to do."""
     root = photographs(tmp_path / "photos", 12)
     cut(root / "a" / "3.jpg")
-    data = prepare(root, Selection(val_fraction=0, test_fraction=0), ImageSettings(stream=True, image_size=24))
+    data = prepare(root, DataSettings(val_fraction=0, test_fraction=0), ImageSettings(stream=True, image_size=24))
     loader = Loader(data.train, (view(ResizedCrop()),), 6, 0, shard=Shard(workers=workers))
     with pytest.raises(UserError, match=r"a/3.jpg: truncated; .*--skip-unreadable.*new run"):
         list(loader)
@@ -210,7 +210,7 @@ def test_skipping_gives_a_stream_the_very_images_of_a_store(tmp_path: Path) -> N
     cut(root / "a" / "3.jpg")
     cut(root / "b" / "18.jpg")
     streamed, stored = (
-        prepare(root, Selection(skip_unreadable=True), ImageSettings(stream=way, image_size=24, cache_size=32))
+        prepare(root, DataSettings(skip_unreadable=True), ImageSettings(stream=way, image_size=24, cache_size=32))
         for way in (True, False)
     )
     assert isinstance(streamed.train, StreamedImages)

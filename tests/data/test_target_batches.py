@@ -12,10 +12,10 @@ from viticulture.data.annotated import prepare_annotated
 from viticulture.data.batches.evaluation import target_batches
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.batches.targets import target_batch, unpacked
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import Dataset
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.open import open_source
-from viticulture.data.splits import Selection
 from viticulture.data.targets.objects import NO_OBJECTS, Boxed, Objects
 from viticulture.data.transforms.crop import ScaleJitter
 from viticulture.data.transforms.geometry import Flip
@@ -29,7 +29,10 @@ ALONE, CPU = Shard(), torch.device("cpu")
 
 def dataset_of(path: Path, wanted: str, masks: bool = False) -> Dataset:
     return prepare_annotated(
-        open_source(path, wanted), Selection(test_fraction=0), ImageSettings(image_size=48, cache_size=64), masks=masks
+        open_source(path, wanted),
+        DataSettings(test_fraction=0),
+        ImageSettings(image_size=48, cache_size=64),
+        masks=masks,
     )
 
 

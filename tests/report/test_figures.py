@@ -21,7 +21,7 @@ from viticulture.models.links import Links
 from viticulture.report.html import html_table
 from viticulture.report.measurements import links_section
 from viticulture.report.pictures import (
-    MOST_NAMED,
+    MAX_TIPS,
     PALEST,
     gallery,
     heat,
@@ -31,7 +31,7 @@ from viticulture.report.pictures import (
     picture_uri,
     value_map,
 )
-from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, span
+from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, value_ticks
 from viticulture.table import Column, Table, number
 from viticulture.training.metrics import read_curves
 
@@ -166,7 +166,7 @@ def test_every_range_of_values_has_two_ticks_at_least_around_it(values: list[flo
 )
 def test_no_two_ticks_read_alike(values: list[float]) -> None:
     """A loss that hardly moves: fails if an axis says 1.115 at four heights."""
-    marks = span(values)
+    marks = value_ticks(values)
     assert len({number(mark) for mark in marks}) == len(marks) >= 2
 
 
@@ -202,7 +202,7 @@ def test_a_heat_map_fills_the_cell_of_its_row_and_column() -> None:
 def test_cells_of_a_large_map_are_told_by_the_script() -> None:
     """A shape and a sentence for each of 40,000 cells would make a page of megabytes. Catches: a count, a sum or a
     place that the script is not given."""
-    assert MOST_NAMED < 41**2
+    assert MAX_TIPS < 41**2
     counts = np.zeros((41, 41), np.int64)
     counts[0, 2], counts[1, 1], counts[1, 2] = 1, 3, 1
     names = [f"n{i}" for i in range(41)]
@@ -230,7 +230,7 @@ def test_no_name_can_leave_its_place() -> None:
     """Tags, quotes, ampersands and broken file names are shown, never obeyed, by every figure."""
     table = Table(EVIL, [Column(EVIL), Column("n", "percent")], [[EVIL, 0.5]], EVIL)
     figures = [
-        line_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], said=EVIL)], Axes(EVIL, EVIL, levels=[(EVIL, 2)]), EVIL),
+        line_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], legend=EVIL)], Axes(EVIL, EVIL, levels=[(EVIL, 2)]), EVIL),
         scatter_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], [(0.5, 2.0)], [EVIL])], Axes(EVIL, EVIL), EVIL),
         row_chart(EVIL, [Series(EVIL, 0, [(1.0, 0)], tips=[EVIL])], EVIL, EVIL),
         value_map(EVIL, [(EVIL, np.eye(2))], [EVIL, "<u>&"], [EVIL, "<u>&"], EVIL),

@@ -153,7 +153,7 @@ def test_every_mistake_ends_in_a_clear_line(
         ("compare", here, *one, "--device", "cuda"): "sees no GPU",
         ("compare", "--table", "dhvt/table99"): "dhvt/table9",
         ("compare", "resume", "nowhere"): "does not exist",
-        ("compare", "resume", str(photos)): "no study folder",
+        ("compare", "resume", str(photos)): "not a study folder",
         ("train", here, "--like", "nowhere"): "does not exist",
     }.items():
         assert main(list(command)) == 2, command

@@ -252,7 +252,7 @@ def test_cells_of_images_that_were_replaced_under_their_names_are_refused(tmp_pa
         (larger, "all", "(validation|test)", ("plain ViT", 2)),
     ):
         change(split)
-        with pytest.raises(UserError, match=f"the {word} images of .*photos are not what .* has changed since"):
+        with pytest.raises(UserError, match=f"the {word} images of .*photos differ from those of .* has changed since"):
             train_cell(study, cells[name], plan)
         shutil.copytree(tmp_path / "copy", root, dirs_exist_ok=True)
     train_cell(study, cells["plain ViT", 2], plan)
@@ -509,7 +509,7 @@ def test_halving_trains_in_rounds_and_logs_what_it_drops(tmp_path: Path) -> None
     assert len(trained) == 4 + 2 + 2
     assert ", by validation images: " in study.facts["decisions"][0]
     assert "dropped lr" in study.facts["decisions"][0]
-    assert study.facts["decisions"][1].endswith("all go on")
+    assert study.facts["decisions"][1].endswith("all continue")
     rows = table(study.path)
     assert [row["status"] for row in rows if row["candidate"].startswith("lr") and row["rung"] != "1"] == [
         "dropped"
@@ -524,7 +524,7 @@ def test_halving_says_that_test_images_chose_where_nothing_validates() -> None:
     of = grid(*ABLE, terms=Terms(halving=True))
     cells, subset = of.cells(0), of.subsets.each()[0]
     by_test = decide(of, 0, subset, [Outcome(cell, "finished", test=0.5) for cell in cells])
-    assert "by test images, as nothing validates: " in by_test.sentence
+    assert "by test images (there are no validation images): " in by_test.sentence
     by_val = decide(of, 0, subset, [Outcome(cell, "finished", test=0.5, val=0.5) for cell in cells])
     assert "by validation images: " in by_val.sentence
 
@@ -540,14 +540,14 @@ def test_a_study_that_holds_nothing_out_is_refused_before_anything_trains(tmp_pa
     """Fails if everything is trained, and then called failed or left without a number."""
     held_out = {"data.val_fraction": 0, "data.test_fraction": 0}
     study = StudyFolder.create(tmp_path / "s", grid(conditions={**CONDITIONS, **held_out}), "test")
-    with pytest.raises(UserError, match="nothing is held out to validate or test on"):
+    with pytest.raises(UserError, match="no validation or test images to compare by"):
         plan_study(study, 1, print)
 
 
 def test_halving_is_refused_where_a_recipe_learns_without_labels(tmp_path: Path) -> None:
     """Fails if everything is trained briefly, and then dropped as if it had failed."""
     candidates = (Candidate("mae", "mae/photos"), Candidate("other", "mae/photos", {"optim.lr": 0.01}))
-    with pytest.raises(UserError, match="mae/photos learns without labels; leave --halving or that recipe out"):
+    with pytest.raises(UserError, match="mae/photos trains without labels; leave --halving or that recipe out"):
         StudyFolder.create(tmp_path / "s", grid(*candidates, terms=Terms(halving=True)), "test")
     assert not (tmp_path / "s").exists()
 
@@ -599,7 +599,7 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     assert outcomes[1].test is None, "it was logged on validation images"
     assert [one.row["measure"] for one in outcomes] == ["accuracy", "loss", "robustness/imagenet-a/student"]
     (comparison,) = compare(study, outcomes)
-    assert comparison.measure.title == "Each row by a measure of its own"
+    assert comparison.measure.title == "Results, each row by its own measure"
     assert not comparison.images_interval
     assert comparison.reported == "test"
     assert all(entry.versus_baseline is None for entry in comparison.ranking)
@@ -663,7 +663,7 @@ def test_a_study_whose_files_are_damaged_says_which(tmp_path: Path) -> None:
     for name in ("study.yaml", "recipes/plain-vit.yaml", "study.json"):
         path = study.path / name
         kept = path.read_bytes()
-        path.write_bytes(b"\xff\xfe" + kept)
+        path.write_bytes(b"\xff\xfa" + kept)
         with pytest.raises(UserError, match=f"{name}.* is (not UTF-8 text|damaged)"):
             StudyFolder.open(study.path).recipe(PLAIN)
         path.write_bytes(kept)
@@ -675,10 +675,10 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
     (tmp_path / "used" / "thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="exists already"):
         StudyFolder.create(tmp_path / "used", grid(), "x")
-    with pytest.raises(UserError, match="no study folder"):
+    with pytest.raises(UserError, match="not a study folder"):
         StudyFolder.open(tmp_path / "used")
     (tmp_path / "used" / "run.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is a run, no study; .* --recipe .*used/recipe\.yaml"):
+    with pytest.raises(UserError, match=r"is a run, not a study; .* --recipe .*used/recipe\.yaml"):
         StudyFolder.open(tmp_path / "used")
     (tmp_path / "ranked").mkdir()
     (tmp_path / "ranked" / "study.json").write_text("{}")

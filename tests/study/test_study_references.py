@@ -97,7 +97,7 @@ def test_references_are_found_at_any_depth_and_replaced_where_they_stand() -> No
     ("candidates", "terms", "words"),
     [
         ((TAUGHT,), Terms(), "unknown candidate that"),
-        ((TEACHER, TAUGHT), Terms(halving=True), "cannot be halved"),
+        ((TEACHER, TAUGHT), Terms(halving=True), "halving cannot be used"),
         ((Candidate("a", "x", {"student.init": "row:a"}),), Terms(), "circle: a"),
         (
             (Candidate("a", "x", {"student.init": "row:b"}), Candidate("b", "x", {"student.init": "row:a"})),
@@ -228,7 +228,7 @@ def test_a_failed_teacher_fails_its_students_and_nothing_else(photos: Path, tmp_
     found = {row["candidate"]: row for row in Study(study.path).rows}
     assert found["alone"]["status"] == "finished"
     assert "must not exceed" in found["a teacher"]["error"]
-    assert found["taught"]["error"] == "it learns from a teacher, which failed"
+    assert found["taught"]["error"] == "it uses the run of a teacher, which failed"
 
 
 def test_a_task_by_itself_trains_what_it_needs_and_waits_for_what_others_train(photos: Path, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def _fitted(out: Path) -> RunFolder:
             "add --train.validate val",
         ),
         ("default/digits", {"train.best_by": "f1"}, "best_by"),
-        ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "the same thing twice"),
+        ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "balance classes twice"),
     ],
 )
 def test_what_would_change_nothing_is_refused(

@@ -172,7 +172,7 @@ def test_pages_and_the_server_show_pictures_and_say_which_channels(run: viticult
             assert pictures[0].shape[2:] == (3,)
             assert kind == "bands" or (pictures[0] == pictures[0][..., :1]).all()
     page = (run.path / "report.html").read_text("utf-8")
-    assert ("the first three are shown as red, green and blue" in page) == (kind == "bands")
+    assert ("the first three are displayed as red, green and blue" in page) == (kind == "bands")
     path = sorted(data.glob("a/*"))[0]
     with path.open("rb") as file:
         (row,) = answerer(RunFolder(run.path)).rows([("a", file)], look=True)

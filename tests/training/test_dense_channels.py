@@ -16,11 +16,11 @@ import viticulture
 from dense_scenes import coco_folder, mask_folder
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.annotated import prepare_annotated
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.image_set import CachedImages
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
-from viticulture.data.splits import Selection
 from viticulture.data.targets.objects import Masked
 from viticulture.deploy.hub.push import contents
 from viticulture.deploy.serve.dense_answers import dense_answerer
@@ -157,7 +157,7 @@ def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> 
     (tmp_path / "classes.json").write_text('["ground", "mark"]')
     for channels in (3, 4):
         settings = ImageSettings(image_size=40, cache_size=40, normalize="half", channels=channels)
-        whole = Selection(val_fraction=0, test_fraction=0)
+        whole = DataSettings(val_fraction=0, test_fraction=0)
         dataset = prepare_annotated(open_source(tmp_path, "pixels"), whole, settings)
         masks = dataset.annotations["train"]
         assert isinstance(masks, Masked)

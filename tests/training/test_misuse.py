@@ -121,7 +121,7 @@ MISTAKES: list[tuple[str, str]] = [
     # augmentations are built before the run's folder is made
     ("train digits --augment.erase.probability 2", "erase.probability"),
     ("train digits --augment.padded_crop.padding -5", "padding"),
-    ("train digits --augment.resized_crop.scale '[0.5, 1]' --augment.padded_crop.padding 2", "one crop at most"),
+    ("train digits --augment.resized_crop.scale '[0.5, 1]' --augment.padded_crop.padding 2", "at most one crop"),
     # recipes and tables as files
     ("train digits --recipe latin.yaml", "is not UTF-8 text"),
     ("train --table latin.yaml --row x", "is not UTF-8 text"),

@@ -15,7 +15,7 @@ STAGES, CELLS = "stages", "cells"  # folders of runs inside a run on a budget, a
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
 DATACLASSES = {
     "student": ("config/sections.py", "Student"),
-    "data": ("data/splits.py", "Selection"),
+    "data": ("data/data_settings.py", "DataSettings"),
     "images": ("data/image_settings.py", "ImageSettings"),
     "optim": ("optim/optim.py", "Optim"),
     "schedule": ("optim/optim.py", "Schedule"),

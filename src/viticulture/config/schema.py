@@ -11,7 +11,7 @@ from typing import Any
 from jsonargparse import ArgumentParser
 
 from .. import guides, methods
-from ..data.dataset import ImageSettings, Selection
+from ..data.dataset import DataSettings, ImageSettings
 from ..data.transforms.transform import Transform
 from ..data.transforms.view import TRANSFORMS
 from ..guides.guide import Guide
@@ -31,7 +31,7 @@ def shipped(package: ModuleType, base: type) -> dict[str, str]:
 METHODS, GUIDES = shipped(methods, Method), shipped(guides, Guide)
 SECTIONS: dict[str, type] = {
     "student": Student,
-    "data": Selection,
+    "data": DataSettings,
     "images": ImageSettings,
     "optim": Optim,
     "schedule": Schedule,

@@ -18,6 +18,7 @@ from ..cache import cache_folder, digest, publish, refusals
 from ..errors import UserError, counted, some
 from ..parallel import Progress, in_parallel
 from . import subsets
+from .data_settings import DataSettings
 from .dataset import Dataset, prepare, read_rows
 from .decoded_cache import find_near_duplicates
 from .image_set import Images
@@ -25,7 +26,7 @@ from .image_settings import ImageSettings
 from .sources.files import file_fingerprint
 from .sources.mask_folders import read_mask
 from .sources.source import Source
-from .splits import Selection, groups_of, use_validation
+from .splits import apply_test_on, fractions_to_hold_out, groups_of
 from .target_checks import OUTSIDE, counts, gone, narrow_boxes, needed_of_mask, needed_of_split, unshown, warnings_of
 from .targets.objects import NO_OBJECTS, Annotations, Boxed, Masked, Objects, digest_of
 from .targets.outlines import check_outlines, fault
@@ -33,7 +34,7 @@ from .targets.outlines import check_outlines, fault
 
 def prepare_annotated(
     source: Source,
-    selection: Selection,
+    selection: DataSettings,
     pictures: ImageSettings,
     seed: int = 0,
     progress: Progress | None = None,
@@ -176,26 +177,23 @@ def _renumbered(source: Source, numbers: list[int], classes: tuple[str, ...]) ->
 
 
 def _splits(
-    source: Source, selection: Selection, pictures: ImageSettings, progress: Progress | None
+    source: Source, selection: DataSettings, pictures: ImageSettings, progress: Progress | None
 ) -> dict[str, np.ndarray]:
     """Return the splits that the source declares, used as selected, and held-out ones where it declares none."""
     ignored = selection.near_duplicates == "ignore" or pictures.stream
     copies = None if ignored else find_near_duplicates(source.images_alone, progress)
     groups = groups_of(copies, selection)
     splits = dict(source.splits)
-    if selection.test_on == "none":
-        splits.pop("test", None)
-    use_validation(splits, selection, source.name)
+    apply_test_on(splits, selection, source.name)
     if "train" not in splits:
         by_name = f", by the name of {some(source.lists, 3)}" if source.lists else ""
         raise UserError(f"{source.name} holds no training images, only {' and '.join(splits)}{by_name}")
-    for kind, fraction in (("test", selection.test_fraction), ("val", selection.val_fraction)):
-        if kind not in splits and fraction > 0 and not (kind == "test" and selection.test_on == "none"):
-            rows = splits["train"]
-            near = None if groups is None else groups[rows]
-            stay, out = subsets.holdout(np.zeros(len(rows), dtype=np.int64), fraction, selection.split_seed, near)
-            splits["train"] = rows[stay]
-            splits |= {kind: rows[out]} if len(out) else {}
+    for kind, fraction in fractions_to_hold_out(splits, selection):
+        rows = splits["train"]
+        near = None if groups is None else groups[rows]
+        stay, out = subsets.holdout(np.zeros(len(rows), dtype=np.int64), fraction, selection.split_seed, near)
+        splits["train"] = rows[stay]
+        splits |= {kind: rows[out]} if len(out) else {}
     return splits
 
 

@@ -17,9 +17,10 @@ import viticulture
 from untrained import photo
 from viticulture.config.load import read as read_recipe
 from viticulture.config.resolve import resolve
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.open import annotation_format, open_source
 from viticulture.data.sources.several import separated
-from viticulture.data.splits import Selection, select
+from viticulture.data.splits import select
 from viticulture.errors import UserError
 from viticulture.report.terminal import say
 from viticulture.training.data import open_for
@@ -69,7 +70,7 @@ def test_cocos_form_without_boxes(root: Path) -> None:
     [
         ("annotations", {"image_id": "7", "category_id": 5}, "image_id is text, '7', .* is a number, 7; write both as"),
         ("annotations", {"image_id": 7, "category_id": "5"}, "category_id is text, '5', .* is a number, 5; write both"),
-        ("annotations", {"image_id": 99, "category_id": 5}, "image_id is 99, which the list gives no id of its own"),
+        ("annotations", {"image_id": 99, "category_id": 5}, "image_id is 99, which is no id in the list"),
         ("categories", {"id": 9, "name": "elm"}, "calls category 9 '.*' and 'elm'; number both"),
     ],
 )
@@ -93,7 +94,7 @@ def test_of_several_labels_an_image_that_nobody_labeled_is_left_out(root: Path) 
     for nobody in (data_spec("c.png", was_cancelled=True), {"data": {"image": "c.png"}, "annotations": []}):
         source = opened(root, [shows, data_spec("b.png"), nobody])
         assert separated(source).labels.tolist() == [[1, 1], [0, 0], [-1, -1]]
-        splits, notes = select(separated(source), Selection(test_fraction=0, val_fraction=0), 0)
+        splits, notes = select(separated(source), DataSettings(test_fraction=0, val_fraction=0), 0)
         assert splits["train"].tolist() == [0, 1]
         assert notes == ["left out 1 train image without a label"]
     least = [{"image": "a.png", "choice": {"choices": ["vine", "oak"]}}, {"image": "b.png", "annotation_id": 7}]

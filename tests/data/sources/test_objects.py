@@ -14,7 +14,7 @@ from PIL import ExifTags, Image
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 
-from viticulture.data.dataset import ImageSettings, Selection, prepare, prepare_test
+from viticulture.data.dataset import DataSettings, ImageSettings, prepare, prepare_test
 from viticulture.data.images.decode import decode, image_size
 from viticulture.data.images.format import RGB, PixelFormat
 from viticulture.data.open import open_source
@@ -377,8 +377,8 @@ def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -
     settings = ImageSettings(image_size=8, cache_size=8)
     source = open_source({"train": damaged, "test": damaged})
     with pytest.raises(UserError, match=r"2 of 16 images cannot be read: train/00001 \(broken: cannot identify"):
-        prepare(source, Selection(), settings)
-    dataset = prepare(source, Selection(skip_unreadable=True), settings)
+        prepare(source, DataSettings(), settings)
+    dataset = prepare(source, DataSettings(skip_unreadable=True), settings)
     assert list(dataset.skipped) == ["train/00001", "test/00001"]
     assert not any("without a label" in warning for warning in dataset.warnings)
     with pytest.raises(UserError, match="2 of 16 images cannot be read"):
@@ -389,7 +389,7 @@ def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -
     Image.fromarray(PIXELS[0].repeat(9, 0)).save(cut, "PNG")
     held = [*map(Image.fromarray, PIXELS[:3]), Image.open(BytesIO(cut.getvalue()[:200]))]
     with pytest.raises(UserError, match=r"1 of 4 images cannot be read: train/00003 \(truncated"):
-        prepare(open_source((held, [0, 1, 0, 1])), Selection(), settings)
+        prepare(open_source((held, [0, 1, 0, 1])), DataSettings(), settings)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,14 @@ from PIL import Image
 
 from untrained import photo
 from viticulture.analysis.galleries import read_galleries
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.images.decode import Unreadable
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.sources import published
 from viticulture.data.sources.published import hundred_classes
 from viticulture.data.sources.source import Source
-from viticulture.data.splits import Selection, select
+from viticulture.data.splits import select
 from viticulture.errors import UserError
 from viticulture.evaluation.saved import saved_arrays
 from viticulture.training.run_folder import RunFolder
@@ -168,7 +169,7 @@ def test_of_lists_that_hold_the_same_images_the_named_one_is_read(tmp_path: Path
     ):
         source = open_source(str(tmp_path / f"{named}.txt"))
         assert told(source) == expected
-        assert source.warnings == (f"lists that were not read beside {named}.txt: {passed}",)
+        assert source.warnings == (f"lists that were not read next to {named}.txt: {passed}",)
     lists("trainval", "val", "test")
     assert told(open_source(str(tmp_path / "test.txt"))) == joint
     lists("train", "trainval", "test")
@@ -183,7 +184,7 @@ def test_of_lists_that_hold_the_same_images_the_named_one_is_read(tmp_path: Path
     ("name", "text", "words"),
     [
         ("notes.txt", "hello", "must say by its name which split"),
-        ("a_test.txt", "b/1.jpg 0", "has no a_train.txt beside it"),
+        ("a_test.txt", "b/1.jpg 0", "has no a_train.txt next to it"),
         ("a_train.txt", "b/1.jpg 0", "1 file that .* does not hold: b/1.jpg"),
         ("a_train.txt", "/etc/hostname 0", r"1 file that .* does not hold: /etc/hostname \(line 1"),
         ("a_train.txt", "b/../../1.jpg 0", r"1 file that .* does not hold: b/../../1.jpg \(line 1"),
@@ -325,23 +326,23 @@ def test_validation_images_of_the_data_may_be_learnt_from_or_tested_on(tmp_path:
         tmp_path, *(f"{split}/{name}/{i}.jpg" for split in ("train", "val", "test") for name in "ab" for i in range(2))
     )
     source = open_source(tmp_path)
-    plain, _ = select(source, Selection(), 0)
-    both, _ = select(source, Selection(train_on="train+val", val_fraction=0), 0)
+    plain, _ = select(source, DataSettings(), 0)
+    both, _ = select(source, DataSettings(train_on="train+val", val_fraction=0), 0)
     assert both.keys() == {"train", "test"}
     assert sorted(both["train"]) == sorted([*plain["train"], *plain["val"]])
-    tested, _ = select(source, Selection(test_on="val", val_fraction=0), 0)
+    tested, _ = select(source, DataSettings(test_on="val", val_fraction=0), 0)
     assert tested.keys() == {"train", "test"}
     assert np.array_equal(tested["test"], plain["val"])
     assert np.array_equal(tested["train"], plain["train"])
-    with pytest.raises(UserError, match="test on what was learnt"):
-        Selection(train_on="train+val", test_on="val")
-    untested, _ = select(source, Selection(test_on="none", val_fraction=0.5), 0)
+    with pytest.raises(UserError, match="test on training images"):
+        DataSettings(train_on="train+val", test_on="val")
+    untested, _ = select(source, DataSettings(test_on="none", val_fraction=0.5), 0)
     assert "test" not in untested
     assert untested.keys() >= {"train", "val"}
     with pytest.raises(UserError, match=r"holds out images to test on, and data.test_on none"):
-        Selection(test_on="none", folds=5)
-    with pytest.raises(UserError, match="asks for validation images, and digits declares none"):
-        select(open_source("digits"), Selection(train_on="train+val"), 0)
+        DataSettings(test_on="none", folds=5)
+    with pytest.raises(UserError, match="needs validation images, and digits has none"):
+        select(open_source("digits"), DataSettings(train_on="train+val"), 0)
 
 
 def test_imagenet100_is_a_hundred_classes_of_imagenet_in_its_splits(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...data.data_settings import DataSettings
 from ...data.dataset import Dataset, prepare
 from ...data.open import open_source
 from ...data.sources.several import is_joined
 from ...data.sources.source import Source
-from ...data.splits import Selection
 from ...data.subsets import holdout
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
@@ -151,9 +151,9 @@ def _images(run: RunFolder | None, data: str | Source, model: EvaluatedModel) ->
     """Open labeled images: other ones in full, or the run's with its splits."""
     if not data and run is None:
         raise UserError("labeled images are needed: viticulture probe NETWORK DATA")
-    selection, image_names = Selection(), None
+    selection, image_names = DataSettings(), None
     if run is not None:
-        of_recipe: Selection = config_of(run).data
+        of_recipe: DataSettings = config_of(run).data
         selection = replace(of_recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
             metadata, image_names = run.read("run.json")["data"], run.image_names
