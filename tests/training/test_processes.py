@@ -221,7 +221,7 @@ def test_who_loses_another_process_says_how_to_go_on(tmp_path: Path) -> None:
 def gather(rank: int, folder: str) -> None:
     """One of two processes whose epoch is interrupted."""
     with one_of_pair(rank, folder):
-        stopped, resumed, older = EpochMeans(), EpochMeans(), EpochMeans()
+        stopped, resumed = EpochMeans(), EpochMeans()
         stopped.sums, stopped.batches = {"loss": torch.tensor(3.0 + rank)}, Counter(loss=2)
         resumed.load_state_dict(stopped.state_dict())
         torch.save(resumed.means["loss"], f"{folder}/{rank}.pt")
