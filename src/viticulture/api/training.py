@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..budget.budget import Budget
+from ..budget.budget import TimeBudget
 from ..errors import UserError, unknown
 from ..study.terms import budget_text
 from ..text import command_line, log, shell_word
@@ -22,7 +22,7 @@ from .runs import measure
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
-    from ..budget.follow import Trial
+    from ..budget.follow import Calibration
     from ..study.grid import Candidate
     from ..training.session import Session
 
@@ -82,7 +82,7 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
     if budget == "" and not searches[method_search]:
         raise UserError("--method-search belongs to --budget; leave it out, or add a budget")
     if budget != "":
-        afforded = Budget(budget_text(budget), searches[method_search])
+        afforded = TimeBudget(budget_text(budget), searches[method_search])
         if callbacks or not isinstance(data, str):
             what = "callbacks" if callbacks else "an object as data"
             raise UserError(f"{what} cannot be used with a budget, which trains in several processes; leave one out")
@@ -91,7 +91,7 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
     from ..training.session import begin
 
     with _alone(progress):
-        return _grow(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks=callbacks)
+        return _train(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks=callbacks)
 
 
 @checked
@@ -190,7 +190,7 @@ def resume(
         sweep(Path(run))
         return _finished(Run(Path(run)), data)
     with _alone(progress):
-        return _grow(reopen(run, data), callbacks=callbacks)
+        return _train(reopen(run, data), callbacks=callbacks)
 
 
 @contextmanager
@@ -220,8 +220,8 @@ def _finished(run: Run, data: Any) -> Run:
     return run
 
 
-def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence[Callback]" = ()) -> Run:
-    """Train, the trial of a stage within a budget first, measure, report.
+def _train(session: "Session", calibration: "Calibration | None" = None, callbacks: "Sequence[Callback]" = ()) -> Run:
+    """Train, evaluate and report; a stage of a budget is calibrated first.
 
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
     has ended, and return the same run without a word.
@@ -235,9 +235,9 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
         introduce(session)
     try:
         check_precision(session)
-        if trial is not None:
-            fit(session, bar(session), more=[trial.stopwatch], until=trial.epochs)
-            session = trial.settle(session)
+        if calibration is not None:
+            fit(session, bar(session), more=[calibration.stopwatch], until=calibration.epochs)
+            session = calibration.fix(session)
         fit(session, bar(session), after_epoch=PageGuard(session.run.path).write, more=callbacks)
         with the_first_works():
             if session.leads:
@@ -251,7 +251,7 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
 
 
 def _planned(
-    data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], budget: Budget
+    data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], budget: TimeBudget
 ) -> Path:
     """Choose what fits into a budget, write it down and show it; arguments as for `train`. Returns: the run's folder.
 
@@ -259,14 +259,14 @@ def _planned(
     """
     now = budget.clock
     began = now()
-    from ..budget.prepare import Wish, make_folder, make_plan
+    from ..budget.prepare import BudgetRequest, make_folder, make_plan
     from ..report.terminal import introduce_budget
     from ..training.session import new_path, run_path
 
-    wish = Wish(data, recipe, seed, run_path(out, data), overrides, budget, overwrite)
-    plan = make_plan(wish, command(), now, began)
+    request = BudgetRequest(data, recipe, seed, run_path(out, data), overrides, budget, overwrite)
+    plan = make_plan(request, command(), now, began)
     with new_path(out, data) as path:  # only now: a kill during the minutes of measuring would leave an empty folder
-        make_folder(replace(wish, out=path), plan)
+        make_folder(replace(request, out=path), plan)
     introduce_budget(path, plan)
     return path
 
@@ -276,7 +276,7 @@ def _follow(run: Path, data: str = "") -> Run:
     from ..budget.follow import follow
 
     try:
-        follow(run, _grow, log, data)
+        follow(run, _train, log, data)
     except KeyboardInterrupt as stop:  # resuming only the stage would leave the run without its student
         raise KeyboardInterrupt(f"viticulture resume {shell_word(run)}") from stop
     PageGuard(run).write()

@@ -4,9 +4,9 @@
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from ..budget.budget import Budget
+from ..budget.budget import TimeBudget
 from ..budget.lengths import MARGIN
-from ..budget.plan import Plan, Stage, is_planned, read_plan
+from ..budget.plan import BudgetPlan, Stage, is_planned, read_plan
 from ..budget.recipes import is_dense
 from ..config.keys import STAGES
 from ..config.schema import of_class
@@ -28,19 +28,19 @@ def _stage(stage: Stage) -> tuple[str | int, ...]:
     return NAMES[stage.kind], stage.student, precision, stage.image_size, stage.epochs
 
 
-def plan_table(plan: Plan) -> Table:
+def plan_table(plan: BudgetPlan) -> Table:
     """Return the stages before training."""
     rows = [(*_stage(stage), stage.seconds / 60) for stage in plan.stages]
-    kind = " of the processors' time" if Budget(plan.budget).counts_processors else ""
+    kind = " of the processors' time" if TimeBudget(plan.budget).counts_processors else ""
     budget = plan.budget + " min" * plan.budget.strip()[-1:].isdigit()
     note = (
         f"{plan.planned / 60:.1f} min{kind} of the {budget} are planned, including the {plan.prepared / 60:.1f} min so "
         f"far; {100 * MARGIN:.0f} % are a reserve."
     )
-    free = Budget(plan.budget).seconds * (1 - MARGIN) - plan.planned
-    if free > plan.stages[-1].pace.epoch:
+    free = TimeBudget(plan.budget).seconds * (1 - MARGIN) - plan.planned
+    if free > plan.stages[-1].step_times.epoch:
         note += " Longer trainings are not useful, so that it ends early."
-    if is_dense(plan.stages[-1].resolved):
+    if is_dense(plan.stages[-1].config):
         note += (
             " Of detectors and segmenters a budget chooses only the epochs: student and image size are the recipe's."
         )
@@ -49,12 +49,12 @@ def plan_table(plan: Plan) -> Table:
     if of_class(plan.stages[-1].values["augment"], "mix"):
         decay = plan.stages[-1].values["optim"]["weight_decay"]
         note += f" The student's images are mixed (augment.mix), with a weight decay of {decay:g} (optim.weight_decay)."
-    if plan.stages[-1].resolved.images.eval_views == "best":
+    if plan.stages[-1].config.images.eval_views == "best":
         note += " Validation images choose its test-time augmentation (images.eval_views)."
     return Table("Plan", [*COLUMNS, Column("min", "significant")], rows, note)
 
 
-def stages_table(plan: Plan, headlines: Sequence[Headline | None]) -> Table:
+def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Table:
     """Return the stages after training.
 
     Args:

@@ -8,9 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ..budget.budget import Budget
-from ..budget.plan import Plan as BudgetPlan
-from ..budget.plan import is_planned
+from ..budget.budget import TimeBudget
+from ..budget.plan import BudgetPlan, is_planned
 from ..data.image_settings import shape_of
 from ..data.inspect import Inspection
 from ..errors import counted
@@ -90,7 +89,7 @@ def long_training(epochs: int, side: int, seconds: float) -> str:
     """
     if seconds < LONG:
         return ""
-    fitting = [words for words in PROPOSED if Budget(words).seconds <= seconds / 2]
+    fitting = [words for words in PROPOSED if TimeBudget(words).seconds <= seconds / 2]
     return (
         f"note     {counted(epochs, 'epoch')} at {side} px take about {duration(seconds)} on this machine; "
         f"`--budget {fitting[-1]}` chooses what fits into that"

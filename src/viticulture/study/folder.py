@@ -272,8 +272,8 @@ class StudyFolder:
         if name not in self._tasks:
             path = self.path / "recipes" / f"{name}.yaml"
             with of_a_file(self.path):
-                recipe = resolve(cell.candidate.recipe, parse(read_text(path, "recipe"), str(path)))
-            self._tasks[name] = task_class(recipe.method_class)
+                config = resolve(cell.candidate.recipe, parse(read_text(path, "recipe"), str(path)))
+            self._tasks[name] = task_class(config.method_class)
         return self._tasks[name](self.run(cell))
 
     def finished(self, cell: Cell) -> bool:
