@@ -459,7 +459,7 @@ def test_sets_beyond_the_budget_are_streamed_and_hold_the_same() -> None:
             assert ours.extent(3) == theirs.extent(3)
             np.testing.assert_array_equal(ours.original(2), theirs.original(2))
     assert isinstance(prepare(given, image_settings=ImageSettings(max_cache_gb=whole * 1.01)).train, CachedImages)
-    with pytest.raises(UserError, match="more than images.max_cache_gb"):
+    with pytest.raises(UserError, match=r"more than images\.max_cache_gb"):
         prepare(given, image_settings=ImageSettings(stream=False, max_cache_gb=whole * 0.99))
 
 

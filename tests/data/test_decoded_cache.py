@@ -336,7 +336,7 @@ def test_a_budget_is_kept() -> None:
     """M * 3 * S * S bytes. Fails if the check comes after the decoding, or counts something else."""
     source = in_memory(noise(10, 4, 4))
     assert len(decoded_cache.build(source, 4, budget=480).rows) == 10
-    with pytest.raises(UserError, match="more than images.max_cache_gb"):
+    with pytest.raises(UserError, match=r"more than images\.max_cache_gb"):
         decoded_cache.build(source, 4, rows=np.arange(10), budget=479)
     assert len(decoded_cache.build(source, 4, rows=np.arange(9), budget=479).rows) == 9
 
