@@ -455,7 +455,7 @@ def test_a_hue_is_refused_where_there_are_no_three_colors() -> None:
     [
         (
             {"channels": 1},
-            "normalize imagenet is of three colors, and images.channels is 1: --images.normalize dataset",
+            "normalize imagenet is for three colors, and images.channels is 1: --images.normalize dataset",
         ),
         ({"channels": 0}, "channels must lie in 1 to"),
         ({"range": [5, 5]}, r"images.range is \[low, high\], low below high"),

@@ -339,11 +339,11 @@ def test_a_person_is_warned(tmp_path: Path) -> None:
     (root / "README.md").write_text("x")  # a person knows, and nothing is lost
     (root / "train/LICENSE").write_text("x")
     text = "\n".join(prepare(root, DataSettings(val_fraction=0)).warnings)
-    assert "classes are uneven: a has 60 training images, b has 3" in text
+    assert "classes are unbalanced: a has 60 training images, b has 3" in text
     assert "fewer than 5 training images in 1 class: b" in text
     assert "1 test image, pixel by pixel the same as training images" in text
     assert "test/b/copy.png and train/a/007.png" in text
-    assert "ignored what is no image: 1 file, train/a/notes.txt" in text
+    assert "ignored files that are no images: 1 file, train/a/notes.txt" in text
     text = "\n".join(prepare(root, DataSettings(val_fraction=0, per_class=10)).warnings)
     assert "fewer than 10 training images in 1 class: b" in text
     assert prepare(source({"train": [30, 30, 30], "test": [5, 5, 5]})).warnings == ()
@@ -459,7 +459,7 @@ def test_sets_beyond_the_budget_are_streamed_and_hold_the_same() -> None:
             assert ours.extent(3) == theirs.extent(3)
             np.testing.assert_array_equal(ours.original(2), theirs.original(2))
     assert isinstance(prepare(given, image_settings=ImageSettings(max_cache_gb=whole * 1.01)).train, CachedImages)
-    with pytest.raises(UserError, match="more than the budget"):
+    with pytest.raises(UserError, match=r"more than images\.max_cache_gb"):
         prepare(given, image_settings=ImageSettings(stream=False, max_cache_gb=whole * 0.99))
 
 
@@ -632,7 +632,7 @@ def test_where_near_duplicates_are_not_looked_for_this_is_said(tmp_path: Path, m
     """Streamed images and too many of them; small ones have copies where all pixels are equal. Catches: silence."""
     root, small = with_bursts(tmp_path / "set", "test"), tmp_path / "small" / "a"
     streamed = prepare(root, image_settings=ImageSettings(image_size=16, cache_size=16, stream=True))
-    assert any("near-duplicates are not looked for among streamed images" in note for note in streamed.warnings)
+    assert any("near-duplicates are not searched among streamed images" in note for note in streamed.warnings)
     monkeypatch.setattr(decoded_cache, "MAX_IMAGES", 10)
     assert prepare(root).near_duplicates == {}
     monkeypatch.undo()

@@ -137,7 +137,7 @@ def test_lists_beside_the_images_are_named(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "data" / "readme.txt").write_text("train well")
     assert not any("lists of splits" in note for note in inspect(tmp_path / "data").warnings)
     (tmp_path / "data" / "my_train.txt").write_text("a/0.png 0\n")
-    assert "lists of splits lie beside the images (my_train.txt)" in inspect(tmp_path / "data").warnings[0]
+    assert "lists of splits lie next to the images (my_train.txt)" in inspect(tmp_path / "data").warnings[0]
 
 
 def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,7 @@ def test_images_that_taught_the_run_are_told(
     assert "left out 1 image without a label" in capsys.readouterr().err
     photo(fresh / "cover.png", 200, (24, 24))
     assert main(["evaluate", str(run), str(fresh)]) == 0
-    assert "not read: 1 image beside the class folders" in capsys.readouterr().err
+    assert "not read: 1 image outside the class folders" in capsys.readouterr().err
     shutil.rmtree(photos)
     assert main(["evaluate", str(run), str(fresh)]) == 0
     assert "is not known" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def test_sampling_reaches_the_batches_and_the_teachers_memory(tmp_path: Path) ->
     assert torch.equal(labels, whole[: len(labels)])
     machine = SimpleNamespace(root_device=torch.device("cpu"))
     trainer: Any = SimpleNamespace(strategy=machine, world_size=1, global_rank=0, precision="32-true")
-    kept = [Replay(each, 1.0)._shown(trainer) for each in (made, natural)]
+    kept = [Replay(each, 1.0)._key(trainer) for each in (made, natural)]
     assert kept[0] != kept[1]
 
 

@@ -44,9 +44,9 @@ _PACKED = {".gz", ".tgz", ".bz2", ".tbz", ".tbz2", ".xz", ".txz", ".zst", ".7z",
 ANNOTATED = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
 """Contents -> it in words, and the folder of the recipes for it."""
 _EXPECTED = {
-    "objects": "annotations/instances_train.json (COCO), images/ beside labels/ with data.yaml (YOLO), "
+    "objects": "annotations/instances_train.json (COCO), images/ next to labels/ with data.yaml (YOLO), "
     "Annotations/*.xml (Pascal VOC) or a CSV with path,label,x0,y0,x1,y1",
-    "pixels": "images/ beside masks/ (PNG) with classes.json",
+    "pixels": "images/ next to masks/ (PNG) with classes.json",
 }
 _IMAGE_FOLDERS = {"images", "masks", "jpegimages", "segmentationclass", "segmentationobject"}
 """Folders of images in annotated data, which are not classes."""
@@ -147,7 +147,7 @@ def _open_classes(data: Any, numbers: bool) -> Source:
     from .sources import torchvision_sets as named
 
     if not isinstance(data, (str, Path)):
-        return objects.from_object(data)
+        return objects.from_object(data, numbers)
     text = str(data)
     if not text.strip():
         raise UserError(f"data must be the name of a set, a file or a folder, got {text!r}; write . for {Path.cwd()}")

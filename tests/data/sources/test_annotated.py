@@ -49,6 +49,18 @@ def prepared(path: Path, wanted: str = "objects", masks: bool = False, **setting
     return prepare_annotated(open_source(path, wanted), DataSettings(**settings), PICTURES, masks=masks)
 
 
+def boxed(dataset: Dataset, split: str) -> Boxed:
+    held = dataset.annotations[split]
+    assert isinstance(held, Boxed)
+    return held
+
+
+def masked(dataset: Dataset, split: str) -> Masked:
+    held = dataset.annotations[split]
+    assert isinstance(held, Masked)
+    return held
+
+
 def yolo(root: Path) -> Path:
     for seed, split in enumerate(SPLITS):
         image, objects = picture(seed)
@@ -126,8 +138,7 @@ def test_masks_are_read_by_their_names(tmp_path: Path) -> None:
     classes where one is left out, or masks are smoothed."""
     dataset = prepared(mask_folder(tmp_path / "set", {"train": 3, "val": 2}), "pixels", test_fraction=0)
     assert dataset.classes == ("ground", "disk", "square")
-    held = dataset.annotations["val"]
-    assert isinstance(held, Masked)
+    held = masked(dataset, "val")
     true = np.asarray(Image.open(tmp_path / "set" / "val" / "masks" / "004.png"))
     found = held.original(1)
     np.testing.assert_array_equal(found[true < 9], true[true < 9])
@@ -189,8 +200,7 @@ def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
         "train",
         lambda content: content.update(annotations=[a for a in content["annotations"] if a["image_id"] != 1]),
     )
-    held = prepared(root).annotations["train"]
-    assert isinstance(held, Boxed)
+    held = boxed(prepared(root), "train")
     assert [len(objects) > 0 for objects in held.objects] == [True, False, True, True]
 
 
@@ -217,8 +227,7 @@ def test_boxes_turn_with_an_image_that_its_tag_turns(tmp_path: Path, turn: int) 
     content = {"images": entries, "annotations": objects, "categories": [{"id": 1, "name": "white"}]}
     (root / "instances_train.json").write_text(json.dumps(content))
     dataset = prepared(root, test_fraction=0, val_fraction=0)
-    held = dataset.annotations["train"]
-    assert isinstance(held, Boxed)
+    held = boxed(dataset, "train")
     left, top, right, bottom = (int(side) for side in held.objects[0].boxes[0])
     upright = np.asarray(Image.fromarray(dataset.train.original(0)).resize((40, 60)))
     inside = np.zeros((60, 40), bool)
@@ -360,19 +369,16 @@ def test_masks_that_cannot_be_drawn_are_told_where_masks_are_wanted(tmp_path: Pa
     pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, "train", lambda content: content["annotations"][0].update(segmentation=[[0, 0, 9, 0, 9, 9]]))
-    whole = prepared(root, masks=True).annotations["train"]
-    assert isinstance(whole, Boxed)
+    whole = boxed(prepared(root, masks=True), "train")
     change(root, "train", lambda content: content["annotations"][0].update(segmentation=shape))
     with pytest.raises(UserError, match=words) as told:
         prepared(root, masks=True)
     assert "\n" not in str(told.value)
-    alone = prepared(root).annotations["train"]
-    assert isinstance(alone, Boxed)
+    alone = boxed(prepared(root), "train")
     assert sum(map(len, alone.objects)) == sum(map(len, whole.objects))
     if shape is not None:
         dataset = prepared(root, masks=True, skip_unreadable=True)
-        kept = dataset.annotations["train"]
-        assert isinstance(kept, Boxed)
+        kept = boxed(dataset, "train")
         assert sum(map(len, kept.objects)) == sum(map(len, whole.objects)) - 1
         assert any("1 mask that cannot be drawn" in warning for warning in dataset.warnings)
 
@@ -393,8 +399,7 @@ def test_wrong_boxes_can_be_left_out(tmp_path: Path) -> None:
     whole = prepared(root).annotations["train"]
     change(root, "train", first_box([500, 5, 10, 10]))
     dataset = prepared(root, skip_unreadable=True)
-    held = dataset.annotations["train"]
-    assert isinstance(held, Boxed)
+    held = boxed(dataset, "train")
     assert isinstance(whole, Boxed)
     assert sum(map(len, held.objects)) == sum(map(len, whole.objects)) - 1
     assert any("1 empty or outlying box" in warning for warning in dataset.warnings)
@@ -807,8 +812,7 @@ def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
     root = yolo(tmp_path / "set")
     for file in (root / "labels").rglob("*.txt"):
         file.write_text("1 0.25 0.25 0.5 0.25 0.5 0.75")
-    held = prepared(root).annotations["train"]
-    assert isinstance(held, Boxed)
+    held = boxed(prepared(root), "train")
     assert held.masks
     assert held.objects[0].boxes.tolist() == [[20, 16, 40, 48]]
 
@@ -952,8 +956,7 @@ def test_a_class_that_is_thinner_than_a_pixel_is_not_said_to_be_absent(tmp_path:
     assert "less than a pixel wide, of which little is left: pole in 3 of 3 images; --image-size 96 keeps all" in thin
     kept = prepare_annotated(source, DataSettings(test_fraction=0), ImageSettings(image_size=96))
     assert not [note for note in kept.warnings if "pole" in note and "train" in note]
-    held = kept.annotations["train"]
-    assert isinstance(held, Masked)
+    held = masked(kept, "train")
     assert int((held.pixels == 3).any(2).any(1).sum()) == 3
     (root / "train").rename(root / "test")
     _, _, notes = prepare_annotated_test(open_source(root, "pixels"), (*source.classes, "sky"), PICTURES)
@@ -1056,8 +1059,7 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
     entry = f"<object><name>disk</name>{box}</object></annotation>"
     file.write_text(file.read_text().replace("</annotation>", entry))
     dataset = prepared(root)
-    held = dataset.annotations["train"]
-    assert isinstance(held, Boxed)
+    held = boxed(dataset, "train")
     assert held.objects[0].boxes[-1].tolist() == [0, 0, 80, 64]
     assert any("count from 0" in warning for warning in dataset.warnings)
 
@@ -1186,8 +1188,7 @@ def test_palettes_name_the_values_that_occur(tmp_path: Path) -> None:
     paint(root, PALETTE)
     dataset = prepared(root, "pixels", test_fraction=0)
     assert dataset.classes == ("color #000000 (0)", "color #010307 (1)", "color #02060e (2)")
-    held = dataset.annotations["train"]
-    assert isinstance(held, Masked)
+    held = masked(dataset, "train")
     assert (held.original(0)[:2, :2] == 255).all()
     paint(root, PALETTE[:3] + PALETTE[6:], "003.png")
     with pytest.raises(UserError, match=r"the value \d is #.{6} in .*000.png and #.{6} in .*003.png; name the values"):
@@ -1217,8 +1218,7 @@ def test_areas_of_a_list_are_kept_where_each_object_has_one(tmp_path: Path) -> N
     root = coco_folder(tmp_path / "set", COUNTS)
 
     def areas() -> list[list[float] | None]:
-        held = prepared(root).annotations["train"]
-        assert isinstance(held, Boxed)
+        held = boxed(prepared(root), "train")
         return [None if each.areas is None else each.areas.tolist() for each in held.objects]
 
     change(root, "train", lambda content: [each.update(area=i + 0.5) for i, each in enumerate(content["annotations"])])

@@ -70,7 +70,7 @@ def test_cocos_form_without_boxes(root: Path) -> None:
     [
         ("annotations", {"image_id": "7", "category_id": 5}, "image_id is text, '7', .* is a number, 7; write both as"),
         ("annotations", {"image_id": 7, "category_id": "5"}, "category_id is text, '5', .* is a number, 5; write both"),
-        ("annotations", {"image_id": 99, "category_id": 5}, "image_id is 99, which the list gives no id of its own"),
+        ("annotations", {"image_id": 99, "category_id": 5}, "image_id is 99, which is no id in the list"),
         ("categories", {"id": 9, "name": "elm"}, "calls category 9 '.*' and 'elm'; number both"),
     ],
 )

@@ -74,9 +74,7 @@ def flowers102(make: Maker) -> None:
     label = make.mat("flowers-102/imagelabels.mat", labels=np.array([[102, 1, 5, 5, 1, 102, 3, 3]]))
     setid = make.mat("flowers-102/setid.mat", trnid=[[2, 8, 1]], valid=[[4, 3]], tstid=[[5, 6, 7]])
     make.patch.setattr(
-        cls,
-        "_file_dict",
-        {**cls._file_dict, "label": ("imagelabels.mat", label), "setid": ("setid.mat", setid)},
+        cls, "_file_dict", {**cls._file_dict, "label": ("imagelabels.mat", label), "setid": ("setid.mat", setid)}
     )
 
 

@@ -169,7 +169,7 @@ def test_of_lists_that_hold_the_same_images_the_named_one_is_read(tmp_path: Path
     ):
         source = open_source(str(tmp_path / f"{named}.txt"))
         assert told(source) == expected
-        assert source.warnings == (f"lists that were not read beside {named}.txt: {passed}",)
+        assert source.warnings == (f"lists that were not read next to {named}.txt: {passed}",)
     lists("trainval", "val", "test")
     assert told(open_source(str(tmp_path / "test.txt"))) == joint
     lists("train", "trainval", "test")
@@ -184,7 +184,7 @@ def test_of_lists_that_hold_the_same_images_the_named_one_is_read(tmp_path: Path
     ("name", "text", "words"),
     [
         ("notes.txt", "hello", "must say by its name which split"),
-        ("a_test.txt", "b/1.jpg 0", "has no a_train.txt beside it"),
+        ("a_test.txt", "b/1.jpg 0", "has no a_train.txt next to it"),
         ("a_train.txt", "b/1.jpg 0", "1 file that .* does not hold: b/1.jpg"),
         ("a_train.txt", "/etc/hostname 0", r"1 file that .* does not hold: /etc/hostname \(line 1"),
         ("a_train.txt", "b/../../1.jpg 0", r"1 file that .* does not hold: b/../../1.jpg \(line 1"),

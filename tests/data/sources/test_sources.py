@@ -244,9 +244,9 @@ def test_images_outside_the_layout_are_named_in_a_note(opened: Callable[..., Sou
     """Fails if images are dropped in silence."""
     beside = opened("train/a/1.png", "train/b/2.png", "test/a/3.png", "extra/4.png", "cover.png")
     assert len(beside) == 3
-    assert beside.warnings == ("not read: 2 images beside the split folders (in extra)",)
+    assert beside.warnings == ("not read: 2 images outside the split folders (in extra)",)
     loose = opened("train/cover.png")
-    assert any("beside the class folders" in note for note in loose.warnings)
+    assert any("outside the class folders" in note for note in loose.warnings)
 
 
 def test_an_empty_class_folder_is_a_class(opened: Callable[..., Source]) -> None:
@@ -269,7 +269,7 @@ def test_what_this_package_made_among_the_images_is_no_class(made: tuple[str, ..
     source = open_source(write(tmp_path, "cat/a.png", "dog/b.png", *made))
     assert source.classes == ("cat", "dog")
     assert source.names == ["cat/a.png", "dog/b.png"]
-    assert ["has made here" in note for note in source.warnings] == [True]
+    assert ["runs and studies of viticulture" in note for note in source.warnings] == [True]
 
 
 def test_a_class_keeps_the_images_that_lie_beside_a_run(tmp_path: Path) -> None:
@@ -369,7 +369,11 @@ POOL = ("pool/a/2.png", "pool/b/3.png", "pool/b/4.png")
         ((*SPLIT, *POOL, "data/test/c/5.png"), ("test/a->train/a",), "2 of 3 test images are train images, by links"),
         ((*SPLIT, *POOL, "data/val/b/5.png"), ("val/b/6.png->train/b/1.png",), "1 of 2 val images are train images"),
         (SPLIT, ("train/b/0-again.png->train/a/0.png",), "1 images are images of another class, .*a/0.png and train/b"),
-        ((*SPLIT, *POOL), ("train/a/x->../pool/a", "train/a/y->../pool/a"), "1 images are others of their own class"),
+        (
+            (*SPLIT, *POOL),
+            ("train/a/x->../pool/a", "train/a/y->../pool/a"),
+            "1 images repeat another one of their class",
+        ),
     ],
 )
 def test_every_name_of_a_linked_folder_counts(

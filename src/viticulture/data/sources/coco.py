@@ -32,11 +32,7 @@ from .several import YES
 from .source import Source
 from .written import files_of, json_of, name_of
 
-_REQUIRED = {
-    "images": ("id", "file_name"),
-    "annotations": ("image_id", "category_id"),
-    "categories": ("id", "name"),
-}
+_REQUIRED = {"images": ("id", "file_name"), "annotations": ("image_id", "category_id"), "categories": ("id", "name")}
 """Parts of a list, and the keys of every entry of each."""
 _NUMBERS = {"annotations": ("category_id",), "categories": ("id",)}
 _SPLITS = {"trainval": "train", "minival": "val", "eval": "val", "evaluation": "val"}

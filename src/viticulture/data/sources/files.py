@@ -110,7 +110,7 @@ def with_links(source: Source) -> Source:
             alike += [(before, row)] if before != row else []
         unlike += [(rows[0], row) for row in rows if labels[row] != labels[rows[0]]]
     warn(unlike, "images are images of another class")
-    warn(alike, "images are others of their own class and split")
+    warn(alike, "images repeat another one of their class and split")
     return replace(source, warnings=tuple(warnings))
 
 

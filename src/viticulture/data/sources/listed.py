@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that a list or a table names: where each is, what it shows and in which split it stands; the readers of lists
-(table.py, json_lists.py, path_lists.py, cub.py, inaturalist.py and those of annotated images) end here."""
+"""Make a source of the images that a list or table names; the readers of lists and of annotated images end here."""
 
 import os
 from collections.abc import Sequence
@@ -21,10 +20,10 @@ class Listed(NamedTuple):
 
     Args:
         path: relative to the list's folder, with slashes.
-        label: name of its class; empty where it shows none, None where nobody said what it shows.
+        label: name of its class; empty for none, None for unlabeled.
         split: train, val or test.
-        group: images of one are not divided between splits that are drawn; empty for an image by itself.
-        where: the list names it, such as "line 3"; empty where that is not told.
+        group: images of one are not divided between splits that are drawn; empty for none.
+        where: place in the list, such as "line 3", for errors.
     """
 
     path: str
@@ -42,17 +41,17 @@ def from_list(
     name: str | None = None,
     outside: bool = False,
 ) -> Source:
-    """A source of listed images.
+    """Make a source of listed images.
 
     Args:
-        what: lists them, for errors: a path, or a word.
+        what: the list, for errors: a path, or a word.
         root: folder that the paths are relative to.
         images: in the list's order.
-        warnings: what a person should know.
-        name: what to call the data; as the list is called, without its folder, by default.
-        outside: read paths that lead out of that folder, too.
+        warnings: about how the list was read.
+        name: of the data; by default that of the list, without its folder.
+        outside: read paths that lead out of the folder, too.
 
-    Raises: UserError for a path that is none, and for an image that is listed with two labels or does not exist.
+    Raises: UserError for an invalid path, and for an image that is listed with two labels or does not exist.
     """
     places = Places(root, what)
     images, fingerprints = _located(places, [_checked(what, image) for image in images], outside)
@@ -102,7 +101,7 @@ def _checked(what: str, image: Listed) -> Listed:
 
 
 def _located(places: Places, images: Sequence[Listed], outside: bool) -> tuple[list[Listed], list[str]]:
-    """Images by the paths where they are, and their fingerprints."""
+    """Return images with the paths where they are, and their fingerprints."""
     located, fingerprints = [], []
     for image in images:
         mark = file_fingerprint((places.root / image.path).stat) if outside or is_inside(image.path) else MISSING
@@ -114,7 +113,7 @@ def _located(places: Places, images: Sequence[Listed], outside: bool) -> tuple[l
 
 
 def _distinct(what: str, root: Path, images: Sequence[Listed]) -> list[int]:
-    """Positions of the images but for rows that say again what an earlier one says."""
+    """Return the positions of the images, without rows that repeat an earlier one."""
     if not images:
         raise UserError(f"{what} lists no images")
     first: dict[str, Listed] = {}

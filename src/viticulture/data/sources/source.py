@@ -62,8 +62,8 @@ class Source:
         groups: [N] int64; images of one number (of one patient, say) are not divided between splits; -1 for an image
             without a group. None where there are no groups.
         damaged: position of an image whose label could not be read because the image is damaged -> reason.
-        fit: makes non-square images square where they are kept whole; None leaves them as they are.
-        pixel_format: how many channels of an image are kept, and which values become black and white.
+        fit: makes non-square images square where they are not cropped; None leaves them as they are.
+        pixel_format: how many channels of an image are read, and which values become black and white.
         unlabeled: [N] bool, images without any label; of several labels per image, other images with no label have
             none of the labels. None where no image is unlabeled.
         targets: objects of each image, or masks whose pixels are classes; `labels` are -1 then. None for other data.

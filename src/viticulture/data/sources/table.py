@@ -141,11 +141,7 @@ def _needed(names: Collection[str]) -> list[str]:
 
 
 def from_table(
-    what: str,
-    root: Path,
-    columns: Mapping[str, Sequence[str | None]],
-    rows: Sequence[str],
-    named: Sequence[str] = (),
+    what: str, root: Path, columns: Mapping[str, Sequence[str | None]], rows: Sequence[str], named: Sequence[str] = ()
 ) -> Source | None:
     """Return the images that a table lists; None where it has no column of paths, or none of labels.
 

@@ -116,7 +116,9 @@ def open_named(name: str) -> Source:
         try:
             sets = _download(named, root)
         except (RuntimeError, OSError, ImportError, ValueError) as error:
-            why = "" if isinstance(absent, RuntimeError) else f" ({_line(absent)})"  # torchvision's tells of a keyword
+            why = (
+                "" if isinstance(absent, RuntimeError) else f" ({_line(absent)})"
+            )  # which names a keyword of torchvision
             raise UserError(
                 f"{name} is not in {root}{why} and could not be downloaded ({_line(error)}); put there"
                 f" {named.files}, or point VITICULTURE_DATA at the folder that holds them"
@@ -142,7 +144,7 @@ def _open(named: Named, root: Path, **more: Any) -> dict[str, Any]:
     cls = getattr(importlib.import_module("torchvision.datasets"), named.cls)
     takes = inspect.signature(cls).parameters
     if "download" in more and "download" not in takes:
-        raise RuntimeError("its licence asks you to download it yourself")
+        raise RuntimeError("its license requires that you download it yourself")
     if "loader" in takes or "kwargs" in takes:
         more["loader"] = str  # hand paths on; `decode` reads them
     return {kind: cls(root, **chosen, **more) for kind, chosen in named.parts.items()}

@@ -111,7 +111,7 @@ class Objects:
 
 
 # EXIF orientation -> where a point (x, y) of a lying image of h x w comes to lie in the upright one, for those that
-# swap height and width. Where they stay the same (2, 3, 4), a list's declared size cannot tell that it was drawn lying.
+# swap height and width. Where they stay the same (2, 3, 4), a list's declared size does not show which was annotated.
 _TURNS: dict[int, Callable[[Tensor, Tensor, float, float], tuple[Tensor, Tensor]]] = {
     5: lambda x, y, h, w: (y, x),
     6: lambda x, y, h, w: (h - y, x),
