@@ -15,12 +15,11 @@ import torch
 from PIL import Image
 
 from viticulture.data.dataset import ImageSettings, prepare
-from viticulture.data.image_set import CachedImages
+from viticulture.data.image_set import CachedImages, StreamedImages
 from viticulture.data.images.decode import OtherValues, as_pixels, decode, image_size, numbers_of
 from viticulture.data.images.format import ANY_FORMAT, RGB, PixelFormat, Unfit, as_picture, displayed
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
-from viticulture.data.stream import StreamImages
 from viticulture.data.transforms.color import Blur, ColorJitter, Gray, Solarize
 from viticulture.data.transforms.rand_augment import RandAugment
 from viticulture.data.transforms.view import Augment
@@ -410,7 +409,7 @@ def test_a_store_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path
     stored = prepare(str(root), image_settings=settings)
     streamed = prepare(str(root), image_settings=ImageSettings(**{**vars(settings), "stream": True}))
     assert isinstance(stored.train, CachedImages)
-    assert isinstance(streamed.train, StreamImages)
+    assert isinstance(streamed.train, StreamedImages)
     numbers = torch.arange(len(stored.train))
     augment = Augment(
         [ColorJitter(hue=0.0), Blur(1.0), Gray(0.5), Solarize(0.5), RandAugment(probability=1.0)],
@@ -456,7 +455,7 @@ def test_a_hue_is_refused_where_there_are_no_three_colors() -> None:
     [
         (
             {"channels": 1},
-            "normalize imagenet is of three colors, and images.channels is 1: --images.normalize dataset",
+            "normalize imagenet is for three colors, and images.channels is 1: --images.normalize dataset",
         ),
         ({"channels": 0}, "channels must lie in 1 to"),
         ({"range": [5, 5]}, r"images.range is \[low, high\], low below high"),
@@ -566,10 +565,10 @@ def test_of_pages_and_frames_it_is_told_that_the_first_is_read(tmp_path: Path) -
             pages[0].save(tmp_path / "scans" / name / f"{number}.{kind}", save_all=True, append_images=pages[1:])
     source = open_source(tmp_path / "scans")
     told = "of several pages or frames in a file the first is read: 6 of 8 images"
-    assert told in inspect(source).notes
+    assert told in inspect(source).warnings
     (words,) = [words for words in prepare(source).warnings if "several pages" in words]
     assert words.startswith(told[: told.index(":")])
-    assert not any("several pages" in words for words in inspect("digits").notes)
+    assert not any("several pages" in words for words in inspect("digits").warnings)
     with Image.open(tmp_path / "scans" / "a" / "1.gif") as opened:
         once, again = (decode(opened, "a").pixels for _ in range(2))
     assert np.array_equal(once, again)

@@ -21,7 +21,7 @@ from viticulture.data.dataset import prepare_test
 from viticulture.data.image_set import Images
 from viticulture.data.open import open_source
 from viticulture.deploy.hub.push import contents
-from viticulture.deploy.onnx.onnx_file import to_onnx
+from viticulture.deploy.onnx.export import to_onnx
 from viticulture.errors import UserError
 from viticulture.evaluation.accuracy import Evaluation
 from viticulture.evaluation.evaluate import right

@@ -282,13 +282,13 @@ def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
     assert not run.labels.of_weights("ema").results
 
 
-@pytest.mark.parametrize("verb", ["robustness", "probe", "report --beside"])
+@pytest.mark.parametrize("verb", ["robustness", "probe", "report --compare-with"])
 def test_what_needs_one_class_an_image_is_refused_in_a_line(run: viticulture.Run, verb: str) -> None:
     """Fails for a traceback, or for numbers that mean nothing."""
     calls: dict[str, Any] = {
         "robustness": viticulture.robustness,
         "probe": viticulture.probe,
-        "report --beside": lambda path: viticulture.report(path, beside=path),
+        "report --compare-with": lambda path: viticulture.report(path, compare_with=path),
     }
     with pytest.raises(UserError, match="several labels") as refused:
         calls[verb](str(run.path))

@@ -15,7 +15,7 @@ from ..text import shell_word
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
 from .accuracy import Evaluation, evaluate_predictions, without_copies
-from .agreement.evaluate import evaluate_agreement
+from .agreement import evaluate_agreement
 from .model import heads_of, of_run
 from .outputs import Predictions, choose_views, collect, save_num_views
 from .results import RESULTS, Evaluations, Result, keep_predictions

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Honest yardsticks: what classifiers without any learning of features reach on the same images and labels."""
+"""Reference accuracies on the same images and labels: chance, and classifiers on raw pixels."""
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,13 +20,13 @@ from .results import read_evaluations
 from .saved import read_saved
 
 FILE = "references.json"
-SIDE = 16  # pixels, to which larger images are shrunk
-MOST_IMAGES = 2000  # to learn from; more would take logistic regression longer than many a training
+SIDE = 16  # pixels, to which larger images are resized
+MAX_IMAGES = 2000  # for training; with more, logistic regression would take longer than many trainings
 
 
 @dataclass(frozen=True)
 class References:
-    """What a run's page shows beside its accuracy.
+    """Accuracies that a run's page compares with.
 
     Args:
         split: of which the accuracies are.
@@ -39,71 +39,69 @@ class References:
     images: Mapping[str, tuple[int, ...]]
 
 
-def judge_references(run: RunFolder, dataset: Dataset) -> None:
-    """Write references.json: images of each class, and what chance and plain classifiers reach on the images that
-    count. Nothing is learnt from many images, or from those that are decoded anew each time."""
+def evaluate_references(run: RunFolder, dataset: Dataset) -> None:
+    """Write references.json: images per class, and accuracies of chance and plain classifiers.
+
+    Classifiers need few images, all in the decoded-image cache.
+    """
     labels = {name: some.records.labels for name, some in {"train": dataset.train, **dataset.held_out}.items()}
     counts = {name: np.bincount(some[some >= 0], minlength=len(dataset.classes)) for name, some in labels.items()}
     split, held = next(iter(dataset.held_out.items()), ("val", None))
     accuracy = {}
     if dataset.classes and held is not None:
         commonest = int(counts["train"].argmax())
-        accuracy["always the commonest class"] = float((labels[split] == commonest).double().mean())
-        small = len(dataset.train) <= MOST_IMAGES and isinstance(dataset.train, CachedImages)
+        accuracy["always the most common class"] = float((labels[split] == commonest).double().mean())
+        small = len(dataset.train) <= MAX_IMAGES and isinstance(dataset.train, CachedImages)
         if small and isinstance(held, CachedImages) and (counts["train"] > 0).sum() > 1:
-            accuracy |= reference_lines(dataset.train, held)
+            accuracy |= pixel_accuracies(dataset.train, held)
     images = {name: tuple(some.tolist()) for name, some in counts.items()} if dataset.classes else {}
     run.write(FILE, asdict(References(split, accuracy, images)))
 
 
-def put_beside(run: RunFolder, other: RunFolder) -> None:
+def add_run(run: RunFolder, other: RunFolder) -> None:
     """Add another run's accuracy on the same images to the references, such as that of a small CNN.
 
-    Raises: UserError if it was not measured, or on other images.
+    Raises: UserError if it was not evaluated, or on other images.
     """
-    known, theirs = read_references(run), read_evaluations(other)
-    if known is None or theirs is None or theirs.counting is None:
-        lacking = run if known is None else other
-        raise UserError(
-            f"{lacking.path} holds no results yet; to have them: viticulture evaluate {shell_word(lacking.path)}"
-        )
-    if run.image_names.get(known.split) != other.image_names.get(theirs.counts.partition("/")[2]):
+    references, theirs = read_references(run), read_evaluations(other)
+    if references is None or theirs is None or theirs.counting is None:
+        path = (run if references is None else other).path
+        raise UserError(f"{path} holds no results yet; to get them: viticulture evaluate {shell_word(path)}")
+    if run.image_names.get(references.split) != other.image_names.get(theirs.counts.partition("/")[2]):
         raise UserError(
             f"{run.path} and {other.path} were tested on different images; train both on the same data and splits"
         )
     name = f"{other.read('run.json')['student']['name']} ({other.path.name})"
-    run.write(FILE, asdict(References(known.split, {**known.accuracy, name: theirs.counting.top1}, known.images)))
+    accuracy = {**references.accuracy, name: theirs.counting.top1}
+    run.write(FILE, asdict(replace(references, accuracy=accuracy)))
 
 
 def read_references(run: RunFolder) -> References | None:
-    """What was kept; None where nothing was yet."""
+    """Read references.json; None if there is none."""
     return read_saved(run, FILE, partial(rebuilt, References))
 
 
-def reference_lines(train: Images, test: Images) -> dict[str, float]:
-    """Top-1 accuracy on raw pixels in [0, 1] of logistic regression (L2, C = 1) and of the nearest neighbor.
-
-    Larger images are shrunk to 16 x 16 pixels.
-    """
+def pixel_accuracies(train: Images, test: Images) -> dict[str, float]:
+    """Compute top-1 accuracy on raw pixels in [0, 1] of logistic regression (L2, C = 1) and of the nearest neighbor."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
 
-    seen, test_pixels = raw_pixels(train), raw_pixels(test)
+    train_pixels, test_pixels = raw_pixels(train), raw_pixels(test)
     labels, truth = train.records.labels.numpy(), test.records.labels.numpy()
     classifiers = {
         "logistic regression on pixels": LogisticRegression(max_iter=2000),
         "nearest neighbor on pixels": KNeighborsClassifier(1),
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # many classes taken for numbers, no convergence
+        warnings.simplefilter("ignore")  # many classes interpreted as numbers, no convergence
         return {
-            name: float((classifier.fit(seen, labels).predict(test_pixels) == truth).mean())
+            name: float((classifier.fit(train_pixels, labels).predict(test_pixels) == truth).mean())
             for name, classifier in classifiers.items()
         }
 
 
 def raw_pixels(images: Images) -> np.ndarray:
-    """[N, 3 S S] float32 in [0, 1], S at most 16: larger images are shrunk."""
+    """Return [N, 3 S S] float32 in [0, 1], S at most 16: larger images are resized."""
     assert isinstance(images, CachedImages)
     pixels = [images.take(some).float() / 255 for some in torch.split(torch.arange(len(images)), 256)]
     small = [F.interpolate(some, (SIDE, SIDE), mode="area") if max(some.shape[2:]) > SIDE else some for some in pixels]

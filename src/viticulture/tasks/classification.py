@@ -14,7 +14,7 @@ from ..evaluation.evaluate import EvaluatedRun, evaluate_run
 from ..evaluation.inputs import ImageInput
 from ..evaluation.other import evaluate_other
 from ..evaluation.predict import ENDINGS, Prediction, as_csv, classify, write
-from ..evaluation.reference import judge_references
+from ..evaluation.reference import evaluate_references
 from ..evaluation.results import Evaluations, Result, read_evaluations
 from ..models.weights.files import load
 from ..outputs import check_out
@@ -42,7 +42,7 @@ class Classification(Task):
         return read_evaluations(self.run)
 
     def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
-        judge_references(self.run, dataset)
+        evaluate_references(self.run, dataset)
         results = {
             key: Result(evaluation, evaluated.predictions[key], evaluated.images[key])
             for key, evaluation in evaluated.results.items()

@@ -18,7 +18,7 @@ from ..inputs import read_unseen
 from ..model import of_run
 from ..other import taught_by
 from ..outputs import Predictions, choose_views, collect, save_num_views
-from ..reference import MOST_IMAGES, raw_pixels
+from ..reference import MAX_IMAGES, raw_pixels
 from ..results import Result
 from ..saved import Results, keep_results, name_of, of_each
 from .labels import LabelsEvaluation, evaluate_labels
@@ -103,7 +103,7 @@ def _asked(run: RunFolder, weights: str, images: Images) -> Predictions:
 
 def _plain(train: Images, held: Images) -> dict[str, float]:
     """mAP of what learns no features: logistic regression on pixels, a label at a time; {} for many images."""
-    small = len(train) <= MOST_IMAGES and isinstance(train, CachedImages) and isinstance(held, CachedImages)
+    small = len(train) <= MAX_IMAGES and isinstance(train, CachedImages) and isinstance(held, CachedImages)
     labels, true = train.records.labels.numpy() > 0, held.records.labels.numpy() > 0
     varied = labels.any(0) & ~labels.all(0)
     if not small or not varied.any():

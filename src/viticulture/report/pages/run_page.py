@@ -12,11 +12,11 @@ from ...analysis.galleries import FILE, read_galleries
 from ...analysis.links import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
 from ...errors import UserError
-from ...evaluation.agreement.evaluate import read_agreement
+from ...evaluation.agreement import read_agreement
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.results import DenseEvaluations, read_dense
 from ...evaluation.headline import named
-from ...evaluation.localization.results import read_localizations
+from ...evaluation.localization.evaluate import read_localizations
 from ...evaluation.multilabel.labels import LabelsEvaluation
 from ...evaluation.multilabel.results import LabelEvaluations, read_labels
 from ...evaluation.probe.evaluate import read_probes
@@ -25,9 +25,9 @@ from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...models.weights.files import read_config
 from ...text import shell_word
+from ...training.metrics import read_curves
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of
-from ..curves import read_curves
 from ..explain_page import explanation_sections
 from ..html import Section
 from ..measurements import agreement_section, links_section, localization_section, probe_section, robustness_section
