@@ -90,7 +90,7 @@ def test_costs_are_the_papers() -> None:
     ("arguments", "words"),
     [
         (("vit_nanno", data_spec()), r"unknown student 'vit_nanno'; did you mean vit_nano"),
-        (("vit_tiny_patch16_224.augreg_in21k", data_spec()), "has no tag.*ask for 'vit_tiny_patch16_224'"),
+        (("vit_tiny_patch16_224.augreg_in21k", data_spec()), "has no tag.*set the student to 'vit_tiny_patch16_224'"),
         (
             ("vit_nano", data_spec(height=30), 4),
             "multiple of the patch size, got 30 and 4 pixels; take images of 28 or 32",

@@ -420,12 +420,15 @@ def test_qk_norm_and_missing_biases_are_no_obstacle() -> None:
 @pytest.mark.parametrize(
     ("student", "words"),
     [
-        (lambda: create_student("dhvt_nano", data_spec(), 4), "DHVT: its blocks are Block; give the agent weights"),
+        (
+            lambda: create_student("dhvt_nano", data_spec(), 4),
+            "DHVT: its blocks are DHVTBlock; give the agent separate weights",
+        ),
         (lambda: vit(init_values=1e-5), "VisionTransformer: it has LayerScale"),
         (lambda: vit(mlp_layer=SwiGLU), "its MLP is SwiGLU"),
         (lambda: vit(act_layer=nn.ReLU), "its MLP has ReLU, no GELU"),
         (lambda: vit(scale_mlp_norm=True), "its MLP has a norm"),
-        (lambda: vit(scale_attn_norm=True), "its attention normalizes what it mixed"),
+        (lambda: vit(scale_attn_norm=True), "its attention normalizes its output"),
         (lambda: vit(block_fn=ParallelScalingBlock), "made from a ViT"),
         (lambda: timm.create_model("resnet10t"), "made from a ViT"),
     ],
