@@ -157,8 +157,8 @@ def test_what_cuts_edges_off_is_refused_beside_what_keeps_them() -> None:
 @pytest.mark.parametrize(
     ("recipe", "size", "said"),
     [
-        ("mae/photos", [16, 24], "method mae learns from squares"),
-        ("bootstrap/digits", [16, 24], "method supervised and guides bootstrap learns from squares"),
+        ("mae/photos", [16, 24], "method mae trains on squares"),
+        ("bootstrap/digits", [16, 24], "method supervised and guides bootstrap trains on squares"),
         ("default/digits", [16], r"a side or \[height, width\], pixels, got \[16\]"),
         ("default/digits", [16, 0], "at least 1 pixel, got 0"),
         ("default/digits", [15, 24], "multiple of the patch size"),

@@ -25,7 +25,7 @@ from ..training.feed import DENSE_BATCH, ValidationLoader
 from ..training.module import TrainingModule
 from ..training.run import fit
 from ..training.run_folder import RunFolder
-from ..training.session import Session
+from ..training.session import Session, of_images
 
 MAX_SECONDS = 1.5
 MAX_STEPS = 8
@@ -125,9 +125,7 @@ def measure_step_times(
         patience: factor on `MAX_STEPS` and `MAX_SECONDS`.
     """
     held_out = held_out_images(config, dataset)
-    config = config.changed(
-        {f"images.{key}": value for key, value in vars(dataset.image_settings).items()}, by="images"
-    )
+    config = of_images(config, dataset)
     watch = dataset.held_out.get(config.train.validate)
     longer = {"train.epochs": max(int(MAX_STEPS * patience), config.train.epochs)}
     config = config.changed({**BARE, **longer}, by="study")
