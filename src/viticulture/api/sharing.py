@@ -9,7 +9,7 @@ from ..waiting import STDERR, waiting
 from .arguments import checked, run_folder_of, trained_run
 
 if TYPE_CHECKING:
-    from ..deploy.serve.answerer import Answerer
+    pass
 
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 """Module -> package of the extra `serve`."""
@@ -32,16 +32,13 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
 
     with listening(host, port) as taken:
         with waiting("loading PyTorch"):
-            from ..deploy.serve.answers import answerer
-            from ..deploy.serve.dense_answers import dense_answerer
             from ..deploy.serve.page import page
-            from ..tasks.detection import Detection
+            from ..deploy.serve.predictor import load_predictor
             from ..tasks.task import task_of
-        folder = trained_run(run_folder_of(run))
-        student: Answerer = (dense_answerer if isinstance(task_of(folder), Detection) else answerer)(folder, weights)
+        task = task_of(trained_run(run_folder_of(run)))
+        predictor = load_predictor(task, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
-        shown = page(folder, student, weights)
-        app = application(student, shown, ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])
+        app = application(predictor, page(task, predictor, weights), ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])
         name = f"[{host}]" if ":" in host else host
         print(f"http://{name}:{taken.getsockname()[1]} answers until Ctrl-C", file=STDERR, flush=True)
         if not local:
