@@ -171,7 +171,11 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_export(
     """Catches: a folder or another format told after the tracing, or not at all; a disk too small for the weights."""
     monkeypatch.setattr(torch.export, "export", None)
     (tmp_path / "file").touch()
-    for name, said in {".": "is a folder", "x.txt": "written as .onnx", "file/x.onnx": "no folder"}.items():
+    for name, said in {
+        ".": "is a folder",
+        "x.txt": "must end in .onnx",
+        "file/x.onnx": "not a writable folder",
+    }.items():
         with pytest.raises(UserError, match=said):
             to_onnx(student, tmp_path / name, TASK)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from viticulture.data.batches.annotated import dense_views
+from viticulture.data.batches.evaluation import whole_views
 from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.transforms.resample import resize_to_square
 from viticulture.deploy.onnx.agreement import check_agreement, different, perturbed, random_image, stable_image
@@ -73,7 +73,7 @@ def test_the_canvas_shows_what_a_run_shows(size: tuple[int, int]) -> None:
     """The image in the same place, to two gray levels (one of either rounding), and the very same padding. Fails for
     another filter, an extent off by a pixel, padding in another color or before normalization, or BGR."""
     picture = image(*size)
-    ((_, expected, place),) = dense_views(shown(picture), TASK, 1, torch.device("cpu"))
+    ((_, expected, place),) = whole_views(shown(picture), TASK, 1, torch.device("cpu"))
     canvas = Canvas(TASK, STORE)
     height, width = place.extents[0].tolist()
     assert canvas.extent(picture) == (height, width)
@@ -89,7 +89,7 @@ def test_the_canvas_shows_what_a_run_shows(size: tuple[int, int]) -> None:
 def test_the_way_back_is_the_runs(size: tuple[int, int]) -> None:
     """Boxes as `Placement.back`, maps as F.interpolate of the shown part. Fails for height taken for width, padding
     stretched along, or half a pixel."""
-    ((_, _, place),) = dense_views(shown(image(*size)), TASK, 1, torch.device("cpu"))
+    ((_, _, place),) = whole_views(shown(image(*size)), TASK, 1, torch.device("cpu"))
     height, width = extent = tuple(place.extents[0].tolist())
     generator = torch.Generator().manual_seed(0)
     boxes = 64 * torch.rand(5, 4, generator=generator).sort(1).values
@@ -310,6 +310,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_tracing(
 ) -> None:
     monkeypatch.setattr(torch.export, "export", None)
     (tmp_path / "file").touch()
-    for name, said in {"x.txt": "written as .onnx", "file/x.onnx": "no folder"}.items():
+    for name, said in {"x.txt": "must end in .onnx", "file/x.onnx": "not a writable folder"}.items():
         with pytest.raises(UserError, match=said):
             to_onnx(network("segmenter"), tmp_path / name, TASK, cache_size=STORE)

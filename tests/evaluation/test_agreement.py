@@ -228,7 +228,7 @@ def test_a_teacher_that_is_gone_is_named_and_the_rest_is_judged(
         assert found is not None
         assert "inv" in found.missing
         assert found.accuracy is None
-        assert "could not be asked" in (run.path / "report.html").read_text()
+        assert "could not be evaluated" in (run.path / "report.html").read_text()
     finally:
         save_file(weights, gone, {"format": "pt"})
 

@@ -218,7 +218,7 @@ def test_runs_with_and_without_labels_are_probed(tmp_path: Path, capsys: pytest.
     small = {**SMALL, "schedule.warmup_epochs": 0}
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=small)
     assert main(["probe", str(run.path)]) == 0
-    assert "90 images to learn from, 10 to choose by, 900 to test" in " ".join(capsys.readouterr().out.split())
+    assert "90 training, 10 validation and 900 test images" in " ".join(capsys.readouterr().out.split())
     kept = json.loads((run.path / "probe.json").read_text())["last/digits/100"]
     assert len(kept["findings"]) == 4
     assert len(kept["findings"][0]["sweep"]) == len(DECAYS)
@@ -238,7 +238,7 @@ def test_runs_with_and_without_labels_are_probed(tmp_path: Path, capsys: pytest.
     once, again = capsys.readouterr().out.split("Frozen features")[1:]
     assert once == again
     assert "class token" not in once
-    assert "807 images to learn from, 90 to choose by, 900 to test" in " ".join(once.split())
+    assert "807 training, 90 validation and 900 test images" in " ".join(once.split())
     assert not (run.path / "probe.json").exists()
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["findings"][0]["top1"] > 0.3

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from made_study import study
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import prepare
 from viticulture.data.image_set import CachedImages, Records
-from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.reference import add_run, evaluate_references, pixel_accuracies, read_references
 from viticulture.study.disagreement import _varied
@@ -45,7 +45,7 @@ def test_many_classes_of_few_images_are_classified_without_a_warning() -> None:
 def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path) -> None:
     """Digits, ten of each to learn from. Catches: chance of the training images, counts of another split."""
     run = RunFolder(tmp_path)
-    dataset = prepare("digits", Selection(per_class=10))
+    dataset = prepare("digits", DataSettings(per_class=10))
     evaluate_references(run, dataset)
     known = read_references(run)
     assert known is not None

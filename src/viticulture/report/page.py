@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training on one page: a single HTML file that asks nothing of any network."""
+"""One training on one self-contained page."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +14,13 @@ from .pictures import galleries, heat_map
 from .svg import Axes, Points, Series, line_chart, row_chart
 from .tables.results import Evaluated, confused, copies_sentence, interval, per_class, percent, summary
 
-MOST_CLASSES_DRAWN = 250
-FEWEST_IMAGES = 10
-"""Of a dot of the calibration curve; of fewer it says nothing."""
-TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
+MAX_CLASSES_DRAWN = 250
+MIN_IMAGES = 10
+"""Of a dot of the calibration curve; of fewer images it is not reliable."""
+TRAIN = "train: means over the batches of an epoch, of augmented images, each before its optimizer step."
 
-SHARES = ("ap50", "iou", "balanced_accuracy", "accuracy", "map")
-"""Of what is right, in [0, 1]; drawn first, as percent."""
+FRACTIONS = ("ap50", "iou", "balanced_accuracy", "accuracy", "map")
+"""Measures in [0, 1]; drawn first, in percent."""
 
 TITLES = {
     "loss": ("Loss, all terms", "loss"),
@@ -31,23 +31,23 @@ TITLES = {
     "map": ("mAP, mean over batches of up to 256 images, %", "%"),
     "images_per_second": ("Training speed, images/s", "images/s"),
     "attention_link_weight": ("Weight of the attention links (lambda)", "weight"),
-    "teacher_entropy": ("Entropy of what the teacher says", "nats"),
+    "teacher_entropy": ("Entropy of the teacher's predictions", "nats"),
     "bootstrap_gradient_cosine": ("Shared weights: cosine between the student's and the agent's gradients", "cosine"),
-    "bootstrap_gradient_conflict": ("Shared weights: share of steps whose two gradients conflict", "share"),
+    "bootstrap_gradient_conflict": ("Shared weights: fraction of steps with conflicting gradients", "fraction"),
     "bootstrap_feature_scale": ("Factor of the feature weight by its decay", "factor"),
 }
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What the student weighs and what its training took; None is shown as n/a.
+    """Size of the student and cost of its training; None is shown as n/a.
 
     Args:
         parameters: of the student alone.
-        macs: multiply-adds for one image, or one view of it.
-        images_per_second: seen in training, guides included.
+        macs: for one image, or one view of it.
+        images_per_second: of the training, guides included.
         training_seconds: wall time.
-        views: of an image that the student is asked about.
+        views: of an image, by test-time augmentation.
     """
 
     parameters: int | None = None
@@ -59,27 +59,27 @@ class Costs:
 
 @dataclass(frozen=True)
 class RunPage:
-    """Plain data of one run; what is empty is left out of the page.
+    """Plain data of one run; empty parts are left out of the page.
 
     Args:
         title: of the page.
-        sentence: the data and the student in one plain sentence.
-        state: what the run does, where it is not finished; the page then renews itself.
+        sentence: the data and the student.
+        state: of a run that is not finished; the page then reloads itself.
         evaluations: the first one is the headline's, the matrix's and the class table's.
         costs: see `Costs`.
-        references: accuracies of chance and of plain classifiers on the first evaluation's images, by name.
+        references: accuracies of chance and of simple classifiers on the first evaluation's images, by name.
         learnt_from: training images of each class.
-        best_epoch: whose weights are kept as the best, from 1; None where none are.
-        curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
-        mistakes: the most confident ones first.
+        best_epoch: of the best weights, from 1; None without.
+        curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies in [0, 1].
+        mistakes: the most confident first.
         examples: of every class.
         warnings: sentences about the data.
         recipe: YAML text.
         reproduce: command, versions, seed, commit, hardware, ... by name.
-        leading: parts above the learning curves.
-        sections: further parts.
-        headline: label, value and note of the number that counts, where it is no evaluation's.
-        answer: what was found in a sentence, where no evaluation says it.
+        leading: sections above the learning curves.
+        sections: further sections.
+        headline: label, value and note of the main number, where no evaluation holds it.
+        answer: the result in a sentence, where no evaluation holds it.
     """
 
     title: str
@@ -103,8 +103,8 @@ class RunPage:
 
 
 def render(page: RunPage) -> str:
-    """The page as HTML text; write it as UTF-8."""
-    head = Head(page.title, _answer(page), page.sentence, page.warnings, _tiles(page), renews=bool(page.state))
+    """Return the page as HTML text."""
+    head = Head(page.title, _conclusion(page), page.sentence, page.warnings, _tiles(page), reloads=bool(page.state))
     sections = [
         Section("Results", _results(page.evaluations, page.references)),
         *page.leading,
@@ -119,78 +119,75 @@ def render(page: RunPage) -> str:
     return document(head, sections)
 
 
-def _answer(page: RunPage) -> str:
-    """What was found, in a sentence, beside what takes no training."""
+def _conclusion(page: RunPage) -> str:
+    """Return the result in a sentence, with the accuracy of chance and of simple classifiers."""
     if page.state or not page.evaluations:
         return page.state or page.answer
-    first = page.evaluations[0].evaluation
+    first, split = page.evaluations[0].evaluation, page.evaluations[0].split
     low, high = first.top1_interval
     words = (
-        f"It gets {percent(first.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) of {first.images:,} "
-        f"{page.evaluations[0].split} images right"
+        f"It classifies {percent(first.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) of {first.images:,} "
+        f"{split} images correctly"
     )
-    beside = [f"{name} {percent(share)}" for name, share in sorted(page.references.items(), key=lambda item: -item[1])]
-    words = f"{words}; {', '.join(beside)}." if beside else f"{words}."
-    near = copies_sentence(first, page.evaluations[0].split)
-    return f"{words} {near}." if near else words
+    others = [f"{name} {percent(share)}" for name, share in sorted(page.references.items(), key=lambda item: -item[1])]
+    words += f"; {', '.join(others)}." if others else "."
+    duplicates = copies_sentence(first, split)
+    return f"{words} {duplicates}." if duplicates else words
 
 
 def _tiles(page: RunPage) -> list[Tile]:
     costs = page.costs
     if page.headline:
-        leading = Tile(*page.headline, wide=True)
+        main = Tile(*page.headline, wide=True)
     elif page.evaluations:
         first = page.evaluations[0]
-        words = f"95 % interval {interval(first.evaluation)} (Wilson, {first.evaluation.images:,} images)"
+        note = f"95 % interval {interval(first.evaluation)} (Wilson, {first.evaluation.images:,} images)"
         label = f"Top-1 accuracy, {first.split}, {first.weights} weights"
-        leading = Tile(label, percent(first.evaluation.top1), words, wide=True)
+        main = Tile(label, percent(first.evaluation.top1), note, wide=True)
     elif losses := page.curves.get("train/loss_epoch") or page.curves.get("train/loss"):
-        leading = Tile("Loss", f"{losses[-1][1]:.4g}", "in training, last logged", wide=True)
+        main = Tile("Loss", f"{losses[-1][1]:.4g}", "in training, last logged", wide=True)
     else:
-        leading = Tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", wide=True)
+        main = Tile("Top-1 accuracy", "n/a", "this run was not evaluated yet", wide=True)
+    views = "for one image" if costs.views == 1 else f"per view, {costs.views} views an image"
     return [
-        leading,
+        main,
         Tile("Parameters", scaled(costs.parameters), "of the student"),
-        Tile(
-            "Multiply-adds",
-            scaled(costs.macs),
-            "for one image" if costs.views == 1 else f"a view, {costs.views} an image",
-        ),
+        Tile("MACs", scaled(costs.macs), views),
         Tile("Training speed", scaled(costs.images_per_second), "images/s"),
         Tile("Training time", duration(costs.training_seconds), "wall clock"),
     ]
 
 
 def _curves(page: RunPage) -> Markup:
-    """Small multiples: one chart a quantity, its splits as lines; losses also with a logarithmic axis."""
+    """Draw one chart per quantity with its splits as lines; losses also with a logarithmic axis."""
     groups: dict[str, dict[str, Points]] = {}
     for key, points in _means(page.curves).items():
         split, slash, quantity = key.partition("/")
         if not slash or split not in ("train", "val", "validation", "test"):
             split, quantity = "last", key
-        line, scale = "validation" if split == "val" else split, 1
+        line = "validation" if split == "val" else split
         if quantity.endswith("accuracy"):  # a guide's network shares the student's chart
-            whose = quantity.removesuffix("accuracy").strip("_").replace("_", " ")
-            quantity, line = "accuracy", f"{line}, {whose}" if whose else line
-        if quantity in SHARES:
-            scale = 100
-        groups.setdefault(quantity, {})[line] = [(x, scale * y) for x, y in points]
-    rank = {**dict.fromkeys(SHARES, 0), "loss": 1, "lr": 3, "images_per_second": 4}
+            network = quantity.removesuffix("accuracy").strip("_").replace("_", " ")
+            quantity, line = "accuracy", f"{line}, {network}" if network else line
+        factor = 100 if quantity in FRACTIONS else 1
+        groups.setdefault(quantity, {})[line] = [(x, factor * y) for x, y in points]
+    rank = {**dict.fromkeys(FRACTIONS, 0), "loss": 1, "lr": 3, "images_per_second": 4}
     charts, any_loss = [], False
     moments = [] if page.best_epoch is None else [("best", page.best_epoch)]
     for quantity in sorted(groups, key=lambda quantity: rank.get(quantity, 2)):
-        divergence = quantity.endswith("_kl")
-        usual = (f"Divergence (KL): {quantity[:-3]}", "nats") if divergence else (f"Loss term: {quantity}", "loss")
+        usual = (f"Loss term: {quantity}", "loss")
+        if quantity.endswith("_kl"):
+            usual = (f"Divergence (KL): {quantity[:-3]}", "nats")
         title, unit = TITLES.get(quantity, usual)
         if quantity == "accuracy" and "iou" in groups:
-            title = "Pixels right, %"
+            title = "Correct pixels, %"
         lines = _lines(groups[quantity])
-        axes = Axes("epoch", unit, moments=moments if quantity in (*SHARES, "loss") else ())
+        axes = Axes("epoch", unit, moments=moments if quantity in (*FRACTIONS, "loss") else ())
         note = TRAIN if "train" in groups[quantity] and quantity in ("accuracy", "loss") else ""
         if quantity == "accuracy":
             levels = [(name, 100 * share) for name, share in page.references.items()]
             axes = replace(axes, levels=levels)
-            note += " Lines across: on the images that count, not on these." if levels else ""
+            note += " Horizontal lines: measured on the images of the results above." if levels else ""
             if page.costs.views > 1:
                 note += f" Measured with one view an image; the results above with {page.costs.views}."
         charts.append(line_chart(title, lines, axes, note, kind="linear" if unit == "loss" else ""))
@@ -201,66 +198,66 @@ def _curves(page: RunPage) -> Markup:
 
 
 def _means(curves: Mapping[str, Points]) -> dict[str, Points]:
-    """Means over epochs in place of single batches, where there are any; a term that is all of the loss is the loss."""
+    """Replace single batches by means over epochs, if there are any; leave out a term that equals the loss."""
     means = {key.removesuffix("_epoch"): points for key, points in curves.items() if key.endswith("_epoch")}
-    kept = {**{key: points for key, points in curves.items() if not key.endswith("_epoch")}, **means}
-    same = [key for key in means if key != "train/loss" and kept[key] == means.get("train/loss")]
-    return {key: points for key, points in kept.items() if key not in same}
+    every = {**{key: points for key, points in curves.items() if not key.endswith("_epoch")}, **means}
+    same = [key for key in means if key != "train/loss" and every[key] == means.get("train/loss")]
+    return {key: points for key, points in every.items() if key not in same}
 
 
 def _lines(lines: Mapping[str, Points]) -> list[Series]:
-    """Lines over epochs; the legend tells their last values."""
+    """Return lines over epochs, with their last values in the legend."""
     styles = _styles(lines)
     return [
-        Series(name, styles[name], points, said=number(float(f"{points[-1][1]:.4g}")) if _ends(points) else "")
+        Series(name, styles[name], points, legend=number(float(f"{points[-1][1]:.4g}")) if _is_known(points) else "")
         for name, points in lines.items()
     ]
 
 
-def _ends(points: Points) -> bool:
+def _is_known(points: Points) -> bool:
     return bool(points) and isfinite(points[-1][1])
 
 
 def _styles(names: Iterable[str]) -> dict[str, int]:
-    """A number for each line: splits look the same in every chart, other lines take what is left in turn."""
+    """Number the lines: splits have the same style in every chart, other lines take the remaining ones in turn."""
     names, fixed = list(names), {"train": 0, "validation": 1, "test": 2}
     free = itertools.cycle(k for k in range(6) if k not in {fixed.get(name) for name in names})
     return {name: fixed[name] if name in fixed else next(free) for name in names}
 
 
 def _results(evaluations: Sequence[Evaluated], references: Mapping[str, float]) -> Markup:
-    """Every evaluation's numbers beside plain classifiers', and how far the first one's confidence can be trusted."""
+    """Return every evaluation's numbers, simple classifiers for reference, and the calibration of the first one."""
     if not evaluations:
         return Markup()
     first = evaluations[0].evaluation
     rows = {f"this student, {evaluations[0].weights} weights": first.top1, **references}
-    series = [Series(name, number, [(100 * share, 0)]) for number, (name, share) in enumerate(rows.items())]
-    dots = joined(first.reliability, FEWEST_IMAGES)
+    series = [Series(name, style, [(100 * share, 0)]) for style, (name, share) in enumerate(rows.items())]
+    dots = joined(first.reliability, MIN_IMAGES)
     lines = [
         Series("this student", 0, [(100 * dot.confidence, 100 * dot.accuracy) for dot in dots]),
-        Series("as right as it is sure", 1, [(0.0, 0.0), (100.0, 100.0)]),
+        Series("perfect calibration", 1, [(0.0, 0.0), (100.0, 100.0)]),
     ]
-    points = 100 * first.calibration_error
-    gap = f"On average the two differ by {points:.1f} points (expected calibration error). "
-    title = "Calibration: is it as right as it is sure?"
+    gap = f"On average confidence and accuracy differ by {100 * first.calibration_error:.1f} points (expected "
+    gap += "calibration error). "
+    title = "Calibration: is it as accurate as it is confident?"
     if len(dots) > 1:
-        gap += f"A dot is of {FEWEST_IMAGES} images or more."
-        chart = line_chart(title, lines, Axes("confidence, %", "right, %"), gap)
+        gap += f"Each dot represents at least {MIN_IMAGES} images."
+        chart = line_chart(title, lines, Axes("confidence, %", "accuracy, %"), gap)
     else:
-        gap += f"{first.images:,} images of such confidence are too few for a curve."
+        gap += f"{first.images:,} images of this confidence are too few for a curve."
         chart = fill("figure.html", title=title, note=gap, kind="")
     label = f"top-1 accuracy on {evaluations[0].split}, %"
-    yardsticks = row_chart("Beside what learns no features", series, label) if references else ""
+    yardsticks = row_chart("Compared with methods that learn no features", series, label) if references else ""
     return side_by_side(html_table(summary(evaluations)), Markup("<div>{}{}</div>").format(yardsticks, chart))
 
 
 def _classes(evaluation: Evaluation, learnt_from: Sequence[int]) -> list[Section]:
-    """The confusion matrix and the pairs that matter in it, then the scores of every class."""
+    """Return the confusion matrix and its most confused pairs, then the scores of every class."""
     names, pairs, parts = [score.name for score in evaluation.per_class], confused(evaluation), []
-    if len(names) <= MOST_CLASSES_DRAWN:
+    if len(names) <= MAX_CLASSES_DRAWN:
         note = (
             "Rows are true classes, columns are predictions. The shade grows with the square root of the row's share, "
-            "so that rare mistakes show. Point at a cell to read it."
+            "so that rare mistakes are visible. Point at a cell to read it."
         )
         parts.append(heat_map("Confusion matrix, images", evaluation.confusion, names, names, note))
     if pairs.rows and len(names) > 2:

@@ -8,12 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from ..budget.budget import Budget
-from ..budget.plan import Plan as BudgetPlan
-from ..budget.plan import is_planned
+from ..budget.budget import TimeBudget
+from ..budget.plan import BudgetPlan, is_planned
 from ..data.image_settings import shape_of
 from ..data.inspect import Inspection
-from ..data.inspect_dense import DenseInspection
 from ..errors import counted
 from ..evaluation.accuracy import Evaluation
 from ..evaluation.dense.prediction import DensePrediction
@@ -30,17 +28,16 @@ from ..study.plan import StudyPlan
 from ..study.study import Study
 from ..table import Cell, Column, Table, duration, print_table, scaled, unread
 from ..text import clean, command_line
-from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
 from ..training.run_folder import RunFolder
 from ..training.session import Session
 from ..waiting import STDERR, is_silent
 from .inspection import inspected
 from .stages import plan_table
-from .study_page import study_notes
+from .study_page import study_warnings
 from .study_tables import failures, results_table
 from .study_tables import plan_table as study_plan_table
-from .tables.dense import dense_inspected, dense_predictions, dense_summary
+from .tables.dense import dense_predictions, dense_summary
 from .tables.multilabel import labels_predictions, labels_summary, per_label
 from .tables.results import LONGEST_LIST, Evaluated, copies_sentence, per_class, percent, summary
 
@@ -76,10 +73,10 @@ def introduce(session: Session) -> None:
 def bar(session: Session) -> ProgressBar:
     """What a person sees of a training, and hears of its length where it is long and a budget would shorten it, which
     no run that goes on can be given."""
-    size = batch_size(session.config, len(session.dataset.train))
     planned = any(map(is_planned, (session.run.path, *session.run.path.absolute().parents[1:2])))
     epochs, side = session.config.train.epochs, max(shape_of(session.dataset.image_size))
-    return ProgressBar(size, forecast=None if planned or session.begun else partial(long_training, epochs, side))
+    forecast = None if planned or session.begun else partial(long_training, epochs, side)
+    return ProgressBar(session.plan.batch_size, forecast=forecast)
 
 
 def long_training(epochs: int, side: int, seconds: float) -> str:
@@ -92,7 +89,7 @@ def long_training(epochs: int, side: int, seconds: float) -> str:
     """
     if seconds < LONG:
         return ""
-    fitting = [words for words in PROPOSED if Budget(words).seconds <= seconds / 2]
+    fitting = [words for words in PROPOSED if TimeBudget(words).seconds <= seconds / 2]
     return (
         f"note     {counted(epochs, 'epoch')} at {side} px take about {duration(seconds)} on this machine; "
         f"`--budget {fitting[-1]}` chooses what fits into that"
@@ -117,9 +114,9 @@ def introduce_study(study: StudyFolder, plan: StudyPlan) -> None:
 def say(result: Any) -> None:
     """Print what a verb returned; a Run says its results on standard output."""
     if isinstance(result, Study):
-        print_table(*([results_table(result)] if result.verdicts else []), *failures(result))
+        print_table(*([results_table(result)] if result.comparisons else []), *failures(result))
         print(clean(result.conclusion))
-        for note in study_notes(result):
+        for note in study_warnings(result):
             print(clean(f"note: {note}"))
         print(clean(f"report: {result.path / 'report.html'}"))
     elif hasattr(result, "folder") and (evaluations := read_judged(result.folder)) is not None:
@@ -141,8 +138,6 @@ def say(result: Any) -> None:
         if note := behind(result.folder):
             print(note)
         print(clean(f"report: {result.path / 'report.html'}"))
-    elif isinstance(result, DenseInspection):
-        print_table(*dense_inspected(result))
     elif isinstance(result, Inspection):
         print_table(*inspected(result))
     elif isinstance(result, Path):

@@ -24,8 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...data.batches.annotated import WHOLE
-from ...data.batches.evaluation import as_seen
+from ...data.batches.evaluation import WHOLE, evaluation_view
 from ...data.transforms.crop import CanvasCrop
 from ...data.transforms.view import Augment
 from ...models.data_spec import DataSpec
@@ -53,7 +52,7 @@ class Canvas(nn.Module):
     def __init__(self, data_spec: DataSpec, cache_size: int) -> None:
         super().__init__()
         self.size, self.cache_size, self.channels = data_spec.image_size, cache_size, data_spec.channels
-        augment: Augment = as_seen(data_spec, WHOLE)
+        augment: Augment = evaluation_view(data_spec, WHOLE)
         assert isinstance(augment.crop, CanvasCrop)
         self.register_buffer("fill", torch.tensor(augment.crop.fill, dtype=torch.float32)[:, None, None])
         self.register_buffer("scale", augment.scale)

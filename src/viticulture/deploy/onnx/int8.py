@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ...data.image_set import Images
-from ...disk import unfinished
+from ...disk import partial_path
 from ...errors import UserError
 from ...evaluation.model import EvaluatedModel
 from ...outputs import check_out
@@ -124,7 +124,7 @@ def _scratch(path: Path) -> Iterator[Path]:
 
     Raises: OSError for a full disk, whatever onnxruntime raises about a truncated file.
     """
-    size, previous, folder = path.stat().st_size, tempfile.tempdir, unfinished(path)
+    size, previous, folder = path.stat().st_size, tempfile.tempdir, partial_path(path)
     folder.mkdir()
     tempfile.tempdir = str(folder)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -4,8 +4,8 @@
     curl -F image=@leaf.jpg http://127.0.0.1:8000/predict
     {"predictions": [{"name": "leaf.jpg", "label": "merlot", "probability": 0.98, "probabilities": {...}, "error": ""}]}
 
-of a detector   {"name": ..., "size": [H, W], "min_score": 0.4, "counts": {"berry": 1}, "objects": [{"category": "berry",
-                "bbox": [left, top, width, height], "score": 0.9, ...}], "error": ""}, as in COCO; with masks,
+of a detector   {"name": ..., "size": [H, W], "min_score": 0.4, "counts": {"berry": 1}, "objects": [{"category":
+                "berry", "bbox": [left, top, width, height], "score": 0.9, ...}], "error": ""}, as in COCO; with masks,
                 `segmentation` as run lengths; objects from `min_score` on count
 of a segmenter  {"name": ..., "size": [H, W], "shares": {"sky": 0.4, ...}, "mask": "data:image/png;base64,...", "error":
                 ""}: the mask's values are classes, in the order of the shares
@@ -78,7 +78,7 @@ def application(predictor: "Predictor", page: "Page", hosts: Sequence[str]) -> S
     return Starlette(
         routes=[Route("/", root), Route("/predict", predict, methods=["POST"])],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)), Middleware(Guard)],
-        exception_handlers={error: _error for error in (HTTPException, Refused, UserError, ClientDisconnect)},
+        exception_handlers=dict.fromkeys((HTTPException, Refused, UserError, ClientDisconnect), _error),
     )
 
 

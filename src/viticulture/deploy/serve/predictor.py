@@ -24,7 +24,6 @@ from ...evaluation.multilabel.predict import LabelsPrediction, ask_labels, label
 from ...evaluation.multilabel.results import thresholds_of
 from ...evaluation.predict import BATCH, Prediction, as_csv, ask_opened
 from ...models.data_spec import DataSpec
-from ...models.detection.detector import Detector
 from ...models.taps import Taps
 from ...report.pictures import overlay, picture_uri
 from ...tasks.task import Task

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...data.annotated import prepare_dense_test
-from ...data.batches.annotated import sizes_of
+from ...data.annotated import prepare_annotated_test
 from ...data.dataset import Dataset
 from ...data.image_set import Images
-from ...data.open_dense import open_dense
+from ...data.open import open_source
 from ...data.target_checks import counts as counts_of
 from ...data.targets.objects import Annotations, Boxed
 from ...errors import UserError
@@ -64,12 +63,12 @@ def judge_other(run: RunFolder, data: str) -> tuple[DenseEvaluations, list[str]]
     Raises: UserError where nothing in them is of the run's classes.
     """
     config = config_of(run)
-    source = open_dense(data, config.method_class.batch_spec.contents)
+    source = open_source(data, config.method_class.batch_spec.contents)
     classes = of_run(run).data_spec.classes
     with showing("reading images") as progress:
         skip = config.data.skip_unreadable
         masks = config.values["method"].get("masks", False)
-        images, true, notes = prepare_dense_test(source, classes, config.images, skip, progress, masks)
+        images, true, notes = prepare_annotated_test(source, classes, config.images, skip, progress, masks)
     if not counts_of(classes, true).any():
         raise UserError(f"nothing in {data} is of the run's classes, so there is nothing to measure by it")
     by_weights = _judged(run, images, true, None, _thresholds(read_dense(run) or {}))
@@ -137,7 +136,7 @@ def judge_images(
 
 def image_sizes(images: Images) -> NDArray[np.int64]:
     """Height and width of every original, [N, 2]."""
-    sizes: NDArray[np.int64] = sizes_of(images, torch.arange(len(images))).numpy().astype(np.int64)
+    sizes: NDArray[np.int64] = images.sizes(torch.arange(len(images))).numpy().astype(np.int64)
     return sizes
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from ...data.batches.annotated import dense_views
+from ...data.batches.evaluation import whole_views
 from ...data.batches.loader import CPU
 from ...data.image_set import Images
 from ...data.targets.outlines import encoded
@@ -70,7 +70,7 @@ class Found:
 @torch.inference_mode()
 def find(subject: DenseSubject, images: Images) -> Iterator[Found]:
     """What a detector finds in every image, in order."""
-    for _, pixels, place in dense_views(images, subject.data_spec, BATCH, subject.device):
+    for _, pixels, place in whole_views(images, subject.data_spec, BATCH, subject.device):
         for i, output in enumerate(subject.network(pixels)):
             boxes = place.back(i, output["boxes"].float().cpu())
             solid = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)  # in padding there is nothing
@@ -92,7 +92,7 @@ def _pasted(masks: Tensor, boxes: Tensor, height: int, width: int) -> Iterator[N
 @torch.inference_mode()
 def classify_pixels(subject: DenseSubject, images: Images) -> Iterator[NDArray[np.uint8]]:
     """What a segmenter says of every image, in order: [H, W] classes, in the size of the original."""
-    for _, pixels, place in dense_views(images, subject.data_spec, BATCH, subject.device):
+    for _, pixels, place in whole_views(images, subject.data_spec, BATCH, subject.device):
         logits = subject.network(pixels).float()
         for i in range(len(logits)):
             height, width = place.extents[i].tolist()

@@ -13,16 +13,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...data.data_settings import DataSettings
 from ...data.dataset import Dataset, prepare
+from ...data.open import open_source
 from ...data.sources.several import is_joined
 from ...data.sources.source import Source
-from ...data.splits import Selection
 from ...data.subsets import holdout
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
 from ...outputs import write_out
 from ...scores.intervals import wilson
-from ...training.data import open_labeled
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of, given_again, own_data, stands_for_own
@@ -151,14 +151,14 @@ def _images(run: RunFolder | None, data: str | Source, model: EvaluatedModel) ->
     """Open labeled images: other ones in full, or the run's with its splits."""
     if not data and run is None:
         raise UserError("labeled images are needed: viticulture probe NETWORK DATA")
-    selection, image_names = Selection(), None
+    selection, image_names = DataSettings(), None
     if run is not None:
-        of_recipe: Selection = config_of(run).data
+        of_recipe: DataSettings = config_of(run).data
         selection = replace(of_recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
             metadata, image_names = run.read("run.json")["data"], run.image_names
             data = given_again(run, data) if metadata.get("given") else own_data(run)
-    source = open_labeled(data)
+    source = open_source(data, "classes")
     if is_joined(source):
         raise UserError(
             f"a probe predicts one class per image, and {source.name} has several labels; name other images"

@@ -25,9 +25,9 @@ from ...evaluation.results import Evaluations, read_evaluations
 from ...evaluation.robustness.evaluate import read_robustness
 from ...models.weights.files import read_config
 from ...text import shell_word
+from ...training.metrics import read_curves
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of
-from ..curves import read_curves
 from ..explain_page import explanation_sections
 from ..html import Section
 from ..measurements import agreement_section, links_section, localization_section, probe_section, robustness_section

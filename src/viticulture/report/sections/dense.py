@@ -78,5 +78,5 @@ def _curves(result: ObjectsEvaluation) -> Markup:
     ]
     more = len(known) - len(drawn)
     note = f"{more} classes with fewer objects are left out." if more > 0 else ""
-    axes = Axes("recall, %", "precision, %", most=100.0)
+    axes = Axes("recall, %", "precision, %", max_y=100.0)
     return line_chart("Precision at an overlap of 50 %", lines, axes, note) if lines else Markup()

@@ -3,16 +3,13 @@
 
 from collections.abc import Sequence
 
-from ...data.inspect_dense import DenseInspection
-from ...errors import comma_separated, counted
+from ...errors import comma_separated
 from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation, Precisions
 from ...evaluation.dense.pixels import PixelsEvaluation
 from ...evaluation.dense.prediction import DensePrediction
 from ...evaluation.dense.results import DenseEvaluations
 from ...scores.confusion import most_confused
 from ...table import Cell, Column, Table, unread
-from ...text import command_line
-from .results import LONGEST_LIST
 
 LEAST_SHARE = 0.005  # of an image's pixels, below which a class is not told: it would read 0 %
 OVERLAPS = tuple(f"AP at {50 + 5 * step} %" for step in range(10))
@@ -137,39 +134,3 @@ def dense_predictions(predictions: Sequence[DensePrediction]) -> Table:
     below = f"objects with a score of at least {least:.2f}; a .json or .csv holds all" if least else ""
     note = "; ".join(filter(None, [unread([each.error for each in predictions]), below]))
     return Table("", [Column("name"), Column("found", "prose"), Column("error", "prose")], rows, note)
-
-
-def dense_inspected(inspection: DenseInspection) -> list[Table]:
-    """Facts about the set, then objects (or images that show it) of each class by split, then what is wrong."""
-    facts: list[list[Cell]] = [
-        ["data", inspection.name],
-        ["holds", "objects" if inspection.kind == "objects" else "classes of pixels"],
-    ]
-    facts += [[f"{split} images", f"{count:,}"] for split, count in inspection.images.items()]
-    if inspection.kind == "objects":
-        facts += [[f"{size} objects", f"{inspection.sizes.get(size, 0):,}"] for size in ("small", "medium", "large")]
-        facts.append(["masks of objects", "yes" if inspection.masks else "no"])
-        facts.append(["images without objects", f"{inspection.bare:,}"])
-    columns = [Column("class"), *(Column(split, "count") for split in inspection.images)]
-    rows: list[list[Cell]] = [
-        [name, *(inspection.counts[split][label] for split in inspection.images)]
-        for label, name in enumerate(inspection.classes)
-    ]
-    warnings = [*inspection.notes]
-    warnings += [f"{counted(inspection.crowds, 'crowd')}, not learnt from"] if inspection.crowds else []
-    warnings += (
-        [f"{counted(inspection.outside, 'box')} empty or reaching outside the image"] if inspection.outside else []
-    )
-    warnings += [f"{name}: {why}" for name, why in list(inspection.unreadable.items())[:20]]
-    teaches = any(inspection.counts.get("train", ()))
-    recipe = "detection/photos" if inspection.kind == "objects" else "segmentation/photos"
-    line = command_line(["viticulture", "train", inspection.data, "--recipe", recipe if teaches else "mae/photos"])
-    shown = "an object that is no crowd" if inspection.kind == "objects" else "a labeled pixel"
-    way = "To learn from it" if teaches else f"No training image has {shown}; to learn from the images alone"
-    more = len(rows) > LONGEST_LIST
-    what = "Objects of each class" if inspection.kind == "objects" else "Images that show each class"
-    return [
-        Table("", [Column(""), Column("")], facts, f"{way}: {line}"),
-        Table(what, columns, rows[:LONGEST_LIST], f"The first {LONGEST_LIST} of {len(rows):,}." if more else ""),
-        *([Table("Look at", [Column("", "prose")], [[line] for line in warnings])] if warnings else []),
-    ]
