@@ -100,10 +100,10 @@ def held_out_images(config: Config, dataset: Dataset) -> int:
 
     Views of an image count separately; the choice of views by validation is shared by two sets.
     """
-    wanted: Views | Literal["best"] = config.images.eval_views if config.method_class.batch_spec.labels else "one"
+    views: Views | Literal["best"] = config.images.eval_views if config.method_class.batch_spec.labels else "one"
     val, test = (0 if split is None else len(split) for split in (dataset.val, dataset.test))
-    if wanted != "best":
-        return len(NAMED[wanted]) * (val + test)
+    if views != "best":
+        return len(NAMED[views]) * (val + test)
     return len(EVERY) * (val + test + val // 2) if val else test
 
 
