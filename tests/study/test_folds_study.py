@@ -83,7 +83,7 @@ def test_numbers_and_words_are_those_of_folds(crossed: Path) -> None:
         assert words in page, words
     text = (crossed / "summary.md").read_text(encoding="utf-8") + study.conclusion + " ".join(study_warnings(study))
     assert "seed" not in text
-    assert "corrected for what they learn from together" in text
+    assert "corrected for their shared training images" in text
     with (crossed / "table.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert sorted(row["fold"] for row in rows) == sorted("001122")

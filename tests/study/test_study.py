@@ -192,7 +192,7 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
         away.rename(photos)
     page = write_study(Study(copy)).read_bytes()
     assert b" is correct, " in page
-    assert b"looks in the last layer" in page
+    assert b"attention of the class token in the last layer" in page
     photos.rename(away)
     for folder in copy.glob("cells/*/weights"):
         shutil.rmtree(folder)
@@ -603,7 +603,7 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     assert not comparison.images_interval
     assert comparison.reported == "test"
     assert all(entry.versus_baseline is None for entry in comparison.ranking)
-    assert results_table(Study(study.path)).note.endswith(" Of validation images: its loss.")
+    assert results_table(Study(study.path)).note.endswith(" On validation images: its loss.")
     note = all_results_table(Study(study.path)).note
     assert (
         "Student's over seeds; of accuracy the wider of Student's over seeds and the binomial one of the test" in note

@@ -212,7 +212,10 @@ def test_data_that_cannot_be_opened_so_is_told_in_a_line(word: str, words: str) 
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"class": "logits", "weight": -1.0}, "guides.mine: weight must be positive, got -1.0; leave the guide out"),
+        (
+            {"class": "logits", "weight": -1.0},
+            "guides.mine: weight must be positive, got -1.0; to switch the guide off, leave it out",
+        ),
         ({"class": "bootstrap", "features": {"weight": -1.0}}, "guides.mine: features.weight must not be negative"),
         ({"class": "bootstrap", "features": {"blocks": [2]}}, "guides.mine: features.blocks must lie in 0 to 1, got 2"),
         ({"class": "attention_distillation", "blocks": [2]}, "guides.mine: blocks must lie in 0 to 1"),

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import UserError, counted, some
 from ..parallel import Progress, in_parallel
-from .balance import is_uneven, mends
+from .balance import balancing_options, is_unbalanced
 from .data_settings import DataSettings
 from .decoded_cache import find_near_duplicates, pixel_digest
 from .image_settings import MAX_SIDE
@@ -29,7 +29,7 @@ from .splits import Splits, check_classes, select
 from .subsets import count_by_class, labeled
 from .target_checks import OUTSIDE, narrow_boxes, needed_of_mask, needed_of_split, one_class, thin_classes
 from .targets.objects import Objects
-from .warnings import firsts
+from .warnings import warnings_of_pages
 
 SMALL, LARGE = 32.0**2, 96.0**2  # areas between which COCO calls an object medium, pixels
 
@@ -194,7 +194,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None, image_s
     else:
         planned, chosen, refused = _planned(source, copies)
         warnings += chosen
-    warnings += [*firsts([image.first for image in read.values()]), *([TOO_MANY] if copies is None else [])]
+    warnings += [*warnings_of_pages([image.first for image in read.values()]), *([TOO_MANY] if copies is None else [])]
     kind_of = split if annotated else {int(i): kind for kind, rows in planned.items() for i in rows}
     mark = {i: image.digest for i, image in read.items()}
     near = [
@@ -229,7 +229,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None, image_s
         largest=source.names[by_pixels[-1]] if by_pixels else "",
         near=_named(source, near),
         pairs=copy_pairs(source, planned or source.splits, copies),
-        uneven=mends(source.labels) if is_uneven(trained) else "",
+        uneven=balancing_options(source.labels) if is_unbalanced(trained) else "",
         several=several_words(source.labels[labeled(source.labels)]) if source.labels.ndim == 2 else "",
         values=_values(list(read.values())),
         annotations=annotated.properties if annotated else None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batches of a training, and of what is measured between its epochs, as Lightning asks for them."""
+"""Loaders of a training and of its validation, for Lightning."""
 
 from collections.abc import Iterator
 
@@ -22,10 +22,8 @@ EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects 
 
 
 class Feed(LightningDataModule):
-    """Builds the loaders once Lightning knows this process's device and rank; keeps their state in checkpoints.
-
-    Lightning would do the latter for a loader with a state, but does not give the state back after a whole epoch.
-    """
+    """Builds the loaders once Lightning knows this process's device and rank, and puts their state into checkpoints:
+    Lightning itself does not restore a loader's state after a whole epoch."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -51,12 +49,12 @@ class Feed(LightningDataModule):
     def val_dataloader(self) -> "ValidationLoader":
         trainer, images = self.trainer, validation_split(self.session)
         assert isinstance(trainer, Trainer)
-        assert images is not None, "without them, no validation is asked for"
+        assert images is not None, "without a validation split there is no validation"
         return ValidationLoader(images, self.session, trainer.strategy.root_device)
 
 
 def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader:
-    """The batches of a session, as one of several processes sees them."""
+    """Return the loader of a training, or of one of its several processes."""
     train: Train = session.config.train
     loader = Loader(
         session.dataset.train,
@@ -72,7 +70,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
 
 
 class MicroBatches:
-    """A loader whose batches are handed out in equal parts, for gradient accumulation."""
+    """Splits a loader's batches into equal parts, for gradient accumulation."""
 
     def __init__(self, loader: Loader, parts: int) -> None:
         self.loader, self.parts = loader, parts
@@ -88,13 +86,13 @@ class MicroBatches:
 
 
 class ValidationLoader:
-    """The split measured after every epoch; every process measures all of it, so that all agree.
+    """Batches of the split that is evaluated between epochs; every process evaluates all of it, so that all agree.
 
     Args:
         images: of the split, its first ones at least.
-        session: what is trained.
-        device: where batches are made.
-        split: by default the one that is watched.
+        session: the training.
+        device: of the batches.
+        split: by default that of `train.validate`.
     """
 
     def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
@@ -121,5 +119,5 @@ class ValidationLoader:
 
 
 def validation_split(session: Session) -> Images | None:
-    """The images measured between epochs; None where the recipe or the data leaves none."""
+    """Return the images evaluated between epochs; None where the recipe or the data has none."""
     return session.dataset.held_out.get(session.config.train.validate)
