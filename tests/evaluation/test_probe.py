@@ -28,8 +28,8 @@ from viticulture.evaluation.probe.classifiers import fit, vote
 from viticulture.evaluation.probe.evaluate import DECAYS, Part, _find, read_probes
 from viticulture.evaluation.probe.features import frozen_features
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.features import features
 from viticulture.models.students import create_student
+from viticulture.models.taps import features
 from viticulture.models.weights.files import save
 
 TASK = DataSpec(("a", "b", "c"), (8, 8), (0.5,) * 3, (0.5,) * 3)
