@@ -163,7 +163,7 @@ def test_a_card_of_weights_that_were_not_measured_promises_nothing(
     shutil.copytree(other.weights("last"), other.weights("last").with_name("ema"))
     sent = contents(other, NAME, "ema")
     card = bytes(sent["README.md"]).decode()
-    assert "It has not been measured" in card
+    assert "It has not been evaluated" in card
     assert "## Results" not in card
     assert "dense.json" not in sent
     assert "\n\n\n" not in card
