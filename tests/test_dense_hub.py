@@ -136,7 +136,7 @@ def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunFolder])
         assert "| AP of boxes: small, medium, large objects | n/a, 40.0 %, 40.0 % |" in body
         assert "| \\=cmd\\(\\) | background | 4 |" in body.replace("=", "\\=")
         assert "from a score of 0.25 on" in body
-        assert "Least often right: berry (AP 38.0 %)" in body
+        assert "Weakest classes: berry (AP 38.0 %)" in body
     else:
         assert (about["pipeline_tag"], result["metrics"][0]["value"]) == ("image-segmentation", 0.6)
         assert "**mIoU 60.0 %** on 20 test images" in body
