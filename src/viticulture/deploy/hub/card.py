@@ -19,7 +19,7 @@ from ...evaluation.headline import named
 from ...evaluation.multilabel.labels import LabelsEvaluation
 from ...evaluation.multilabel.results import LabelEvaluations
 from ...evaluation.results import Evaluations
-from ...models.views import NAMED, Views, told
+from ...models.tta import TTA_VIEWS, TTAMode, describe
 from ...scores.confusion import most_confused
 
 MAX_MATRIX = 12
@@ -37,7 +37,7 @@ class CardNetwork:
     Args:
         architecture: its name in timm.
         classes: names in the order of the logits; empty if it was trained without labels.
-        several: an image may have any number of them.
+        multilabel: an image may have any number of them.
         channels: of an image.
         ranges: values of black and white, if they were named: one pair for all channels, or one for each.
         views: of an image, for test-time augmentation.
@@ -46,21 +46,21 @@ class CardNetwork:
 
     architecture: str
     classes: tuple[str, ...]
-    several: bool = False
+    multilabel: bool = False
     channels: int = 3
     ranges: tuple[tuple[float, float], ...] = ()
-    views: Views = "one"
+    views: TTAMode = "one"
     code: tuple[str, ...] = ()
 
     @property
     def view_names(self) -> str:
         """The views of an image in its evaluation; "" for one."""
-        return told(self.views)
+        return describe(self.views)
 
     @property
     def num_views(self) -> int:
         """Forward passes per image."""
-        return len(NAMED[self.views])
+        return len(TTA_VIEWS[self.views])
 
     @property
     def example(self) -> str:
@@ -133,7 +133,7 @@ def image_card(
         config: config.json of its weights.
         backbone: the student alone is sent as well, for timm.
     """
-    result, pixels = results.counting, config["dense"]["kind"] == "segmentation"
+    result, pixels = results.counting, config["network"]["kind"] == "segmentation"
     use = "image-segmentation" if pixels else "object-detection"
     metric = ("mean_iou", "mIoU") if pixels else ("mAP", "AP of boxes, overlaps of 50 to 95 %")
     names = [*network.classes] if pixels else [*network.classes, BACKGROUND]
@@ -152,7 +152,7 @@ def image_card(
         split=named(results.counts)[1],
         result=result,
         pixels=pixels,
-        masks=bool(config["dense"].get("heads", {}).get("masks")),
+        masks=bool(config["network"].get("heads", {}).get("masks")),
         side=config["pretrained_cfg"]["input_size"][-1],
         backbone=backbone,
         confused=_confused(result.confusion, names) if result and result.confusion else [],
