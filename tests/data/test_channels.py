@@ -113,8 +113,8 @@ def test_values_beyond_a_range_are_cut_off_and_each_channel_may_have_its_own() -
 
 
 def test_a_gray_value_becomes_three_by_the_ranges_of_three_channels(tmp_path: Path) -> None:
-    """Each range maps the one value there is, and the store's row of an image is that image's. Catches: nine channels,
-    three for each range, which move every later image of a store."""
+    """Each range maps the one value there is, and the cache's row of an image is that image's. Catches: nine channels,
+    three for each range, which move every later image of a cache."""
     kept = PixelFormat(3, ((0, 10), (0, 20), (10, 30)))(np.array([[0, 10, 20]], dtype=np.int32))
     assert kept.tolist() == [[[0, 0, 0], [255, 128, 0], [255, 255, 128]]]
     flat = {
@@ -401,7 +401,7 @@ def test_a_tiff_of_bands_without_its_reader_names_the_extra(monkeypatch: pytest.
 def test_a_store_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path, channels: int) -> None:
     """The statistics of a folder of arrays are those of its numbers, and batches have its channels, stored or not.
 
-    Fails if channels are mixed up between memory layouts, or the store of another number of channels is taken.
+    Fails if channels are mixed up between memory layouts, or the cache of another number of channels is taken.
     """
     images = {f"{name}/{i}.npy": noise(12, 10, channels, seed=i + 6 * (name == "b")) for i in range(6) for name in "ab"}
     root = folder_of(tmp_path / "data", images)
@@ -459,10 +459,10 @@ def test_a_hue_is_refused_where_there_are_no_three_colors() -> None:
         ),
         ({"channels": 0}, "channels must lie in 1 to"),
         ({"range": [5, 5]}, r"images.range is \[low, high\], low below high"),
-        ({"range": [5]}, "images.range is"),
+        ({"range": [5]}, "images.range"),
         ({"range": []}, "images.range has one pair or one for each of the 3 channels, got 0"),
         ({"range": [[0, 1], [0, 2]]}, "one pair or one for each of the 3 channels, got 2"),
-        ({"range": [[0, "a"]]}, "images.range is"),
+        ({"range": [[0, "a"]]}, "images.range"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:

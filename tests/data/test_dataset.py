@@ -54,7 +54,7 @@ def sets(data: Dataset) -> tuple[set[str], set[str], set[str]]:
 
 
 def test_pixels_labels_sizes_and_names_stay_together() -> None:
-    """Of every split. Fails if rows of the store, labels, or names are shifted against each other."""
+    """Of every split. Fails if rows of the cache, labels, or names are shifted against each other."""
     given = source({"train": [20, 30, 10], "test": [5, 5, 5]})
     data = prepare(given, image_settings=ImageSettings(image_size=8))
     for part in (data.train, present(data.val), present(data.test)):
@@ -273,7 +273,7 @@ def test_settings_without_sense_are_refused(make: Callable[[], Any], message: st
 
 
 def test_unreadable_images_stop_or_are_skipped_everywhere(tmp_path: Path) -> None:
-    """Fails if training starts with black images, one stays in a split, or nobody is told."""
+    """Fails if training starts with black images, one stays in a split, or no one is told."""
     root = folder(tmp_path / "photos", {"train/a": 20, "train/b": 20, "test/a": 5, "test/b": 5})
     for path in ("train/a/bad.png", "test/b/bad.png"):
         (root / path).write_bytes(b"text")
@@ -376,7 +376,7 @@ def test_a_person_is_warned(tmp_path: Path) -> None:
 )
 def test_sizes_follow_the_images(sizes: list[tuple[int, int]], image_size: int, cache_size: int) -> None:
     """Fails if small images are blown up or get a size that no patch or only tiny ones tile, large ones are kept whole,
-    or a store holds more than the originals did."""
+    or a cache holds more than the originals did."""
     array = np.array(sizes * 3)
     assert choose_image_size(array) == image_size
     assert choose_cache_size(image_size, array, 1.25) == cache_size
@@ -418,9 +418,9 @@ def test_statistics_are_those_of_the_training_pixels() -> None:
     assert cached_statistics(black, torch.arange(2)) == ((0, 0, 0), (1, 1, 1))
 
 
-def test_the_statistics_of_a_stream_are_those_of_a_store() -> None:
-    """Where its sample is all there is, of images that a store squeezes and the input is smaller still. Fails if they
-    are of the input's size, where noise spreads less, or squeezed by another filter."""
+def test_the_statistics_of_a_stream_are_those_of_a_cache() -> None:
+    """Where its sample is all there is, of images that a cache resizes and the input is smaller still. Fails if they
+    are of the input's size, where noise spreads less, or resized by another filter."""
     given = source({"train": [9, 9, 9]}, side=16)
     stored, streamed = (
         prepare(given, image_settings=ImageSettings(image_size=6, cache_size=12, normalize="dataset", stream=way))
@@ -498,7 +498,7 @@ def test_other_data_is_judged_in_the_network_s_classes(tmp_path: Path) -> None:
 
 
 def test_a_stored_picture_is_shown_in_its_own_proportions() -> None:
-    """Fails if a squeezed photograph is shown as a square, or turned."""
+    """Fails if a resized photograph is shown as a square, or turned."""
     pixels = torch.zeros(3, 3, 16, 16, dtype=torch.uint8)
     sizes = torch.tensor([[100, 200], [16, 16], [1, 5000]], dtype=torch.int32)
     records = Records(torch.zeros(3, dtype=torch.int64), sizes, ["a", "b", "c"])

@@ -138,7 +138,7 @@ def test_the_datas_own_test_stays_and_folds_validate(tmp_path: Path) -> None:
 
 def test_what_has_no_label_leaves_with_its_group(tmp_path: Path) -> None:
     """A method that reads no labels learns from images without one as well. Fails if it learns from those of a group
-    that is held out, by a share or a fold, if those of other groups or of none leave too, if nobody is told, or if the
+    that is held out, by a share or a fold, if those of other groups or of none leave too, if no one is told, or if the
     data's own splits are blamed."""
     lines = [f"{'ab'[i % 2] if i < 40 else ''},{i % 40 if i < 80 else ''}" for i in range(90)]
     source = listed(tmp_path / "set", "path,label,group", lines)

@@ -92,7 +92,7 @@ def test_steps_made_together_are_those_made_alone() -> None:
 
 
 def test_labels_and_pixels_belong_to_their_index() -> None:
-    """Identity with the split itself where nothing is random. Fails if rows of the store are taken for numbers."""
+    """Identity with the split itself where nothing is random. Fails if rows of the cache are taken for numbers."""
     data = images(12)
     batch = Loader(data, (Augment([Resize()], (10, 10), MEAN, STD, CLASSES),), 6, 0).batch(0, 1)
     assert torch.equal(batch["label"], data.records.labels[batch["index"]])
@@ -316,6 +316,6 @@ def test_impossible_settings_are_refused() -> None:
 
 
 def test_padded_crops_load() -> None:
-    """The CIFAR recipe's views of a store, one image a step and a size that is no square."""
+    """The CIFAR recipe's views of a cache, one image a step and a size that is no square."""
     batch = Loader(images(5), (Augment([PaddedCrop(), Flip()], (12, 20), MEAN, STD, 3),), 1, 0).batch(0, 4)
     assert batch["image"].shape == (1, 3, 12, 20)

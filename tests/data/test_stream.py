@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream decodes when asked and hands out what a store would."""
+"""A stream decodes when asked and hands out what a cache would."""
 
 import errno
 import os
@@ -63,7 +63,7 @@ def labels(source: Source) -> Tensor:
 
 
 def store(source: Source) -> CachedImages:
-    """The same images as a store keeps them."""
+    """The same images as a cache keeps them."""
     held, rows = build(source, SIDE), torch.arange(COUNT).flip(0)
     sizes = torch.from_numpy(held.sizes)[rows]
     return CachedImages(held.pixels, rows, Records(labels(source)[rows], sizes, [str(n) for n in range(COUNT)]))
@@ -77,7 +77,7 @@ def view(*transforms: ResizedCrop | PaddedCrop | Flip | Erase) -> Augment:
 def test_a_stream_and_a_store_give_the_same_batches(source: Source, crop: ResizedCrop | PaddedCrop) -> None:
     """Bit for bit, whichever of them a budget chooses.
 
-    Fails if the stream decodes at another scale, squeezes by another filter, takes boxes of the squeezed square, or
+    Fails if the stream decodes at another scale, resizes by another filter, takes boxes of the resized square, or
     rows of uniform numbers of its own.
     """
     shard = Shard(workers=0)
@@ -108,7 +108,7 @@ def test_workers_change_nothing(source: Source) -> None:
     assert load.state_dict() == {"epoch": 3, "next": 0}
 
 
-def test_evaluation_of_a_stream_is_that_of_a_store(source: Source) -> None:
+def test_evaluation_of_a_stream_is_that_of_a_cache(source: Source) -> None:
     """Every image once, in order, center cut by the original's shape, the same pixels."""
     device = torch.device("cpu")
     pairs = zip(
@@ -195,7 +195,7 @@ def reciprocal(number: int) -> float:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_image_that_breaks_in_mid_epoch_is_named_with_the_way_on(workers: int, tmp_path: Path) -> None:
     """A header is whole, the rest of the file is missing. Fails if torch rebuilds the error of a worker as a
-    RuntimeError, or a person is not told which file and what to do."""
+    RuntimeError, or the user is not told which file and what to do."""
     root = photographs(tmp_path / "photos", 12)
     cut(root / "a" / "3.jpg")
     data = prepare(root, DataSettings(val_fraction=0, test_fraction=0), ImageSettings(stream=True, image_size=24))
@@ -204,8 +204,8 @@ def test_an_image_that_breaks_in_mid_epoch_is_named_with_the_way_on(workers: int
         list(loader)
 
 
-def test_skipping_gives_a_stream_the_very_images_of_a_store(tmp_path: Path) -> None:
-    """Split, order and pixels. Fails if a truncated file stays, is replaced by another image, or nobody is told."""
+def test_skipping_gives_a_stream_the_very_images_of_a_cache(tmp_path: Path) -> None:
+    """Split, order and pixels. Fails if a truncated file stays, is replaced by another image, or no one is told."""
     root = photographs(tmp_path / "photos", 24)
     cut(root / "a" / "3.jpg")
     cut(root / "b" / "18.jpg")

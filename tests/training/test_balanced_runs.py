@@ -131,10 +131,10 @@ def _fitted(out: Path) -> RunFolder:
 @pytest.mark.parametrize(
     ("recipe", "overrides", "said"),
     [
-        ("mae/photos", {"data.sampling": "balanced"}, "data.sampling balances classes.*mae learns from none"),
+        ("mae/photos", {"data.sampling": "balanced"}, "data.sampling balances classes.*mae uses none"),
         ("mae/photos", {"data.class_weights": "balanced"}, "method mae has none that it could weigh"),
         ("default/digits", {"data.class_weights": {3: 2}}, "keys are words, got 3 in data.class_weights; write '3'"),
-        ("bootstrap/digits", {"data.class_weights": "balanced"}, "guide bootstrap learns from by itself"),
+        ("bootstrap/digits", {"data.class_weights": "balanced"}, "guide bootstrap uses itself"),
         ("default/digits", {"data.class_weights": {"ten": 2}}, "class in data.class_weights.*ten"),
         ("default/digits", {"data.class_weights": {"3": -1}}, "data.class_weights.3 must be positive"),
         ("default/digits", {"data.class_weights": "even"}, "class_weights"),
@@ -143,7 +143,7 @@ def _fitted(out: Path) -> RunFolder:
         (
             "mae/photos",
             {"train.best_by": "balanced_accuracy", "train.validate": "val"},
-            "train.best_by.*method mae learns none",
+            "train.best_by.*method mae has none",
         ),
         (
             "default/digits",
@@ -164,5 +164,5 @@ def test_what_would_change_nothing_is_refused(
 
 def test_objects_have_no_classes_of_images_to_balance() -> None:
     name = "detection/photos"
-    with pytest.raises(UserError, match="method detection learns from none"):
+    with pytest.raises(UserError, match="method detection uses none"):
         check_parts(load_config(name, {"data.sampling": "balanced"}))

@@ -124,6 +124,6 @@ def test_mixing_labels_needs_labels(tmp_path: Path) -> None:
     """A recipe that mixes labels that nobody reads is refused before anything is decoded."""
     with pytest.raises(UserError, match="mix mixes labels, and method mae reads none"):
         start(tmp_path / "run", **{"augment.mix.mixup": 0.8})
-    with pytest.raises(UserError, match=r"mae looks at one view.*augment2"):
+    with pytest.raises(UserError, match=r"mae takes one view.*augment2"):
         start(tmp_path / "run", **{"augment2.padded_crop.padding": 1})
     assert not (tmp_path / "run").exists()

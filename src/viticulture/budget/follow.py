@@ -18,7 +18,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..config.keys import STAGES
 from ..disk import sweep
 from ..errors import counted
-from ..training.length import asked_length, gone_on, may_change, set_length
+from ..training.length import check_length, may_change, resumed_session, set_length
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of, dataset_of, folder_of, last_place
 from ..training.session import Session, begin, reopen
@@ -106,13 +106,13 @@ def follow(
 def change_length(run: Path, epochs: int) -> None:
     """Give the last stage of a stopped run on a budget another length, with time in proportion.
 
-    Raises: UserError if it has not begun, or as `asked_length`.
+    Raises: UserError if it has not begun, or as `check_length`.
     """
     with _alone(run):
         plan, place = read_plan(run), RunFolder.open(run)
         stage = plan.stages[-1]
         set_length(place, stage.epochs)  # a kill may have come between the plan and the run
-        if not (warning := asked_length(place, epochs)):
+        if not (warning := check_length(place, epochs)):
             return
         seconds = stage.seconds * epochs / stage.epochs
         plan.with_stage(len(plan.stages) - 1, replace(stage, epochs=epochs, seconds=seconds)).write(run)
@@ -221,7 +221,7 @@ class _Follower:
                 self.log(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by the time of the first")
                 fixed.write(self.run)
                 set_length(session.run, length)
-            return gone_on(session)
+            return resumed_session(session)
 
         return Calibration(epochs, stopwatch, fix)
 

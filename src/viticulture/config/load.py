@@ -20,13 +20,13 @@ def load_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config
 
 
 def shipped() -> dict[str, Path]:
-    """Name -> file of every recipe in the package, `PAPER/NAME`."""
+    """Return name -> file of every recipe in the package, `PAPER/NAME`."""
     root = Path(str(resources.files("viticulture"))) / "recipes"
     return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))}
 
 
 def read(name: str) -> dict[str, Any]:
-    """The raw values of a shipped recipe, or of a YAML file given by its path."""
+    """Return the raw values of a shipped recipe, or of a YAML file by its path."""
     files = shipped()
     if name not in files and not name.endswith((".yaml", ".yml")):
         raise unknown("recipe", name, files, "viticulture recipes")
@@ -35,7 +35,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """YAML text as raw recipe values."""
+    """Return YAML text as raw recipe values."""
     raw = read_yaml(text, f"recipe {name}")
     if not isinstance(raw, dict):
         raise UserError(f"recipe {name} must hold sections such as 'student:' and 'train:', got {type(raw).__name__}")
@@ -43,7 +43,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
 
 
 def about(name: str) -> dict[str, str]:
-    """A shipped recipe's header comment: `What` it trains, then Command, Published, Hardware, Result, Note as given."""
+    """Return a shipped recipe's header comment: `What` it trains, then Command, Published, Hardware, Result, Note."""
     lines = shipped()[name].read_text(encoding="utf-8").splitlines()
     sections, key = {"What": ""}, "What"
     for line in (line[1:].strip() for line in lines if line.startswith("#")):

@@ -34,8 +34,8 @@ from .targets.outlines import check_outlines, fault
 
 def prepare_annotated(
     source: Source,
-    selection: DataSettings,
-    pictures: ImageSettings,
+    settings: DataSettings,
+    image_settings: ImageSettings,
     seed: int = 0,
     progress: Progress | None = None,
     remembered: Mapping[str, Sequence[str]] | None = None,
@@ -45,8 +45,8 @@ def prepare_annotated(
 
     Args:
         source: images with objects, or with classes of pixels.
-        selection: which images to use. Where the source declares no test or validation images, some are held out.
-        pictures: size and format of the images.
+        settings: which images to use. Where the source has no test or validation images, some are held out.
+        image_settings: size and format of the images.
         seed: of the run.
         progress: called with the number of images decoded.
         remembered: as in `dataset.prepare`.
@@ -54,59 +54,61 @@ def prepare_annotated(
 
     Raises: UserError if the data cannot be trained on.
     """
-    if selection.per_class is not None:
-        raise UserError("data.per_class counts images of a class, and these hold several each; give data.fraction")
-    if pictures.fit != "crop":
-        raise UserError(f"images.fit {pictures.fit} would move boxes and masks; scale_jitter keeps images whole, too")
-    if isinstance(pictures.image_size, list):
-        raise UserError(f"detection and segmentation need square images, got images.image_size {pictures.image_size}")
-    if selection.folds is not None:
+    if settings.per_class is not None:
+        raise UserError("data.per_class counts images of a class, and these hold several each; set data.fraction")
+    if image_settings.fit != "crop":
+        raise UserError(
+            f"images.fit {image_settings.fit} would move boxes and masks; scale_jitter keeps images whole, too"
+        )
+    if isinstance(image_settings.image_size, list):
+        size = image_settings.image_size
+        raise UserError(f"detection and segmentation need square images, got images.image_size {size}")
+    if settings.folds is not None:
         raise UserError("data.folds divides the images of each class, and these hold several each; leave it out")
     if masks and not any(objects.shapes for objects in source.objects):
         raise UserError(f"{source.name} has no masks of objects; train on boxes alone: --method.masks false")
     if masks:
         check_outlines()
-    source = dataclasses.replace(source, pixel_format=pictures.pixel_format)
-    splits = source.splits if remembered else _splits(source, selection, pictures, progress)
+    source = dataclasses.replace(source, pixel_format=image_settings.pixel_format)
+    splits = source.splits if remembered else _splits(source, settings, image_settings, progress)
     images = dataclasses.replace(source.images_alone, splits=splits)
-    held_out = dataclasses.replace(selection, train_on="train", test_on="test")  # both are done by _splits
-    dataset = prepare(images, held_out, pictures, seed, progress, remembered, labeled=False)
-    numbers = {name: i for i, name in enumerate(source.names)}
+    chosen = dataclasses.replace(settings, train_on="train", test_on="test")  # both are done by _splits
+    dataset = prepare(images, chosen, image_settings, seed, progress, remembered, labeled=False)
+    position = {name: i for i, name in enumerate(source.names)}
     warnings = list(source.warnings)
-    held: dict[str, Annotations] = {}
+    annotations: dict[str, Annotations] = {}
     needed: dict[str, np.ndarray] = {}
-    for split, seen in (("train", dataset.train), ("val", dataset.val), ("test", dataset.test)):
-        if seen is not None:
-            rows = [numbers[name] for name in dataset.split_names[split]]
-            if isinstance(source.targets, list):
-                held[split], cut = _boxed(source, rows, seen, selection.skip_unreadable, masks)
-                warnings += [f"left out {cut} of the {split} images"] if cut else []
-            else:
-                side = dataset.image_settings.cache_size or 0
-                held[split], needed[split] = _masked(source, rows, seen, side, progress)
+    parts = {split: dataset.splits[split] for split in ("train", "val", "test") if split in dataset.splits}
+    for split, part in parts.items():
+        rows = [position[name] for name in part.records.names]
+        if isinstance(source.targets, list):
+            annotations[split], left_out = _boxed(source, rows, part, settings.skip_unreadable, masks)
+            warnings += [f"left out {left_out} of the {split} images"] if left_out else []
+        else:
+            annotations[split], needed[split] = _masked(source, rows, part, part.side, progress)
     image_size = min(dataset.image_settings.shape)
-    warnings += warnings_of(source.classes, held, needed, image_size)
-    for split, seen in (("train", dataset.train), ("val", dataset.val), ("test", dataset.test)):
-        if seen is not None and isinstance(boxed := held[split], Boxed):
-            sizes = needed_of_split(boxed.objects, [seen.extent(i) for i in range(len(seen))])
+    warnings += warnings_of(source.classes, annotations, needed, image_size)
+    for split, part in parts.items():
+        if isinstance(boxed := annotations[split], Boxed):
+            sizes = needed_of_split(boxed.objects, [part.extent(i) for i in range(len(part))])
             warnings += narrow_boxes(source.classes, split, boxed.objects, sizes, image_size)
-    drawn = {split: digest_of(each) for split, each in sorted(held.items())}
-    marks = [*source.classes, *(f"{split}={mark}" for split, mark in drawn.items())]
+    digests = {split: digest_of(each) for split, each in sorted(annotations.items())}
+    marks = [*source.classes, *(f"{split}={mark}" for split, mark in digests.items())]
     return dataclasses.replace(
         dataset,
         classes=source.classes,
-        annotations=held,
+        annotations=annotations,
         warnings=(*dataset.warnings, *warnings),
         fingerprint=digest([dataset.fingerprint, *marks]),
         portable=digest([dataset.portable, *marks]),
-        contents={split: digest([dataset.contents[split], mark]) for split, mark in drawn.items()},
+        contents={split: digest([dataset.contents[split], mark]) for split, mark in digests.items()},
     )
 
 
 def prepare_annotated_test(
     source: Source,
     classes: Sequence[str],
-    pictures: ImageSettings,
+    image_settings: ImageSettings,
     skip: bool = False,
     progress: Progress | None = None,
     masks: bool = False,
@@ -116,7 +118,7 @@ def prepare_annotated_test(
     Args:
         source: images with objects, or with classes of pixels.
         classes: of the network, in its order; the data may lack some, but have no others.
-        pictures: the settings that the network was trained with.
+        image_settings: the settings that the network was trained with.
         skip: leave out images that cannot be read, and boxes that are empty or reach outside.
         progress: called with the number of images decoded.
         masks: whether masks of objects are evaluated.
@@ -125,43 +127,42 @@ def prepare_annotated_test(
     Raises: UserError if the data has a class that the network was not trained on, or no targets.
     """
     name = source.name
-    if strangers := [each for each in source.classes if each not in classes]:
+    if others := [each for each in source.classes if each not in classes]:
         raise UserError(
-            f"{name} has {counted(len(strangers), 'class')} that this network was not trained on: "
-            f"{some(strangers, 5)}; it was trained on {some(list(classes), 10)}"
+            f"{name} has {counted(len(others), 'class')} that this network was not trained on: "
+            f"{some(others, 5)}; it was trained on {some(list(classes), 10)}"
         )
-    source = dataclasses.replace(source, pixel_format=pictures.pixel_format)
+    source = dataclasses.replace(source, pixel_format=image_settings.pixel_format)
     source = _renumbered(source, [list(classes).index(each) for each in source.classes], tuple(classes))
     rows = source.splits.get("test", np.arange(len(source)))
-    images, skipped = read_rows(source.images_alone, rows, pictures, skip, progress)
-    kept = [row for row in rows.tolist() if source.names[row] not in skipped]
-    warnings = [f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}"]
-    warnings = [*source.warnings, *(warnings if skipped else [])]
-    held: Annotations
-    needed = np.zeros((0, 256), np.float32)
+    images, skipped = read_rows(source.images_alone, rows, image_settings, skip, progress)
+    read = [row for row in rows.tolist() if source.names[row] not in skipped]
+    warnings = [*source.warnings]
+    if skipped:
+        warnings.append(f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}")
+    annotations: Annotations
+    needed, image_size = np.zeros((0, 256), np.float32), min(image_settings.shape)
     if isinstance(source.targets, list):
-        drawn = all(source.objects[row].shapes is not None for row in kept if len(source.objects[row]))
-        held, cut = _boxed(source, kept, images, skip, masks and drawn)
-        warnings += [f"left out {cut} of {name}"] if cut else []
-        warnings += (
-            [] if drawn or not masks else [f"not every object of {name} has a mask, so boxes alone are evaluated"]
-        )
-        sizes = needed_of_split(held.objects, [images.extent(i) for i in range(len(images))])
-        warnings += narrow_boxes(classes, name, held.objects, sizes, min(pictures.shape))
+        have_masks = all(source.objects[row].shapes is not None for row in read if len(source.objects[row]))
+        annotations, left_out = _boxed(source, read, images, skip, masks and have_masks)
+        warnings += [f"left out {left_out} of {name}"] if left_out else []
+        if masks and not have_masks:
+            warnings.append(f"not every object of {name} has a mask, so boxes alone are evaluated")
+        sizes = needed_of_split(annotations.objects, [images.extent(i) for i in range(len(images))])
+        warnings += narrow_boxes(classes, name, annotations.objects, sizes, image_size)
     else:
-        held, needed = _masked(source, kept, images, images.side, progress)
-        warnings += gone(classes, name, needed, counts(classes, held).tolist(), min(pictures.shape))
-    shown = counts(classes, held)
-    there = shown.numpy() + (needed > 0).sum(0)[: len(classes)]
-    if not shown.sum():
-        what = "object" if isinstance(held, Boxed) else "labeled pixel"
-        raise UserError(f"{name} has no {what} in any of its {counted(len(kept), 'image')} to evaluate on")
+        annotations, needed = _masked(source, read, images, images.side, progress)
+        warnings += gone(classes, name, needed, counts(classes, annotations).tolist(), image_size)
+    of_classes = counts(classes, annotations)
+    there = of_classes.numpy() + (needed > 0).sum(0)[: len(classes)]
+    number = counted(len(read), "image")
+    if not of_classes.sum():
+        what = "object" if isinstance(annotations, Boxed) else "labeled pixel"
+        raise UserError(f"{name} has no {what} in any of its {number} to evaluate on")
     if absent := [each for each, count in zip(classes, there.tolist(), strict=True) if not count]:
-        missing = (
-            f"none of its {counted(len(kept), 'image')} shows {some(absent, 5)}, which this network was trained on"
-        )
-        warnings.append(f"{missing}: {unshown(held)}")
-    return images, held, warnings
+        missing = f"none of its {number} shows {some(absent, 5)}, which this network was trained on"
+        warnings.append(f"{missing}: {unshown(annotations)}")
+    return images, annotations, warnings
 
 
 def _renumbered(source: Source, numbers: list[int], classes: tuple[str, ...]) -> Source:
@@ -177,21 +178,21 @@ def _renumbered(source: Source, numbers: list[int], classes: tuple[str, ...]) ->
 
 
 def _splits(
-    source: Source, selection: DataSettings, pictures: ImageSettings, progress: Progress | None
+    source: Source, settings: DataSettings, image_settings: ImageSettings, progress: Progress | None
 ) -> dict[str, np.ndarray]:
     """Return the splits that the source declares, used as selected, and held-out ones where it declares none."""
-    ignored = selection.near_duplicates == "ignore" or pictures.stream
-    copies = None if ignored else find_near_duplicates(source.images_alone, progress)
-    groups = groups_of(copies, selection)
+    ignored = settings.near_duplicates == "ignore" or image_settings.stream
+    near = None if ignored else find_near_duplicates(source.images_alone, progress)
+    groups = groups_of(near, settings)
     splits = dict(source.splits)
-    apply_test_on(splits, selection, source.name)
+    apply_test_on(splits, settings, source.name)
     if "train" not in splits:
         by_name = f", by the name of {some(source.lists, 3)}" if source.lists else ""
         raise UserError(f"{source.name} holds no training images, only {' and '.join(splits)}{by_name}")
-    for kind, fraction in fractions_to_hold_out(splits, selection):
+    for kind, fraction in fractions_to_hold_out(splits, settings):
         rows = splits["train"]
-        near = None if groups is None else groups[rows]
-        stay, out = subsets.holdout(np.zeros(len(rows), dtype=np.int64), fraction, selection.split_seed, near)
+        together = None if groups is None else groups[rows]
+        stay, out = subsets.holdout(np.zeros(len(rows), dtype=np.int64), fraction, settings.split_seed, together)
         splits["train"] = rows[stay]
         splits |= {kind: rows[out]} if len(out) else {}
     return splits
@@ -199,18 +200,16 @@ def _splits(
 
 def _boxed(source: Source, rows: list[int], images: Images, skip: bool, masks: bool) -> tuple[Boxed, str]:
     """Return the objects of a split, upright and inside their images, and in words what was left out for that."""
-    wrong: list[str] = []
-    torn: list[str] = []
-    held: list[Objects] = []
+    outside, undrawable, usable = list[str](), list[str](), list[Objects]()
     for place, row in enumerate(rows):
         objects, name = source.objects[row], source.names[row]
         if not len(objects):
-            held.append(NO_OBJECTS)
+            usable.append(NO_OBJECTS)
             continue
         size = images.extent(place)
         if masks:
             faults = _faults(objects, objects.size or size, name)
-            torn += [why for why in faults if why]
+            undrawable += [why for why in faults if why]
             objects = objects.part(torch.tensor([not why for why in faults]))
         if objects.size is not None and objects.size != size:
             upright = objects if masks else dataclasses.replace(objects, shapes=None)  # some masks cannot be turned
@@ -218,25 +217,25 @@ def _boxed(source: Source, rows: list[int], images: Images, skip: bool, masks: b
         height, width = size
         sides = torch.tensor([width, height, width, height], dtype=torch.float32)
         cut = objects.boxes.clamp(min=torch.zeros(4)).minimum(sides)
-        out = ((cut - objects.boxes).abs() > OUTSIDE).any(1)
-        bad = out | (cut[:, 2:] <= cut[:, :2]).any(1) | ~objects.boxes.isfinite().all(1)
+        beyond = ((cut - objects.boxes).abs() > OUTSIDE).any(1)
+        bad = beyond | (cut[:, 2:] <= cut[:, :2]).any(1) | ~objects.boxes.isfinite().all(1)
         for box in objects.boxes[bad].tolist():
-            wrong.append(f"{name} {[round(side, 1) for side in box]} in {width}x{height}")
-        held.append(dataclasses.replace(objects, boxes=cut).part(~bad))
-    if wrong and not skip:
+            outside.append(f"{name} {[round(side, 1) for side in box]} in {width}x{height}")
+        usable.append(dataclasses.replace(objects, boxes=cut).part(~bad))
+    if outside and not skip:
         raise UserError(
-            f"{counted(len(wrong), 'box')} empty or reaching outside the image (left, top, right, bottom): "
-            f"{some(wrong, 3)}; fix them, or go on without them: --skip-unreadable"
+            f"{counted(len(outside), 'box')} empty or reaching outside the image (left, top, right, bottom): "
+            f"{some(outside, 3)}; fix them, or go on without them: --skip-unreadable"
         )
-    if torn and not skip:
+    if undrawable and not skip:
         raise UserError(
-            f"{counted(len(torn), 'mask')} cannot be drawn: {some(torn, 3)}; fix them, or go on without their "
-            "objects: --skip-unreadable"
+            f"{counted(len(undrawable), 'mask')} cannot be drawn: {some(undrawable, 3)}; fix them, or go on without "
+            "their objects: --skip-unreadable"
         )
-    shaped = all(objects.shapes is not None for objects in held if len(objects))
-    left = [f"{counted(len(wrong), 'empty or outlying box')}: {some(wrong, 3)}"] if wrong else []
-    left += [f"{counted(len(torn), 'mask')} that cannot be drawn: {some(torn, 3)}"] if torn else []
-    return Boxed(held, shaped), f"{' and '.join(left)}," if left else ""
+    shaped = all(objects.shapes is not None for objects in usable if len(objects))
+    left = [f"{counted(len(outside), 'empty or outlying box')}: {some(outside, 3)}"] if outside else []
+    left += [f"{counted(len(undrawable), 'mask')} that cannot be drawn: {some(undrawable, 3)}"] if undrawable else []
+    return Boxed(usable, shaped), f"{' and '.join(left)}," if left else ""
 
 
 def _faults(objects: Objects, size: tuple[int, int], name: str) -> list[str]:
@@ -261,7 +260,7 @@ def _masked(
     key = digest(parts)
 
     def make(folder: Path) -> None:
-        def squeezed(i: int) -> tuple[np.ndarray, np.ndarray]:
+        def square(i: int) -> tuple[np.ndarray, np.ndarray]:
             pixels = original(i)
             image = Image.fromarray(pixels)
             return np.asarray(image.resize((side, side), Image.Resampling.NEAREST)), needed_of_mask(pixels)
@@ -269,7 +268,7 @@ def _masked(
         shape, needed = (len(rows), side, side), list[np.ndarray]()
         with (folder / "pixels.npy").open("wb") as file:
             np.lib.format.write_array_header_2_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
-            for pixels, sizes in in_parallel(squeezed, range(len(rows)), progress):
+            for pixels, sizes in in_parallel(square, range(len(rows)), progress):
                 file.write(pixels.tobytes())
                 needed.append(sizes)
         np.save(folder / "needed.npy", np.stack(needed))
@@ -277,9 +276,9 @@ def _masked(
     folder = cache_folder() / "decoded" / key
     with refusals(folder):
         publish(folder, make, holds=["pixels.npy", "needed.npy"])
-        kept = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
+        pixels = np.load(folder / "pixels.npy", mmap_mode="c", allow_pickle=False)
         needed = np.load(folder / "needed.npy", allow_pickle=False)
-    return Masked(torch.from_numpy(kept), torch.arange(len(rows)), original), needed
+    return Masked(torch.from_numpy(pixels), torch.arange(len(rows)), original), needed
 
 
 def _original(source: Source, rows: list[int], images: Images, i: int) -> np.ndarray:

@@ -59,54 +59,33 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         check_fields("data", self)
-        fixed = "the rule bootstrapping is one fixed subset of all training images"
-        is_fixed, subset_seed, folds = self.rule == "bootstrapping", self.subset_seed or 0, self.folds or 1
-        for broken, message in (
-            (not 0 <= self.val_fraction < 1, f"val_fraction must lie in [0, 1), got {self.val_fraction}"),
-            (not 0 <= self.test_fraction < 1, f"test_fraction must lie in [0, 1), got {self.test_fraction}"),
-            (
-                self.fraction is not None and not 0 < self.fraction <= 1,
-                f"fraction must lie in (0, 1], got {self.fraction}; ten percent are 0.1",
-            ),
-            (
-                self.per_class is not None and self.per_class < 1,
-                f"per_class must be at least 1, got {self.per_class}",
-            ),
-            (
-                self.fraction is not None and self.per_class is not None,
-                f"set fraction or per_class, not both, got {self.fraction} and {self.per_class}",
-            ),
-            (
-                is_fixed and self.fraction is None,
-                "the rule bootstrapping draws a fraction; set one, such as --fraction 0.1",
-            ),
-            (
-                self.folds is not None and self.folds < 2,
-                f"folds must be at least 2, got {self.folds}; five or ten are usual",
-            ),
-            (
-                not 0 <= self.fold < folds,
-                f"fold must lie in 0..{folds - 1}, got {self.fold}; folds is {self.folds}",
-            ),
-            (
-                self.near_duplicates == "leave_out" and is_fixed,
-                f"{fixed}, and data.near_duplicates leave_out takes some of them away; choose one",
-            ),
-            (self.folds is not None and is_fixed, f"{fixed}; leave the folds out"),
-            (
-                self.train_on == "train+val" and self.test_on == "val",
-                "train_on train+val and test_on val would test on training images; choose one of them",
-            ),
-            (
-                self.folds is not None and self.test_on == "none",
-                "data.folds holds out images to test on, and data.test_on is none; choose one",
-            ),
-            (
-                self.class_weights is not None and self.sampling == "balanced",
-                "data.sampling and data.class_weights balance classes twice; leave one of them out",
-            ),
-            (self.split_seed < 0, f"split_seed must not be negative, got {self.split_seed}"),
-            (subset_seed < 0, f"subset_seed must not be negative, got {self.subset_seed}"),
-        ):
-            if broken:
-                raise UserError(message)
+        share, each, fixed = self.fraction, self.per_class, self.rule == "bootstrapping"
+        is_fixed = "the rule bootstrapping is one fixed subset of all training images"
+        for key, value in (("val_fraction", self.val_fraction), ("test_fraction", self.test_fraction)):
+            if not 0 <= value < 1:
+                raise UserError(f"{key} must lie in [0, 1), got {value}")
+        if share is not None and not 0 < share <= 1:
+            raise UserError(f"fraction must lie in (0, 1], got {share}; ten percent are 0.1")
+        if each is not None and each < 1:
+            raise UserError(f"per_class must be at least 1, got {each}")
+        if share is not None and each is not None:
+            raise UserError(f"set fraction or per_class, not both, got {share} and {each}")
+        if fixed and share is None:
+            raise UserError("the rule bootstrapping draws a fraction; set one, such as --fraction 0.1")
+        if self.folds is not None and self.folds < 2:
+            raise UserError(f"folds must be at least 2, got {self.folds}; five or ten are usual")
+        if not 0 <= self.fold < (self.folds or 1):
+            raise UserError(f"fold must lie in 0..{(self.folds or 1) - 1}, got {self.fold}; folds is {self.folds}")
+        if fixed and self.near_duplicates == "leave_out":
+            raise UserError(f"{is_fixed}, and data.near_duplicates leave_out takes some of them away; choose one")
+        if fixed and self.folds is not None:
+            raise UserError(f"{is_fixed}; leave the folds out")
+        if self.train_on == "train+val" and self.test_on == "val":
+            raise UserError("train_on train+val and test_on val would test on training images; choose one of them")
+        if self.folds is not None and self.test_on == "none":
+            raise UserError("data.folds holds out images to test on, and data.test_on is none; choose one")
+        if self.class_weights is not None and self.sampling == "balanced":
+            raise UserError("data.sampling and data.class_weights balance classes twice; leave one of them out")
+        for key, seed in (("split_seed", self.split_seed), ("subset_seed", self.subset_seed or 0)):
+            if seed < 0:
+                raise UserError(f"{key} must not be negative, got {seed}")

@@ -350,6 +350,6 @@ def _numbered(source: Source, classes: Sequence[str]) -> np.ndarray:
     numbers = [position[name] for name in source.classes]
     if source.labels.ndim == 1:
         return np.array([*numbers, -1])[source.labels]  # the last is for "no label"
-    shown = np.zeros((len(source), len(classes)), source.labels.dtype)
-    shown[:, numbers] = source.labels
-    return shown
+    labels = np.zeros((len(source), len(classes)), source.labels.dtype)
+    labels[:, numbers] = source.labels
+    return labels

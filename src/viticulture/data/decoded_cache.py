@@ -197,8 +197,8 @@ def _unique_digest(i: int) -> bytes:
 
 
 def _is_cured(source: Source, folder: Path) -> bool:
-    """Whether an image that could not be read when a folder was made can be read now: permissions, a missing decoder
-    and a lack of memory may change without the file."""
+    """Return whether an image that could not be read when a folder was made can be read now: permissions, a missing
+    decoder and a lack of memory may change without the file."""
     return any(not _size_or_reason(source, i)[1] for i in _read_unreadable(folder))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a recipe and a data set to the method that is about to run: student, guides, optimizer settings."""
+"""From a config and a data set to the method: student, guides, optimizer settings."""
 
 from dataclasses import replace
 
@@ -27,24 +27,24 @@ from ..models.weights.files import find_weights, initialize, read_config, start_
 
 
 def data_spec_of(dataset: Dataset) -> DataSpec:
-    """What a student of this data set must agree with."""
+    """Return the classes, size and normalization of a data set, which its student must fit."""
     several = bool(dataset.classes) and dataset.train.records.labels.ndim == 2
     return DataSpec(dataset.classes, shape_of(dataset.image_size), dataset.mean, dataset.std, several)
 
 
 def patch_size(wanted: Student, data_spec: DataSpec) -> int | None:
-    """The patch to ask for: the recipe's, or the one that fits the images."""
+    """Return the recipe's patch size, or the one that fits the images."""
     return fitting_patch(wanted.name, data_spec.image_size) if wanted.patch_size is None else wanted.patch_size
 
 
 def student_of(config: Config, data_spec: DataSpec) -> nn.Module:
-    """A recipe's student with random weights."""
+    """Return a config's student with random weights."""
     wanted: Student = config.student
     return create_student(wanted.name, data_spec, patch_size(wanted, data_spec), wanted.options)
 
 
 def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
-    """The method with its student and guides, initialized from the seed, and warnings about the weights it is given."""
+    """Return the method with its student and guides, initialized from the seed, and warnings about its weights."""
     check_parts(config)
     data_spec = data_spec_of(dataset)
     wanted: Student = config.student
@@ -73,7 +73,7 @@ def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[
 
 
 def _other_ranges(config: Config) -> list[str]:
-    """A warning for each teacher that learned from images with other values for black and white than it is shown."""
+    """Return a warning for each teacher that was trained on another value range than its input has here."""
     own, warnings = config.images.range, []
     for key, value in flat(config.values).items():
         is_teacher = keyword_of(key) in ("teacher", "teachers") and isinstance(value, str)
@@ -87,7 +87,7 @@ def _other_ranges(config: Config) -> list[str]:
 
 
 def weights_of(config: Config, dataset: Dataset) -> torch.Tensor | None:
-    """The factors of classes in the loss that a recipe asks for, [C]; None for none."""
+    """Return the class weights of the loss, [C]; None for none."""
     wanted = config.data.class_weights
     if wanted is None:
         return None
@@ -98,7 +98,7 @@ def weights_of(config: Config, dataset: Dataset) -> torch.Tensor | None:
 
 
 def build_guides(config: Config, student: nn.Module, data_spec: DataSpec) -> dict[str, Guide]:
-    """The guides that a recipe names, for this student.
+    """Build the guides of a config for this student.
 
     Raises: UserError that names the recipe's entry.
     """
@@ -114,7 +114,7 @@ def build_guides(config: Config, student: nn.Module, data_spec: DataSpec) -> dic
 
 
 def augmentations(config: Config, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:
-    """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the local crops.
+    """Return one augmentation a view: one, or two with a second view (`augment2`), then the local crops.
 
     Args:
         config: says which.

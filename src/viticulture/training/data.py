@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data as a recipe's method learns from them: opened or refused, split and decoded; and which recipe suits them."""
+"""Data for a config's method: opened or refused, split and decoded; and the default recipe for them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,7 +27,9 @@ from .assemble import student_of
 from .progress import showing
 
 SEVERAL = "multilabel/photos"
-CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
+CHOSEN = (
+    f"images have several labels, which {SEVERAL} predicts one by one; --recipe default/photos predicts combinations"
+)
 
 
 def open_for(config: Config, data: Any) -> Source:
@@ -39,15 +41,15 @@ def open_for(config: Config, data: Any) -> Source:
 
 
 def for_method(config: Config, source: Source) -> Source:
-    """A source's labels as a recipe's method learns from them, joined ones (`cat|dog`) taken apart or not; with a note
-    that says so where the other way may have been meant. A method that reads no labels takes them apart as well: it
-    holds out the images that a student of several labels is tested on."""
+    """Return a source with the labels that a config's method uses, joined ones (`cat|dog`) separated or not, with a
+    warning where the other way may be meant. For a method without labels they are separated as well: it holds out the
+    same images as a student of several labels."""
     spec, joined = config.method_class.batch_spec, is_joined(source)
     if spec.contents == "labels" and source.labels.ndim == 1:
         single = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
         return replace(separated(source), warnings=(*source.warnings, *single))
     if source.labels.ndim == 2 and spec.labels and spec.contents == "classes":
-        raise UserError(f"{source.name} has several labels an image; learn them by --recipe {SEVERAL}")
+        raise UserError(f"{source.name} has several labels an image; train on them by --recipe {SEVERAL}")
     if not spec.labels:
         return separated(source) if joined else source
     if not joined:
@@ -81,8 +83,15 @@ def load_dataset(
     remembered: dict[str, list[str]] | None = None,
     watch: Progress | None = None,
 ) -> Dataset:
-    """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes, and nothing
-    is in the images. `watch`, too, is told how many are decoded, and may raise."""
+    """Split, select and decode, with a progress bar. Without labels there are no classes and no annotations.
+
+    Args:
+        source: the images.
+        config: whose data and image settings apply.
+        seed: of the run.
+        remembered: names of images in each split of an earlier run.
+        watch: called with the numbers of decoded images and of all; may raise.
+    """
     spec = config.method_class.batch_spec
     with showing("reading images") as bar:
 
@@ -104,14 +113,14 @@ def load_dataset(
 
 
 def _enlarged(config: Config) -> float:
-    """Times by which a recipe shows an image larger than whole, at most."""
+    """Return the largest factor by which a recipe enlarges an image."""
     entries: dict[str, dict[str, Any]] = config.values["augment"]
     scales = [entry["scale"][1] for name, entry in entries.items() if transform_class(name, entry) is ScaleJitter]
     return float(max(scales, default=1))
 
 
 def default_recipe(source: Source) -> str:
-    """The shipped recipe for images like these; LOG.md holds the evidence for the choice."""
+    """Return the shipped recipe for images like these; LOG.md holds the evidence for the choice."""
     if source.name == "digits":
         return "default/digits"
     if is_joined(source) or source.labels.ndim == 2:
@@ -127,8 +136,7 @@ def default_recipe(source: Source) -> str:
 
 
 def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
-    """Return a default recipe with a user's keys. Its own student's patch size gives way, which a warning says, where
-    they name a student that cannot be built with it."""
+    """Return a default recipe with the user's keys, without its patch size where it does not fit the user's student."""
     config = load_config(name, overrides)
     given, student, images = overrides or {}, config.student, config.images
     own = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None

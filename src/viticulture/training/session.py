@@ -269,11 +269,11 @@ def reopen(path: str, data: Any = "") -> Session:
     if not are_same(run, dataset):
         raise others(run, " with the times of their files (cp -a), which stand for pixels that are streamed")
     method, _ = assemble(config, dataset, facts["seed"])
-    if facts["teachers"] != teachers_of(method):
+    if facts.get("teachers") != teachers_of(method):
         raise UserError(
             f"the teachers of {path} are not those that it began with; bring them back, or train anew: {run.anew()}"
         )
-    if facts["start"] != method.start and not run.checkpoint.exists():
+    if facts.get("start") != method.start and not run.checkpoint.exists():
         raise UserError(
             f"the weights of {config.student.init}, from which {path} starts, are not those that it began with, and it "
             f"has no checkpoint yet; bring them back, or train anew: {run.anew()}"
@@ -281,9 +281,9 @@ def reopen(path: str, data: Any = "") -> Session:
     fingerprint = fingerprint_of(facts["settings"], facts["seed"], facts["data"]["fingerprint"])
     warnings = [*facts["warnings"], *other_machine(facts["hardware"], hardware(), config.engine.device)]
     session = Session(run, config, dataset, method, facts["seed"], warnings, fingerprint, begun=True)
-    if facts["batch_size"] != session.plan.batch_size:
+    if facts.get("batch_size") != session.plan.batch_size:
         raise UserError(
-            f"{path} was begun in batches of {facts['batch_size']}, where this version of viticulture chooses "
+            f"{path} was begun in batches of {facts.get('batch_size')}, where this version of viticulture chooses "
             f"{session.plan.batch_size}; install the one that its run.json names, or train anew: {run.anew()}"
         )
     if leads:

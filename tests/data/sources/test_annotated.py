@@ -1003,7 +1003,7 @@ def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
     assert sizes(plain) == {"train": 7, "val": 1, "test": 2}
     assert sizes(plain, test_on="none") == {"train": 9, "val": 1}
     for settings in ({"test_on": "val"}, {"train_on": "train+val"}):
-        with pytest.raises(UserError, match="declares none"):
+        with pytest.raises(UserError, match="has none; leave it out"):
             prepared(plain, **settings)
     assert sizes(own, test_on="none") == {"train": 4, "val": 2}
     assert sizes(own, test_on="val", val_fraction=0.25) == {"train": 3, "val": 1, "test": 2}

@@ -65,7 +65,7 @@ def test_boxes_follow_as_torchvisions_do(seed: int) -> None:
 
 def test_an_image_lies_where_its_box_says() -> None:
     """A white square on black, through store, jitter and flip: on the canvas its white pixels span its box. Fails if
-    image and box take different columns of the draw, and if the store's squeeze is not undone."""
+    image and box take different columns of the draw, and if the cache's squeeze is not undone."""
     height, width, side = 60, 90, 72
     pixels = torch.zeros(3, height, width, dtype=torch.uint8)
     pixels[:, 20:44, 30:66] = 255
