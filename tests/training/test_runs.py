@@ -513,7 +513,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("deep", "run.json is damaged"),
         ("splits", "split.json is damaged"),
         ("no recipe", "holds no recipe.yaml"),
-        ("binary recipe", "recipe.yaml is no text.*bring back a copy"),
+        ("binary recipe", "recipe.yaml is not UTF-8 text.*bring back a copy"),
         ("binary metrics", "metrics.csv is damaged"),
         ("folder", "metrics.csv is damaged"),
     ],
