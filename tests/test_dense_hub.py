@@ -22,7 +22,7 @@ from viticulture.cli import main
 from viticulture.command import parse_command
 from viticulture.deploy.hub.push import contents
 from viticulture.evaluation.dense.results import read_dense
-from viticulture.models.detection.networks import load_dense
+from viticulture.models.detection.networks import load_network
 from viticulture.models.weights.files import initialize
 from viticulture.training.run_folder import RunFolder
 
@@ -81,12 +81,12 @@ def test_a_run_that_was_sent_is_used_by_its_name(
     assert sent is not None
     assert kept is not None
     assert sent == kept.of_weights("last")
-    student = load_dense(run.weights("last"))[0].backbone.student
+    student = load_network(run.weights("last"))[0].backbone.student
     bare = timm.create_model(f"hf-hub:{NAME}", pretrained=True, cache_dir=str(tmp_path / "timm")).eval()
     pixels = torch.randn(2, 3, 64, 64)
     assert bare.num_classes == 0
     assert torch.equal(bare(pixels), student(pixels))
-    begun = load_dense(run.weights("last"))[0].backbone.student
+    begun = load_network(run.weights("last"))[0].backbone.student
     weight, known = (net.get_parameter("blocks.0.attn.qkv.weight") for net in (begun, student))
     torch.nn.init.zeros_(weight)
     initialize(begun, f"hf-hub:{NAME}")
@@ -113,7 +113,7 @@ def test_a_student_made_for_windows_is_not_sent_alone(tmp_path: Path) -> None:
     for window in (0, 4):
         file = run.weights("last") / "config.json"
         config = json.loads(file.read_text("utf-8"))
-        file.write_text(json.dumps({**config, "dense": {**config["dense"], "window": window}}))
+        file.write_text(json.dumps({**config, "network": {**config["network"], "window": window}}))
         sent = contents(run, NAME)
         assert ("model.safetensors" in sent, b"import timm" in bytes(sent["README.md"])) == (not window, not window)
 

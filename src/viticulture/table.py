@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of plain values, shown in a terminal, as Markdown, as CSV or on a page."""
 
-# Numbers as a person reads them.
-# A table as a LaTeX table with booktabs' rules.
 import io
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,7 +21,7 @@ from .outputs import csv_text
 from .text import clean
 
 GAP = 3  # columns of a terminal between two of a table
-LEAST = {"text": 10, "prose": 24, "sentence": 24, "name": 80}
+MIN_WIDTHS = {"text": 10, "prose": 24, "sentence": 24, "name": 80}
 """Minimum widths of columns of text, before other columns move below."""
 SENTENCE = 48
 """Width of sentences in a pipe, which has no width."""
@@ -66,7 +64,7 @@ class Column:
     @property
     def words(self) -> bool:
         """Whether it is aligned to the left."""
-        return self.form in LEAST
+        return self.form in MIN_WIDTHS
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class Table:
         for number, column in enumerate(self.columns):
             cells = max([cell_len(row[number]) for row in texts], default=0)
             heading = max(map(cell_len, clean(column.name).split()), default=0)
-            widths.append(min(max(cells, heading), LEAST[column.form]) if column.words else max(cells, heading, 1))
+            widths.append(min(max(cells, heading), MIN_WIDTHS[column.form]) if column.words else max(cells, heading, 1))
         return widths
 
     def _blocks(self, texts: Sequence[Sequence[str]], width: int) -> list[list[int]]:

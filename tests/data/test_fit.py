@@ -143,7 +143,7 @@ def test_a_run_predicts_as_it_was_tested_and_tells_timm(photos: Path, tmp_path: 
     viticulture.resume(str(run.path))
     boxes = tmp_path / "boxes.txt"
     boxes.write_text(f"{names[0]} 1 1 5 5\n")
-    with pytest.raises(UserError, match=r"boxes are those of the originals.*images\.fit pad"):
+    with pytest.raises(UserError, match=r"boxes refer to the originals.*images\.fit pad"):
         viticulture.localize(str(run.path), str(boxes))
 
 
@@ -157,8 +157,8 @@ def test_what_cuts_edges_off_is_refused_beside_what_keeps_them() -> None:
 @pytest.mark.parametrize(
     ("recipe", "size", "said"),
     [
-        ("mae/photos", [16, 24], "method mae learns from squares"),
-        ("bootstrap/digits", [16, 24], "method supervised and guides bootstrap learns from squares"),
+        ("mae/photos", [16, 24], "method mae trains on squares"),
+        ("bootstrap/digits", [16, 24], "method supervised and guides bootstrap trains on squares"),
         ("default/digits", [16], r"a side or \[height, width\], pixels, got \[16\]"),
         ("default/digits", [16, 0], "at least 1 pixel, got 0"),
         ("default/digits", [15, 24], "multiple of the patch size"),

@@ -132,7 +132,7 @@ def test_every_mistake_ends_in_a_clear_line(
         ("compare", here, "--recipes", "default/digit"): "default/digits",
         ("compare", here, "--recipes", "default/digits,default/digits"): "different names",
         ("compare", str(tmp_path / "nowhere"), *one): "nowhere",
-        ("compare", here, *one, "--fractions", "10"): "ten percent are 0.1",
+        ("compare", here, *one, "--fractions", "10"): "ten percent is 0.1",
         ("compare", here, *one, "--fractions", "a"): "fractions",
         ("compare", here, *one, "--fraction", "0.1"): "--fractions",
         ("compare", here, *one, "--per-class", "0"): "at least 1",
@@ -207,7 +207,7 @@ def test_a_contender_added_to_a_budgets_study_keeps_the_size_and_the_views_of_it
     """And its views, named in its recipe or beside it. Fails if what the budget chose for the others replaces them, or
     if a newcomer that leaves them open is not shown images as the others are."""
     study = long_planned(tmp_path, []).folder
-    study.update(plan={**study.facts["plan"], "shown": {"images.image_size": 96, "images.eval_views": "one"}})
+    study.update(plan={**study.facts["plan"], "image_keys": {"images.image_size": 96, "images.eval_views": "one"}})
     recipe = study.recipe_file(study.grid.baseline).read_text()
     mine = recipe.replace("image_size: null", "image_size: 32").replace("eval_views: best", "eval_views: four")
     assert "image_size: 32" in mine
@@ -240,4 +240,4 @@ def test_a_group_of_options_is_read_from_its_dataclass() -> None:
     assert found["recipes"] == ("a", "b")
     assert found["seeds"] is None, "three, or one a fold"
     assert parser.command(["x", "--seeds", "4", "--folds", "5"]).keywords["seeds"] == 4
-    assert "shares of every class's training images" in " ".join(parser.format_help().split())
+    assert "of every class's training images, such as" in " ".join(parser.format_help().split())

@@ -147,7 +147,7 @@ def test_a_study_ranks_by_what_counts_and_says_so(tmp_path: Path, kind: str, tit
     assert found.rows[0]["measure"] == {"objects": "ap", "pixels": "miou", "labels": "map"}[kind]
     page = write_study(found).read_text(encoding="utf-8")
     assert f"{title} on cells, %" in re.sub("</?abbr[^>]*>", "", page)
-    assert "the bootstrap&#39;s over the test images" in page
+    assert "the bootstrap interval over the test images" in page
     assert "Learning curves" in page
     assert "accuracy" not in page.lower().partition("<body")[2].partition("how to reproduce")[0]
 
@@ -275,7 +275,9 @@ def test_candidates_that_would_be_tested_on_other_images_are_refused_before_any_
     small = {"images.image_size": 32, "train.batch_size": 8, "schedule.warmup_epochs": 0, "student.name": "vit_nano"}
     small |= {"student.patch_size": 8, "train.epochs": 1}
     recipes = ("default/small-images", "multilabel/photos")
-    with pytest.raises(UserError, match=r"tested on other images of the same data .* learns classes, .* learns labels"):
+    with pytest.raises(
+        UserError, match=r"tested on different images of the same data .* trains on classes, .* trains on labels"
+    ):
         viticulture.compare(str(data), recipes, seeds=1, where=Where(out=str(tmp_path / "study")), overrides=small)
     assert not (tmp_path / "study").exists()
 

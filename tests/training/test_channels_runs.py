@@ -17,7 +17,7 @@ from colored import SMALL
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.analysis.galleries import FILE, read_galleries
 from viticulture.analysis.reconstruction import reconstruction_gallery
-from viticulture.deploy.serve.answers import answerer
+from viticulture.deploy.serve.predictor import load_predictor
 from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run, of_source
 from viticulture.evaluation.predict import Prediction, classify
@@ -25,6 +25,7 @@ from viticulture.evaluation.results import read_evaluations, read_predictions
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import initialize, save
+from viticulture.tasks.task import task_of
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin
@@ -175,9 +176,9 @@ def test_pages_and_the_server_show_pictures_and_say_which_channels(run: viticult
     assert ("the first three are displayed as red, green and blue" in page) == (kind == "bands")
     path = sorted(data.glob("a/*"))[0]
     with path.open("rb") as file:
-        (row,) = answerer(RunFolder(run.path)).rows([("a", file)], look=True)
+        (row,) = load_predictor(task_of(RunFolder(run.path))).rows([("a", file)], draw=True)
     assert row["label"] in ("a", "b")
-    assert row["look"].startswith("data:image/")
+    assert row["picture"].startswith("data:image/")
     assert viticulture.explain(run, images=16).stat().st_size > 1000
 
 

@@ -23,12 +23,13 @@ from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.targets.objects import Masked
 from viticulture.deploy.hub.push import contents
-from viticulture.deploy.serve.dense_answers import dense_answerer
+from viticulture.deploy.serve.predictor import load_predictor
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.pixels import PixelsEvaluation
 from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.dense.results import read_dense
 from viticulture.evaluation.dense.subject import of_run
+from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of, dataset_of
 from viticulture.training.session import Session, begin
@@ -223,8 +224,8 @@ def test_a_detector_tells_and_draws_images_of_these_channels(found: viticulture.
     """The served answer has a picture, other data of the same channels is judged, and the page says what is shown."""
     data = found.path.parent / "cells"
     images = sorted((data / "images").iterdir())[:2]
-    answers = dense_answerer(RunFolder(found.path)).rows([(path.name, path) for path in images], look=True)
-    assert all(row["look"].startswith("data:image/") and not row["error"] for row in answers)
+    answers = load_predictor(task_of(RunFolder(found.path))).rows([(path.name, path) for path in images], draw=True)
+    assert all(row["picture"].startswith("data:image/") and not row["error"] for row in answers)
     assert viticulture.evaluate(found, str(data)) is not None
     page = (found.path / "report.html").read_text("utf-8")
     bands = of_run(RunFolder(found.path)).data_spec.channels == 5

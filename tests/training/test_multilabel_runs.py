@@ -28,7 +28,7 @@ from viticulture.evaluation.multilabel.results import (
     thresholds_of,
 )
 from viticulture.evaluation.outputs import Predictions
-from viticulture.models.views import Views, told
+from viticulture.models.tta import TTAMode, describe
 from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say
 from viticulture.training.data import CHOSEN, open_by_default
@@ -55,7 +55,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run
 def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_path: Path) -> None:
     """By mAP: the same training asked by any other views has none higher; figures are of those that are told."""
     asked: dict[str, LabelEvaluations] = {}
-    for views in (*get_args(Views), "best"):
+    for views in (*get_args(TTAMode), "best"):
         keys = {**SETTINGS, "images.eval_views": views, "train.epochs": 2}
         viticulture.train(str(data), out=str(tmp_path / views), overrides=keys, progress=False)
         found = read_labels(RunFolder(tmp_path / views))
@@ -66,9 +66,11 @@ def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_p
     assert precision["best"] == max(precision.values()) == precision[chosen]
     likelihoods = {views: found.results["best/val"].nll for views, found in asked.items()}
     assert likelihoods["best"] == likelihoods[chosen]
-    assert len({round(one, 9) for one in likelihoods.values()}) == len(get_args(Views)), "each is asked in its own way"
+    assert len({round(one, 9) for one in likelihoods.values()}) == len(get_args(TTAMode)), (
+        "each is asked in its own way"
+    )
     assert {views: found.results["best/val"].asked for views, found in asked.items()} == {
-        views: told(chosen if views == "best" else views) for views in asked
+        views: describe(chosen if views == "best" else views) for views in asked
     }
     assert "4 views" in labels_summary(asked["four"]).note
     assert "views" not in labels_summary(asked["one"]).note
@@ -243,15 +245,16 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
     """The server's answers and the model card. Fails if the card tells accuracy, or sends no thresholds along."""
     pytest.importorskip("huggingface_hub")
     from viticulture.deploy.hub.push import contents
-    from viticulture.deploy.serve.answers import answerer
+    from viticulture.deploy.serve.predictor import load_predictor
+    from viticulture.tasks.task import task_of
 
     image = data.parent / "001.png"
-    served = answerer(run.folder)
+    served = load_predictor(task_of(run.folder))
     with image.open("rb") as file:
-        (said,) = served.rows([("001.png", file)], look=True)
+        (said,) = served.rows([("001.png", file)], draw=True)
     known: Any = run.predict(image)[0]
     assert (said["labels"], said["probabilities"]) == (known.labels, known.probabilities)
-    assert said["look"].startswith("data:image")
+    assert said["picture"].startswith("data:image")
     assert served.csv([("001.png", image)]).startswith("name,label,probability,blue,green,red,error")
     sent = contents(run.folder, "me/colors")
     card = sent["README.md"]
@@ -267,8 +270,9 @@ def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
     """Fails where the best weights' mAP stands on the card or the served page of the last ones."""
     pytest.importorskip("huggingface_hub")
     from viticulture.deploy.hub.push import contents
-    from viticulture.deploy.serve.answers import answerer
     from viticulture.deploy.serve.page import page
+    from viticulture.deploy.serve.predictor import load_predictor
+    from viticulture.tasks.task import task_of
 
     sent = contents(run.folder, "me/colors", "last")["multilabel.json"]
     assert isinstance(sent, bytes)
@@ -276,7 +280,7 @@ def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
     assert (kept["counts"], {key.partition("/")[0] for key in kept["results"]}) == ("last/test", {"last"})
     assert run.labels is not None
     told = f"mAP {100 * run.labels.results['last/test'].map:.1f} %"
-    assert told in page(run.folder, answerer(run.folder, "last"), "last").html
+    assert told in page(task_of(run.folder), load_predictor(task_of(run.folder), "last"), "last").html
     assert not run.labels.of_weights("ema").results
 
 
@@ -304,7 +308,7 @@ def test_a_run_of_a_programs_object_opens_again(data: Path, tmp_path: Path) -> N
     begun.run.unlock()
     again = reopen(str(tmp_path / "run"), frame)
     assert again.dataset.fingerprint == begun.dataset.fingerprint
-    assert again.method.data_spec.several
+    assert again.method.data_spec.multilabel
 
 
 def test_learning_without_labels_holds_out_what_several_labels_are_tested_on(tmp_path: Path, data: Path) -> None:
@@ -317,7 +321,7 @@ def test_learning_without_labels_holds_out_what_several_labels_are_tested_on(tmp
     told.run.unlock()
     assert set(start.dataset.split_names["train"]).isdisjoint(told.dataset.split_names["test"])
     assert start.dataset.classes == ()
-    assert not start.method.data_spec.several
+    assert not start.method.data_spec.multilabel
 
 
 def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:
@@ -330,7 +334,8 @@ def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:
     from onnxruntime import InferenceSession
     from PIL import Image
 
-    from viticulture.deploy.serve.answers import answerer
+    from viticulture.deploy.serve.predictor import load_predictor
+    from viticulture.tasks.task import task_of
 
     oblong = {**SETTINGS, "images.image_size": [16, 24], "images.fit": "stretch"}
     run = viticulture.train(str(data), out=str(tmp_path / "run"), overrides=oblong, progress=False)
@@ -339,7 +344,7 @@ def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:
     said: Any = run.predict(data.parent / name)[0]
     np.testing.assert_allclose(list(said.probabilities.values()), measured, atol=2e-3)  # half precision
     with (data.parent / name).open("rb") as file:
-        (served,) = answerer(run.folder).rows([(name, file)], look=True)
+        (served,) = load_predictor(task_of(run.folder)).rows([(name, file)], draw=True)
     assert served["probabilities"] == said.probabilities
     path: Any = viticulture.export(str(run.path), str(tmp_path / "labels.onnx"), from_pixels=True)
     pixels = np.asarray(Image.open(data.parent / name).convert("RGB"))

@@ -2,14 +2,11 @@
 """Commands that share a run: serve it on an address, push it to the Hub."""
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UserError
 from ..waiting import STDERR, waiting
 from .arguments import checked, run_folder_of, trained_run
-
-if TYPE_CHECKING:
-    from ..deploy.serve.answerer import Answerer
 
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 """Import name -> package, of the extra `serve`."""
@@ -32,16 +29,14 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
 
     with listening(host, port) as taken:
         with waiting("loading PyTorch"):
-            from ..deploy.serve.answers import answerer
-            from ..deploy.serve.dense_answers import dense_answerer
             from ..deploy.serve.page import page
-            from ..tasks.detection import Detection
+            from ..deploy.serve.predictor import load_predictor
             from ..tasks.task import task_of
-        folder = trained_run(run_folder_of(run))
-        student: Answerer = (dense_answerer if isinstance(task_of(folder), Detection) else answerer)(folder, weights)
+        task = task_of(trained_run(run_folder_of(run)))
+        predictor = load_predictor(task, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
-        html = page(folder, student, weights)
-        app = application(student, html, ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])
+        hosts = ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"]
+        app = application(predictor, page(task, predictor, weights), hosts)
         name = f"[{host}]" if ":" in host else host
         print(f"http://{name}:{taken.getsockname()[1]} serves until Ctrl-C", file=STDERR, flush=True)
         if not local:

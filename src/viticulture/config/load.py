@@ -10,6 +10,7 @@ from typing import Any
 from ..disk import read_text
 from ..errors import UserError, unknown
 from ..text import read_yaml
+from ..user_code import of_a_file
 from .references import where_they_lie
 from .resolve import Config, resolve
 
@@ -17,6 +18,19 @@ from .resolve import Config, resolve
 def load_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
     """Return the config of a shipped recipe, or of a YAML file, with dotted overrides (`{"train.epochs": 3}`)."""
     return resolve(name, read(name), overrides)
+
+
+def saved_config(name: str, file: Path | Mapping[str, Any], folder: Path) -> Config:
+    """Return a config from a run, study or budget, which may name code only if the user has.
+
+    Args:
+        name: of the recipe that it began from.
+        file: its YAML file, or its values.
+        folder: of the run, study or budget, for the error.
+    """
+    with of_a_file(folder):
+        values = parse(read_text(file, "recipe"), str(file)) if isinstance(file, Path) else file
+        return resolve(name, dict(values))
 
 
 def shipped() -> dict[str, Path]:

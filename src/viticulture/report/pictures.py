@@ -147,7 +147,7 @@ def _map_shapes(
         "left": left,
         "top": top,
         "cell": cell,
-        "longest": MAX_NAME,
+        "max_name": MAX_NAME,
         "rows": [(top + (i + 0.5) * cell + 3.5, name) for i, name in enumerate(rows) if i % every == 0],
         "columns": [(left + (i + 0.5) * cell + 4, name) for i, name in enumerate(columns) if i % every == 0],
         "shapes": [(*key, path) for key, path in shapes.items()],
@@ -170,7 +170,7 @@ HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 2
 
 
 def image_grid(
-    title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str, longest: int = MAX_SIDE
+    title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str, max_side: int = MAX_SIDE
 ) -> Markup:
     """Draw groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold).
 
@@ -178,10 +178,10 @@ def image_grid(
         title: above them.
         groups: pictures with their lines.
         note: below.
-        longest: pixels to which larger pictures are shrunk; above the default they are larger on the page, too.
+        max_side: pixels to which larger pictures are shrunk; above the default they are larger on the page, too.
     """
     drawn = [
-        ([(picture_uri(pixels, longest), max(pixels.shape[:2]) <= SMALL) for pixels in pictures], lines)
+        ([(picture_uri(pixels, max_side), max(pixels.shape[:2]) <= SMALL) for pixels in pictures], lines)
         for pictures, lines in groups
     ]
     return fill(
@@ -190,21 +190,21 @@ def image_grid(
         note=note,
         groups=drawn,
         most=max(len(pictures) for pictures, _ in groups),
-        large=longest > MAX_SIDE,
+        large=max_side > MAX_SIDE,
     )
 
 
-def gallery(shown: Gallery, longest: int = MAX_SIDE) -> Markup:
+def gallery(shown: Gallery, max_side: int = MAX_SIDE) -> Markup:
     """Draw a gallery of photographs and maps; only its note if there are none."""
     if not shown.groups:
         return Markup("<p>{}</p>").format(shown.note)
     groups = [(_drawn(pictures), lines) for pictures, lines in shown.groups]
-    return image_grid(shown.title, groups, shown.note, longest)
+    return image_grid(shown.title, groups, shown.note, max_side)
 
 
-def galleries(shown: Sequence[Gallery], longest: int = MAX_SIDE) -> Markup:
+def galleries(shown: Sequence[Gallery], max_side: int = MAX_SIDE) -> Markup:
     """Draw galleries one below the other; `max_side` as for `image_grid`."""
-    return Markup().join(gallery(each, longest) for each in shown)
+    return Markup().join(gallery(each, max_side) for each in shown)
 
 
 def _drawn(pictures: Sequence[NDArray[Any]]) -> list[Pixels]:
@@ -243,10 +243,10 @@ def heat(values: NDArray[np.floating]) -> Pixels:
     return picture.repeat(block, 0).repeat(block, 1)
 
 
-def picture_uri(pixels: Pixels, longest: int = MAX_SIDE) -> str:
-    """An image as a data URI: small ones exactly (PNG), others fitted into a square of `longest` pixels (JPEG)."""
+def picture_uri(pixels: Pixels, max_side: int = MAX_SIDE) -> str:
+    """Return an image as a data URI: a small one exactly (PNG), another within `max_side` pixels (JPEG)."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     small, file = max(image.size) <= SMALL, io.BytesIO()
-    image.thumbnail((longest, longest))
+    image.thumbnail((max_side, max_side))
     image.save(file, "PNG") if small else image.save(file, "JPEG", quality=80)
     return f"data:image/{'png' if small else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}"

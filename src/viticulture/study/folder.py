@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config.keys import CELLS
-from ..config.load import load_config, parse
+from ..config.load import load_config, saved_config
 from ..config.references import GIVEN
-from ..config.resolve import Config, resolve
+from ..config.resolve import Config
 from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..tasks.task import Task, task_class
@@ -258,9 +258,7 @@ class StudyFolder:
 
     def recipe(self, candidate: Candidate) -> Config:
         """Load the recipe that all cells of a candidate start from."""
-        path = self.recipe_file(candidate)
-        with of_a_file(self.path):
-            return resolve(candidate.recipe, parse(read_text(path, "recipe"), str(path)))
+        return saved_config(candidate.recipe, self.recipe_file(candidate), self.path)
 
     def run(self, cell: Cell) -> RunFolder:
         """Return a cell's run folder, which may not exist yet."""
@@ -271,8 +269,7 @@ class StudyFolder:
         name = self.slugs[cell.candidate.name]
         if name not in self._tasks:
             path = self.path / "recipes" / f"{name}.yaml"
-            with of_a_file(self.path):
-                config = resolve(cell.candidate.recipe, parse(read_text(path, "recipe"), str(path)))
+            config = saved_config(cell.candidate.recipe, path, self.path)
             self._tasks[name] = task_class(config.method_class)
         return self._tasks[name](self.run(cell))
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..config.resolve import Config, resolve
+from ..config.load import saved_config
+from ..config.resolve import Config
 from ..errors import UserError, counted
 from ..guides.guide import Guide
 from ..models.weights.files import read_config
 from ..text import comment
-from ..user_code import of_a_file
 from .assemble import assemble
 from .processes import POLL_SECONDS, is_leader
 from .run_folder import RunFolder
@@ -67,8 +67,8 @@ def change_length(path: Path, epochs: int | None = None) -> None:
 def _config(run: RunFolder) -> Config:
     """Return the config in run.json. Raises: UserError if it names code that the user has not."""
     facts = run.read("run.json")
-    with of_a_file(run.path):
-        return replace(resolve(facts["recipe"], facts["settings"]), changes=facts.get("changes", {}))
+    config = saved_config(facts["recipe"], facts["settings"], run.path)
+    return replace(config, changes=facts.get("changes", {}))
 
 
 def _has_length(run: RunFolder, epochs: int) -> bool:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config.keys import flat
-from ..config.load import parse
+from ..config.load import saved_config
 from ..config.references import where_they_lie
-from ..config.resolve import Config, resolve
+from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.image_set import StreamedImages
 from ..data.open import annotation_format, is_there, open_source
@@ -17,7 +17,7 @@ from ..data.sources.source import Source
 from ..data.sources.torchvision_sets import NAMES
 from ..errors import UserError, some
 from ..text import shell_word
-from ..user_code import check_data, of_a_file
+from ..user_code import check_data
 from .data import for_method, load_dataset, open_for
 from .run_folder import RunFolder
 
@@ -28,12 +28,24 @@ def config_of(run: RunFolder) -> Config:
     Raises: UserError if a value in the file was changed since, as a run is one training by one recipe; or if it names
         code that the user has not named.
     """
+<<<<<<< HEAD
     metadata, path = run.read("run.json"), run.path / "recipe.yaml"
     with of_a_file(run.path):
         config = resolve(metadata["recipe"], parse(run.text("recipe.yaml"), str(path)))
         now, then = (
             flat(config.values),
             flat(resolve(metadata["recipe"], metadata.get("settings", config.values)).values),
+=======
+    facts, path = run.read("run.json"), run.path / "recipe.yaml"
+    run.text("recipe.yaml")  # says how to restore it where it is missing
+    config = saved_config(facts["recipe"], path, run.path)
+    then = flat(saved_config(facts["recipe"], facts.get("settings", config.values), run.path).values)
+    now = flat(config.values)
+    if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
+        shown = some([f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed], 5)
+        raise UserError(
+            f"{path} was changed after the run began: {shown}; put it back, or begin a new run by it: {run.anew()}"
+>>>>>>> main
         )
     if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
         changes = some([f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed], 5)

@@ -17,7 +17,7 @@ from ...evaluation.headline import named
 from ...evaluation.multilabel.labels import LabelsEvaluation
 from ...evaluation.multilabel.results import LabelEvaluations
 from ...evaluation.results import Evaluations
-from ...models.views import NAMED, Views, told
+from ...models.tta import TTA_VIEWS, TTAMode, describe
 from ...scores.confusion import most_confused
 
 FEW = 12
@@ -43,18 +43,18 @@ class Student:
     several: bool = False
     channels: int = 3
     spans: tuple[tuple[float, float], ...] = ()
-    views: Views = "one"
+    views: TTAMode = "one"
     code: tuple[str, ...] = ()
 
     @property
     def asked(self) -> str:
         """By which views of an image it was measured, in words; "" for one."""
-        return told(self.views)
+        return describe(self.views)
 
     @property
     def times(self) -> int:
         """How often it is asked about an image."""
-        return len(NAMED[self.views])
+        return len(TTA_VIEWS[self.views])
 
     @property
     def example(self) -> str:

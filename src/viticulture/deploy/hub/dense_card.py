@@ -32,7 +32,7 @@ def dense_card(
         config: config.json of its weights.
         backbone: whether the student alone is sent along, for timm.
     """
-    result, pixels = results.counting, config["dense"]["kind"] == "segmentation"
+    result, pixels = results.counting, config["network"]["kind"] == "segmentation"
     names = [*student.classes] if pixels else [*student.classes, BACKGROUND]
     return filled(
         "dense_card.md.j2",
@@ -44,7 +44,7 @@ def dense_card(
         split=split_of(results.counts),
         result=result,
         pixels=pixels,
-        masks=bool(config["dense"].get("heads", {}).get("masks")),
+        masks=bool(config["network"].get("heads", {}).get("masks")),
         side=config["pretrained_cfg"]["input_size"][-1],
         backbone=backbone,
         confused=confused(result.confusion, names) if result and result.confusion else [],

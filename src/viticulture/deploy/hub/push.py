@@ -26,8 +26,8 @@ from ...evaluation.multilabel.results import RESULTS as LABEL_RESULTS
 from ...evaluation.multilabel.results import read_labels
 from ...evaluation.results import RESULTS, Evaluations, read_evaluations
 from ...models.data_spec import DataSpec
-from ...models.detection.networks import load_dense
-from ...models.views import views_in
+from ...models.detection.networks import load_network
+from ...models.tta import tta_mode
 from ...models.weights.files import FILES, load, read_config, save
 from ...text import shell_word
 from ...training.run_folder import RunFolder
@@ -59,7 +59,7 @@ def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, by
     folder = run.weights(weights)
     config = read_config(folder)
     shared, recipe = shareable_facts(facts), shareable_recipe(config_of(run)).to_yaml()
-    parts = _dense_parts if config.get("dense") else _class_parts
+    parts = _dense_parts if config.get("network") else _class_parts
     card, results, at_top = parts(run, repository, weights, shared, recipe)
     texts = {README: card, "run.json": _json(shared), "recipe.yaml": recipe, **results}
     about = _json({**config, **({"recipe": without_folders(config["recipe"])} if "recipe" in config else {})})
@@ -91,14 +91,14 @@ def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> Stu
             f"{run.path} is damaged: no network of timm is the architecture {received(network)} of {FILES[1]}"
         )
     spans, code = recipe.images.pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
-    return Student(network, data_spec.classes, data_spec.several, data_spec.channels, spans, views_in(config), code)
+    return Student(network, data_spec.classes, data_spec.multilabel, data_spec.channels, spans, tta_mode(config), code)
 
 
 def _dense_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
     """timm, which builds no detector, finds the student alone, unless it was made another for windows."""
-    network, data_spec = load_dense(run.weights(weights))
+    network, data_spec = load_network(run.weights(weights))
     config = read_config(run.weights(weights))
-    described, at_top = config["dense"], {}
+    described, at_top = config["network"], {}
     if not described.get("window") and not described.get("relative_positions"):
         with TemporaryDirectory() as folder:
             save(network.backbone.student, Path(folder), replace(data_spec, classes=()))

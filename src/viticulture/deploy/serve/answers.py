@@ -88,7 +88,7 @@ def answerer(run: RunFolder, weights: str = "") -> ClassAnswerer:
     subject = of_run(run, weights, BATCH)
     check_classes(run, subject.data_spec.classes)
     taps = _taps(subject)
-    if not subject.data_spec.several:
+    if not subject.data_spec.multilabel:
         return ClassAnswerer(subject, taps, lambda opened: ask_opened(subject, opened))
     thresholds = thresholds_of(run, weights or run.which()[0], len(subject.data_spec.classes))
     return ClassAnswerer(subject, taps, lambda opened: ask_labels(subject, opened, thresholds), labels_csv)
