@@ -49,7 +49,7 @@ from viticulture.data.transforms.view import Augment
 from viticulture.evaluation.dense.objects import evaluate_objects, mean_boxes
 from viticulture.evaluation.dense.subject import Found
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.detection.detector import ANCHOR, BOX_GRID, RATIOS, Heads
+from viticulture.models.detection.detector import ANCHOR, BOX_GRID, RATIOS, DetectorSizes
 from viticulture.models.detection.networks import detector
 from viticulture.models.detection.pyramid import SimpleFeaturePyramid
 from viticulture.models.students import create_student
@@ -107,7 +107,7 @@ def ours() -> Callable[[], Tensor]:
     student = create_student(
         "mae_tiny", replace(data_spec, classes=()), PATCH, {**BODY, "class_token": False, "global_pool": "avg"}
     )
-    net = detector(student, data_spec, heads=Heads(WIDTH, False, SAMPLES)).train()
+    net = detector(student, data_spec, heads=DetectorSizes(WIDTH, False, SAMPLES)).train()
     images, targets = scenes()
     images = (images - 0.5) / 0.5
     return stepper(net, lambda: torch.stack(list(net.losses(images, targets).values())).sum())

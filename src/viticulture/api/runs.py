@@ -110,7 +110,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..deploy.onnx.preparation import compare_preparations
     from ..evaluation.model import of_run
     from ..evaluation.multilabel.results import thresholds_of
-    from ..models.views import VIEWS
+    from ..models.tta import TTA_KEY
     from ..tasks.detection import Detection
     from ..tasks.task import task_of
     from ..training.run_inputs import config_of, dataset_of
@@ -129,7 +129,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         )
     which = weights or folder.which()[0]
     subject = of_run(folder, which)
-    several = subject.data_spec.several
+    several = subject.data_spec.multilabel
     if int8 and (several or not subject.data_spec.classes):
         what = "tells several labels" if several else "learnt without labels"
         raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} {what}; leave it out")
@@ -139,7 +139,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     if (kept := subject.image_settings.range) is not None:
         more["range"] = kept
     if subject.eval_views != "one":
-        more[VIEWS] = subject.eval_views
+        more[TTA_KEY] = subject.eval_views
     written: Path | Quantized
 
     def finish(path: Path) -> None:

@@ -79,7 +79,7 @@ def check_held_out(run: RunFolder, results: Sized) -> None:
 def check_one_class(run: RunFolder, data_spec: DataSpec) -> None:
     """Raises: UserError for a run that learnt without labels, or several an image."""
     check_classes(run, data_spec.classes)
-    if data_spec.several:
+    if data_spec.multilabel:
         raise UserError(
             f"{run.path} tells several labels an image, and this measures one; on other images it can be measured by "
             f"viticulture evaluate {shell_word(run.path)} DATA"

@@ -15,7 +15,7 @@ from ..evaluation.dense.prediction import DensePrediction
 from ..evaluation.dense.results import DenseEvaluations, read_dense
 from ..evaluation.inputs import ImageInput
 from ..evaluation.saved import name_of
-from ..models.detection.networks import load_dense
+from ..models.detection.networks import load_network
 from .task import Evaluated, OtherImages, Task
 
 
@@ -49,4 +49,4 @@ class Detection(Task):
         return predict_dense(self.run, weights, images, out)
 
     def network(self, weights: str = "") -> nn.Module:
-        return load_dense(self.run.weights(weights or self.run.which()[0]))[0]
+        return load_network(self.run.weights(weights or self.run.which()[0]))[0]

@@ -82,7 +82,7 @@ class ClassPredictor(Predictor):
         self.data_spec = model.data_spec
         check_classes(task.run, self.data_spec.classes)
         which, count = weights or task.run.which()[0], len(self.data_spec.classes)
-        self.thresholds = thresholds_of(task.run, which, count) if self.data_spec.several else None
+        self.thresholds = thresholds_of(task.run, which, count) if self.data_spec.multilabel else None
         self.taps: Taps | None = None
         try:
             self.taps = Taps(model.network, frozenset({"attention"}))

@@ -17,7 +17,7 @@ from ...data.image_set import Images
 from ...data.targets.outlines import encoded
 from ...models.data_spec import DataSpec
 from ...models.detection.detector import Detector
-from ...models.detection.networks import load_dense
+from ...models.detection.networks import load_network
 from ...models.detection.segmenter import Segmenter
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of
@@ -45,7 +45,7 @@ class DenseSubject:
 
 def of_run(run: RunFolder, weights: str = "") -> DenseSubject:
     """A run's network; weights: best, last or ema, by default those that count."""
-    network, data_spec = load_dense(run.weights(weights or run.which()[0]))
+    network, data_spec = load_network(run.weights(weights or run.which()[0]))
     device = device_for(config_of(run))
     return DenseSubject(network.to(device), data_spec, device)
 

@@ -10,7 +10,7 @@ from ...data.dataset import Dataset, warnings_on_test
 from ...data.image_set import CachedImages, Images
 from ...data.sources.source import Source
 from ...errors import UserError
-from ...models.views import told
+from ...models.tta import describe
 from ...scores.labels import UNDECIDED, best_thresholds, mean_average_precision
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of
@@ -47,7 +47,7 @@ def judge_labels(run: RunFolder, dataset: Dataset) -> EvaluatedLabels:
     if config_of(run).images.eval_views == "best" and "val" in splits:
         choose_views(run, splits["val"], _precision)
     results: dict[str, Result[LabelsEvaluation]] = {}
-    views = told(of_run(run).eval_views)
+    views = describe(of_run(run).eval_views)
     said_by = of_each(run, lambda weights: {name: _asked(run, weights, images) for name, images in splits.items()})
     for weights, predictions in said_by.items():
         thresholds = [UNDECIDED] * len(dataset.classes)
@@ -80,7 +80,7 @@ def judge_other(run: RunFolder, source: Source) -> tuple[EvaluatedLabels, list[s
     if not _shows_labels(images):
         raise UserError(f"no image of {source.name} shows a label, so there is no average precision to measure by it")
     results = {}
-    views = told(of_run(run).eval_views)
+    views = describe(of_run(run).eval_views)
     for weights, predictions in of_each(run, lambda weights: _asked(run, weights, images)).items():
         evaluation = evaluate_labels(predictions, classes, thresholds_of(run, weights, len(classes)))
         results[f"{weights}/{name_of(source)}"] = Result(replace(evaluation, asked=views), predictions, images)
