@@ -28,25 +28,11 @@ def config_of(run: RunFolder) -> Config:
     Raises: UserError if a value in the file was changed since, as a run is one training by one recipe; or if it names
         code that the user has not named.
     """
-<<<<<<< HEAD
     metadata, path = run.read("run.json"), run.path / "recipe.yaml"
-    with of_a_file(run.path):
-        config = resolve(metadata["recipe"], parse(run.text("recipe.yaml"), str(path)))
-        now, then = (
-            flat(config.values),
-            flat(resolve(metadata["recipe"], metadata.get("settings", config.values)).values),
-=======
-    facts, path = run.read("run.json"), run.path / "recipe.yaml"
     run.text("recipe.yaml")  # says how to restore it where it is missing
-    config = saved_config(facts["recipe"], path, run.path)
-    then = flat(saved_config(facts["recipe"], facts.get("settings", config.values), run.path).values)
+    config = saved_config(metadata["recipe"], path, run.path)
+    then = flat(saved_config(metadata["recipe"], metadata.get("settings", config.values), run.path).values)
     now = flat(config.values)
-    if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
-        shown = some([f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed], 5)
-        raise UserError(
-            f"{path} was changed after the run began: {shown}; put it back, or begin a new run by it: {run.anew()}"
->>>>>>> main
-        )
     if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
         changes = some([f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed], 5)
         raise UserError(
