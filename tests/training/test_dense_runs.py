@@ -109,7 +109,7 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     assert str(row[5]).startswith("AP ")
     with pytest.raises(UserError, match=r"its results are in Run\.dense"):
         _ = run.accuracy
-    with pytest.raises(UserError, match="in files: name them"):
+    with pytest.raises(UserError, match="got int first; give a folder's path"):
         viticulture.evaluate(str(run.path), [1, 2])
     with pytest.raises(UserError, match="finds objects or tells pixels apart, and --compare-with shows top-1"):
         viticulture.report(run, compare_with=run)

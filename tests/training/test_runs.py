@@ -1317,7 +1317,7 @@ class Killed(Callback):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("DataLoader worker (pid 77) is killed by signal: Killed.", "a process that reads images"),
+        ("DataLoader worker (pid 77) is killed by signal: Killed.", "a worker process"),
         ("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset", "another process"),
         ("NCCL error: remote process exited or there was a network error", "another process"),
     ],
@@ -1326,7 +1326,7 @@ class Killed(Callback):
 def test_a_killed_process_is_told_with_the_way_on(words: str, told: str, tmp_path: Path) -> None:
     """Catches: a traceback, or a run that cannot go on."""
     session = small(tmp_path / "run")
-    with pytest.raises(UserError, match=rf"{told}.*want of memory.*viticulture resume"):
+    with pytest.raises(UserError, match=rf"{told}.*lack of memory.*viticulture resume"):
         fit(session, more=[Killed(words)])
     session.run.unlock()
     assert viticulture.resume(str(tmp_path / "run")).facts["status"] == "finished"
