@@ -136,7 +136,7 @@ def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunFolder])
         assert "| AP of boxes: small, medium, large objects | n/a, 40.0 %, 40.0 % |" in body
         assert "| \\=cmd\\(\\) | background | 4 |" in body.replace("=", "\\=")
         assert "from a score of 0.25 on" in body
-        assert "Least often right: berry (AP 38.0 %)" in body
+        assert "Weakest classes: berry (AP 38.0 %)" in body
     else:
         assert (about["pipeline_tag"], result["metrics"][0]["value"]) == ("image-segmentation", 0.6)
         assert "**mIoU 60.0 %** on 20 test images" in body
@@ -163,7 +163,7 @@ def test_a_card_of_weights_that_were_not_measured_promises_nothing(
     shutil.copytree(other.weights("last"), other.weights("last").with_name("ema"))
     sent = contents(other, NAME, "ema")
     card = bytes(sent["README.md"]).decode()
-    assert "It has not been measured" in card
+    assert "It has not been evaluated" in card
     assert "## Results" not in card
     assert "dense.json" not in sent
     assert "\n\n\n" not in card

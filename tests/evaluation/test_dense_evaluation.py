@@ -280,8 +280,8 @@ def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> 
     assert galleries is not None
     (_, (second, measured)), (_, (first, unmeasured)) = galleries["dense"][0].groups
     assert (second, first) == ("b", "a")
-    assert re.fullmatch("image, truth, answer: mIoU [0-9]+ %", measured)
-    assert unmeasured == "image, truth, answer: no pixel has a class"
+    assert re.fullmatch("image, truth, prediction: mIoU [0-9]+ %", measured)
+    assert unmeasured == "image, truth, prediction: no labeled pixels"
 
 
 def test_intervals_lie_about_their_numbers() -> None:

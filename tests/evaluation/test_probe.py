@@ -225,7 +225,7 @@ def test_runs_with_and_without_labels_are_probed(tmp_path: Path, capsys: pytest.
     assert [asdict(found) for found in read_probes(run.folder)] == [json.loads(json.dumps(kept), object_hook=numbers)]
     assert "Frozen features of" in (run.path / "report.html").read_text()
     assert main(["probe", str(run.path), "digits", "--features", "class"]) == 0
-    assert "807 images to learn from" in " ".join(capsys.readouterr().out.split())
+    assert "807 training" in " ".join(capsys.readouterr().out.split())
     assert set(json.loads((run.path / "probe.json").read_text())) == {"last/digits/100", "last/digits/897"}
     bare = tmp_path / "bare"
     bare.mkdir()
