@@ -204,6 +204,11 @@ def show(cell: Cell, form: Form) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3f}"
 
 
+def percent(share: float) -> str:
+    """0.7344 -> 73.4 %."""
+    return f"{100 * share:.1f} %"
+
+
 def unread(errors: Sequence[str]) -> str:
     """How many images had an error, as a table's note; empty where none had."""
     broken = sum(map(bool, errors))
