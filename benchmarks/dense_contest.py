@@ -35,8 +35,8 @@ from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 from torchvision.models.segmentation.fcn import FCN, FCNHead
 
 import viticulture
-from viticulture.config.load import read
-from viticulture.config.resolve import Config, method_class, resolve
+from viticulture.config.load import load_config
+from viticulture.config.resolve import Config
 from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import Dataset
@@ -107,7 +107,7 @@ class Contest:
 
     def recipe(self, name: str, overrides: dict[str, Any]) -> Config:
         """A shipped recipe under the contest's terms."""
-        return resolve(name, read(name), {**overrides, **WATCHED, **self.more})
+        return load_config(name, {**overrides, **WATCHED, **self.more})
 
     def epochs(self, name: str, overrides: dict[str, Any], seconds: float) -> int:
         """How many epochs of ours fit into that processor time."""
@@ -193,16 +193,16 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
     torch.manual_seed(seed)
     net: Any = made(len(dataset.classes)).train()
     size = batch_size(recipe, len(dataset.train))
-    augments = augmentations(recipe, dataset, method_class(recipe).batch_spec)
+    augments = augmentations(recipe, dataset, recipe.method_class.batch_spec)
     loader = DenseLoader(Loader(dataset.train, augments, size, seed), dataset.annotations["train"])
-    optim: Any = recipe.section("optim")
+    optim: Any = recipe.optim
     optimizer = optim.build(optim.groups(net))
     schedule: Any = None
 
     def step(batch: dict[str, Tensor]) -> None:
         optimizer.zero_grad()
         net.loss(batch).backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), recipe.section("train").clip_norm or math.inf)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), recipe.train.clip_norm or math.inf)
         optimizer.step()
         if schedule is not None:
             schedule.step()
@@ -211,7 +211,7 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
     epochs = _measured(loader, step, contest.seconds)  # at a rate that the schedule has not set, then forgotten
     net.load_state_dict(state)
     optimizer = optim.build(optim.groups(net))
-    schedule = recipe.section("schedule").attach(optimizer, len(loader), epochs, optim.lr)
+    schedule = recipe.schedule.attach(optimizer, len(loader), epochs, optim.lr)
     loader.load_state_dict({"epoch": 0, "next": 0})
     began = time.process_time()
     for _ in range(epochs):
@@ -241,7 +241,7 @@ def contenders(contest: Contest) -> dict[str, Callable[[str, int], Score]]:
         "plain ViT after MAE": lambda name, seed: ours(contest, name, seed, PLAIN, after_mae=True),
     }
     if contest.kind == "objects":
-        side = contest.recipe(RECIPES["objects"], {}).section("images").image_size
+        side = contest.recipe(RECIPES["objects"], {}).images.shape[0]
         return own | {
             "Faster R-CNN, ResNet-18": lambda name, seed: cnn(contest, name, seed, lambda classes: Boxes(classes, side))
         }

@@ -37,8 +37,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 from torchvision.ops import roi_align
 
-from viticulture.config.load import about, read, shipped
-from viticulture.config.resolve import Config, method_class, resolve
+from viticulture.config.load import about, load_config, shipped
+from viticulture.config.resolve import Config
 from viticulture.keywords import made_parts
 from viticulture.methods.method import Method, Setup
 from viticulture.models.cit import involution
@@ -101,18 +101,18 @@ class Estimate:
         return f"about {self.peak / 1e9:.1f} GB at batch {self.batch_size} in bfloat16, estimated"
 
 
-def estimate(recipe: Config, classes: int, folder: Path, bfloat16: bool = True) -> Estimate:
+def estimate(config: Config, classes: int, folder: Path, bfloat16: bool = True) -> Estimate:
     """The memory of a step at the recipe's sizes.
 
     Args:
-        recipe: names image size and batch size.
+        config: names image size and batch size.
         classes: of the data set.
         folder: for what teachers need on disk.
         bfloat16: as on a GPU; else float32.
     """
-    train = recipe.section("train")
+    train = config.train
     with random_teachers(folder):
-        method = assembled(recipe, classes, recipe.section("images").image_size)
+        method = assembled(config, classes, config.images.shape[0])
     groups = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary}))
     half = torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext()
     whole = patch.object(involution, "BLOCK", sys.maxsize)  # a GPU takes all images at once
@@ -120,12 +120,12 @@ def estimate(recipe: Config, classes: int, folder: Path, bfloat16: bool = True) 
     with whole, fused, FakeTensorMode() as mode, Peak() as peak:
         _fake(method, mode)
         peak.count([*method.parameters(), *method.buffers(), *_hidden(method)])
-        batch = random_batch(recipe, method, classes)
+        batch = random_batch(config, method, classes)
         with half:
             loss = loss_of(method, batch)
         loss.backward()
     trained = sum(parameter.numel() for group in groups for _, parameter in group["params"])
-    return Estimate(peak.most + _STATE[method.optim.name] * 4 * trained, train.batch_size // train.accumulate)
+    return Estimate(peak.most + _STATE[method.optim.name] * 4 * trained, (train.batch_size or 0) // train.accumulate)
 
 
 @dataclass(frozen=True)
@@ -146,17 +146,17 @@ class Measured:
         return f"{self.peak / 1e9:.1f} GB and {self.milliseconds:.0f} ms a step, measured on an {self.device}"
 
 
-def measure(recipe: Config, classes: int, folder: Path, device: str = "cuda") -> Measured:
+def measure(config: Config, classes: int, folder: Path, device: str = "cuda") -> Measured:
     """What some steps of a recipe take of a device, weights and optimizer included; of a CPU the time alone."""
     with random_teachers(folder):
-        method = assembled(recipe, classes, recipe.section("images").image_size).to(device)
+        method = assembled(config, classes, config.images.shape[0]).to(device)
     trained = nn.ModuleDict({**method.guides, **method.auxiliary})
     optimizer, seconds = method.optim.build(method.optim.groups(method.student, trained)), []
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     for _ in range(WARM + TIMED):
         with torch.device(device):
-            batch = random_batch(recipe, method, classes)
+            batch = random_batch(config, method, classes)
             began = time.perf_counter()
             with torch.autocast(device, torch.bfloat16):
                 loss = loss_of(method, batch)
@@ -171,15 +171,15 @@ def measure(recipe: Config, classes: int, folder: Path, device: str = "cuda") ->
     return Measured(peak, 1000 * median(seconds[WARM:]), name)
 
 
-def random_batch(recipe: Config, method: Method, classes: int) -> dict[str, Tensor]:
+def random_batch(config: Config, method: Method, classes: int) -> dict[str, Tensor]:
     """A step's images and what is known of them, as large as a recipe's and without meaning."""
-    side, train, spec = recipe.section("images").image_size, recipe.section("train"), method.batch_spec
-    images = train.batch_size // train.accumulate
+    side, train, spec = config.images.shape[0], config.train, method.batch_spec
+    images = (train.batch_size or 0) // train.accumulate
     shapes = {"image": (images, 3, side, side)}
     shapes |= {"image2": shapes["image"]} if spec.views == 2 else {}
     shapes |= {f"image{3 + k}": (images, 3, spec.local_size, spec.local_size) for k in range(spec.local_crops)}
     batch = {name: torch.randn(shape) for name, shape in shapes.items()}
-    mixed, labeled = "mix" in recipe.values["augment"], classes if spec.labels else 1
+    mixed, labeled = "mix" in config.values["augment"], classes if spec.labels else 1
     batch["label"] = torch.rand(images, classes) if mixed else torch.randint(labeled, (images,))
     batch["noise"] = torch.rand(images, spec.noise)
     if spec.contents == "pixels":
@@ -217,18 +217,18 @@ def heads_at_most(detector: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
 _STATE = {"adamw": 2, "sgd": 1, "nesterov": 1, "muon": 2}  # numbers kept for each weight; Muon's for matrices are 1
 
 
-def assembled(recipe: Config, classes: int, side: int) -> Method:
+def assembled(config: Config, classes: int, side: int) -> Method:
     """Student, guides and method of a recipe, as they start."""
-    made, wanted = method_class(recipe), recipe.section("student")
+    made, wanted = config.method_class, config.student
     data_spec = DataSpec(tuple(map(str, range(classes if made.batch_spec.labels else 0))), (side, side), GRAY, GRAY)
     shown = data_spec if made.batch_spec.contents == "classes" else replace(data_spec, classes=())
     student = create_student(wanted.name, shown, patch_size(wanted, data_spec), wanted.options)
     for module in student.modules():
         if isinstance(module, DroppedAttention):
             module.attn_drop.p = 0.0  # a GPU's kernel keeps no probabilities, as ours for CPUs does
-    guides = build_guides(recipe, student, data_spec)
-    setup = Setup(student, data_spec, guides, recipe.section("optim"), recipe.section("schedule"))
-    keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
+    guides = build_guides(config, student, data_spec)
+    setup = Setup(student, data_spec, guides, config.optim, config.schedule)
+    keywords = {key: value for key, value in config.values["method"].items() if key != "name"}
     method: Method = made(setup, **made_parts(made, keywords))
     return method.train()
 
@@ -244,8 +244,8 @@ def random_teachers(folder: Path) -> Iterator[None]:
             return net, DataSpec(tuple(map(str, range(net.num_classes))), (height, width), GRAY, GRAY)
         run = source.removeprefix("runs/")
         name = max((n for n in shipped() if run.startswith(Path(n).name)), key=lambda n: len(Path(n).name))
-        recipe = resolve(name, read(name))
-        side, wanted = recipe.section("images").image_size or 64, recipe.section("student")
+        config = load_config(name)
+        side, wanted = config.images.shape[0] if config.images.image_size else 64, config.student
         data_spec = DataSpec(tuple(map(str, range(classes_of(name)))), (side, side), GRAY, GRAY)
         return create_student(wanted.name, data_spec, patch_size(wanted, data_spec), wanted.options), data_spec
 
@@ -284,8 +284,8 @@ def for_gpus() -> list[str]:
     """Recipes that say how large images and batches are, but for those made for a CPU."""
     names = []
     for name in shipped():
-        recipe = resolve(name, read(name))
-        sized = recipe.section("images").image_size and recipe.section("train").batch_size
+        config = load_config(name)
+        sized = config.images.image_size and config.train.batch_size
         if sized and not re.search(r"cpu|digits|default/|(detection|segmentation)/photos", name):
             names.append(name)
     return names
@@ -305,7 +305,7 @@ def main(words: list[str]) -> None:
     names = [word for word in words if word not in ("--write", "--measure")] or for_gpus()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            given = resolve(name, read(name)), classes_of(name), Path(folder)
+            given = load_config(name), classes_of(name), Path(folder)
             line = told(estimate, *given)
             print(f"{name:40} {line}", flush=True)
             if "--measure" in words:

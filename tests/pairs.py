@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from viticulture.config.resolve import Config, method_class, resolve
+from viticulture.config.resolve import Config, resolve
 from viticulture.data.dataset import Dataset
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.guides.guide import Batch
@@ -112,7 +112,7 @@ def pair(method: str, guide: str, student: str, data: Data, teachers: Path) -> S
         "student": {**known.values["student"], "name": name, "patch_size": patch, "options": options},
     }
     wanted = Config(student, values)
-    dataset = data.labeled if method_class(wanted).batch_spec.labels else data.bare
+    dataset = data.labeled if wanted.method_class.batch_spec.labels else data.bare
     made, warnings = assemble(wanted, dataset, seed=0)
     return Session(RunFolder("nowhere"), wanted, dataset, made, 0, warnings)
 

@@ -11,7 +11,7 @@ from viticulture.training.session import Session
 
 def plain_loop(session: Session) -> Method:
     """Train, by ten lines of torch and to the end, a session that was only begun."""
-    method, loader, train = session.method.train(), training_loader(session), session.recipe.section("train")
+    method, loader, train = session.method.train(), training_loader(session), session.config.train
     trained = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary}))
     optimizer = method.optim.build(trained)
     schedule = method.schedule.attach(optimizer, len(loader), train.epochs, method.optim.lr)

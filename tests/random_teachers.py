@@ -9,8 +9,8 @@ import safetensors.torch
 import timm
 import torch
 
-from viticulture.config.load import read, shipped
-from viticulture.config.resolve import Config, method_class, resolve
+from viticulture.config.load import load_config, shipped
+from viticulture.config.resolve import Config
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.weights.files import save
 from viticulture.training.assemble import student_of
@@ -18,18 +18,18 @@ from viticulture.training.assemble import student_of
 CLASSES = 2
 
 
-def with_random_teachers(recipe: Config, folder: Path) -> Config:
+def with_random_teachers(config: Config, folder: Path) -> Config:
     """The recipe with every teacher replaced by a file of random weights, and a file of links by one with a link.
 
     Args:
-        recipe: left as it is. A teacher is a timm tag, ARCHITECTURE=FILE, or runs/NAME..., which the shipped recipe
+        config: left as it is. A teacher is a timm tag, ARCHITECTURE=FILE, or runs/NAME..., which the shipped recipe
             of that name trains.
         folder: where the files are kept; one an architecture, or a recipe.
     """
-    values = copy.deepcopy(recipe.values)
+    values = copy.deepcopy(config.values)
     _replace(values["guides"], folder)
     _replace(values["method"], folder)
-    return Config(recipe.name, values)
+    return Config(config.name, values)
 
 
 def _replace(values: dict[str, Any], folder: Path) -> None:
@@ -58,9 +58,9 @@ def _weights(teacher: str, folder: Path) -> str:
     name = max((name for name in shipped() if run.startswith(Path(name).name)), key=lambda name: len(Path(name).name))
     path = folder / name
     if not path.exists():
-        recipe = resolve(name, read(name))
-        side = recipe.section("images").image_size or 64
-        classes = tuple(map(str, range(CLASSES))) if method_class(recipe).batch_spec.labels else ()
+        config = load_config(name)
+        side = config.images.shape[0] if config.images.image_size else 64
+        classes = tuple(map(str, range(CLASSES))) if config.method_class.batch_spec.labels else ()
         data_spec = DataSpec(classes, (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-        save(student_of(recipe, data_spec), path, data_spec)
+        save(student_of(config, data_spec), path, data_spec)
     return str(path)

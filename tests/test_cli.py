@@ -26,8 +26,7 @@ from viticulture import cli
 from viticulture.cli import main
 from viticulture.command import VERBS, parser_of
 from viticulture.command import read as read_command
-from viticulture.config.load import read, shipped
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config, shipped
 from viticulture.config.schema import METHODS
 from viticulture.study.paper_tables import read_table
 from viticulture.text import shell_word
@@ -489,4 +488,4 @@ def test_the_resolved_recipe_can_be_printed(capsys: pytest.CaptureFixture[str]) 
     assert main(["train", "--table", "dhvt/table4", "--row", "DHVT-T, 4 heads", "--seed", "3", "--print-config"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     row = read_table("dhvt/table4").row("DHVT-T, 4 heads")
-    assert shown == yaml.safe_load(resolve(row.recipe, read(row.recipe), row.overrides).to_yaml())
+    assert shown == yaml.safe_load(load_config(row.recipe, row.overrides).to_yaml())

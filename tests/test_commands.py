@@ -11,8 +11,7 @@ import pytest
 
 from viticulture.command import ALIASES, VERBS
 from viticulture.command import read as read_command
-from viticulture.config.load import read, shipped
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config, shipped
 from viticulture.study.paper_tables import read_table, tables
 
 ROOT = Path(__file__).parents[1]
@@ -62,4 +61,4 @@ def test_a_command_that_we_show_is_understood(source: str, command: str, monkeyp
         names = given.get("recipes", (given.get("recipe", "default"),))
         chosen = [("default/photos" if name == "default" else name, given.get("overrides", {})) for name in names]
     for name, overrides in chosen:
-        resolve(name, read(name), overrides)
+        load_config(name, overrides)

@@ -9,7 +9,7 @@ import torch
 from benchmarks.memory import assembled, classes_of, estimate, measure
 from torch.autograd import profiler
 
-from viticulture.config.load import about, read
+from viticulture.config.load import about, load_config, read
 from viticulture.config.resolve import resolve
 
 
@@ -20,9 +20,9 @@ def test_an_estimate_is_what_a_step_takes(tmp_path: Path) -> None:
     The tolerance, a twentieth, is for scratch space inside kernels. Catches: views counted twice, tensors counted after
     their end, gradients or the optimizer's state left out.
     """
-    recipe = resolve("x", read("mae/cifar100"), {"student.options": {"embed_dim": 64, "depth": 3, "num_heads": 2}})
-    expected = estimate(recipe, 0, tmp_path, bfloat16=False)
-    method = assembled(recipe, 0, 32)
+    config = resolve("x", read("mae/cifar100"), {"student.options": {"embed_dim": 64, "depth": 3, "num_heads": 2}})
+    expected = estimate(config, 0, tmp_path, bfloat16=False)
+    method = assembled(config, 0, 32)
     optimizer = method.optim.build(method.optim.groups(method.student, method.auxiliary))
     weights = sum(4 * tensor.numel() for tensor in [*method.parameters(), *method.buffers()])
 
@@ -46,12 +46,12 @@ def test_an_estimate_is_what_a_step_takes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mae/cifar100-distilled", "dhvt/cifar100-tiny-patch4"])
 def test_a_header_names_the_memory_of_a_step(name: str, tmp_path: Path) -> None:
     """Catches: a recipe whose batch or student changed after its header was written."""
-    assert about(name)["Memory"] == str(estimate(resolve(name, read(name)), classes_of(name), tmp_path))
+    assert about(name)["Memory"] == str(estimate(load_config(name), classes_of(name), tmp_path))
 
 
 @pytest.mark.parametrize("name", ["mae/cifar100", "mae/moco-cifar100"])
 def test_real_steps_are_taken(name: str, tmp_path: Path) -> None:
     """On a CPU, four images at a time. Catches: a part that is fed to fakes only, or an optimizer without weights."""
-    found = measure(resolve(name, read(name), {"train.batch_size": 4}), classes_of(name), tmp_path, "cpu")
+    found = measure(load_config(name, {"train.batch_size": 4}), classes_of(name), tmp_path, "cpu")
     assert found.milliseconds > 0
     assert found.device == "cpu"

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from viticulture import command
-from viticulture.config.load import about, read, shipped
-from viticulture.config.resolve import resolve
+from viticulture.config.load import about, load_config, shipped
 from viticulture.errors import UserError
 from viticulture.models.students import matching
 from viticulture.study.paper_tables import tables
@@ -65,7 +64,7 @@ def understood(page: Path, words: str) -> bool:
     for recipe in (word for word in quoted(page) if word in shipped()):
         try:
             asked = command.read(["train", "digits", "--recipe", recipe, *words.split()])
-            resolve(recipe, read(recipe), asked.keywords["overrides"])
+            load_config(recipe, asked.keywords["overrides"])
         except UserError:
             continue
         return True

@@ -19,7 +19,7 @@ from untrained import photo, untrained
 from viticulture import api, user_code
 from viticulture.budget.choices import Kind
 from viticulture.budget.plan import Plan, Stage, read_plan
-from viticulture.config.load import read
+from viticulture.config.load import load_config, read
 from viticulture.config.resolve import resolve
 from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
@@ -129,9 +129,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     run = untrained(tmp_path_factory.mktemp("runs") / "run")
     facts = run.read("run.json")
-    recipe = resolve("x", read_yaml(run.text("recipe.yaml"), "x"))
+    config = resolve("x", read_yaml(run.text("recipe.yaml"), "x"))
     run.update(
-        settings=recipe.values, seconds=2.0, steps=3, batch_size=4, views=1, teachers=[], length=1,
+        settings=config.values, seconds=2.0, steps=3, batch_size=4, views=1, teachers=[], length=1,
         hardware={"cpu": "a CPU", "cores": 2, "gpus": [], "threads": 1},
         data={**facts["data"], "images": {"train": 9, "test": 20}, "skipped": {}, "portable": ""},
     )  # fmt: skip
@@ -231,7 +231,7 @@ def test_a_value_of_another_type_in_a_study_is_a_line(file: str, tmp_path: Path)
 @pytest.mark.slow
 def test_a_value_of_another_type_in_a_plan_is_a_line(tmp_path: Path) -> None:
     """As above, of a run within a budget. Catches: a traceback; a stage's folder outside the run."""
-    run, recipe = tmp_path / "runs" / "run", resolve("default/digits", read("default/digits"))
+    run, recipe = tmp_path / "runs" / "run", load_config("default/digits")
     run.mkdir(parents=True)
     pace = StepTimes(0.1, 3, 0.01, 10, 10, 0.1)
     stages = [Stage(name, kind, recipe.name, recipe.values, pace, 3, 9.0) for name, kind in KINDS]

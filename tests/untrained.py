@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from viticulture.config.load import read
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
@@ -25,7 +24,7 @@ def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: 
     sizes = {"images.image_size": SIDE, "images.cache_size": 20, "images.eval_crop": 0.75}
     keys = {**sizes, "student.name": "vit_nano", "student.patch_size": 4, **overrides}
     name = "default/small-images"
-    run.write("recipe.yaml", resolve(name, read(name), keys).to_yaml())
+    run.write("recipe.yaml", load_config(name, keys).to_yaml())
     data: dict[str, Any] = {
         "source": "photos",
         "folder": None,

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from viticulture.config.load import read
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config
 from viticulture.evaluation.dense.objects import ClassPrecision, ObjectsEvaluation, Precisions
 from viticulture.evaluation.dense.pixels import ClassIoU, PixelsEvaluation
 from viticulture.evaluation.dense.results import DenseEvaluations
@@ -28,7 +27,7 @@ def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: obj
     """A run of `detection` or `segmentation` on images of 64 x 64 pixels, kept at 80."""
     run, name = RunFolder(folder), f"{kind}/photos"
     sizes = {"images.image_size": SIDE, "images.cache_size": STORE, "student.name": "vit_nano", "student.patch_size": 8}
-    run.write("recipe.yaml", resolve(name, read(name), sizes).to_yaml())
+    run.write("recipe.yaml", load_config(name, sizes).to_yaml())
     data: dict[str, Any] = {"source": "cells", "folder": None, "name": "cells", "fingerprint": "", "classes": CLASSES}
     facts = {"seed": 0, "command": "", "commit": None, "started": "", "warnings": []}
     student = {"name": "vit_nano", "parameters": 12345, "macs": None}

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from viticulture.command import ALIASES, HELP, OF_A_TABLE, SHORT, VERBS, Parser
-from viticulture.config.load import read
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config
 
 VALUES = (
     *("", " ", "null", "~", ".nan", "nan", ".inf", "-.inf", "inf", "-1", "0", "0.0", "-0.0", "1e-320", "1e308"),
@@ -53,7 +52,7 @@ def keys() -> list[str]:
                 walk(f"{name}.", value)
 
     for name in ("default/small-images", "bootstrap/digits", "mae/cifar100"):
-        walk("", resolve(name, read(name), {}).values)
+        walk("", load_config(name, {}).values)
     return sorted(set(names))
 
 

@@ -35,7 +35,7 @@ from viticulture.budget.plan import Plan, Stage, read_plan
 from viticulture.budget.prepare import Wish, make_folder, make_plan
 from viticulture.cli import main
 from viticulture.config.checks import check_parts
-from viticulture.config.load import read
+from viticulture.config.load import load_config, read
 from viticulture.config.resolve import Config, resolve
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
@@ -57,7 +57,7 @@ from viticulture.training.half_precision import Comparison
 from viticulture.training.length import may_change, set_length
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 from viticulture.training.session import Session, begin
 from viticulture.waiting import silence
 
@@ -75,7 +75,7 @@ STEP = 2.0
 class Told(Measurements):
     """Paces that nobody measured; what is assembled to be measured is assembled."""
 
-    def pace(self, recipe: Config, dataset: Dataset) -> StepTimes:
+    def pace(self, config: Config, dataset: Dataset) -> StepTimes:
         assert len(dataset.train)
         return StepTimes(STEP, max(1, len(dataset.train) // 20), 0.001, 0, 0)
 
@@ -174,10 +174,10 @@ class TwoPrecisions(Told):
 
     bfloat16_is_fast = True
 
-    def pace(self, recipe: Config, dataset: Dataset) -> StepTimes:
-        told = super().pace(recipe, dataset)
-        mixed = recipe.section("engine").precision == "bf16-mixed"
-        slow = recipe.section("student").name.startswith("resnet")
+    def pace(self, config: Config, dataset: Dataset) -> StepTimes:
+        told = super().pace(config, dataset)
+        mixed = config.engine.precision == "bf16-mixed"
+        slow = config.student.name.startswith("resnet")
         return told.scaled((3 if slow else 0.25) if mixed else 1)
 
 
@@ -229,8 +229,8 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
     eager(monkeypatch)
     compared = []
 
-    def compare(recipe: Config, dataset: Dataset, seed: int) -> Comparison:
-        compared.append(recipe.values["method"]["name"])
+    def compare(config: Config, dataset: Dataset, seed: int) -> Comparison:
+        compared.append(config.values["method"]["name"])
         return found if compared[-1] == "supervised" else Comparison((), 0.1)
 
     monkeypatch.setattr("viticulture.budget.measure.compare_gradients", compare)
@@ -249,11 +249,11 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
 )
 def test_validation_takes_a_twentieth_of_the_time(images: int, overrides: dict[str, Any], every: int) -> None:
     """Catches: epochs left out where measuring is cheap or a person decides, a pace that forgets what it saves."""
-    recipe = resolve("default/digits", read("default/digits"), overrides)
+    config = load_config("default/digits", overrides)
     pace = StepTimes(step=0.1, steps=10, inference=0.001, val_images=images, held_out_images=0)
-    pace = replace(pace, validate_every=recipe.section("train").validate_every)
-    seldom, paced = recipes.watched(overrides, recipe, pace)
-    assert (seldom.section("train").validate_every, paced.validate_every) == (every, every)
+    pace = replace(pace, validate_every=config.train.validate_every)
+    seldom, paced = recipes.watched(overrides, config, pace)
+    assert (seldom.train.validate_every, paced.validate_every) == (every, every)
     assert paced.epoch == pytest.approx(pace.learning + pace.validation / every + EPOCH)
 
 
@@ -274,10 +274,10 @@ def test_bfloat16_is_fast_where_its_products_take_less_time(
 
 def test_a_budget_of_centuries_is_not_spent_on_measuring(tmp_path: Path) -> None:
     """Fails by never ending, where the steps that are tried follow from the time alone."""
-    recipe = resolve("default/digits", read("default/digits"), TINY)
+    config = load_config("default/digits", TINY)
     source = open_source("digits")
     tried = Measurements(source, 0, tmp_path, time.process_time, Budget("36500d").seconds)
-    assert tried.pace(recipe, load_dataset(source, recipe, 0)).step > 0
+    assert tried.pace(config, load_dataset(source, config, 0)).step > 0
 
 
 def test_stages_build_on_one_another(
@@ -302,11 +302,11 @@ def test_stages_build_on_one_another(
     facts = []
     for number, stage in enumerate(plan.stages):
         folder = viticulture.Run(plan.place(out, number)).folder
-        recipe = stage.resolved
-        assert folder.read("run.json")["settings"] == json.loads(json.dumps(recipe.values)) | {
+        config = stage.resolved
+        assert folder.read("run.json")["settings"] == json.loads(json.dumps(config.values)) | {
             "images": folder.read("run.json")["settings"]["images"]
         }
-        assert recipe.section("train").epochs == stage.epochs
+        assert config.train.epochs == stage.epochs
         assert (folder.path / "report.html").exists()
         facts.append(folder.read("run.json"))
     assert [fact["status"] for fact in facts] == ["finished"] * 3
@@ -382,13 +382,13 @@ def test_a_hybrids_images_are_mixed_in_long_trainings(
 ) -> None:
     """Catches: trainings that are mixed where it takes points, short ones or of few images a class; a person's mixing
     replaced; students on which it was not tried; a decay that does not go with it."""
-    recipe = resolve("default/photos", read("default/photos"), overrides)
+    config = load_config("default/photos", overrides)
     least = (choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
     epochs, steps, per_class = (bound - less for bound, less in zip(least, fewer, strict=True))
-    found = recipes.mixed(recipe, overrides, epochs, steps, per_class).values
+    found = recipes.mixed(config, overrides, epochs, steps, per_class).values
     augment = found["augment"]
-    assert augment == recipe.values["augment"] | ({"mix": augment.get("mix")} if mixed else {})
-    assert found["optim"] == recipe.values["optim"] | ({"weight_decay": 0.35} if mixed else {})
+    assert augment == config.values["augment"] | ({"mix": augment.get("mix")} if mixed else {})
+    assert found["optim"] == config.values["optim"] | ({"weight_decay": 0.35} if mixed else {})
     if mixed:
         assert augment["mix"] == {**choices.MIX, "switch": 0.5, "smoothing": 0.1}
 
@@ -397,8 +397,8 @@ def test_a_hybrids_images_are_mixed_in_long_trainings(
 def test_mixed_labels_are_smoothed_as_the_recipe_says(smoothing: float) -> None:
     """The method leaves mixed labels alone. Catches: mixing's own smoothing in place of what a person asked for."""
     keys = {"method.smoothing": smoothing}
-    recipe = resolve("default/photos", read("default/photos"), keys)
-    found = recipes.mixed(recipe, keys, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
+    config = load_config("default/photos", keys)
+    found = recipes.mixed(config, keys, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
     assert found.values["augment"]["mix"]["smoothing"] == smoothing
 
 
@@ -409,10 +409,10 @@ def test_mixed_labels_are_smoothed_as_the_recipe_says(smoothing: float) -> None:
 )
 def test_decay_forgets_in_the_same_epochs_whatever_the_batches(steps: int, keys: dict[str, Any], decay: float) -> None:
     """Catches: a decay that forgets within one epoch of many steps, or does not follow the kernels' rate."""
-    recipe = resolve("default/photos", read("default/photos"), keys)
+    config = load_config("default/photos", keys)
     epochs = max(choices.MIX_FROM, 1 + choices.MIX_STEPS // steps)
-    found = recipes.mixed(recipe, keys, epochs, epochs * steps, choices.MIX_PER_CLASS)
-    assert found.values["optim"] == recipe.values["optim"] | {"weight_decay": decay}
+    found = recipes.mixed(config, keys, epochs, epochs * steps, choices.MIX_PER_CLASS)
+    assert found.values["optim"] == config.values["optim"] | {"weight_decay": decay}
 
 
 @pytest.mark.parametrize(
@@ -422,10 +422,10 @@ def test_decay_forgets_in_the_same_epochs_whatever_the_batches(steps: int, keys:
 )
 def test_a_decay_goes_with_mixing_by_muon_alone(own: dict[str, Any], overrides: dict[str, Any]) -> None:
     """Catches: a decay of a person's or their recipe's replaced, and one with which another optimizer was not tried."""
-    recipe = resolve("default/photos", read("default/photos"), {**own, **overrides})
-    found = recipes.mixed(recipe, overrides, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
+    config = load_config("default/photos", {**own, **overrides})
+    found = recipes.mixed(config, overrides, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
     assert "mix" in found.values["augment"]
-    assert found.values["optim"] == recipe.values["optim"]
+    assert found.values["optim"] == config.values["optim"]
 
 
 @pytest.mark.parametrize(
@@ -475,18 +475,18 @@ def test_views_of_a_persons_own_recipe_of_several_labels_stay(tmp_path: Path) ->
     """Fails where a budget turns `best` into one view, as it does until it knows what time classifiers have."""
     data = str(colored_csv(tmp_path / "photos", 24))
     recipe = tmp_path / "views.yaml"
-    recipe.write_text(resolve("multilabel/photos", read("multilabel/photos"), {"images.eval_views": "best"}).to_yaml())
+    recipe.write_text(load_config("multilabel/photos", {"images.eval_views": "best"}).to_yaml())
     keys = {"data.per_class": None, "train.batch_size": 8}
     plan = planned(tmp_path / "run", "30m", keys, recipe=str(recipe), data=data)
-    assert plan.stages[-1].resolved.section("images").eval_views == "best"
+    assert plan.stages[-1].resolved.images.eval_views == "best"
 
 
 @pytest.mark.parametrize("keys", [{"data.class_weights": "balanced"}, {"data.sampling": "balanced"}])
 def test_uneven_classes_concern_the_stages_with_labels_alone(keys: dict[str, Any]) -> None:
     """Fails if a stage asks for what its method refuses, or the teacher forgets what the person said."""
-    recipe = resolve("default/photos", read("default/photos"), keys)
-    check_parts(recipes.of_mae(recipe))
-    assert recipes.of_teacher(recipe, "default/photos", "resnet10t").values["data"] == recipe.values["data"]
+    config = load_config("default/photos", keys)
+    check_parts(recipes.of_mae(config))
+    assert recipes.of_teacher(config, "default/photos", "resnet10t").values["data"] == config.values["data"]
 
 
 def test_what_a_persons_recipe_leaves_out_is_told_within_a_budget(tmp_path: Path) -> None:
@@ -529,13 +529,13 @@ def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dic
     seconds = more.get("seconds", 1000.0)
     fraction = {"data.val_fraction": more.get("data.val_fraction", 0.2)}
     method = {"method": {"name": more["method.name"]}} if "method.name" in more else {}
-    recipe = resolve("default/digits", read("default/digits"), {**TINY, **fraction, **overrides})
-    dataset = load_dataset(open_source("digits"), recipe, 0)
-    recipe = resolve(recipe.name, {**recipe.values, **method})
-    once = held_out_images(recipe, dataset)
+    config = load_config("default/digits", {**TINY, **fraction, **overrides})
+    dataset = load_dataset(open_source("digits"), config, 0)
+    config = resolve(config.name, {**config.values, **method})
+    once = held_out_images(config, dataset)
     pace = StepTimes(0.01, 10, 0.001, 0, once)
-    asked, dearer = recipes.asked_well(overrides, recipe, pace, dataset, seconds)
-    assert asked.values == {**recipe.values, "images": {**recipe.values["images"], "eval_views": views}}
+    asked, dearer = recipes.asked_well(overrides, config, pace, dataset, seconds)
+    assert asked.values == {**config.values, "images": {**config.values["images"], "eval_views": views}}
     assert dearer == replace(pace, held_out_images=held_out_images(asked, dataset))
     if views == "best":
         assert dataset.val is not None
@@ -549,10 +549,10 @@ def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dic
 def test_views_are_counted_where_paces_are_measured(tmp_path: Path) -> None:
     """On images that were opened before the views were chosen, as a plan does. Catches a budget that does not know of
     the time that answers take."""
-    recipe = resolve("default/digits", read("default/digits"), {**TINY, "data.val_fraction": 0.2})
-    dataset = load_dataset(open_source("digits"), recipe, 0)
-    four = resolve(recipe.name, recipe.values, {"images.eval_views": "four"})
-    counts = [measure_step_times(one, dataset, tmp_path / "pace").held_out_images for one in (recipe, four)]
+    config = load_config("default/digits", {**TINY, "data.val_fraction": 0.2})
+    dataset = load_dataset(open_source("digits"), config, 0)
+    four = resolve(config.name, config.values, {"images.eval_views": "four"})
+    counts = [measure_step_times(one, dataset, tmp_path / "pace").held_out_images for one in (config, four)]
     assert counts[1] == 4 * counts[0] > 0
 
 
@@ -568,9 +568,9 @@ def test_the_plan_says_how_images_are_asked(said: dict[str, Any], views: str, tm
 def test_a_recipe_whose_views_are_open_is_asked_once_at_first(said: dict[str, Any], views: str) -> None:
     """Catches: a teacher that is asked by several views, a student taken for dearer than it is, and a person's word
     replaced."""
-    base = recipes.asked_once(resolve("default/photos", read("default/photos"), said), said)
-    assert base.section("images").eval_views == views
-    assert recipes.of_teacher(base, "default/photos", "resnet10t").section("images").eval_views == views
+    base = recipes.asked_once(load_config("default/photos", said), said)
+    assert base.images.eval_views == views
+    assert recipes.of_teacher(base, "default/photos", "resnet10t").images.eval_views == views
 
 
 @pytest.mark.parametrize("name", ["default/photos", "default/small-images", "default/tiny-images", "multilabel/photos"])
@@ -578,9 +578,9 @@ def test_every_rung_learns_by_the_optimizer_of_its_student(name: str) -> None:
     """A recipe that is read names its optimizer, for the student it has. Fails once a ladder leads to a student that
     wants another one."""
     side = 16 if "tiny" in name else 64
-    base = resolve(name, read(name))
+    base = load_config(name)
     for rung in recipes.ladder(base, {}, named=False, side=side):
-        anew = resolve(name, read(name), {"student.name": rung.student})
+        anew = load_config(name, {"student.name": rung.student})
         assert recipes.of_rung(base, rung, {}).values["optim"] == anew.values["optim"]
 
 
@@ -606,11 +606,11 @@ def test_time_chooses_the_student_unless_a_recipe_is_named(
 def test_images_without_labels_are_measured_too(tmp_path: Path) -> None:
     """For a recipe that needs none. Fails if noise stands for labeled images alone."""
     folder = pictures(tmp_path / "bare", {"": 12}, 40)
-    recipe = resolve("mae/photos", read("mae/photos"), {"images.image_size": 32, "student.patch_size": 4})
+    config = load_config("mae/photos", {"images.image_size": 32, "student.patch_size": 4})
     told = Told(open_source(str(folder)), 0, tmp_path, SetClock())
-    assert told.guessed(recipe).step == STEP
+    assert told.guessed(config).step == STEP
     with pytest.raises(UserError, match="no labels"):
-        told.guessed(resolve("default/photos", read("default/photos"), {"images.image_size": 32}))
+        told.guessed(load_config("default/photos", {"images.image_size": 32}))
 
 
 def test_a_long_training_is_told_by_its_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -771,16 +771,16 @@ def test_a_service_is_told_of_no_trial(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs mlflow, not installed"):
         planned(tmp_path / "run", overrides={"engine.logger": "mlflow"})
-    recipe = resolve("default/digits", read("default/digits"), {**TINY, "engine.logger": "mlflow"})
-    dataset = load_dataset(open_source("digits"), recipe, 0)
-    assert measure_step_times(recipe, dataset, tmp_path / "pace").step > 0
+    config = load_config("default/digits", {**TINY, "engine.logger": "mlflow"})
+    dataset = load_dataset(open_source("digits"), config, 0)
+    assert measure_step_times(config, dataset, tmp_path / "pace").step > 0
     assert not list(tmp_path.glob("**/mlruns")) + list(tmp_path.glob("*.db"))
 
 
 def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Validation in mixed precision, held-out images in float32."""
-    recipe = resolve("default/digits", read("default/digits"), {**TINY, "engine.precision": "bf16-mixed"})
-    dataset = load_dataset(open_source("digits"), recipe, 0)
+    config = load_config("default/digits", {**TINY, "engine.precision": "bf16-mixed"})
+    dataset = load_dataset(open_source("digits"), config, 0)
     mixed = list[bool]()
     measured = Method.measured
 
@@ -789,7 +789,7 @@ def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch:
         return measured(self, batch)
 
     monkeypatch.setattr(Method, "measured", watched)
-    pace = measure_step_times(recipe, dataset, tmp_path / "pace")
+    pace = measure_step_times(config, dataset, tmp_path / "pace")
     assert mixed == [False, False, True, True], "each once to warm up"
     assert pace.answer is not None
     assert pace.answer > 0
@@ -957,9 +957,9 @@ def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
     seen = list[Path]()
 
     class Looking(Told):
-        def pace(self, recipe: Config, dataset: Dataset) -> StepTimes:
+        def pace(self, config: Config, dataset: Dataset) -> StepTimes:
             seen.append(self.folder)
-            return super().pace(recipe, dataset)
+            return super().pace(config, dataset)
 
     monkeypatch.setattr("os.access", lambda place, mode: Path(place) == out)
     left = out / ".viticulture-of-a-kill.part"
@@ -993,10 +993,10 @@ def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
     monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
     first = tmp_path / "runs" / "digits"
 
-    def pace(self: Measurements, recipe: Config, dataset: Dataset) -> StepTimes:
+    def pace(self: Measurements, config: Config, dataset: Dataset) -> StepTimes:
         assert not (tmp_path / "runs" / "digits-2").exists()
         (first / "stages" / "1-mae").mkdir(parents=True, exist_ok=True)
-        return Told.pace(self, recipe, dataset)  # type: ignore[arg-type]
+        return Told.pace(self, config, dataset)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Measurements, "pace", pace)
     run = _planned("digits", "default", 0, "", False, TINY, Budget("60s"))
@@ -1011,8 +1011,8 @@ def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monk
     eager(monkeypatch)
 
     class Dear(Told):
-        def pace(self, recipe: Config, dataset: Dataset) -> StepTimes:
-            told = super().pace(recipe, dataset)
+        def pace(self, config: Config, dataset: Dataset) -> StepTimes:
+            told = super().pace(config, dataset)
             return replace(told, val_images=10, inference=told.learning / 10)
 
     asked = Wish("digits", "default", 0, tmp_path / "run", TINY, Budget("20m"))
@@ -1033,7 +1033,7 @@ def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monk
 def test_what_asks_for_its_length_keeps_it(recipe: str, keys: dict[str, Any], same: bool, tmp_path: Path) -> None:
     """A momentum that rises, or a weight that falls, over the whole training changes what is learned from the start."""
     small = {"data.per_class": 6, "train.batch_size": 20, "engine.device": "cpu", **keys}
-    session = begin("digits", resolve(recipe, read(recipe), small), 0, str(tmp_path / "run"), False, {}, "test")
+    session = begin("digits", load_config(recipe, small), 0, str(tmp_path / "run"), False, {}, "test")
     session.run.unlock()
     assert may_change(session) is same
 
@@ -1078,8 +1078,8 @@ def test_a_stage_settled_under_way_learns_as_one_of_that_length(slowness: float,
     assert settings["train"]["epochs"] == stage.epochs
     assert settings["schedule"]["warmup_epochs"] == pytest.approx(0.05 * first)
     assert facts["steps"] == stage.epochs * stage.pace.steps
-    recipe = recipe_of(RunFolder(run))
-    fit(begin("digits", recipe, 0, str(straight), False, {}, "test"))
+    config = config_of(RunFolder(run))
+    fit(begin("digits", config, 0, str(straight), False, {}, "test"))
     check_same_bits(weights(run), weights(straight))
     assert (run / "metrics.csv").read_text() == (straight / "metrics.csv").read_text()
 
@@ -1096,7 +1096,7 @@ def test_the_first_of_a_few_epochs_settles_how_many(slowness: float, tmp_path: P
     plan = read_plan(run)
     assert (plan.stages[0].epochs > first, plan.stages[0].epochs < first) == (slowness < 1, slowness > 1)
     assert 100 * 0.95 - slowness * plan.stages[0].pace.epoch < plan.spent <= 100 * 0.95
-    assert recipe_of(RunFolder(run)).section("schedule").warmup_epochs == 1.0
+    assert config_of(RunFolder(run)).schedule.warmup_epochs == 1.0
 
 
 @pytest.mark.parametrize(
@@ -1106,8 +1106,8 @@ def test_a_warm_up_that_a_recipe_leaves_open_takes_an_epoch(
     own: float | None, epochs: int, warmup: float | None
 ) -> None:
     """Fails for half of a training spent on it, one that a recipe or a person names, or one that is longer anyway."""
-    recipe = resolve("default/photos", read("default/photos"), {"schedule.warmup_epochs": own})
-    assert recipes.warmed(recipe, epochs).values["schedule"]["warmup_epochs"] == warmup
+    config = load_config("default/photos", {"schedule.warmup_epochs": own})
+    assert recipes.warmed(config, epochs).values["schedule"]["warmup_epochs"] == warmup
 
 
 def dies_while_its_length_is_set(out: str, moment: int) -> None:
@@ -1143,13 +1143,13 @@ def test_a_run_of_other_images_gets_no_other_length(tmp_path: Path) -> None:
     """Fails if another run's checkpoint is made this run's."""
     runs = [tmp_path / name for name in ("one", "other")]
     for seed, run in enumerate(runs):
-        recipe = resolve("default/digits", read("default/digits"), {**TINY, "train.epochs": 3})
-        fit(begin("digits", recipe, seed, str(run), False, {}, "test"), until=1)
+        config = load_config("default/digits", {**TINY, "train.epochs": 3})
+        fit(begin("digits", config, seed, str(run), False, {}, "test"), until=1)
     (runs[0] / "checkpoints/last.ckpt").write_bytes((runs[1] / "checkpoints/last.ckpt").read_bytes())
     with pytest.raises(UserError, match="not of this run"):
         set_length(RunFolder(runs[0]), 5)
     set_length(RunFolder(runs[1]), 5)
-    assert recipe_of(RunFolder(runs[1])).section("train").epochs == 5
+    assert config_of(RunFolder(runs[1])).train.epochs == 5
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -1191,7 +1191,7 @@ def test_a_person_may_end_a_budget_sooner(killed: bool, tmp_path: Path, monkeypa
                 assert read_plan(run).stages[0].epochs == other
     else:
         follow_module.change_length(run, 6)
-        assert recipe_of(RunFolder(run)).section("train").epochs == 6
+        assert config_of(RunFolder(run)).train.epochs == 6
     stage = read_plan(run).stages[0]
     assert stage.epochs == 6
     assert stage.seconds == pytest.approx(before.seconds * 6 / before.epochs)
@@ -1270,10 +1270,10 @@ def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pyte
     """Of held-out images in the end, where it may take longer than the network does: masks are as large as the
     originals. Fails where answers are timed in the size that is learnt from."""
     data = mask_folder(tmp_path / "data", {"train": 4, "val": 3, "test": 2})
-    recipe = resolve(
+    config = resolve(
         "segmentation/photos", read("segmentation/photos"), {"images.image_size": 32, "train.batch_size": 2}
     )
-    dataset = load_dataset(open_for(recipe, str(data)), recipe, 0)
+    dataset = load_dataset(open_for(config, str(data)), config, 0)
     judged = list[tuple[int, ...]]()
 
     def watched(subject: Any, images: Any, true: Any) -> Any:
@@ -1281,5 +1281,5 @@ def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pyte
         return judge_images(subject, images, true)
 
     monkeypatch.setattr("viticulture.study.step_times.judge_images", watched)
-    assert (measure_step_times(recipe, dataset, tmp_path / "pace").answer or 0) > 0
+    assert (measure_step_times(config, dataset, tmp_path / "pace").answer or 0) > 0
     assert judged == [(3, 3, 64, 80)] * 2, "once to warm up"

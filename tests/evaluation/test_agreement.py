@@ -28,7 +28,7 @@ from viticulture.models.students import create_student
 from viticulture.models.views import VIEWS, SeveralViews
 from viticulture.models.weights.files import load, note, save
 from viticulture.study.outcomes import other_measure
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 
 DIGITS = DataSpec(tuple(map(str, range(10))), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
@@ -120,7 +120,7 @@ def advised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], viticul
 
 def by_hand(run: viticulture.Run) -> tuple[tuple[Tensor, ...], Tensor]:
     """Every head's logits on the test images, and labels."""
-    dataset = dataset_of(run.folder, recipe_of(run.folder))
+    dataset = dataset_of(run.folder, config_of(run.folder))
     assert dataset.test is not None
     student, data_spec, _ = load(run.folder.weights("last"))
     pixels = torch.stack([torch.from_numpy(dataset.test.original(i)) for i in range(len(dataset.test))])
@@ -168,7 +168,7 @@ def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
     assert other_measure(run.folder, "divergence/inv/conv") == {"test": found.divergence[2][0]}
     assert other_measure(run.folder, "divergence/inv/other") == {}
     conv = load(run.path.parent / "conv")[0].eval()
-    dataset = dataset_of(run.folder, recipe_of(run.folder))
+    dataset = dataset_of(run.folder, config_of(run.folder))
     assert dataset.test is not None
     pixels = torch.stack([torch.from_numpy(dataset.test.original(i)) for i in range(len(labels))]).permute(0, 3, 1, 2)
     with torch.no_grad():

@@ -56,7 +56,7 @@ from viticulture.report.pages.run_page import judged_headline
 from viticulture.report.sections.dense import dense_answer, dense_sections
 from viticulture.report.tables.dense import dense_predictions
 from viticulture.scores.objects import image_precision
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 
 NAMES = ("disk", "square")
 SIZES = np.array([[100, 100], [100, 100]])
@@ -396,7 +396,7 @@ def test_a_large_jpeg_is_shown_as_evaluation_shows_it(tmp_path: Path, sent: bool
     folder.mkdir()
     noise = np.random.default_rng(0).integers(0, 255, (400, 480, 3), dtype=np.uint8)
     Image.fromarray(noise).save(folder / "a.jpg")
-    images, _ = read_rows(open_source(str(folder)), np.arange(1), recipe_of(run).section("images"))
+    images, _ = read_rows(open_source(str(folder)), np.arange(1), config_of(run).images)
     (expected,) = find(of_run(run), images)
     with (folder / "a.jpg").open("rb") as file:
         item = ("a.jpg", file) if sent else ("a.jpg", folder / "a.jpg")

@@ -22,7 +22,7 @@ from viticulture.models.students import create_student
 from viticulture.scores.objects import box_overlaps
 from viticulture.study.outcomes import other_measure
 from viticulture.study.paper_tables import read_table
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 
 SIZE = (20, 32)  # H x W, of which a square student sees the middle 20 columns
 
@@ -56,7 +56,7 @@ def test_a_run_is_judged_on_the_images_that_have_a_box_in_view(grown: tuple[api.
     Catches: images without boxes judged as misses, boxes in the original's frame, names matched by file name alone,
     taps left open, images and boxes shifted against each other."""
     run, file = grown
-    dataset = dataset_of(run.folder, recipe_of(run.folder))
+    dataset = dataset_of(run.folder, config_of(run.folder))
     found = localize(run.folder, held_out(dataset), read_boxes(file), protocol=AS_EVALUATED)
     assert (found.images, found.left_out) == (2, 4)
     assert found.everything.accuracies == (1, 0, 0)
@@ -72,7 +72,7 @@ def test_the_published_protocol_shows_images_whole(grown: tuple[api.Run, Path]) 
 
     Catches: the evaluation's crop, boxes that are not squeezed as the image is, a result told under the other name."""
     run, file = grown
-    dataset = dataset_of(run.folder, recipe_of(run.folder))
+    dataset = dataset_of(run.folder, config_of(run.folder))
     found = localize(run.folder, held_out(dataset), read_boxes(file))
     assert (found.images, found.left_out, found.protocol) == (3, 3, "published")
     np.testing.assert_allclose(found.examples[0].true[0], [6.25, 3, 13.75, 13])

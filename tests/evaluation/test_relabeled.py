@@ -16,14 +16,14 @@ from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.evaluation.robustness.relabeled import read_truth, relabeled
 from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 
 CLASSES = tuple(f"n{number:08d}" for number in range(1000))
 
 
 def answers(run: RunFolder) -> dict[str, int]:
     """What the run's student says of its test images, by name."""
-    subject, images = of_run(run), dataset_of(run, recipe_of(run)).test
+    subject, images = of_run(run), dataset_of(run, config_of(run)).test
     assert images is not None
     (batch,) = subject.batches(images)
     said = subject.network(batch["image"]).argmax(-1).tolist()

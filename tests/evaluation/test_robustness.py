@@ -30,7 +30,7 @@ from viticulture.models.views import VIEWS
 from viticulture.models.weights.files import load, note
 from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 
 SIDE = 16
 CLASSES = ("n00000001", "n00000002", "n00000003")
@@ -142,7 +142,7 @@ def test_a_run_is_judged_on_its_own_test_images_corrupted_as_it_is_shown_them(ru
     assert (found.images, found.heads) == (4, ("student", "class", "head 2", "head 3"))
     assert (found.rule, found.corrupted_by) == ("class token", "CIFAR-10-C")
     assert list(found.errors) == list(CORRUPTIONS)
-    dataset = dataset_of(run.folder, recipe_of(run.folder))
+    dataset = dataset_of(run.folder, config_of(run.folder))
     student, data_spec, _ = load(run.folder.weights(run.folder.which()[0]))
     assert dataset.test is not None
     for name, severity in (("gaussian_noise", 5), ("contrast", 5)):

@@ -27,7 +27,7 @@ from viticulture.evaluation.robustness.evaluate import read_robustness
 from viticulture.report.pictures import gallery
 from viticulture.study.disagreement import _looks
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 
 
 def shown(subject: EvaluatedModel, folder: Path) -> tuple[Images, list[Tensor]]:
@@ -141,7 +141,7 @@ def test_nobody_else_decides_what_a_trained_network_is_shown() -> None:
 
 def test_a_gpu_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the recipe asks for the CPU. Catches: looking pinned to the CPU, a run of `--device cpu` on a GPU."""
-    asked = {name: recipe_of(untrained(tmp_path / name, **{"engine.device": name})) for name in ("auto", "cuda", "cpu")}
+    asked = {name: config_of(untrained(tmp_path / name, **{"engine.device": name})) for name in ("auto", "cuda", "cpu")}
     for there in (True, False):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         kinds = {name: device_for(recipe).type for name, recipe in asked.items()}

@@ -16,8 +16,7 @@ import viticulture
 from photographs import pictures
 from untrained import photo, untrained
 from viticulture.config.checks import check_parts
-from viticulture.config.load import read
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config
 from viticulture.data.dataset import prepare_test
 from viticulture.data.images import Images
 from viticulture.data.open import open_source
@@ -36,7 +35,7 @@ from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answerin
 from viticulture.models.weights.files import note
 from viticulture.training.data import load_dataset
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 
 SMALL = {
     "images.image_size": 8,
@@ -110,7 +109,7 @@ def asked_by_hand(run: RunFolder, images: Images, name: Views) -> Tensor:
 
 def test_validation_images_choose(run: RunFolder) -> None:
     """The kept choice is the first of the best, and every figure that the run keeps is of it."""
-    dataset = dataset_of(run, recipe_of(run))
+    dataset = dataset_of(run, config_of(run))
     assert dataset.val is not None
     labels = dataset.val.records.labels
     shares = {
@@ -127,7 +126,7 @@ def test_validation_images_choose(run: RunFolder) -> None:
 @pytest.mark.parametrize("name", get_args(Views))
 def test_the_first_of_the_best_is_chosen(name: Views, run: RunFolder) -> None:
     """By scores that are known beforehand. Catches the worst or the dearest being taken, or the test images asked."""
-    dataset = dataset_of(run, recipe_of(run))
+    dataset = dataset_of(run, config_of(run))
     assert dataset.val is not None
     before = {each: (run.weights(each) / "config.json").read_text() for each in run.which()}
     sure = asked_by_hand(run, dataset.val, name)
@@ -225,13 +224,13 @@ def test_a_network_that_is_asked_by_views_is_its_own() -> None:
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
 def test_what_finds_objects_or_tells_pixels_apart_is_not_asked_by_views(name: str) -> None:
     with pytest.raises(UserError, match=r"images\.eval_views four is of classes of images, and method"):
-        check_parts(resolve(name, read(name), {"images.eval_views": "four"}))
+        check_parts(load_config(name, {"images.eval_views": "four"}))
 
 
 def test_who_looks_inside_is_shown_the_same_batches(tmp_path: Path) -> None:
     """CKA is estimated by batches of a size, and two networks are shown the same."""
     run, sizes = untrained(tmp_path / "run"), []
-    dataset = load_dataset(open_source(str(pictures(tmp_path / "photos", {"a": 10, "b": 10}))), recipe_of(run), 0)
+    dataset = load_dataset(open_source(str(pictures(tmp_path / "photos", {"a": 10, "b": 10}))), config_of(run), 0)
     for views in ("one", "four"):
         note(run.weights("last"), {VIEWS: views})
         subject = of_run(run, batch_size=4)

@@ -231,9 +231,9 @@ def test_settings_that_cannot_be_meant_are_refused(teachers: dict[str, str], tmp
 def test_a_recipe_holds_teachers_by_name() -> None:
     """In their order, changed one by one on the command line, numbers for all or by name."""
     text = "student: cit_tiny\nguides: {co_advise: {teachers: {conv: a, inv: b}, temperature: {inv: 2}}}\n"
-    recipe = resolve("x", parse(text, "x"), {"guides.co_advise.teachers.third": "c", "guides.co_advise.weight": 0.5})
-    again = resolve("x", parse(recipe.to_yaml(), "x"))
-    for values in (recipe.values, again.values):
+    config = resolve("x", parse(text, "x"), {"guides.co_advise.teachers.third": "c", "guides.co_advise.weight": 0.5})
+    again = resolve("x", parse(config.to_yaml(), "x"))
+    for values in (config.values, again.values):
         guide = values["guides"]["co_advise"]
         assert list(guide["teachers"].items()) == [("conv", "a"), ("inv", "b"), ("third", "c")]
         assert guide["temperature"] == {"inv": 2}

@@ -10,8 +10,7 @@ from timm.loss.asymmetric_loss import AsymmetricLossMultiLabel
 from torch import nn
 
 from viticulture.config.checks import check_parts
-from viticulture.config.load import read
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config
 from viticulture.data.augment.mix import Mix
 from viticulture.errors import UserError
 from viticulture.guides.logits import Logits
@@ -144,5 +143,5 @@ def test_a_teacher_must_have_learnt_several_labels_and_teaches_softly(tmp_path: 
 def test_what_needs_one_class_an_image_is_refused_in_a_line(overrides: dict[str, Any], words: str) -> None:
     """Before any image is read."""
     with pytest.raises(UserError, match=words) as refused:
-        check_parts(resolve("multilabel/photos", read("multilabel/photos"), overrides))
+        check_parts(load_config("multilabel/photos", overrides))
     assert "\n" not in str(refused.value)

@@ -14,8 +14,7 @@ import torch
 import viticulture
 from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
-from viticulture.config.load import read
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config
 from viticulture.data.targets.objects import Boxed, Masked, Objects
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import evaluate_objects
@@ -232,7 +231,7 @@ def test_the_papers_boxes_and_masks_are_two_numbers_of_one_network() -> None:
         zip(published, ["accuracy", "ap_masks"] * 4, strict=True)
     )
     assert len({str(row.overrides) for row in table.rows}) == 4
-    values = resolve(table.rows[0].recipe, read(table.rows[0].recipe)).values
+    values = load_config(table.rows[0].recipe).values
     settings = {"masks": True, "window": 14, "global_blocks": [2, 5, 8, 11], "relative_positions": True}
     assert settings.items() <= values["method"].items()  # as ViTDet
     assert (values["train"]["batch_size"], values["train"]["epochs"], values["optim"]["lr"]) == (64, 100, 1e-4)

@@ -42,7 +42,7 @@ from viticulture.study.work import Work, changed
 from viticulture.study.workers import claimed_by
 from viticulture.text import comment, read_yaml
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 
 SMALL = {"train.batch_size": 8}
 PLAIN = Candidate("plain ViT", "default/digits", {**SMALL, "augment.padded_crop": None})
@@ -222,7 +222,7 @@ def test_all_cells_share_their_held_out_images(finished: Path, tmp_path: Path) -
     assert [row["status"] for row in rows] == ["finished", "failed"]
     assert "not those of the study's other cells" in rows[1]["error"]
     shared = made(tmp_path / "again", grid(PLAIN, other, conditions=CONDITIONS))
-    assert all(shared.recipe(one).section("data").split_seed == 0 for one in (PLAIN, other))
+    assert all(shared.recipe(one).data.split_seed == 0 for one in (PLAIN, other))
 
 
 def test_cells_of_images_that_were_replaced_under_their_names_are_refused(tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -
     recipe.write_text(recipe.read_text().replace("1.0e-3", "2.0e-3"))
     (warning,) = study.extend()
     assert "was edited after the study began" in warning
-    assert study.recipe(mine).section("optim").lr == 1e-3
+    assert study.recipe(mine).optim.lr == 1e-3
     recipe.unlink()
     assert study.extend() == []  # moved to a machine without it
 
@@ -458,9 +458,7 @@ def test_candidates_keep_their_folders_whoever_comes_before_them(tmp_path: Path)
         opened = StudyFolder.open(study.path)
         opened.extend()
         found.append(opened.slugs)
-        assert [opened.recipe(one).section("optim").lr for one in candidates] == [
-            one.overrides["optim.lr"] for one in candidates
-        ]
+        assert [opened.recipe(one).optim.lr for one in candidates] == [one.overrides["optim.lr"] for one in candidates]
     assert {slugs.get(first.name, known[first.name]) for slugs in found} == {known[first.name]}
     assert {slugs[second.name] for slugs in found} == {known[second.name]}
     assert found[0][third.name] == found[1][third.name] not in known.values()
@@ -634,7 +632,7 @@ def test_a_cell_is_trained_anew_only_where_its_files_are_broken(tmp_path: Path) 
     run.write("split.json", {"names": {}})
     run.write("recipe.yaml", run.text("recipe.yaml").replace("name: supervised", "name: gone_today.Mine"))
     with pytest.raises(UserError, match="gone_today"):
-        recipe_of(run)
+        config_of(run)
     assert not is_damaged(run)
     run.checkpoint.parent.mkdir()
     torch.save({"state_dict": {}}, run.checkpoint)

@@ -16,8 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from slowly import slow_but
-from viticulture.config.load import read
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config
 from viticulture.optim import SAM
 from viticulture.study.step_times import MAX_SECONDS, MAX_STEPS, MIN_STEPS, measure_step_times
 from viticulture.training.run import fit
@@ -101,7 +100,7 @@ def test_a_measured_step_does_what_a_training_step_does(
         fit(session)
         session.run.unlock()
     with counting(monkeypatch) as measured:
-        pace = measure_step_times(resolve(name, read(name), {**SMALL, **changes}), session.dataset, tmp_path / "pace")
+        pace = measure_step_times(load_config(name, {**SMALL, **changes}), session.dataset, tmp_path / "pace")
     assert MIN_STEPS <= measured["steps"] <= MAX_STEPS
     assert a_step(measured) == a_step(trained)
     assert pace.steps == trained["steps"]
@@ -116,8 +115,8 @@ def test_what_needs_validation_is_measured_without(tmp_path: Path) -> None:
     watched = {**SMALL, "train.validate": "val", "train.best_by": "balanced_accuracy", "train.stop_when_perfect": 30}
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, watched, "test")
     session.run.unlock()
-    recipe = resolve("default/digits", read("default/digits"), watched)
-    assert measure_step_times(recipe, session.dataset, tmp_path / "pace").step > 0
+    config = load_config("default/digits", watched)
+    assert measure_step_times(config, session.dataset, tmp_path / "pace").step > 0
 
 
 def test_patience_buys_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,10 +124,10 @@ def test_patience_buys_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     epoch of a few steps ends the measurement before them."""
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, SMALL, "test")
     session.run.unlock()
-    recipe = resolve("default/digits", read("default/digits"), SMALL)
+    config = load_config("default/digits", SMALL)
     for patience in (1.0, 2.5):
         with counting(monkeypatch) as measured:
-            measure_step_times(recipe, session.dataset, tmp_path / "pace", 0, lambda: 0.0, patience)
+            measure_step_times(config, session.dataset, tmp_path / "pace", 0, lambda: 0.0, patience)
         assert measured["steps"] == int(patience * MAX_STEPS)
 
 
@@ -140,8 +139,8 @@ def test_one_slow_step_of_few_is_no_pace(tmp_path: Path, monkeypatch: pytest.Mon
     session.run.unlock()
     made_begun_and_steps = [0, 0, 9 * MAX_SECONDS, 2 * MAX_SECONDS, 5 * MAX_SECONDS, 2 * MAX_SECONDS]
     readings = accumulate(chain(made_begun_and_steps, repeat(0)))
-    recipe = resolve("default/digits", read("default/digits"), SMALL)
+    config = load_config("default/digits", SMALL)
     with counting(monkeypatch) as measured:
-        pace = measure_step_times(recipe, session.dataset, tmp_path / "pace", 0, partial(next, readings))
+        pace = measure_step_times(config, session.dataset, tmp_path / "pace", 0, partial(next, readings))
     assert measured["steps"] == MIN_STEPS
     assert pace.step == 2 * MAX_SECONDS

@@ -13,8 +13,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 from resumed import check_same_bits, whole_and_resumed
 from viticulture.config.checks import check_parts
-from viticulture.config.load import read
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config
 from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
@@ -155,4 +154,4 @@ def test_what_would_change_nothing_is_refused(
 def test_objects_have_no_classes_of_images_to_balance() -> None:
     name = "detection/photos"
     with pytest.raises(UserError, match="method detection learns from none"):
-        check_parts(resolve(name, read(name), {"data.sampling": "balanced"}))
+        check_parts(load_config(name, {"data.sampling": "balanced"}))

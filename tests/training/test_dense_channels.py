@@ -30,7 +30,7 @@ from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.dense.results import read_dense
 from viticulture.evaluation.dense.subject import of_run
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import dataset_of, recipe_of
+from viticulture.training.run_inputs import config_of, dataset_of
 from viticulture.training.session import Session, begin
 
 TOP = 4000
@@ -180,7 +180,7 @@ def test_a_segmenter_learns_what_one_band_alone_shows(street: viticulture.Run) -
 def test_predict_says_of_files_and_numbers_what_was_tested(street: viticulture.Run, tmp_path: Path) -> None:
     """Pixel for pixel, of a path, an array and a tensor; drawn over the first three bands."""
     run = RunFolder(street.path)
-    dataset = dataset_of(run, recipe_of(run))
+    dataset = dataset_of(run, config_of(run))
     true = dataset.annotations["test"]
     assert isinstance(true, Masked)
     names = dataset.split_names["test"]

@@ -23,8 +23,7 @@ from trained import weights
 from viticulture.api.lists import resolved
 from viticulture.budget.budget import Budget
 from viticulture.budget.prepare import Wish, _opened
-from viticulture.config.load import read
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.errors import UserError
 from viticulture.evaluation.dense.objects import ObjectsEvaluation
@@ -346,7 +345,7 @@ def test_objects_and_masks_without_a_recipe_get_theirs_and_this_is_said(tmp_path
     overrides = {"images.image_size": 32, "student.name": "vit_nano", "student.patch_size": 4, "train.batch_size": 2}
     session = begin(str(data), "default", 0, str(tmp_path / "run"), False, overrides, "test")
     session.run.unlock()
-    assert session.recipe.name == recipe
+    assert session.config.name == recipe
     assert session.warnings[0].endswith(f"in place of classes, so {recipe} is the recipe")
     request = Wish(str(data), "default", 0, tmp_path / "planned", overrides, Budget("1h"))
     _, base, default = _opened(request)
@@ -397,7 +396,7 @@ def test_images_without_a_labeled_pixel_weigh_nothing_where_a_segmenter_is_watch
 
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
 def test_the_shipped_recipes_resolve(name: str) -> None:
-    assert resolve(name, read(name)).section("train").epochs > 0
+    assert load_config(name).train.epochs > 0
 
 
 @pytest.mark.slow

@@ -16,8 +16,7 @@ import viticulture
 from resumed import check_same_bits
 from trained import train_apart, trained, weights
 from viticulture.budget.choices import LADDER, TINY_LADDER, rungs, teacher
-from viticulture.config.load import read
-from viticulture.config.resolve import resolve
+from viticulture.config.load import load_config
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.methods.supervised import Supervised
@@ -261,22 +260,22 @@ def faulty(monkeypatch: pytest.MonkeyPatch, function: type[Unwritten]) -> None:
 def test_gradients_are_compared_over_other_memory_and_with_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a comparison that sees no fault, or one where there is none; random numbers that it uses up."""
     overrides = {"engine.precision": "bf16-mixed", "engine.device": "cpu", "data.per_class": 10}
-    recipe = resolve("default/digits", read("default/digits"), overrides)
-    dataset = load_dataset(open_source("digits"), recipe, 0)
+    config = load_config("default/digits", overrides)
+    dataset = load_dataset(open_source("digits"), config, 0)
     state = torch.random.get_rng_state()
-    sound = compare_gradients(recipe, dataset, 0)
+    sound = compare_gradients(config, dataset, 0)
     assert torch.equal(state, torch.random.get_rng_state())
     assert not sound.fault
     assert not sound.unstable
     assert 0 < sound.distance < 0.1
     with monkeypatch.context() as patch:
         faulty(patch, Coarse)
-        coarse = compare_gradients(recipe, dataset, 0)
+        coarse = compare_gradients(config, dataset, 0)
     assert coarse.distance == pytest.approx(2, abs=0.1)
     assert coarse.fault == "gradients are 200% away from those in float32"
     if filled():
         faulty(monkeypatch, Unwritten)
-        assert "depends on what was in memory" in compare_gradients(recipe, dataset, 0).fault
+        assert "depends on what was in memory" in compare_gradients(config, dataset, 0).fault
 
 
 def test_a_training_on_wrong_gradients_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from viticulture.study.grid import Candidate, Grid
 from viticulture.table import Column, Table, print_table
 from viticulture.text import command_line, comment, read_yaml, write_yaml
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.run_inputs import recipe_of
+from viticulture.training.run_inputs import config_of
 from viticulture.training.session import begin
 
 FILES: dict[str, bytes] = {
@@ -244,8 +244,8 @@ def test_words_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: p
     nasty = "viticulture train digits --out 'n\ntrain: {epochs: 7}\n#' \x1b[31m"
     session = begin("digits", str(file), 0, str(tmp_path / "n\ntrain: {epochs: 7}\n#"), False, {}, nasty)
     session.run.unlock()
-    assert recipe_of(RunFolder.open(session.run.path)).values == session.recipe.values
-    assert session.recipe.section("train").epochs == 2
+    assert config_of(RunFolder.open(session.run.path)).values == session.config.values
+    assert session.config.train.epochs == 2
 
     grid = Grid("digits", (Candidate("x", str(file)),), epochs=2)
     StudyFolder.create(tmp_path / "study", grid, "viticulture compare digits\nepochs: 7\n#")
@@ -309,10 +309,10 @@ def test_names_in_yaml_are_as_they_are_written() -> None:
     weights = f"{{{', '.join(f'{key}: 1.10' for key in keys)}, '<<': 2}}"
     expected = {**dict.fromkeys(keys, 1.1), "<<": 2}
     raw = parse(f"data: {{class_weights: {weights}}}\ntrain: {{epochs: 100}}\noptim: {{lr: 1e-3}}\n", "mine.yaml")
-    recipe = resolve("mine.yaml", raw)
-    assert recipe.values["data"]["class_weights"] == expected
-    assert resolve("x", parse(recipe.to_yaml(), "x")).values == recipe.values
-    assert (recipe.values["train"]["epochs"], recipe.values["optim"]["lr"]) == (100, 1e-3)
+    config = resolve("mine.yaml", raw)
+    assert config.values["data"]["class_weights"] == expected
+    assert resolve("x", parse(config.to_yaml(), "x")).values == config.values
+    assert (config.values["train"]["epochs"], config.values["optim"]["lr"]) == (100, 1e-3)
     assert split_overrides(["--data.class_weights", weights], ()) == ({"data.class_weights": expected}, [])
     study = (
         f"data: d\ncandidates: [{{name: a, recipe: default/digits}}]\nconditions: {{data.class_weights: {weights}}}\n"

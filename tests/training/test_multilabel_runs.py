@@ -101,7 +101,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
 def test_joined_labels_choose_the_recipe_and_a_recipe_of_one_class_is_told(data: Path, tmp_path: Path) -> None:
     """Catches: combinations learnt as classes without a word, a note where a person asked for several labels."""
     chosen = begin(str(data), "default", 0, str(tmp_path / "a"), False, SETTINGS, "test")
-    assert chosen.recipe.name == "multilabel/photos"
+    assert chosen.config.name == "multilabel/photos"
     assert CHOSEN in chosen.warnings
     assert chosen.dataset.classes == ("blue", "green", "red")
     apart = separated(open_source(str(data)))  # as a function of a program gives them

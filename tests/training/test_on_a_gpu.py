@@ -228,12 +228,12 @@ def trained(
     plain: dict[str, Any] = {"engine": {"precision": "32"}}
     if student in STEADY:  # Adam makes whole steps of rounding
         plain["optim"] = {"name": "sgd", "lr": 0.1}
-    recipe = Config("pair", {**session.recipe.values, **plain})
-    made, warnings = assemble(recipe, session.dataset, seed=0)
+    config = Config("pair", {**session.config.values, **plain})
+    made, warnings = assemble(config, session.dataset, seed=0)
     run, devices = RunFolder.create(folder), Devices()
     run.write("run.json", {})
     torch.manual_seed(0)
-    fit(replace(session, run=run, recipe=recipe, method=made, warnings=warnings), more=[devices])
+    fit(replace(session, run=run, config=config, method=made, warnings=warnings), more=[devices])
     assert devices.seen == {device}
     assert not devices.waited
     return {name: value.cpu() for name, value in made.student.state_dict().items()}

@@ -168,7 +168,7 @@ def test_two_guides_of_one_class_have_terms_of_their_own(teachers: Path, tmp_pat
     assert terms.keys() == {"label", "first_logits", "second_logits", "log_logits", "logits"}
     assert torch.equal(terms["log_logits"], 2 * terms["first_logits"])
     assert torch.equal(terms["logits"], terms["second_logits"])
-    assert session.recipe.values["guides"]["first"]["class"] == "logits"
+    assert session.config.values["guides"]["first"]["class"] == "logits"
     session.run.unlock()
 
 

@@ -18,9 +18,9 @@ from torch import nn
 
 from random_teachers import with_random_teachers
 from viticulture.config.keys import NAMED, fixed_keys, flat
-from viticulture.config.load import about, parse, read, shipped
+from viticulture.config.load import about, load_config, parse, read, shipped
 from viticulture.config.references import replaced
-from viticulture.config.resolve import Config, method_class, resolve
+from viticulture.config.resolve import Config, resolve
 from viticulture.config.schema import SECTIONS
 from viticulture.config.sections import Engine, Student, Train
 from viticulture.errors import UserError
@@ -50,7 +50,7 @@ def test_a_value_of_another_kind_is_refused_in_a_persons_words(key: str) -> None
     """Fails for words of the library that reads recipes, or a slip whose cure is not named."""
     value, words = REFUSED[key]
     with pytest.raises(UserError, match="must be") as refused:
-        resolve("default/photos", read("default/photos"), {key: value})
+        load_config("default/photos", {key: value})
     assert str(refused.value) == f'recipe key "{key}" {words}'
 
 
@@ -60,16 +60,16 @@ def test_a_persons_file_that_leaves_sections_out_is_told_whose_values_it_gets(tm
     was told, or tells it twice."""
     mine = tmp_path / "mine.yaml"
     mine.write_text("student: vit_nano\naugment:\n", encoding="utf-8")
-    (told,) = resolve(str(mine), read(str(mine)), {"optim.lr": 1e-3}).warnings
+    (told,) = load_config(str(mine), {"optim.lr": 1e-3}).warnings
     assert told.startswith(f"{mine} leaves out schedule, train: ")
     assert "--print-config" in told
-    longer = resolve(str(mine), read(str(mine)), {"schedule.warmup_epochs": 10})
+    longer = load_config(str(mine), {"schedule.warmup_epochs": 10})
     shorter = longer.with_keys({"train.epochs": 5})
     assert [warning.partition(" ")[0] for warning in shorter.warnings] == [str(mine), "the"]
     assert shorter.with_keys({"train.epochs": 4}).warnings[:2] == shorter.warnings
     assert not resolve("dhvt/digits", {"student": "vit_nano"}).warnings
-    mine.write_text(resolve("dhvt/digits", read("dhvt/digits")).to_yaml(), encoding="utf-8")
-    assert not resolve(str(mine), read(str(mine))).warnings
+    mine.write_text(load_config("dhvt/digits").to_yaml(), encoding="utf-8")
+    assert not load_config(str(mine)).warnings
 
 
 ADAMW = {"name": "adamw", "lr": 1e-3, "kernel_lr": None, "momentum": 0.9}
@@ -92,9 +92,9 @@ OPEN = {
 def test_an_open_optimizer_goes_by_the_student(overrides: dict[str, Any], optim: dict[str, Any]) -> None:
     """Catches: a person's optimizer or rate replaced, kernels left behind by it, and Muon for students or labels with
     which it was not tried; a recipe that is still open once it is read, or changes when it is read again."""
-    recipe = resolve("default/photos", read("default/photos"), overrides)
-    assert recipe.values["optim"].items() >= optim.items()
-    assert resolve(recipe.name, recipe.values).values == recipe.values
+    config = load_config("default/photos", overrides)
+    assert config.values["optim"].items() >= optim.items()
+    assert resolve(config.name, config.values).values == config.values
 
 
 def test_an_open_optimizer_needs_a_recipe() -> None:
@@ -102,7 +102,7 @@ def test_an_open_optimizer_needs_a_recipe() -> None:
     with pytest.raises(UserError, match="auto goes by a recipe's student"):
         Optim(name="auto")
     with pytest.raises(UserError, match=r'"optim.lr" must be a number, got fast'):
-        resolve("default/photos", read("default/photos"), {"optim.lr": "fast"})
+        load_config("default/photos", {"optim.lr": "fast"})
 
 
 TABLES = {name: read_table(name) for name in tables()}
@@ -263,18 +263,18 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm.layers.weight_init, "_trunc_normal_", lambda tensor, *_, **__: tensor)
 
 
-def assembled(recipe: Config, device: str) -> Method:
+def assembled(config: Config, device: str) -> Method:
     """The method of a recipe with its student and guides, on a device, before any weights are taken."""
-    wanted, side = recipe.section("student"), recipe.section("images").image_size or 64
-    made = method_class(recipe)
+    wanted, side = config.student, config.images.image_size or 64
+    made = config.method_class
     data_spec = DataSpec(("a", "b") if made.batch_spec.labels else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     shown = data_spec if made.batch_spec.contents in ("classes", "labels") else replace(data_spec, classes=())
     still = {"drop_path_rate": 0.0} if "drop_path_rate" in wanted.options else {}
-    keywords = {key: value for key, value in recipe.values["method"].items() if key != "name"}
+    keywords = {key: value for key, value in config.values["method"].items() if key != "name"}
     with torch.device(device):
         student = create_student(wanted.name, shown, patch_size(wanted, data_spec), wanted.options | still)
-        guides = build_guides(recipe, student, data_spec)
-        setup = Setup(student, data_spec, guides, recipe.section("optim"), recipe.section("schedule"))
+        guides = build_guides(config, student, data_spec)
+        setup = Setup(student, data_spec, guides, config.optim, config.schedule)
         return made(setup, **made_parts(made, keywords)).train()
 
 
@@ -343,14 +343,14 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
 @pytest.mark.parametrize("name", shipped())
 def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
     """It resolves, its header holds command and result, and it survives a round trip as YAML."""
-    recipe = resolve(name, read(name))
+    config = load_config(name)
     head = about(name)
     assert head["What"]
     assert f"--recipe {name}" in head["Command"] or name.startswith("default/")
     assert head["Result"]
     assert len(shipped()[name].read_text().splitlines()) <= 40
-    again = resolve(name, parse(recipe.to_yaml(), name))
-    assert again.values == recipe.values
+    again = resolve(name, parse(config.to_yaml(), name))
+    assert again.values == config.values
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -439,7 +439,7 @@ def test_a_key_inside_what_a_whole_recipe_leaves_open_can_be_set() -> None:
     """A run's recipe says everything, null too. Catches: null taken for a value that holds no keys."""
     whole = resolve("whole", read("default/digits")).values
     assert whole["data"]["class_weights"] is None
-    assert resolve("again", whole, {"data.class_weights.3": 5.0}).section("data").class_weights == {"3": 5.0}
+    assert resolve("again", whole, {"data.class_weights.3": 5.0}).data.class_weights == {"3": 5.0}
 
 
 def test_an_override_takes_an_entry_out_or_puts_one_in() -> None:
@@ -460,7 +460,7 @@ def test_what_a_recipe_was_made_from_is_never_written_to() -> None:
     mine = {"conv": "runs/a"}
     second = first.with_keys({"guides.co_advise.teachers": mine, "student.options.depth": 2})
     third = second.with_keys({"guides.co_advise.teachers.inv": "runs/b"})
-    first.section("student").options["depth"] = 7
+    first.student.options["depth"] = 7
     assert (raw, first.values, mine) == (kept, before, {"conv": "runs/a"})
     assert second.values["guides"]["co_advise"]["teachers"] == {"conv": "runs/a"}
     assert third.values["guides"]["co_advise"]["teachers"] == {"conv": "runs/a", "inv": "runs/b"}
@@ -475,11 +475,11 @@ def test_a_shorter_training_has_a_shorter_warm_up() -> None:
     of a recipe is refused, or a warm-up is changed that a person chose or that fits."""
     raw = {"train": {"epochs": 100}, "schedule": {"warmup_epochs": 10}}
     short = resolve("x", raw, {"train.epochs": 5})
-    assert short.section("schedule").warmup_epochs == shortened_warmup(10, 100, 5) == 0.5
+    assert short.schedule.warmup_epochs == shortened_warmup(10, 100, 5) == 0.5
     assert any("0.5 of 5 epochs" in warning for warning in short.warnings)
     assert resolve("x", short.values).warnings == ()
     fits = resolve("x", raw, {"train.epochs": 11})
-    assert (fits.section("schedule").warmup_epochs, fits.warnings) == (10, ())
+    assert (fits.schedule.warmup_epochs, fits.warnings) == (10, ())
     with pytest.raises(UserError, match="fewer"):
         resolve("x", raw, {"train.epochs": 5, "schedule.warmup_epochs": 10})
 
@@ -488,7 +488,7 @@ def test_a_precision_may_be_written_as_the_number_it_is() -> None:
     """In a recipe and on the command line, where YAML reads a number; catches a word that must be quoted twice."""
     raw = read("default/digits")
     for recipe in (resolve("x", raw, {"engine.precision": 32}), resolve("x", {**raw, "engine": {"precision": 32}})):
-        assert recipe.section("engine").precision == "32"
+        assert recipe.engine.precision == "32"
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,8 @@ from photographs import pictures
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.api.lists import resolved
 from viticulture.cache import locked
-from viticulture.config.load import read
+from viticulture.config.load import load_config
 from viticulture.config.references import where_they_lie
-from viticulture.config.resolve import resolve
 from viticulture.data.open import open_source
 from viticulture.disk import replacing, unwritable
 from viticulture.errors import UserError
@@ -287,7 +286,7 @@ def test_a_training_by_single_images_begins_as_if_none_had_been_tried(tmp_path: 
     keys = {"student.name": "dhvt_nano", "train.batch_size": 1, "data.per_class": 2, "train.epochs": 1}
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, keys, "test")
     numbers = torch.rand(3)
-    fresh, _ = assemble(session.recipe, session.dataset, 0)
+    fresh, _ = assemble(session.config, session.dataset, 0)
     assert torch.equal(torch.rand(3), numbers)
     states = session.method.state_dict(), fresh.state_dict()
     assert any("running_mean" in name for name in states[0])
@@ -691,7 +690,7 @@ def test_parts_of_a_batch_do_not_make_measurements_rarer(tmp_path: Path) -> None
     session = small(tmp_path / "run", **{"train.accumulate": 4})
     fit(session)
     curves = read_curves(session.run.metrics)
-    assert [len(curves[name]) for name in ("lr", "train/loss")] == [session.recipe.section("train").epochs] * 2
+    assert [len(curves[name]) for name in ("lr", "train/loss")] == [session.config.train.epochs] * 2
 
 
 def after_step(ema: Ema, student: nn.Module, step: int) -> None:
@@ -851,7 +850,7 @@ def test_a_recipe_that_was_changed_is_named_with_the_way_to_a_new_run(tmp_path: 
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
     recipe, whole = run / "recipe.yaml", (run / "recipe.yaml").read_text()
     recipe.write_text(whole.replace("epochs: 2", "epochs:   0x2  # two").replace("# recipe", "# my recipe"))
-    assert reopen(str(run)).recipe.section("train").epochs == 2
+    assert reopen(str(run)).config.train.epochs == 2
     recipe.write_text(whole.replace("  epochs: 2", "  epochs: 3").replace("  clip_norm: null", "  clip_norm: 1.5"))
     words = rf"train.clip_norm from None to 1.5, train.epochs from 2 to 3; .*--recipe {recipe} --seed 0"
     for use in (viticulture.resume, viticulture.evaluate):
@@ -950,7 +949,7 @@ def test_the_default_recipe_goes_by_the_size_of_the_images(pixels: int, recipe: 
     folder = pictures(tmp_path / "pictures", {"a": 2, "b": 2}, pixels)
     name = default_recipe(open_source(str(folder)))
     assert name == f"default/{recipe}"
-    assert resolve(name, read(name)).section("student").name
+    assert load_config(name).student.name
     assert len(read_table(name).rows) >= 3
 
 
@@ -970,11 +969,11 @@ def test_a_patch_size_of_the_default_recipe_gives_way_to_a_named_student(
     """A warning says so; a user's own patch size stays. Catches: `train digits --student resnet10t` refused for a key
     that nobody gave, or a patch size taken from a student that it fits."""
     for key in ("student", "student.name"):
-        recipe = resolve_default("default/digits", {key: student, **more})
-        assert recipe.section("student").patch_size == patch
-        said = "student.patch_size 2 of default/digits is left out, as it does not fit" in " ".join(recipe.warnings)
+        config = resolve_default("default/digits", {key: student, **more})
+        assert config.student.patch_size == patch
+        said = "student.patch_size 2 of default/digits is left out, as it does not fit" in " ".join(config.warnings)
         assert said == (patch is None)
-    assert resolve_default("default/digits", {}) == resolve("default/digits", read("default/digits"))
+    assert resolve_default("default/digits", {}) == load_config("default/digits")
 
 
 def test_a_cnn_trains_by_the_default_recipe(tmp_path: Path) -> None:
@@ -983,7 +982,7 @@ def test_a_cnn_trains_by_the_default_recipe(tmp_path: Path) -> None:
     session = begin("digits", "default", 0, str(tmp_path / "run"), False, words, "test")
     session.run.unlock()
     assert any("patch_size" in warning for warning in session.warnings)
-    assert session.recipe.section("student").patch_size is None
+    assert session.config.student.patch_size is None
     assert "patch_size: null" in resolved("digits", overrides=words)
 
 
@@ -1067,8 +1066,8 @@ def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, mo
     session.run.unlock()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert reopen(str(tmp_path / "run")).fingerprint == session.fingerprint
-    guides = session.recipe.values["guides"]
-    assert session.recipe.values["student"]["init"] == str(tmp_path / "weights/first")
+    guides = session.config.values["guides"]
+    assert session.config.values["student"]["init"] == str(tmp_path / "weights/first")
     assert guides["teacher"]["kind"] == "soft"
 
 

@@ -24,7 +24,7 @@ from ..models.weights.files import load
 from ..training.assemble import build_guides
 from ..training.progress import showing
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
+from ..training.run_inputs import config_of, dataset_of, stands_for_own
 from ..training.state import beneath, load_checkpoint
 from .cka import MIN_IMAGES
 from .feature_maps import feature_galleries
@@ -163,7 +163,7 @@ def explain_any(source: str, data: str | Source, options: ExplainOptions) -> Exp
         with showing("reading images") as progress:
             dataset = prepare(images, whole, settings, 0, progress, labeled=False)
     else:
-        dataset = dataset_of(run, recipe_of(run), data)
+        dataset = dataset_of(run, config_of(run), data)
     return explain(model, dataset, options, agent_models(run) if run else {})
 
 
@@ -174,8 +174,8 @@ def agents_of(run: RunFolder) -> dict[str, nn.Module]:
 
     Raises: UserError if the run has no checkpoint, or a damaged one.
     """
-    recipe = recipe_of(run)
-    guides = recipe.values["guides"].items()
+    config = config_of(run)
+    guides = config.values["guides"].items()
     entries = {name: entry for name, entry in guides if issubclass(guide_class(name, entry), Bootstrap)}
     if not entries:
         return {}
@@ -183,7 +183,7 @@ def agents_of(run: RunFolder) -> dict[str, nn.Module]:
     student, data_spec, _ = load(run.weights(run.which()[0]))
     student.load_state_dict(beneath(state, "student."))
     agents: dict[str, nn.Module] = {}
-    bootstrapped = replace(recipe, values={**recipe.values, "guides": entries})
+    bootstrapped = replace(config, values={**config.values, "guides": entries})
     for name, guide in build_guides(bootstrapped, student, data_spec).items():
         assert isinstance(guide, Bootstrap)
         guide.load_state_dict(beneath(state, f"guides.{name}."))

@@ -22,7 +22,7 @@ from ..guides.attention_link import AttentionLink
 from ..models.links import Links, LinkSet
 from ..training.feed import Feed
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 from ..training.state import beneath, load_checkpoint
 
 THRESHOLD = 0.05  # the paper's
@@ -45,7 +45,7 @@ class TrainedLinks:
 
 def linked_guides(run: RunFolder) -> list[str]:
     """Return the names of a run's guides with attention links, as in its recipe."""
-    guides = recipe_of(run).values["guides"]
+    guides = config_of(run).values["guides"]
     return [name for name, entry in guides.items() if issubclass(guide_class(name, entry), AttentionLink)]
 
 

@@ -20,7 +20,7 @@ from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
 from ..models.taps import Taps
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 from .attention import class_map, head_token_maps, mean_attention, selected_layers
 from .galleries import FILE, Gallery, Group, file_name, save_galleries
 from .reconstruction import reconstruction_gallery, reconstructs
@@ -45,7 +45,7 @@ def save_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedRun) -> 
         galleries["mistakes"] = mistakes(counting, dataset.classes, note)
         model = of_run(run, evaluated.counts.partition("/")[0])
         galleries["attention"] = [occlusion(model, counting.images), *fine_attention(model, counting.images)]
-    if reconstructs(recipe_of(run)):
+    if reconstructs(config_of(run)):
         galleries["reconstruction"] = [reconstruction_gallery(run, dataset)]
     save_galleries(run.path / FILE, galleries)
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..config.resolve import Config, method_class
+from ..config.resolve import Config
 from ..data.channels import shown
 from ..data.dataset import Dataset
 from ..evaluation.model import EvaluatedModel, device_for, pictures
@@ -18,7 +18,7 @@ from ..models.data_spec import DataSpec
 from ..models.vit.patches import PatchGrid, patchify, unpatchify
 from ..training.assemble import assemble
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 from ..training.state import load_checkpoint
 from .galleries import Gallery, Group, file_name
 
@@ -91,9 +91,9 @@ def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconst
     return Reconstruction(true, reconstructed, masked, error(reconstructed), error(flat))
 
 
-def reconstructs(recipe: Config) -> bool:
+def reconstructs(config: Config) -> bool:
     """Return whether a recipe's method reconstructs masked patches."""
-    return hasattr(method_class(recipe), "reconstruct")
+    return hasattr(config.method_class, "reconstruct")
 
 
 def load_reconstructor(run: RunFolder, dataset: Dataset) -> Reconstructor:
@@ -101,10 +101,10 @@ def load_reconstructor(run: RunFolder, dataset: Dataset) -> Reconstructor:
 
     Raises: UserError if the run has no checkpoint.
     """
-    recipe = recipe_of(run)
+    config = config_of(run)
     state = load_checkpoint(run.checkpoint)["state_dict"]
-    plain = {**recipe.values, "guides": {}, "student": {**recipe.values["student"], "init": None}}
-    method, _ = assemble(replace(recipe, values=plain), dataset, seed=0)
+    plain = {**config.values, "guides": {}, "student": {**config.values["student"], "init": None}}
+    method, _ = assemble(replace(config, values=plain), dataset, seed=0)
     method.load_state_dict({name: value for name, value in state.items() if not name.startswith("guides.")})
     assert isinstance(method, Reconstructor)
     assert isinstance(method, nn.Module)
@@ -119,10 +119,10 @@ def reconstruction_gallery(run: RunFolder, dataset: Dataset) -> Gallery:
     splits = {"test": dataset.test, "validation": dataset.val, "training": dataset.train}
     split, images = next((name, images) for name, images in splits.items() if images is not None)
     some = images.part(torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:MEASURED])
-    method, recipe = load_reconstructor(run, dataset), recipe_of(run)
+    method, recipe = load_reconstructor(run, dataset), config_of(run)
     assert isinstance(method, nn.Module)
     device = device_for(recipe)
-    model = EvaluatedModel(method.to(device), method.data_spec, recipe.section("images"), device, len(some))
+    model = EvaluatedModel(method.to(device), method.data_spec, recipe.images, device, len(some))
     (batch,) = model.batches(some)
     result = reconstruct(method, batch["image"])
 

@@ -74,8 +74,7 @@ def resolved(
         row: as for `train_row`.
         seed: as for `train_row`; what a row learns from may follow from it.
     """
-    from ..config.load import read
-    from ..config.resolve import resolve
+    from ..config.load import load_config
 
     if table:
         entry = row_of(table, row, overrides, seed)
@@ -87,7 +86,7 @@ def resolved(
         from ..training.data import open_by_default, resolve_default
 
         return resolve_default(open_by_default(data)[1], overrides).to_yaml()
-    return resolve(recipe, read(recipe), overrides).to_yaml()
+    return load_config(recipe, overrides).to_yaml()
 
 
 def say(result: Any) -> None:
@@ -120,7 +119,7 @@ def demo() -> "Table":
     from ..evaluation.reference import reference_lines
     from ..table import Column, Table
     from ..training.run_folder import claimed
-    from ..training.run_inputs import dataset_of, recipe_of
+    from ..training.run_inputs import config_of, dataset_of
     from ..training.session import RUNS
 
     labels = {"data.per_class": 20}
@@ -128,7 +127,7 @@ def demo() -> "Table":
         plain = train("digits", "default/digits", out=str(path), overrides=labels)
     with claimed(RUNS, "demo-dhvt") as path:
         hybrid = train("digits", "dhvt/digits", out=str(path), overrides=labels)
-    dataset = dataset_of(plain.folder, recipe_of(plain.folder))
+    dataset = dataset_of(plain.folder, config_of(plain.folder))
     assert dataset.test is not None
     rows = [("DHVT, the hybrid ViT", hybrid.accuracy), ("plain ViT", plain.accuracy)]
     rows += reference_lines(dataset.train, dataset.test).items()

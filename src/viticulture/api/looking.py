@@ -161,12 +161,12 @@ def explain(
     from ..outputs import check_out
     from ..report.explain_page import explanation_page, write_explanation
     from ..training.run_folder import RunFolder
-    from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
+    from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
     run, data = run_word(run), as_source(data)
     is_run, options = (Path(run) / "run.json").exists(), ExplainOptions(images, beside, reading, layers)
     if is_run and not out and stands_for_own(folder := RunFolder.open(run), data):
-        explanation = explain_run(folder, dataset_of(folder, recipe_of(folder), data), options)
+        explanation = explain_run(folder, dataset_of(folder, config_of(folder), data), options)
         return write_explanation(folder, explanation)
     if not out or not (is_run or data):
         raise UserError(
@@ -268,7 +268,7 @@ def localize(
     from ..outputs import check_out, write_out
     from ..report.measurements import localization_page, localization_table
     from ..training.run_folder import RunFolder
-    from ..training.run_inputs import dataset_of, recipe_of
+    from ..training.run_inputs import config_of, dataset_of
 
     run = run_word(run)
     if not boxes:
@@ -278,7 +278,7 @@ def localize(
     if out:
         check_out(out, ".html")
     true, folder = read_boxes(boxes), RunFolder.open(run)
-    dataset = None if data else dataset_of(folder, recipe_of(folder))
+    dataset = None if data else dataset_of(folder, config_of(folder))
     images = localization.held_out(dataset) if dataset else localization.other_images(folder, data)
     result = localization.localize(folder, images, true, weights, PROTOCOLS[protocol])
     keep(folder, dataset.name if dataset else data, result)
@@ -307,11 +307,11 @@ def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -
     from ..evaluation.robustness.evaluate import evaluate_robustness
     from ..report.measurements import robustness_table
     from ..training.run_folder import RunFolder
-    from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
+    from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
     folder, data = RunFolder.open(run_word(run)), as_source(data)
     result = evaluate_robustness(folder, data, limit, weights)
     if stands_for_own(folder, data):
-        save_corruptions(folder, dataset_of(folder, recipe_of(folder), data))
+        save_corruptions(folder, dataset_of(folder, config_of(folder), data))
     report(str(folder.path))
     return robustness_table(result)

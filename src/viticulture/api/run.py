@@ -60,9 +60,9 @@ class Run:
     @property
     def recipe(self) -> dict[str, Any]:
         """Every recipe key with the value that it was trained with."""
-        from ..training.run_inputs import recipe_of
+        from ..training.run_inputs import config_of
 
-        return {section: dict(values) for section, values in recipe_of(self.folder).values.items()}
+        return {section: dict(values) for section, values in config_of(self.folder).values.items()}
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     from ..evaluation.evaluate import check_held_out
     from ..evaluation.model import check_classes
     from ..tasks.task import task_of
-    from ..training.run_inputs import dataset_of, recipe_of, stands_for_own
+    from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
     word, data = run_word(run), as_word(data)
     if word.startswith(HUB) and isinstance(data, str) and not data:
@@ -53,7 +53,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
         return evaluate_other(task, data, out)
     if out:
         raise UserError(f"--out is for other images; of its own, {folder.path} keeps its results and report.html")
-    dataset = dataset_of(folder, recipe_of(folder), data)
+    dataset = dataset_of(folder, config_of(folder), data)
     evaluations = measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
     check_held_out(folder, evaluations)
@@ -113,7 +113,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..models.views import VIEWS
     from ..tasks.detection import Detection
     from ..tasks.task import task_of
-    from ..training.run_inputs import dataset_of, recipe_of
+    from ..training.run_inputs import config_of, dataset_of
 
     folder = usable(run := run_word(run))
     if isinstance(task_of(folder), Detection):
@@ -151,7 +151,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     tell(f"weights  {which}")
     with waiting("writing ONNX"):
         if int8:
-            dataset = dataset_of(folder, recipe_of(folder))
+            dataset = dataset_of(folder, config_of(folder))
             written = to_int8(subject, dataset.train, dataset.test, Path(out), more, finish)
         else:
             written = to_onnx(subject.tta_network, Path(out), subject.data_spec, more, finish)
@@ -165,10 +165,11 @@ def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
     from ..deploy.onnx.dense_file import dense_to_onnx
     from ..evaluation.dense.subject import of_run
-    from ..training.run_inputs import recipe_of
+    from ..training.run_inputs import config_of
 
     subject = of_run(run, weights)
-    images = recipe_of(run).section("images")
+    images = config_of(run).images
+    assert images.cache_size is not None, "a run's recipe says it"
     more = {} if images.range is None else {"range": images.range}
     tell(f"weights  {weights or run.which()[0]}")
     with waiting("writing ONNX"):

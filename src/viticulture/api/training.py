@@ -203,11 +203,11 @@ def _alone(progress: bool) -> Iterator[None]:
 def _finished(run: Run, data: Any) -> Run:
     """Say that a run is, and keep where its images are now. Raises: UserError if it has lost its weights, or these are
     others."""
-    from ..training.run_inputs import dataset_of, keep_place, recipe_of
+    from ..training.run_inputs import config_of, dataset_of, keep_place
 
     run.folder.which()
     if isinstance(data, str) and data:
-        dataset_of(run.folder, recipe_of(run.folder), data)
+        dataset_of(run.folder, config_of(run.folder), data)
         keep_place(run.folder, data)
     tell(f"{run.path} is finished; nothing is left to train")
     return run

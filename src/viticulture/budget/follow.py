@@ -20,7 +20,7 @@ from ..disk import sweep
 from ..errors import counted
 from ..training.length import asked_length, gone_on, may_change, set_length
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import dataset_of, folder_of, last_place, recipe_of
+from ..training.run_inputs import config_of, dataset_of, folder_of, last_place
 from ..training.session import Session, begin, reopen
 from .budget import Budget
 from .choices import MOST_EPOCHS
@@ -212,7 +212,7 @@ class _Follower:
     def _trial(self, plan: Plan, number: int, session: Session, began: float) -> Trial | None:
         """The first epochs of a stage that is about to be trained; None where they would be too short to tell."""
         stage = plan.stages[number]
-        epochs = trial(stage.pace, stage.epochs, session.recipe.section("schedule").warmup(stage.epochs))
+        epochs = trial(stage.pace, stage.epochs, session.config.schedule.warmup(stage.epochs))
         if not epochs or not may_change(session):
             return None
         stopwatch = Stopwatch(self.now)
@@ -234,7 +234,7 @@ class _Follower:
         if self.data and number:
             # Else a student would learn from a teacher of other images, or be tested on what that knows.
             earlier = RunFolder.open(plan.place(self.run, number - 1))
-            dataset_of(earlier, recipe_of(earlier), self.data)
+            dataset_of(earlier, config_of(earlier), self.data)
         known = self.data or last_place(self.run, plan.folder) or plan.data
         out = RunFolder(place) if number == len(plan.stages) - 1 else str(place)
         return begin(known, plan.stages[number].resolved, plan.seed, out, False, {}, plan.command)

@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from ..config.resolve import Config, method_class
+from ..config.resolve import Config
 from ..data.dataset import Dataset, ImageSettings
 from ..data.image_settings import choose_cache_size, choose_image_size, normalization
 from ..data.images import CachedImages, Images, Records
@@ -69,16 +69,16 @@ class Measurements:
         """The image size that suits the images, whatever it costs."""
         return choose_image_size(self.sizes)
 
-    def guessed(self, recipe: Config) -> StepTimes:
+    def guessed(self, config: Config) -> StepTimes:
         """The pace on noise of the images' number and size; on the images themselves where they are streamed."""
-        return replace(self, seconds=0.0).pace(recipe, self._noise(recipe))
+        return replace(self, seconds=0.0).pace(config, self._noise(config))
 
-    def pace(self, recipe: Config, dataset: Dataset) -> StepTimes:
+    def pace(self, config: Config, dataset: Dataset) -> StepTimes:
         """The pace on a data set."""
         images = len(dataset.train)
-        steps = MOST_SHARE * MOST_EPOCHS * images / batch_size(recipe, images)
+        steps = MOST_SHARE * MOST_EPOCHS * images / batch_size(config, images)
         patience = max(1.0, min(PACE_SHARE * self.seconds / MAX_SECONDS, steps / MAX_STEPS))
-        return measure_step_times(recipe, dataset, self.folder / "pace", self.seed, self.now, patience)
+        return measure_step_times(config, dataset, self.folder / "pace", self.seed, self.now, patience)
 
     @cached_property
     def bfloat16_is_fast(self) -> bool:
@@ -90,25 +90,25 @@ class Measurements:
             seconds[kind] = median(tries[1:])  # the first one loads the kernel
         return seconds[torch.bfloat16] < seconds[torch.float32]
 
-    def fastest(self, recipe: Config, dataset: Dataset | None = None) -> tuple[Config, StepTimes]:
+    def fastest(self, config: Config, dataset: Dataset | None = None) -> tuple[Config, StepTimes]:
         """The recipe in the precision that trains faster here, where it leaves that open, and its pace.
 
         Where mixed precision computes wrong gradients it is float32, which a warning says.
 
         Args:
-            recipe: of any stage.
+            config: of any stage.
             dataset: its images; None for noise like them, on which gradients are not compared.
         """
         pace = self.guessed if dataset is None else partial(self.pace, dataset=dataset)
-        plain, mixed = pace(recipe), in_bfloat16(recipe)
+        plain, mixed = pace(config), in_bfloat16(config)
         if mixed is None or not self.bfloat16_is_fast:
-            return recipe, plain
+            return config, plain
         faster = pace(mixed)
         if faster.epoch >= WORTH * plain.epoch:
-            return recipe, plain
+            return config, plain
         if dataset is not None and (fault := compare_gradients(mixed, dataset, self.seed).fault):
-            warning = f"{recipe.section('student').name} trains in float32: in bfloat16 {fault}"
-            return replace(recipe, warnings=(*recipe.warnings, warning)), plain
+            warning = f"{config.student.name} trains in float32: in bfloat16 {fault}"
+            return replace(config, warnings=(*config.warnings, warning)), plain
         return mixed, faster
 
     def _timed(self, work: Callable[[], object]) -> float:
@@ -116,32 +116,32 @@ class Measurements:
         work()
         return self.now() - began
 
-    def macs(self, recipe: Config) -> int:
+    def macs(self, config: Config) -> int:
         """Multiply-adds of a recipe's student for one image."""
-        images = recipe.section("images")
+        images = config.images
         data_spec = DataSpec(self.source.classes, images.shape, *normalization("half", images.channels))
-        return count(student_of(recipe, data_spec), data_spec.image_size, data_spec.channels)[1]
+        return count(student_of(config, data_spec), data_spec.image_size, data_spec.channels)[1]
 
-    def double(self, recipe: Config, dataset: Dataset) -> str:
+    def double(self, config: Config, dataset: Dataset) -> str:
         """A folder with random weights of a recipe's student, in place of a run that is not there yet."""
         folder, data_spec = self.folder / "double", data_spec_of(dataset)
-        save(student_of(recipe, data_spec), folder, data_spec)
+        save(student_of(config, data_spec), folder, data_spec)
         return str(folder)
 
-    def _noise(self, recipe: Config) -> Dataset:
+    def _noise(self, config: Config) -> Dataset:
         """As `load_dataset` would give, but for the pixels."""
-        labeled = method_class(recipe).batch_spec.labels
+        labeled = config.method_class.batch_spec.labels
         if labeled:
             check_classes(self.source, np.arange(len(self.source)))
-        settings: ImageSettings = recipe.section("images")
+        settings: ImageSettings = config.images
         assert settings.image_size is not None
         cache_size = settings.cache_size or choose_cache_size(settings.image_size, self.sizes, settings.cache_margin)
         image_bytes = settings.channels * cache_size**2
         if settings.stream or (
             settings.stream is None and len(self.source) * image_bytes > settings.max_cache_gb * 1e9
         ):
-            return load_dataset(self.source, recipe, self.seed)
-        splits, _ = select(self.source, recipe.section("data"), self.seed, labeled)
+            return load_dataset(self.source, config, self.seed)
+        splits, _ = select(self.source, config.data, self.seed, labeled)
         generator = torch.Generator().manual_seed(0)
         shape = (DIFFERENT, settings.channels, cache_size, cache_size)
         pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)
@@ -175,9 +175,9 @@ class Measurements:
         )
 
 
-def is_plain_vit(recipe: Config, dataset: Dataset) -> bool:
+def is_plain_vit(config: Config, dataset: Dataset) -> bool:
     """Whether a recipe's student is a plain ViT, from which masked patches can be taken."""
-    student = student_of(recipe, data_spec_of(dataset))
+    student = student_of(config, data_spec_of(dataset))
     try:
         check_vit(student)
     except UserError:

@@ -71,8 +71,8 @@ class Stage:
     def resolved(self) -> Config:
         """Its recipe, with its length."""
         with of_a_file(PLAN):
-            recipe = replace(resolve(self.recipe, self.values), warnings=self.warnings)
-            return of_length(recipe, self.epochs, self.values["train"]["epochs"])
+            config = replace(resolve(self.recipe, self.values), warnings=self.warnings)
+            return of_length(config, self.epochs, self.values["train"]["epochs"])
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..config.keys import STAGES
-from ..config.load import read
+from ..config.load import load_config
 from ..config.references import check_outlast, from_anywhere
-from ..config.resolve import Config, resolve
+from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source
@@ -113,19 +113,19 @@ def make_plan(
     with _workshop(wish.out) as folder:
         images = learnt.images if isinstance(learnt, DenseSource) else learnt
         tried = measurements(images, wish.seed, Path(folder), now, wish.budget.seconds)
-        recipe = base if recipes.is_dense(base) else _chosen(wish, base, tried, left)
-        dataset = load_dataset(learnt, recipe, wish.seed, watch=_in_time(wish, left))
-        if recipes.is_dense(recipe):
-            recipe = recipe.with_keys({"images.image_size": dataset.image_size})
+        config = base if recipes.is_dense(base) else _chosen(wish, base, tried, left)
+        dataset = load_dataset(learnt, config, wish.seed, watch=_in_time(wish, left))
+        if recipes.is_dense(config):
+            config = config.with_keys({"images.image_size": dataset.image_size})
         place = folder_of(wish.data)
-        check_leakage(recipe, dataset, {"folder": place, "name": dataset.name})  # else the last stage would refuse
+        check_leakage(config, dataset, {"folder": place, "name": dataset.name})  # else the last stage would refuse
         return Plan(
             budget=wish.budget.words,
             data=wish.data,
             folder=place,
             seed=wish.seed,
             command=command,
-            stages=_stages(wish, recipe, default, dataset, tried, left),
+            stages=_stages(wish, config, default, dataset, tried, left),
             prepared=now() - began,
         )
 
@@ -139,7 +139,7 @@ def _opened(wish: Wish) -> tuple[Source | DenseSource, Config, str]:
         if not isinstance(opened, Source):
             return opened, base, default
     else:
-        base = resolve(wish.recipe, read(wish.recipe), wish.overrides)
+        base = load_config(wish.recipe, wish.overrides)
         if not recipes.learns_classes(base):
             return open_for(base, wish.data), base, base.name
         opened = open_labeled(wish.data)
@@ -181,13 +181,13 @@ def _chosen(wish: Wish, base: Config, tried: Measurements, left: Callable[[], fl
 
 
 def _stages(
-    wish: Wish, recipe: Config, default: str, dataset: Dataset, tried: Measurements, left: Callable[[], float]
+    wish: Wish, config: Config, default: str, dataset: Dataset, tried: Measurements, left: Callable[[], float]
 ) -> tuple[Stage, ...]:
     """The stages, each with its recipe, its pace and its length."""
     known: dict[tuple[Kind, bool], StepTimes] = {}
     made: dict[Kind, Config] = {}
 
-    student, alone = recipes.watched(wish.overrides, *tried.fastest(recipe, dataset))
+    student, alone = recipes.watched(wish.overrides, *tried.fastest(config, dataset))
     student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
     made["student"], known["student", False] = student, alone
     steps = fitting(alone, left()) * alone.steps
@@ -195,24 +195,24 @@ def _stages(
     def pace(kind: Kind, taught: bool) -> StepTimes:
         if (kind, taught) not in known:
             if kind == "mae":
-                mae = recipes.of_mae(recipe)
+                mae = recipes.of_mae(config)
                 images = load_dataset(tried.source, mae, wish.seed)
                 made[kind], known[kind, taught] = tried.fastest(mae, images)
             elif kind == "teacher":
-                cnn = recipes.of_teacher(recipe, default, teacher(steps))
+                cnn = recipes.of_teacher(config, default, teacher(steps))
                 made[kind], known[kind, taught] = recipes.watched(wish.overrides, *tried.fastest(cnn, dataset))
             else:
                 double = tried.double(made["teacher"], dataset)
                 known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)
         return known[kind, taught]
 
-    search = wish.budget.search and recipes.may_be_taught(recipe) and is_plain_vit(recipe, dataset)
-    startable = recipes.may_be_started(recipe)
+    search = wish.budget.search and recipes.may_be_taught(config) and is_plain_vit(config, dataset)
+    startable = recipes.may_be_started(config)
     lengths = divide(left(), len(dataset.train), pace, search, startable)
     if lengths:  # measuring took some of the time that was divided
         lengths = divide(left(), len(dataset.train), pace, search, startable)
     if not lengths:
-        raise UserError(_too_short(wish, recipe, alone, left()))
+        raise UserError(_too_short(wish, config, alone, left()))
     kinds = [length.kind for length in lengths]
     names = [f"{number}-{kind}" for number, kind in enumerate(kinds, 1)]
     places = {kind: f"{STAGES}/{name}" for kind, name in zip(kinds, names, strict=True)}  # `read_plan` says where
@@ -245,9 +245,9 @@ def _in_time(wish: Wish, left: Callable[[], float]) -> Progress:
     return watch
 
 
-def _too_short(wish: Wish, recipe: Config, pace: StepTimes, left: float) -> str:
+def _too_short(wish: Wish, config: Config, pace: StepTimes, left: float) -> str:
     """What a person can do about it."""
-    student, side = recipe.values["student"]["name"], recipe.values["images"]["image_size"]
+    student, side = config.values["student"]["name"], config.values["images"]["image_size"]
     least = (wish.budget.seconds * (1 - MARGIN) - left + cost(pace, 1)) / (1 - MARGIN)
     return (
         f"a budget of {wish.budget.words} is too short: to begin, and one epoch of {student} at {side} px on these "

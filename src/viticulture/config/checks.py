@@ -6,52 +6,52 @@ from ..data.augment.follow import check_follows
 from ..errors import UserError
 from ..guides.guide import Given
 from .keys import VIEWS
-from .resolve import Config, method_class
+from .resolve import Config
 from .schema import guide_class, of_class, transform_class, transforms
 
 
-def check_parts(recipe: Config) -> None:
+def check_parts(config: Config) -> None:
     """What a recipe puts together must go together; no data is needed to tell.
 
     The method must get as many views as it looks at, labels must not be mixed where none are read, every guide must be
     given what it asks, and SAM a whole batch.
     """
-    method, name = method_class(recipe), recipe.values["method"]["name"]
-    for guide, keywords in recipe.values["guides"].items():
+    method, name = config.method_class, config.values["method"]["name"]
+    for guide, keywords in config.values["guides"].items():
         if missing := guide_class(guide, keywords).asks - method.gives:
             words = " and ".join(given.value for given in Given if given in missing)
             raise UserError(
                 f"guide {guide} asks for {words}, which method {name} does not give; take guides.{guide} out, or take "
                 "method supervised"
             )
-    accumulate, precision = recipe.section("train").accumulate, recipe.section("engine").precision
-    if recipe.section("optim").sam_rho is not None and (accumulate > 1 or precision == "16-mixed"):
+    accumulate, precision = config.train.accumulate, config.engine.precision
+    if config.optim.sam_rho is not None and (accumulate > 1 or precision == "16-mixed"):
         raise UserError(
             "optim.sam_rho takes two gradients of a whole batch, unscaled: set train.accumulate to 1 and "
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
-    side = recipe.section("images").image_size
-    if isinstance(side, list) and (not method.oblong or recipe.values["guides"]):
-        also = f" and guides {', '.join(recipe.values['guides'])}" if method.oblong else ""
+    side = config.images.image_size
+    if isinstance(side, list) and (not method.oblong or config.values["guides"]):
+        also = f" and guides {', '.join(config.values['guides'])}" if method.oblong else ""
         raise UserError(
             f"images.image_size {side} is oblong, which methods supervised and multilabel without guides take; method "
             f"{name}{also} learns from squares: name one side"
         )
     for view in VIEWS:
-        check_channels(transforms(recipe.values[view] or {}), recipe.section("images").channels)
-    check_balance(recipe)
-    views = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
+        check_channels(transforms(config.values[view] or {}), config.images.channels)
+    check_balance(config)
+    views = [config.values["augment"], *filter(None, [config.values["augment2"]])]
     if len(views) < method.batch_spec.views:
         raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
     if len(views) > method.batch_spec.views:
         raise UserError(f"method {name} looks at one view of an image; take augment2 out")
     if method.batch_spec.dense:
-        check_follows({name: transform_class(name, entry) for name, entry in recipe.values["augment"].items()})
-        if (chosen := recipe.section("images").eval_views) != "one":
+        check_follows({name: transform_class(name, entry) for name, entry in config.values["augment"].items()})
+        if (chosen := config.images.eval_views) != "one":
             raise UserError(
                 f"images.eval_views {chosen} is of classes of images, and method {name} learns others; leave it out"
             )
-        if (cut := recipe.section("images").eval_crop) < 1:
+        if (cut := config.images.eval_crop) < 1:
             raise UserError(
                 f"images.eval_crop {cut:g} cuts edges off, and method {name} is judged on whole images; leave it out"
             )
@@ -59,9 +59,9 @@ def check_parts(recipe: Config) -> None:
         raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
 
 
-def check_rates(recipe: Config) -> None:
+def check_rates(config: Config) -> None:
     """Raises: UserError where a rate that a schedule begins or ends at lies above the highest one."""
-    lr, schedule = recipe.section("optim").lr, recipe.section("schedule")
+    lr, schedule = config.optim.lr, config.schedule
     warms_up, falls = schedule.warmup_epochs != 0, schedule.rule in ("cosine", "timm")  # to what the recipe says
     for name, rate, counts in (("warmup_lr", schedule.warmup_lr, warms_up), ("min_lr", schedule.min_lr, falls)):
         if counts and rate > lr:
@@ -70,11 +70,11 @@ def check_rates(recipe: Config) -> None:
             )
 
 
-def check_balance(recipe: Config) -> None:
+def check_balance(config: Config) -> None:
     """Raises: UserError where classes are to be weighed or balanced, and the method or a guide cannot."""
-    method, name, data = method_class(recipe), recipe.values["method"]["name"], recipe.section("data")
+    method, name, data = config.method_class, config.values["method"]["name"], config.data
     of_classes = method.batch_spec.labels and method.batch_spec.contents == "classes"
-    if recipe.section("train").best_by is not None and not of_classes:
+    if config.train.best_by is not None and not of_classes:
         raise UserError(f"train.best_by weighs classes of images alike, and method {name} learns none; leave it out")
     if data.sampling == "balanced" and not of_classes:
         none = (
@@ -88,7 +88,7 @@ def check_balance(recipe: Config) -> None:
             f"data.class_weights weighs the labels' term of the loss, and method {name} has none that it could weigh; "
             "take it out, or take method supervised"
         )
-    for guide, keywords in recipe.values["guides"].items():
+    for guide, keywords in config.values["guides"].items():
         if guide_class(guide, keywords).learns_labels:
             raise UserError(
                 f"data.class_weights would leave labels unweighted that guide {guide} learns from by itself; "

@@ -2,6 +2,7 @@
 """Recipes as files: those in the package and the user's own."""
 
 import re
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,12 @@ from ..disk import read_text
 from ..errors import UserError, unknown
 from ..text import read_yaml
 from .references import where_they_lie
+from .resolve import Config, resolve
+
+
+def load_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Return the config of a shipped recipe, or of a YAML file, with dotted overrides (`{"train.epochs": 3}`)."""
+    return resolve(name, read(name), overrides)
 
 
 def shipped() -> dict[str, Path]:

@@ -12,7 +12,7 @@ import inspect
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import timm
@@ -20,17 +20,18 @@ from jsonargparse import ArgumentParser
 from timm.models import register_model
 
 from ..data.augment.augment import Augment
+from ..data.dataset import ImageSettings, Selection
 from ..errors import UserError, counted, received, unknown
 from ..keywords import check_keywords, filled
 from ..methods.method import Method
-from ..optim import shortened_warmup
+from ..optim import Optim, Schedule, shortened_warmup
 from ..text import write_yaml
 from ..user_code import imported
 from .auto_optimizer import with_optimizer
 from .keys import NAMED, ORDER, VIEWS, check_keys, check_names, leaves, nested, override, plain
 from .retired_keys import refuse_retired
 from .schema import GIVEN, LEARNING, SECTIONS, constructors_of, find_method, parser_of, transforms
-from .sections import Train
+from .sections import Engine, Student, Train
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,22 @@ class Config:
     name: str
     values: dict[str, Any]
     warnings: tuple[str, ...] = ()
+    student: Student = field(init=False, repr=False, compare=False)
+    data: Selection = field(init=False, repr=False, compare=False)
+    images: ImageSettings = field(init=False, repr=False, compare=False)
+    optim: Optim = field(init=False, repr=False, compare=False)
+    schedule: Schedule = field(init=False, repr=False, compare=False)
+    train: Train = field(init=False, repr=False, compare=False)
+    engine: Engine = field(init=False, repr=False, compare=False)
 
-    def section(self, name: str) -> Any:
-        """One of the dataclass sections as its object: `recipe.section("train").epochs`."""
-        return SECTIONS[name](**deepcopy(self.values[name]))
+    def __post_init__(self) -> None:
+        for name, section in SECTIONS.items():
+            object.__setattr__(self, name, section(**deepcopy(self.values[name])))
+
+    @property
+    def method_class(self) -> type[Method]:
+        """The class that `method.name` names."""
+        return find_method(self.values["method"]["name"])
 
     def with_section(self, name: str, section: Any) -> "Config":
         """The recipe with a dataclass section replaced, now that its automatic choices are made."""
@@ -101,7 +114,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: Mapping[str, Any] | None 
     register_student(recipe.values["student"]["name"])
     if overrides and "train.epochs" in overrides and "schedule.warmup_epochs" not in overrides:
         recipe = _warmed_up(recipe, own)
-    recipe.section("schedule").warmup(recipe.section("train").epochs)
+    recipe.schedule.warmup(recipe.train.epochs)
     return recipe
 
 
@@ -122,15 +135,13 @@ def _check(recipe: Config) -> None:
         for part in place.split("."):
             content = content[part]
         check_keywords(place, made, content)
-    for section in SECTIONS:
-        recipe.section(section)
     for view in VIEWS:
         Augment(transforms(recipe.values[view]), (1, 1), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), classes=2)
 
 
 def _warmed_up(recipe: Config, own: int | None) -> Config:
     """The recipe with a warm-up that ends before the training, which is shorter than its own; told as a warning."""
-    schedule, train = recipe.section("schedule"), recipe.section("train")
+    schedule, train = recipe.schedule, recipe.train
     warmup = schedule.warmup_epochs
     if warmup is None or warmup < train.epochs:
         return recipe
@@ -138,11 +149,6 @@ def _warmed_up(recipe: Config, own: int | None) -> Config:
     length = counted(train.epochs, "epoch")
     warning = f"the warm-up takes {fitted.warmup_epochs:g} of {length}; the recipe's own takes {warmup:g}"
     return replace(recipe.with_section("schedule", fitted), warnings=(*recipe.warnings, warning))
-
-
-def method_class(recipe: Config) -> type[Method]:
-    """The class that `method.name` names."""
-    return find_method(recipe.values["method"]["name"])
 
 
 def _parsers(values: dict[str, Any], constructors: dict[str, type]) -> dict[str, ArgumentParser]:

@@ -172,11 +172,11 @@ def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | N
     return OpenedItems(CachedImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
 
 
-def read_unseen(recipe: Config, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
+def read_unseen(config: Config, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
     """Read other images as a run's recipe reads its own; returns them, and what was skipped (`prepare_test`)."""
     with showing("reading images") as progress:
-        skip = recipe.section("data").skip_unreadable
-        return prepare_test(data, classes, recipe.section("images"), skip, progress)
+        skip = config.data.skip_unreadable
+        return prepare_test(data, classes, config.images, skip, progress)
 
 
 def decoded(

@@ -35,7 +35,7 @@ from ..models.views import Views, answering, told, views_in
 from ..models.weights.files import find_weights, load
 from ..text import shell_word, tell
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 
 BATCH = 256
 ONE_HEAD = "its one head"
@@ -98,11 +98,11 @@ def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> Evalua
         weights: best, last or ema; by default those that count.
         batch_size: images at once.
     """
-    recipe = recipe_of(run)  # which imports what a student of the user's code needs
+    recipe = config_of(run)  # which imports what a student of the user's code needs
     student, data_spec, config = load(run.weights(weights or run.which()[0]))
     device = device_for(recipe)
     return EvaluatedModel(
-        student.to(device), data_spec, recipe.section("images"), device, batch_size, _architecture(config),
+        student.to(device), data_spec, recipe.images, device, batch_size, _architecture(config),
         eval_views=views_in(config),
     )  # fmt: skip
 
@@ -168,9 +168,9 @@ def pictures(pixels: Tensor) -> list[Levels]:
     return [as_picture(view) for view in pixels.permute(0, 2, 3, 1).cpu().numpy()]
 
 
-def device_for(recipe: Config) -> torch.device:
+def device_for(config: Config) -> torch.device:
     """Where a run's student is evaluated: on a GPU where there is one, unless the recipe names the CPU."""
-    return CPU if recipe.section("engine").device == "cpu" else _device()
+    return CPU if config.engine.device == "cpu" else _device()
 
 
 def _device() -> torch.device:
@@ -205,16 +205,16 @@ class OutputHeads:
 
 
 @torch.no_grad()
-def heads_of(student: nn.Module, images: Tensor, recipe: Config) -> OutputHeads:
+def heads_of(student: nn.Module, images: Tensor, config: Config) -> OutputHeads:
     """Find which heads make a student's output by comparing them with it.
 
     Args:
         student: in evaluation mode.
         images: [B, channels, H, W], a few.
-        recipe: names the heads that teachers trained.
+        config: names the heads that teachers trained.
     """
     logits = all_logits(student, images)
-    advisers = of_class(recipe.values["guides"], "co_advise").values()
+    advisers = of_class(config.values["guides"], "co_advise").values()
     taught = tuple(teacher for guide in advisers for teacher in guide.get("teachers") or ())
     names = taught if len(taught) == len(logits) - 1 else tuple(f"head {k}" for k in range(2, len(logits) + 1))
     if len(logits) == 1:

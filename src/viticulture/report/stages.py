@@ -50,7 +50,7 @@ def plan_table(plan: Plan) -> Table:
     if of_class(plan.stages[-1].values["augment"], "mix"):
         decay = plan.stages[-1].values["optim"]["weight_decay"]
         words += f" The student's images are mixed (augment.mix), at a decay of {decay:g} (optim.weight_decay)."
-    if plan.stages[-1].resolved.section("images").eval_views == "best":
+    if plan.stages[-1].resolved.images.eval_views == "best":
         words += " Validation images choose by which views of an image it answers (images.eval_views)."
     return Table("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
 

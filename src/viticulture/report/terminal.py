@@ -56,7 +56,7 @@ def introduce(session: Session) -> None:
     console = Console(file=STDERR, highlight=False, quiet=is_silent())
     data, student, side = facts["data"], facts["student"], shape_of(session.dataset.image_size)
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
-    epochs = counted(session.recipe.section("train").epochs, "epoch")
+    epochs = counted(session.config.train.epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
     unit = "label" if session.method.data_spec.several else "class"
     classes = counted(len(data["classes"]), unit) if data["classes"] else "labels unused"
@@ -65,7 +65,7 @@ def introduce(session: Session) -> None:
     lines = [
         f"data     {data['name']}: {counts} images, {classes}, shown at {side[0]} x {side[1]}{bands}",
         f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
-        f"recipe   {session.recipe.name}: {epochs}, seed {session.seed}",
+        f"recipe   {session.config.name}: {epochs}, seed {session.seed}",
         f"run      {session.run.path}",
         *(f"note     {warning}" for warning in session.warnings),
     ]
@@ -76,9 +76,9 @@ def introduce(session: Session) -> None:
 def bar(session: Session) -> ProgressBar:
     """What a person sees of a training, and hears of its length where it is long and a budget would shorten it, which
     no run that goes on can be given."""
-    size = batch_size(session.recipe, len(session.dataset.train))
+    size = batch_size(session.config, len(session.dataset.train))
     planned = any(map(is_planned, (session.run.path, *session.run.path.absolute().parents[1:2])))
-    epochs, side = session.recipe.section("train").epochs, max(shape_of(session.dataset.image_size))
+    epochs, side = session.config.train.epochs, max(shape_of(session.dataset.image_size))
     return ProgressBar(size, forecast=None if planned or session.begun else partial(long_training, epochs, side))
 
 

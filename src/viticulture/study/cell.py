@@ -139,10 +139,10 @@ def _judge(session: Session) -> None:
 def _kept(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Session) -> list[Any]:
     """What decides, besides the files, what a cell keeps of an image and its labels. Sizes are those of the recipe:
     what is chosen where it leaves them open changes with the images."""
-    images = study.recipe(cell.candidate).with_keys(plan.shown_to(cell.candidate)).section("images")
+    images = study.recipe(cell.candidate).with_keys(plan.shown_to(cell.candidate)).images
     sizes = [images.image_size, images.cache_size, images.cache_margin]
     pixels = [images.pixel_format.fingerprint, images.fit, *([] if images.fit == "crop" else [images.normalize])]
-    learns, masks = session.method.batch_spec, session.recipe.values["method"].get("masks", False)
+    learns, masks = session.method.batch_spec, session.config.values["method"].get("masks", False)
     streamed = isinstance(session.dataset.train, StreamImages)
     return [sizes, pixels, learns.contents, learns.labels, masks, streamed]
 
@@ -203,7 +203,7 @@ def _session(study: StudyFolder, cell: Cell, plan: StudyPlan) -> Session:
 
 
 def _marked(session: Session, cell: Cell, marked: str) -> Session:
-    epochs = session.recipe.section("train").epochs
+    epochs = session.config.train.epochs
     session.run.update(
         recipe=cell.candidate.recipe, cell=marked, vit=is_vit(inner(session.method.student)), epochs=epochs
     )

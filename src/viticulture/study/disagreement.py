@@ -21,7 +21,7 @@ from ..evaluation.model import of_run, pictures
 from ..evaluation.results import PREDICTIONS, read_predictions
 from ..models.taps import Taps
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import dataset_of, recipe_of
+from ..training.run_inputs import config_of, dataset_of
 from .cell import data_of
 from .comparison import Comparison, RankingEntry
 from .folder import StudyFolder
@@ -169,7 +169,7 @@ def _gallery(
 def _images(study: StudyFolder, standing: RankingEntry) -> tuple[Images, Sequence[str]]:
     """The split that was asked about."""
     run = study.run(standing.outcomes[0].cell)
-    dataset = dataset_of(run, recipe_of(run), data_of(study, standing.candidate))
+    dataset = dataset_of(run, config_of(run), data_of(study, standing.candidate))
     images = dataset.test if dataset.test is not None else dataset.val
     if images is None:
         raise UserError("nothing is held out")

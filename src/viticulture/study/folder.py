@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config.keys import CELLS
-from ..config.load import parse, read
+from ..config.load import load_config, parse
 from ..config.references import GIVEN
-from ..config.resolve import Config, method_class, resolve
+from ..config.resolve import Config, resolve
 from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..text import comment, shell_word
@@ -225,20 +225,20 @@ class StudyFolder:
     def _resolved(self, candidate: Candidate) -> Config:
         """A candidate's complete recipe on the study's conditions, as its source says today."""
         overrides = {**candidate.overrides, **self.grid.conditions}
-        recipe = resolve(candidate.recipe, read(candidate.recipe), overrides)
-        engine = recipe.section("engine")
+        config = load_config(candidate.recipe, overrides)
+        engine = config.engine
         if engine.devices * engine.nodes > 1:
             raise UserError(
                 f"a study trains every cell on one device, and {candidate.recipe} asks for "
                 f"{engine.devices * engine.nodes}; add --engine.devices 1 (--workers uses several devices)"
             )
         check_devices(engine)
-        if self.grid.terms.halving and not method_class(recipe).batch_spec.labels:
+        if self.grid.terms.halving and not config.method_class.batch_spec.labels:
             raise UserError(
                 f"halving keeps what does best on held-out labels, and {candidate.recipe} learns without labels; leave "
                 "--halving or that recipe out"
             )
-        return recipe
+        return config
 
     def _asks_for_weights(self, name: str) -> bool:
         """Whether a recipe of the study could not be trained by, for want of weights that a person names."""

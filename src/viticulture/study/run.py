@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config.checks import check_rates
 from ..config.references import check_given, references, replaced
-from ..config.resolve import Config, method_class
+from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.image_settings import usual_sizes
 from ..data.sources.annotated import DenseSource
@@ -63,8 +63,8 @@ def _prepare(study: StudyFolder, workers: int, tell: Callable[[str], None]) -> S
             "rung; leave --halving out, or compare three or more"
         )
     recipes = {candidate.name: study.recipe(candidate) for candidate in grid.candidates}
-    own = {name: recipe.section("train").epochs for name, recipe in recipes.items()}
-    warmups = {name: recipe.section("schedule").warmup_epochs for name, recipe in recipes.items()}
+    own = {name: recipe.train.epochs for name, recipe in recipes.items()}
+    warmups = {name: recipe.schedule.warmup_epochs for name, recipe in recipes.items()}
 
     added = [candidate for candidate in grid.candidates if known and candidate.name not in known.own]
     named = {candidate.name: _named(candidate, recipes[candidate.name]) for candidate in added}
@@ -84,23 +84,23 @@ def _prepare(study: StudyFolder, workers: int, tell: Callable[[str], None]) -> S
     return plan
 
 
-def _named(candidate: Candidate, recipe: Config) -> list[str]:
+def _named(candidate: Candidate, config: Config) -> list[str]:
     """Recipe keys of how images are shown that are a candidate's own, as `_shown` tells them for those planned first:
     a size that its recipe names, and views that the study or its recipe names for it."""
-    size = [IMAGE_SIZE] if recipe.section("images").image_size is not None else []
-    return size + [VIEWS] * _names_views(candidate, recipe)
+    size = [IMAGE_SIZE] if config.images.image_size is not None else []
+    return size + [VIEWS] * _names_views(candidate, config)
 
 
-def _names_views(candidate: Candidate, recipe: Config) -> bool:
+def _names_views(candidate: Candidate, config: Config) -> bool:
     """Whether anybody says by which views of an image a candidate answers; a recipe that leaves that to validation
     images says nothing."""
-    return VIEWS in candidate.overrides or recipe.section("images").eval_views not in ("one", "best")
+    return VIEWS in candidate.overrides or config.images.eval_views not in ("one", "best")
 
 
 def _shown(study: StudyFolder, recipes: dict[str, Config]) -> list[dict[str, Any]]:
     """Recipe keys of how images are shown that a budget may choose for all, from cheap to dear; what a recipe or the
     conditions name, and a paper's table, stay as they are."""
-    grid, images = study.grid, [recipe.section("images") for recipe in recipes.values()]
+    grid, images = study.grid, [recipe.images for recipe in recipes.values()]
     if not grid.terms.budgets or grid.table:
         return [{}]
     steps: list[dict[str, Any]] = [{}]
@@ -124,11 +124,11 @@ def _paces(
     notes: dict[str, None] = {}
 
     def opened(candidate: Candidate) -> Source | DenseSource:
-        where, recipe = data_of(study, candidate), recipes[candidate.name]
-        spec = method_class(recipe).batch_spec
+        where, config = data_of(study, candidate), recipes[candidate.name]
+        spec = config.method_class.batch_spec
         key = where, spec.contents, spec.labels
         if key not in sources:
-            sources[key] = open_for(recipe, where)
+            sources[key] = open_for(config, where)
         return sources[key]
 
     for candidate in study.grid.candidates:
@@ -142,12 +142,12 @@ def _paces(
                     with TemporaryDirectory() as folder:
                         doubles = stand_ins(study.grid, recipes, candidate, subset, opened, Path(folder))
                         seed, overrides = study.grid.seeds[0], {**doubles, **subset.overrides}
-                        recipe = recipes[candidate.name].with_keys({**overrides, **study.grid.subsets.fold(seed)})
-                        check_rates(recipe)
-                        dataset = load_dataset(opened(candidate), recipe, seed)
+                        config = recipes[candidate.name].with_keys({**overrides, **study.grid.subsets.fold(seed)})
+                        check_rates(config)
+                        dataset = load_dataset(opened(candidate), config, seed)
                         notes |= dict.fromkeys(dataset.warnings)
-                        _check_measured(dataset, recipe)
-                        by_slug[double] = measure_step_times(recipe, dataset, study.path / "pace", seed)
+                        _check_measured(dataset, config)
+                        by_slug[double] = measure_step_times(config, dataset, study.path / "pace", seed)
                     same = held_out_digest(dataset.split_names)
                     first, known_same = held_out.setdefault(data_of(study, candidate), (candidate, same))
                     unlike = unlike or (first, candidate) if known_same != same else unlike
@@ -168,9 +168,9 @@ def _paces(
     return paces
 
 
-def _check_measured(dataset: Dataset, recipe: Config) -> None:
+def _check_measured(dataset: Dataset, config: Config) -> None:
     """Raises: UserError for labels that are learnt where no images are left to ask about them."""
-    if method_class(recipe).batch_spec.labels and dataset.val is None and dataset.test is None:
+    if config.method_class.batch_spec.labels and dataset.val is None and dataset.test is None:
         raise UserError(
             f"of {dataset.name} nothing is held out to validate or test on, so that nothing could be compared; raise "
             "data.test_fraction or data.val_fraction above 0"
@@ -179,7 +179,7 @@ def _check_measured(dataset: Dataset, recipe: Config) -> None:
 
 def _refuse(candidate: Candidate, other: Candidate, recipes: dict[str, Config]) -> None:
     """Raises: UserError for two candidates whose numbers are of other images."""
-    learns = {each.name: method_class(recipes[each.name]).batch_spec.contents for each in (candidate, other)}
+    learns = {each.name: recipes[each.name].method_class.batch_spec.contents for each in (candidate, other)}
     why = ", ".join(f"{name} learns {contents}" for name, contents in learns.items())
     raise UserError(
         f"{candidate.name} and {other.name} would be tested on other images of the same data "
@@ -242,8 +242,8 @@ def stand_ins(
     folders: dict[str, str] = {}
     for name in references(candidate.overrides).values():
         other = next(other for other in grid.candidates if other.name == name)
-        recipe = recipes[name].with_keys(subset.overrides)
-        data_spec = data_spec_of(load_dataset(opened(other), recipe, grid.seeds[0]))
+        config = recipes[name].with_keys(subset.overrides)
+        data_spec = data_spec_of(load_dataset(opened(other), config, grid.seeds[0]))
         folders[name] = str(folder / str(len(folders)))
-        save(student_of(recipe, data_spec), Path(folders[name]), data_spec)
+        save(student_of(config, data_spec), Path(folders[name]), data_spec)
     return {**replaced(candidate.overrides, folders), **grid.conditions}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..config.resolve import Config, method_class
+from ..config.resolve import Config
 from ..data.batches.batch import Batch
 from ..data.dataset import Dataset
 from ..data.images import Images
@@ -95,14 +95,12 @@ class StepTimes:
         return replace(self, step=self.step * factor, inference=self.inference * factor, answer=answer)
 
 
-def held_out_images(recipe: Config, dataset: Dataset) -> int:
+def held_out_images(config: Config, dataset: Dataset) -> int:
     """How often a recipe's student is asked about held-out images in the end, for each set of weights.
 
     Views of an image count one by one; what chooses them is shared by two sets.
     """
-    wanted: Views | Literal["best"] = (
-        recipe.section("images").eval_views if method_class(recipe).batch_spec.labels else "one"
-    )
+    wanted: Views | Literal["best"] = config.images.eval_views if config.method_class.batch_spec.labels else "one"
     val, test = (0 if split is None else len(split) for split in (dataset.val, dataset.test))
     if wanted != "best":
         return len(NAMED[wanted]) * (val + test)
@@ -110,7 +108,7 @@ def held_out_images(recipe: Config, dataset: Dataset) -> int:
 
 
 def measure_step_times(
-    recipe: Config,
+    config: Config,
     dataset: Dataset,
     folder: Path,
     seed: int = 0,
@@ -120,25 +118,25 @@ def measure_step_times(
     """Begin a training as any other, end it after a few steps, and forget what was learnt.
 
     Args:
-        recipe: settled or not.
+        config: settled or not.
         dataset: the images of one cell.
         folder: on the disk that the study is on; made, and removed with what was learnt.
         seed: of weights and order.
         now: tells the time; `time.process_time` counts that of the processors.
         patience: factor on `MAX_STEPS` and `MAX_SECONDS`: more steps tell more.
     """
-    held_out = held_out_images(recipe, dataset)
-    recipe = recipe.with_section("images", dataset.image_settings)
-    watch = dataset.held_out.get(recipe.section("train").validate)
-    longer = {"train.epochs": max(int(MAX_STEPS * patience), recipe.section("train").epochs)}
-    recipe = recipe.with_keys({**BARE, **longer})
-    method, _ = assemble(recipe, dataset, seed)
+    held_out = held_out_images(config, dataset)
+    config = config.with_section("images", dataset.image_settings)
+    watch = dataset.held_out.get(config.train.validate)
+    longer = {"train.epochs": max(int(MAX_STEPS * patience), config.train.epochs)}
+    config = config.with_keys({**BARE, **longer})
+    method, _ = assemble(config, dataset, seed)
     shutil.rmtree(folder, ignore_errors=True)  # what a kill left
     try:
         folder.mkdir(parents=True)
         run = RunFolder(folder)
         run.write("run.json", {"status": "measured"})  # without it a training would take its folder for removed
-        session = Session(run, recipe, dataset, method, seed, [])
+        session = Session(run, config, dataset, method, seed, [])
         clock = Clock(session, now, patience)
         fit(session, clock)
     finally:
@@ -150,9 +148,9 @@ def measure_step_times(
         val_images=len(watch) if watch is not None else 0,
         held_out_images=held_out,
         keep=min(clock.keeps),
-        validate_every=recipe.section("train").validate_every,
+        validate_every=config.train.validate_every,
         answer=clock.answer,
-        sets=3 if recipe.section("train").ema_decay else 2,
+        sets=3 if config.train.ema_decay else 2,
     )
 
 

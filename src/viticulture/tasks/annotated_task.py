@@ -18,12 +18,12 @@ from ..analysis.galleries import FILE, MAX_SIDE, Gallery, Group, save_galleries,
 from ..data.annotated import prepare_dense_test
 from ..data.batches.annotated import sizes_of
 from ..data.batches.loader import CPU
-from ..data.channels import shown
+from ..data.images.format import shown
 from ..data.dataset import Dataset
-from ..data.decode import DECODED, DecodedImage, Unreadable
-from ..data.images import CachedImages, Images, Records
+from ..data.images.decode import DECODED, DecodedImage, Unreadable
+from ..data.image_set import CachedImages, Images, Records
 from ..data.open_dense import open_dense
-from ..data.resample import squeeze
+from ..data.transforms.resample import resize_to_square
 from ..data.sources.source import Source
 from ..data.target_checks import counts as counts_of
 from ..data.targets.objects import Annotations
@@ -39,7 +39,7 @@ from ..outputs import check_out, write_out
 from ..text import readable, shell_word, tell
 from ..training.progress import showing
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 from .drawing import Picture
 from .image_task import trained_on
 from .results import FOUND, Evaluated, OtherImages, Results, save_results
@@ -68,7 +68,7 @@ class AnnotatedModel:
 def model_of(run: RunFolder, weights: str = "") -> AnnotatedModel:
     """Load a run's network; weights: best, last or ema, by default those that count."""
     network, data_spec = load_dense(run.weights(weights or run.which()[0]))
-    device = device_for(recipe_of(run))
+    device = device_for(config_of(run))
     return AnnotatedModel(network.to(device), data_spec, device)
 
 
@@ -150,11 +150,11 @@ class AnnotatedTask(Task):
         """
         if not isinstance(data, str):
             raise UserError(f"{self.run.path} is evaluated on files with annotations: name them, got {received(data)}")
-        recipe, classes = recipe_of(self.run), model_of(self.run).data_spec.classes
+        config, classes = config_of(self.run), model_of(self.run).data_spec.classes
         source = open_dense(data, self.contents)
         with showing("reading images") as progress:
-            skip, masks = recipe.section("data").skip_unreadable, recipe.values["method"].get("masks", False)
-            images, true, notes = prepare_dense_test(source, classes, recipe.section("images"), skip, progress, masks)
+            skip, masks = config.data.skip_unreadable, config.values["method"].get("masks", False)
+            images, true, notes = prepare_dense_test(source, classes, config.images, skip, progress, masks)
         if not counts_of(classes, true).any():
             raise UserError(f"nothing in {data} is of the run's classes, so there is nothing to evaluate on")
         by_weights = self._by_weights(images, true, None, self.thresholds(self.read_results() or {}))
@@ -248,7 +248,7 @@ class AnnotatedPredictor(Predictor):
     def __init__(self, task: AnnotatedTask, weights: str = "") -> None:
         self.task, self.model = task, model_of(task.run, weights)
         self.data_spec = self.model.data_spec
-        images = recipe_of(task.run).section("images")
+        images = config_of(task.run).images
         self.side, self.pixel_format = images.cache_size, images.pixel_format
         headline = task.headline(weights)
         self.threshold = 0.5 if headline is None or headline.threshold is None else headline.threshold
@@ -275,7 +275,7 @@ class AnnotatedPredictor(Predictor):
             except OSError as error:
                 opened.append(error.strerror or str(error))
             else:
-                squeezed.append(torch.from_numpy(squeeze(seen.pixels, self.side)).permute(2, 0, 1))
+                squeezed.append(torch.from_numpy(resize_to_square(seen.pixels, self.side)).permute(2, 0, 1))
                 sizes.append((seen.height, seen.width))
                 if picture is not None and longest:
                     picture.thumbnail((longest, longest))

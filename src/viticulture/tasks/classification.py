@@ -8,9 +8,9 @@ from typing import Any
 
 from ..analysis.galleries import Gallery, Group, file_name
 from ..analysis.pictures import occlusion
-from ..data.channels import shown
+from ..data.images.format import shown
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
 from ..evaluation.agreement.evaluate import evaluate_agreement
 from ..evaluation.model import ONE_HEAD, EvaluatedModel
 from ..evaluation.outputs import Predictions
@@ -18,7 +18,7 @@ from ..evaluation.reference import judge_references, read_references
 from ..outputs import csv_text
 from ..scores.confusion import most_confused
 from ..table import Cell, Column, Table, percent, unread
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 from .classification_metrics import (
     ClassificationResult,
     evaluate_predictions,
@@ -97,7 +97,7 @@ class Classification(ImageTask):
     def evaluate(self, dataset: Dataset) -> Evaluated:
         evaluated = super().evaluate(dataset)
         if counts := evaluated.results.counts:
-            evaluate_agreement(self.run, recipe_of(self.run), counts, evaluated.images[counts])
+            evaluate_agreement(self.run, config_of(self.run), counts, evaluated.images[counts])
         return evaluated
 
     def result_of(
@@ -172,7 +172,7 @@ class Classification(ImageTask):
 
 def channels_note(task: ImageTask) -> str:
     """The channels that pictures display, where an image has others."""
-    return shown(recipe_of(task.run).section("images").channels).strip()
+    return shown(config_of(task.run).images.channels).strip()
 
 
 def classification_page(

@@ -18,8 +18,8 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 from ..analysis.galleries import Gallery
 from ..data.batches.annotated import dense_views
 from ..data.dataset import Dataset
-from ..data.decode import Unreadable, image_size
-from ..data.images import Images
+from ..data.images.decode import Unreadable, image_size
+from ..data.image_set import Images
 from ..data.sources.coco import Numbering, numbering
 from ..data.targets.objects import Annotations, Boxed
 from ..data.targets.outlines import bitmap, check_outlines, encoded

@@ -16,9 +16,9 @@ from ..analysis.attention import class_map
 from ..analysis.galleries import FILE, Gallery, overlay, save_galleries
 from ..analysis.pictures import examples, fine_attention
 from ..analysis.reconstruction import reconstruction_gallery, reconstructs
-from ..data.channels import shown
+from ..data.images.format import shown
 from ..data.dataset import Dataset, warnings_on_test
-from ..data.images import CachedImages, Images
+from ..data.image_set import CachedImages, Images
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError, counted
@@ -31,7 +31,7 @@ from ..models.taps import Taps
 from ..models.weights.files import load
 from ..training.data import for_method
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import dataset_of, recipe_of
+from ..training.run_inputs import dataset_of, config_of
 from .results import Evaluated, OtherImages, Results, SavedPredictions, save_predictions, save_results
 from .task import Prediction, Predictor, Task
 
@@ -85,7 +85,7 @@ class ImageTask(Task):
     def evaluate(self, dataset: Dataset) -> Evaluated:
         held_out = dataset.held_out if dataset.classes else {}
         splits = {split: images for split, images in held_out.items() if self.can_evaluate(images)}
-        if recipe_of(self.run).section("images").eval_views == "best" and "val" in splits:
+        if config_of(self.run).images.eval_views == "best" and "val" in splits:
             choose_views(self.run, splits["val"], self.view_score)
         evaluated = self._evaluated(splits, dataset)
         save_num_views(self.run)
@@ -100,10 +100,10 @@ class ImageTask(Task):
         """As `Task`. Raises: UserError if they have classes that the run does not know, or nothing to evaluate on."""
         classes = tuple(self.run.read("run.json")["data"]["classes"])
         check_classes(self.run, classes)
-        source = for_method(recipe_of(self.run), data if isinstance(data, Source) else open_source(data))
+        source = for_method(config_of(self.run), data if isinstance(data, Source) else open_source(data))
         if not source.classes:
             raise UserError(f"{source.name} has no labels to evaluate on")
-        images, skipped = read_unseen(recipe_of(self.run), source, classes)
+        images, skipped = read_unseen(config_of(self.run), source, classes)
         if not self.can_evaluate(images):
             raise UserError(f"no image of {source.name} shows a {self.unit[0]}, so there is nothing to evaluate on")
         name = name_of(data)
@@ -131,13 +131,13 @@ class ImageTask(Task):
     def rule(self, model: EvaluatedModel, images: Images) -> str:
         """Name the heads and views of an image that make the outputs."""
         few = next(model.batches(images.part(torch.arange(min(FEW, len(images))))))
-        return heads_of(model.network, few["image"], recipe_of(self.run)).rule_with(model.eval_views)
+        return heads_of(model.network, few["image"], config_of(self.run)).rule_with(model.eval_views)
 
     def predictor(self, weights: str = "", top: int = 1) -> "ImagePredictor":
         return ImagePredictor(self, weights or self.run.which()[0], top)
 
     def network(self, weights: str = "") -> nn.Module:
-        recipe_of(self.run)  # imports what a student of the user's code needs
+        config_of(self.run)  # imports what a student of the user's code needs
         return load(self.run.weights(weights or self.run.which()[0]))[0]
 
     def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
@@ -147,7 +147,7 @@ class ImageTask(Task):
             galleries["mistakes"] = self.mistakes(evaluated)
             model = of_run(self.run, results.counts.partition("/")[0])
             galleries["attention"] = self.attention(model, evaluated.images[results.counts])
-        if reconstructs(recipe_of(self.run)):
+        if reconstructs(config_of(self.run)):
             galleries["reconstruction"] = [reconstruction_gallery(self.run, dataset)]
         save_galleries(self.run.path / FILE, galleries)
 
@@ -227,7 +227,7 @@ def outputs_of(
 def trained_on(run: RunFolder, images: Images) -> list[str]:
     """A sentence where decoded images are among those that a run was trained on, or where that is not known."""
     try:
-        dataset = dataset_of(run, recipe_of(run))
+        dataset = dataset_of(run, config_of(run))
     except UserError:
         return [f"whether {run.path} was trained on some of these images is not known: its own are not there"]
     if not (isinstance(dataset.train, CachedImages) and isinstance(images, CachedImages)):

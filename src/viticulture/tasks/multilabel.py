@@ -10,7 +10,7 @@ import numpy as np
 
 from ..analysis.galleries import Gallery, Group, file_name
 from ..data.dataset import Dataset
-from ..data.images import CachedImages, Images
+from ..data.image_set import CachedImages, Images
 from ..data.sources.several import JOINT
 from ..errors import comma_separated
 from ..evaluation.model import EvaluatedModel

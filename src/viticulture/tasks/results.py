@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.images import Images
+from ..data.image_set import Images
 from ..errors import UserError
 from ..evaluation.outputs import Predictions
 from ..evaluation.saved import checksum_of, is_current, read_saved, save_arrays, saved_arrays

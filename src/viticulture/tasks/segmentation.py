@@ -20,7 +20,7 @@ from torch import Tensor
 from ..analysis.galleries import Gallery
 from ..data.batches.annotated import dense_views
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
 from ..data.target_checks import counts as counts_of
 from ..data.targets.objects import Annotations, Masked
 from ..errors import UserError, comma_separated

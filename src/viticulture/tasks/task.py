@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ..analysis.galleries import Gallery
-from ..config.resolve import method_class
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
 from ..data.sources.source import Source
 from ..errors import UserError
 from ..evaluation.inputs import ImageInput, Item, named
@@ -30,7 +29,7 @@ from ..models.data_spec import DataSpec
 from ..outputs import check_out, write_out
 from ..table import Table, percent
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import recipe_of
+from ..training.run_inputs import config_of
 from .figures import TaskPage
 from .results import Evaluated, Headline, OtherImages, Results, read_results
 
@@ -257,4 +256,4 @@ def task_class(method: type[Method]) -> type[Task]:
 
 def task_of(run: RunFolder) -> Task:
     """Return the task of a run, by the method of its recipe."""
-    return task_class(method_class(recipe_of(run)))(run)
+    return task_class(config_of(run).method_class)(run)

@@ -10,7 +10,7 @@ from torch import nn
 from ..config.checks import check_parts
 from ..config.keys import VIEWS, flat
 from ..config.references import keyword_of
-from ..config.resolve import Config, method_class
+from ..config.resolve import Config
 from ..config.schema import guide_class, of_class, settings, transforms
 from ..config.sections import Engine, Student, Train
 from ..data.augment.augment import Augment
@@ -47,45 +47,45 @@ def patch_size(wanted: Student, data_spec: DataSpec) -> int | None:
     return fitting_patch(wanted.name, data_spec.image_size) if wanted.patch_size is None else wanted.patch_size
 
 
-def student_of(recipe: Config, data_spec: DataSpec) -> nn.Module:
+def student_of(config: Config, data_spec: DataSpec) -> nn.Module:
     """A recipe's student with random weights."""
-    wanted: Student = recipe.section("student")
+    wanted: Student = config.student
     return create_student(wanted.name, data_spec, patch_size(wanted, data_spec), wanted.options)
 
 
-def assemble(recipe: Config, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
+def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
     """The method with its student and guides, initialized from the seed, and warnings about the weights it is given."""
-    check_parts(recipe)
+    check_parts(config)
     data_spec = data_spec_of(dataset)
-    wanted: Student = recipe.section("student")
+    wanted: Student = config.student
     torch.manual_seed(seed)
-    made = method_class(recipe)
+    made = config.method_class
     shown = replace(data_spec, classes=()) if made.batch_spec.dense else data_spec  # detectors bring heads of their own
-    student = student_of(recipe, shown)
+    student = student_of(config, shown)
     warnings = initialize(student, wanted.init, wanted.init_blocks, shown.classes) if wanted.init else []
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
-    guides = build_guides(recipe, student, data_spec)
-    keywords = {key: value for key, value in made_parts(made, recipe.values["method"]).items() if key != "name"}
-    optim, schedule, weights = recipe.section("optim"), recipe.section("schedule"), weights_of(recipe, dataset)
+    guides = build_guides(config, student, data_spec)
+    keywords = {key: value for key, value in made_parts(made, config.values["method"]).items() if key != "name"}
+    optim, schedule, weights = config.optim, config.schedule, weights_of(config, dataset)
     method = made(Setup(student, data_spec, guides, optim, schedule, weights), **keywords)
     method.start = start_digest(student)
     count = method.batch_spec.local_crops
-    if bool(count) != bool(recipe.values["augment_local_crops"]):
+    if bool(count) != bool(config.values["augment_local_crops"]):
         mend = "say by augment_local_crops how they are made" if count else "take augment_local_crops out"
-        raise UserError(f"method {recipe.values['method']['name']} looks at {count} local crops of an image; {mend}")
+        raise UserError(f"method {config.values['method']['name']} looks at {count} local crops of an image; {mend}")
     started = student.state_dict()
     if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
         warnings.append(
-            f"not kept: {', '.join(lost)}, which method {recipe.values['method']['name']} sets itself; "
+            f"not kept: {', '.join(lost)}, which method {config.values['method']['name']} sets itself; "
             "method.positions learned keeps what was taken"
         )
-    return method, [*warnings, *_other_ranges(recipe)]
+    return method, [*warnings, *_other_ranges(config)]
 
 
-def _other_ranges(recipe: Config) -> list[str]:
+def _other_ranges(config: Config) -> list[str]:
     """A warning for each teacher that learned from images with other values for black and white than it is shown."""
-    own, warnings = recipe.section("images").range, []
-    for key, value in flat(recipe.values).items():
+    own, warnings = config.images.range, []
+    for key, value in flat(config.values).items():
         is_teacher = keyword_of(key) in ("teacher", "teachers") and isinstance(value, str)
         folder = find_weights(value) if is_teacher else None
         if folder is not None and (theirs := read_config(folder).get("range")) != own:
@@ -96,9 +96,9 @@ def _other_ranges(recipe: Config) -> list[str]:
     return warnings
 
 
-def weights_of(recipe: Config, dataset: Dataset) -> torch.Tensor | None:
+def weights_of(config: Config, dataset: Dataset) -> torch.Tensor | None:
     """The factors of classes in the loss that a recipe asks for, [C]; None for none."""
-    wanted = recipe.section("data").class_weights
+    wanted = config.data.class_weights
     if wanted is None:
         return None
     labels = dataset.train.records.labels
@@ -107,13 +107,13 @@ def weights_of(recipe: Config, dataset: Dataset) -> torch.Tensor | None:
     return class_weights(wanted, dataset.classes, torch.bincount(labels, minlength=len(dataset.classes)))
 
 
-def build_guides(recipe: Config, student: nn.Module, data_spec: DataSpec) -> dict[str, Guide]:
+def build_guides(config: Config, student: nn.Module, data_spec: DataSpec) -> dict[str, Guide]:
     """The guides that a recipe names, for this student.
 
     Raises: UserError that names the recipe's entry.
     """
     guides = {}
-    for name, entry in recipe.values["guides"].items():
+    for name, entry in config.values["guides"].items():
         made = guide_class(name, entry)
         try:
             guides[name] = made(student, data_spec, **made_parts(made, settings(entry)))
@@ -123,17 +123,17 @@ def build_guides(recipe: Config, student: nn.Module, data_spec: DataSpec) -> dic
     return guides
 
 
-def augmentations(recipe: Config, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:
+def augmentations(config: Config, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:
     """One augmentation a view: one, or two where the recipe has a second view (`augment2`), then the local crops.
 
     Args:
-        recipe: says which.
+        config: says which.
         dataset: sizes, normalization and classes.
         spec: local crops, and noise, which is drawn with the first view.
     """
     data_spec = data_spec_of(dataset)
-    large = [recipe.values["augment"], *filter(None, [recipe.values["augment2"]])]
-    local = recipe.values["augment_local_crops"], (spec.local_size, spec.local_size)
+    large = [config.values["augment"], *filter(None, [config.values["augment2"]])]
+    local = config.values["augment_local_crops"], (spec.local_size, spec.local_size)
     sections = [*((section, data_spec.image_size) for section in large), *[local] * spec.local_crops]
     return tuple(
         Augment(
@@ -148,16 +148,16 @@ def augmentations(recipe: Config, dataset: Dataset, spec: BatchSpec) -> tuple[Au
     )
 
 
-def has_single_image_norms(method: Method, recipe: Config, size: int) -> bool:
+def has_single_image_norms(method: Method, config: Config, size: int) -> bool:
     """Return whether norms over images see a single one at once, in batches of `size` images over all processes."""
-    engine: Engine = recipe.section("engine")
+    engine: Engine = config.engine
     processes = engine.devices * engine.nodes
-    single = size == recipe.section("train").accumulate * processes
+    single = size == config.train.accumulate * processes
     shared = engine.sync_batchnorm and processes > 1
     return single and not shared and any(isinstance(layer, IMAGE_NORMS) for layer in method.modules())
 
 
-def batch_size(recipe: Config, images: int) -> int:
+def batch_size(config: Config, images: int) -> int:
     """Images per optimizer step over all processes: the recipe's, or a power of two from 16 to 512, the largest that
     leaves an epoch `BATCHES`, cut to what processes and micro-batches can share. Where images are mixed, each of
     several processes gets an even number: then every image's partner, half a batch away, is on the same process, as on
@@ -165,18 +165,18 @@ def batch_size(recipe: Config, images: int) -> int:
 
     Raises: UserError if the recipe asks for more than there are, or for what cannot be shared so.
     """
-    train: Train = recipe.section("train")
-    engine: Engine = recipe.section("engine")
+    train: Train = config.train
+    engine: Engine = config.engine
     epoch = len(repeated(torch.arange(images), train.repeats, 1))
     processes = engine.devices * engine.nodes
-    mixed = processes > 1 and any(of_class(recipe.values[view], "mix") for view in VIEWS)
+    mixed = processes > 1 and any(of_class(config.values[view], "mix") for view in VIEWS)
     shares = lcm(train.accumulate, 2 if mixed else 1) * processes
     rule = f"a multiple of {shares}: train.accumulate is {train.accumulate}, there are {processes} process(es)"
     rule += ", and mixing pairs the images of each" if mixed else ""
     if shares > epoch:
         raise UserError(f"a batch must be {rule}, but an epoch has {epoch} training images; take fewer devices")
     if train.batch_size is None:
-        batches = MUON_BATCHES if recipe.section("optim").name == "muon" else BATCHES
+        batches = MUON_BATCHES if config.optim.name == "muon" else BATCHES
         size = 16
         while size < 512 and 2 * size * batches <= images:
             size *= 2

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..config.load import read
-from ..config.resolve import Config, method_class, resolve
+from ..config.load import load_config
+from ..config.resolve import Config
 from ..config.schema import transform_class
 from ..data.annotated import prepare_dense
 from ..data.augment.scale_jitter import ScaleJitter
@@ -34,25 +34,25 @@ SEVERAL = "multilabel/photos"
 CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
 
 
-def open_for(recipe: Config, data: Any) -> Source | DenseSource:
+def open_for(config: Config, data: Any) -> Source | DenseSource:
     """Data as a recipe's method learns from it: images with classes, objects or classes of pixels. A method that reads
     no labels takes images with objects or masks as well, in the splits of those."""
-    spec = method_class(recipe).batch_spec
+    spec = config.method_class.batch_spec
     if spec.dense:
         if not isinstance(data, str):
             raise UserError(
-                f"method {recipe.values['method']['name']} learns from files with {spec.contents}; name a folder"
+                f"method {config.values['method']['name']} learns from files with {spec.contents}; name a folder"
             )
         return open_dense(data, spec.contents)
     source = open_labeled(data) if spec.labels else open_any(data)
-    return source if isinstance(source, DenseSource) else for_method(recipe, source)
+    return source if isinstance(source, DenseSource) else for_method(config, source)
 
 
-def for_method(recipe: Config, source: Source) -> Source:
+def for_method(config: Config, source: Source) -> Source:
     """A source's labels as a recipe's method learns from them, joined ones (`cat|dog`) taken apart or not; with a note
     that says so where the other way may have been meant. A method that reads no labels takes them apart as well: it
     holds out the images that a student of several labels is tested on."""
-    spec, joined = method_class(recipe).batch_spec, is_joined(source)
+    spec, joined = config.method_class.batch_spec, is_joined(source)
     if spec.contents == "labels" and source.labels.ndim == 1:
         note = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
         return replace(separated(source), notes=(*source.notes, *note))
@@ -117,14 +117,14 @@ def _opened(data: Any) -> Source | str:
 
 def load_dataset(
     source: Source | DenseSource,
-    recipe: Config,
+    config: Config,
     seed: int,
     remembered: dict[str, list[str]] | None = None,
     watch: Progress | None = None,
 ) -> Dataset:
     """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes, and nothing
     is in the images. `watch`, too, is told how many are decoded, and may raise."""
-    spec = method_class(recipe).batch_spec
+    spec = config.method_class.batch_spec
     with showing("reading images") as bar:
 
         def progress(done: int, total: int) -> None:
@@ -132,21 +132,21 @@ def load_dataset(
             if watch is not None:
                 watch(done, total)
 
-        sections = recipe.section("data"), recipe.section("images")
+        sections = config.data, config.images
         if isinstance(source, DenseSource):
-            masks = recipe.values["method"].get("masks", False)
+            masks = config.values["method"].get("masks", False)
             dataset = prepare_dense(source, *sections, seed, progress, remembered, masks)
             if isinstance(train := dataset.annotations.get("train"), Boxed) and spec.labels:
                 needed = needed_of_split(train.objects, [dataset.train.extent(i) for i in range(len(dataset.train))])
-                check_wide_enough(needed, min(dataset.image_settings.shape), _enlarged(recipe))
+                check_wide_enough(needed, min(dataset.image_settings.shape), _enlarged(config))
         else:
             dataset = prepare(source, *sections, seed, progress, remembered, spec.labels)
     return dataset if spec.labels else replace(dataset, classes=(), annotations={})
 
 
-def _enlarged(recipe: Config) -> float:
+def _enlarged(config: Config) -> float:
     """Times by which a recipe shows an image larger than whole, at most."""
-    entries: dict[str, dict[str, Any]] = recipe.values["augment"]
+    entries: dict[str, dict[str, Any]] = config.values["augment"]
     scales = [entry["scale"][1] for name, entry in entries.items() if transform_class(name, entry) is ScaleJitter]
     return float(max(scales, default=1))
 
@@ -170,15 +170,15 @@ def default_recipe(source: Source) -> str:
 def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
     """Return a default recipe with a user's keys. Its own student's patch size gives way, which a warning says, where
     they name a student that cannot be built with it."""
-    recipe = resolve(name, read(name), overrides)
-    given, student, images = overrides or {}, recipe.section("student"), recipe.section("images")
+    config = load_config(name, overrides)
+    given, student, images = overrides or {}, config.student, config.images
     own = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None
     if not own or not given.keys() & {"student", "student.name"}:
-        return recipe
+        return config
     try:
-        student_of(recipe, DataSpec(("one", "other"), images.shape, *normalization("half", images.channels)))
+        student_of(config, DataSpec(("one", "other"), images.shape, *normalization("half", images.channels)))
     except UserError:
         warning = f"student.patch_size {student.patch_size} of {name} is left out, as it does not fit {student.name}"
-        fitted = recipe.with_keys({"student.patch_size": None})
+        fitted = config.with_keys({"student.patch_size": None})
         return replace(fitted, warnings=(*fitted.warnings, warning))
-    return recipe
+    return config

@@ -58,14 +58,14 @@ class Feed(LightningDataModule):
 
 def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader | DenseLoader:
     """The batches of a session, as one of several processes sees them."""
-    train: Train = session.recipe.section("train")
-    size = batch_size(session.recipe, len(session.dataset.train))
+    train: Train = session.config.train
+    size = batch_size(session.config, len(session.dataset.train))
     plain = Loader(
         session.dataset.train,
-        augmentations(session.recipe, session.dataset, session.method.batch_spec),
+        augmentations(session.config, session.dataset, session.method.batch_spec),
         size,
         session.seed,
-        Sampling(train.repeats, session.recipe.section("data").sampling == "balanced"),
+        Sampling(train.repeats, session.config.data.sampling == "balanced"),
         shard,
         device,
     )
@@ -102,11 +102,11 @@ class ValidationLoader:
 
     def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
         self.images, self.data_spec, self.device = images, session.method.data_spec, device
-        self.crop = session.recipe.section("images").crop
+        self.crop = session.config.images.crop
         self.annotations = session.dataset.annotations.get(split or session.method.course.watched)
         self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
         self.weights: Tensor | None = None
-        if session.recipe.section("train").best_by:
+        if session.config.train.best_by:
             labels, classes = images.records.labels, session.dataset.classes
             self.weights = class_weights("balanced", classes, torch.bincount(labels, minlength=len(classes)))
 
@@ -125,4 +125,4 @@ class ValidationLoader:
 
 def validation_split(session: Session) -> Images | None:
     """The images measured between epochs; None where the recipe or the data leaves none."""
-    return session.dataset.held_out.get(session.recipe.section("train").validate)
+    return session.dataset.held_out.get(session.config.train.validate)

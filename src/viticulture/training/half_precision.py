@@ -138,12 +138,12 @@ class Comparison:
         return f"gradients are {self.distance:.0%} away from those in float32" if self.distance > FAR else ""
 
 
-def compare_gradients(recipe: Config, dataset: Dataset, seed: int) -> Comparison:
+def compare_gradients(config: Config, dataset: Dataset, seed: int) -> Comparison:
     """Compute a training's first step in bfloat16 twice and in float32 once, on as many of its images as take a second
     or two."""
     half = CpuMixedPrecision("bf16-mixed", "cpu")
-    once, again = (_gradients(recipe, dataset, seed, half, fill) for fill in FILLS)
-    exact = _gradients(recipe, dataset, seed, Precision(), FILLS[0])
+    once, again = (_gradients(config, dataset, seed, half, fill) for fill in FILLS)
+    exact = _gradients(config, dataset, seed, Precision(), FILLS[0])
     unstable = tuple(name for name in once if not torch.equal(once[name], again[name]))
     vector, true = (parameters_to_vector(gradients.values()) for gradients in (once, exact))
     return Comparison(unstable, ((vector - true).norm() / true.norm()).item())
@@ -154,12 +154,12 @@ def check_precision(session: Session) -> None:
 
     Raises: UserError where they depend on what was in memory.
     """
-    engine: Engine = session.recipe.section("engine")
+    engine: Engine = session.config.engine
     if not engine.mixed_on_cpu:
         return
-    found = compare_gradients(session.recipe, session.dataset, session.seed)
+    found = compare_gradients(session.config, session.dataset, session.seed)
     if found.unstable:
-        student = session.recipe.section("student").name
+        student = session.config.student.name
         raise UserError(
             f"{engine.precision} must compute the same gradients twice, but for {student} on this processor "
             f"{found.fault}; train in float32: --engine.precision 32"
@@ -170,12 +170,12 @@ def check_precision(session: Session) -> None:
         tell("note     engine.precision 16-mixed needs a GPU; on the CPU this training runs in bf16-mixed")
 
 
-def _gradients(recipe: Config, dataset: Dataset, seed: int, precision: Precision, fill: int) -> dict[str, Tensor]:
+def _gradients(config: Config, dataset: Dataset, seed: int, precision: Precision, fill: int) -> dict[str, Tensor]:
     """Gradients of a training's first step, by a method that is then thrown away."""
     with torch.random.fork_rng(devices=[]), filled_memory(fill):
-        method, _ = assemble(recipe, dataset, seed)
-        loader = training_loader(Session(RunFolder(""), recipe, dataset, method, seed, []))
-        train: Train = recipe.section("train")
+        method, _ = assemble(config, dataset, seed)
+        loader = training_loader(Session(RunFolder(""), config, dataset, method, seed, []))
+        train: Train = config.train
         method.course = Course(len(loader), train.epochs)
         batch = loader.batch(0, 0)
         _, macs = count(method.counted_network, method.data_spec.image_size, method.data_spec.channels)

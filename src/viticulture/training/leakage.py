@@ -13,11 +13,11 @@ from ..models.weights.files import place_of
 from .run_folder import BEGUN, RunFolder
 
 
-def check_leakage(recipe: Config, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
+def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
     """Look through the runs that a recipe takes weights from, and through those from which they began.
 
     Args:
-        recipe: of the training; any value of it may be a run's folder, or one or a file of weights inside.
+        config: of the training; any value of it may be a run's folder, or one or a file of weights inside.
         dataset: its images.
         about: where they came from, as run.json says it under `data`.
 
@@ -25,7 +25,7 @@ def check_leakage(recipe: Config, dataset: Dataset, about: Mapping[str, Any]) ->
     Raises: UserError if one learned from test images.
     """
     warnings = []
-    for key, run in _runs(recipe.values, set()):
+    for key, run in _runs(config.values, set()):
         facts = run.read("run.json")
         if "names" not in run.read("split.json") or _origin(facts["data"]) != _origin(about):
             continue

@@ -22,7 +22,7 @@ from ..user_code import of_a_file
 from .assemble import assemble
 from .processes import POLL_SECONDS, is_leader
 from .run_folder import RunFolder
-from .run_inputs import recipe_of
+from .run_inputs import config_of
 from .session import Session, fingerprint_of
 from .state import WholeCheckpointIO, load_checkpoint
 from .watching import BestCheckpoint
@@ -50,7 +50,7 @@ def change_length(path: Path, epochs: int | None = None) -> None:
     wanted = half_set if epochs is None else epochs
     if wanted is None:
         return
-    if not is_leader(_recipe(run).section("engine")):
+    if not is_leader(_recipe(run).engine):
         asked_length(run, wanted)  # what the first refuses, the others do
         while not _has_length(run, wanted):
             time.sleep(POLL_SECONDS)
@@ -86,7 +86,7 @@ def asked_length(run: RunFolder, epochs: int) -> str:
         checkpoint.
     """
     facts, recipe = run.read("run.json"), _recipe(run)
-    own = recipe.section("train").epochs
+    own = recipe.train.epochs
     if epochs == own:
         return ""
     if facts["status"] == "finished":
@@ -112,7 +112,7 @@ def set_length(run: RunFolder, epochs: int, warning: str = "") -> None:
     Raises: UserError for a checkpoint that is not the run's.
     """
     facts, recipe = run.read("run.json"), _recipe(run)
-    own = recipe.section("train").epochs
+    own = recipe.train.epochs
     if own == epochs:
         return
     longer = _of_length(recipe, epochs)
@@ -138,16 +138,16 @@ def _best_is_lost(run: RunFolder, checkpoint: dict[str, Any]) -> bool:
     return (kept / "config.json").exists() and read_config(kept)["epoch"] != known["best_epoch"] + 1
 
 
-def _of_length(recipe: Config, epochs: int) -> Config:
+def _of_length(config: Config, epochs: int) -> Config:
     """The recipe with other epochs, and the warm-up that it has. Raises: UserError where that is longer."""
-    warmup = recipe.section("schedule").warmup(recipe.section("train").epochs)
-    return resolve(recipe.name, recipe.values, {"train.epochs": epochs, "schedule.warmup_epochs": warmup})
+    warmup = config.schedule.warmup(config.train.epochs)
+    return resolve(config.name, config.values, {"train.epochs": epochs, "schedule.warmup_epochs": warmup})
 
 
 def gone_on(session: Session) -> Session:
     """The session that goes on from its run's checkpoint, by the recipe as it is there now."""
-    recipe = recipe_of(session.run)
-    method, _ = assemble(recipe, session.dataset, session.seed)
+    config = config_of(session.run)
+    method, _ = assemble(config, session.dataset, session.seed)
     facts = session.run.read("run.json")
     fingerprint = fingerprint_of(facts["settings"], session.seed, facts["data"]["fingerprint"])
-    return replace(session, recipe=recipe, method=method, fingerprint=fingerprint, begun=True)
+    return replace(session, config=config, method=method, fingerprint=fingerprint, begun=True)

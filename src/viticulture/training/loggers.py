@@ -83,22 +83,22 @@ def check_logger(engine: Engine) -> None:
         raise UserError(f"--logger {engine.logger} needs {modules[0]}, not installed; run: pip install {modules[0]}")
 
 
-def loggers(run: RunFolder, recipe: Config) -> list[Logger]:
+def loggers(run: RunFolder, config: Config) -> list[Logger]:
     """All that a run's measurements go to."""
     always: list[Logger] = [
         MetricsFile(run.metrics),
         TensorBoardLogger(run.path, name="tensorboard", version=""),
     ]
-    engine = recipe.section("engine")
+    engine = config.engine
     has_service = engine.logger in NEEDS and is_leader(engine)
-    return [*always, *([_service(engine.logger, run, recipe)] if has_service else [])]
+    return [*always, *([_service(engine.logger, run, config)] if has_service else [])]
 
 
-def _service(which: str, run: RunFolder, recipe: Config) -> Logger:
+def _service(which: str, run: RunFolder, config: Config) -> Logger:
     """A service's logger, with the settings told, going on where this run's earlier part stands."""
     facts = run.read("run.json")
     known, name = facts.get("logged", {}).get(which), run.path.name
-    settings = {**flat(recipe.values), "seed": facts["seed"], "data": facts["data"]["name"]}
+    settings = {**flat(config.values), "seed": facts["seed"], "data": facts["data"]["name"]}
     made: Logger
     if which == "mlflow":
         made = MLFlowLogger(PROJECT, run_name=name, run_id=known)

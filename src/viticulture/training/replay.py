@@ -81,9 +81,9 @@ class Replay(Callback):
 
     def _shown(self, trainer: Trainer) -> list[str]:
         """What decides which images stand in which place of which step, and how they are computed with."""
-        recipe, dataset, device = self.session.recipe, self.session.dataset, trainer.strategy.root_device
+        recipe, dataset, device = self.session.config, self.session.dataset, trainer.strategy.root_device
         views = {key: value for key, value in recipe.values.items() if key.startswith("augment")}
-        train = recipe.section("train")
+        train = recipe.train
         kept = {key: value for key, value in vars(dataset.image_settings).items() if not key.startswith("eval_")}
         machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         return [
@@ -92,7 +92,7 @@ class Replay(Callback):
             # The fingerprint knows images as they were decoded, or streamed ones by their names alone.
             json.dumps([dataset.mean, dataset.std, kept, self.session.seed]),
             json.dumps([self.batch_size, train.accumulate, train.repeats, trainer.world_size, trainer.global_rank]),
-            *(["balanced"] if recipe.section("data").sampling == "balanced" else []),
+            *(["balanced"] if recipe.data.sampling == "balanced" else []),
             f"{trainer.precision} {machine} {torch.__version__}",
             *(  # in the order of the recipe, in which they are applied
                 f"{name} {source}"

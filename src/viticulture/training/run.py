@@ -76,8 +76,8 @@ def fit(
     Raises: UserError for a loss that is no number, a full disk, a removed run or a damaged checkpoint.
     """
     run, method = session.run, session.method
-    train: Train = session.recipe.section("train")
-    engine: Engine = session.recipe.section("engine")
+    train: Train = session.config.train
+    engine: Engine = session.config.engine
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
     method.course = Course(len(training_loader(session)), train.epochs, train.validate)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
@@ -89,7 +89,7 @@ def fit(
     facts = _facts_of_weights(session)
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
     keep = KeepLast(run, engine.checkpoint_minutes)
-    size = batch_size(session.recipe, len(session.dataset.train))
+    size = batch_size(session.config, len(session.dataset.train))
     callbacks: list[Callback] = [
         RandomState(),
         EpochMeans(),
@@ -140,8 +140,8 @@ def fit(
 
 def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeCheckpointIO, on_gpu: bool) -> Trainer:
     """Lightning's, as the recipe asks for it."""
-    train: Train = session.recipe.section("train")
-    engine: Engine = session.recipe.section("engine")
+    train: Train = session.config.train
+    engine: Engine = session.config.engine
     cluster = environment(engine)  # before the loggers, which heed its numbers
     together = "ddp_find_unused_parameters_true" if session.method.has_idle_heads else "ddp"
     return Trainer(
@@ -155,7 +155,7 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
         accumulate_grad_batches=train.accumulate,
         gradient_clip_val=train.clip_norm,
         log_every_n_steps=min(LOG_EVERY_STEPS, session.method.course.steps_per_epoch),
-        logger=loggers(session.run, session.recipe),
+        logger=loggers(session.run, session.config),
         callbacks=callbacks,
         plugins=[checkpoints, cluster, *([CpuMixedPrecision("bf16-mixed", "cpu")] if engine.mixed_on_cpu else [])],
         enable_progress_bar=False,
@@ -197,11 +197,11 @@ def _signals_as_before() -> Iterator[None]:
 
 def _facts_of_weights(session: Session) -> dict[str, Any]:
     """What a folder of weights says beside the network: of which training they are, and how they want to be asked."""
-    images = session.recipe.section("images")
+    images = session.config.images
     facts = {
         "run": session.run.path.name,
         "seed": session.seed,
-        "recipe": session.recipe.name,
+        "recipe": session.config.name,
         **session.method.extra_config,
     }
     if (shown := images.fit) != "crop":

@@ -24,7 +24,7 @@ from .data import for_method, load_dataset, open_for
 from .run_folder import RunFolder
 
 
-def recipe_of(run: RunFolder) -> Config:
+def config_of(run: RunFolder) -> Config:
     """The recipe that a run began with, from its recipe.yaml; its own earlier stages are named by where they lie now.
 
     Raises: UserError if a value in the file was changed since: a run is one training, by one recipe; or if it names
@@ -32,17 +32,17 @@ def recipe_of(run: RunFolder) -> Config:
     """
     facts, path = run.read("run.json"), run.path / "recipe.yaml"
     with of_a_file(run.path):
-        recipe = resolve(facts["recipe"], parse(run.text("recipe.yaml"), str(path)))
-        now, then = flat(recipe.values), flat(resolve(facts["recipe"], facts.get("settings", recipe.values)).values)
+        config = resolve(facts["recipe"], parse(run.text("recipe.yaml"), str(path)))
+        now, then = flat(config.values), flat(resolve(facts["recipe"], facts.get("settings", config.values)).values)
     if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
         shown = some([f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed], 5)
         raise UserError(
             f"{path} was changed after the run began: {shown}; put it back, or begin a new run by it: {run.anew()}"
         )
-    return replace(recipe, values=where_they_lie(run.path, recipe.values))
+    return replace(config, values=where_they_lie(run.path, config.values))
 
 
-def dataset_of(run: RunFolder, recipe: Config, data: Any = "") -> Dataset:
+def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
     """The images of a run with its very splits; `data` says where they are now if they have moved, and is the very
     object where the run learnt from one of a Python program.
 
@@ -54,10 +54,10 @@ def dataset_of(run: RunFolder, recipe: Config, data: Any = "") -> Dataset:
     data = "" if data is None else data
     source: Source | DenseSource
     if facts["data"].get("given") is not None:
-        source = for_method(recipe, given_again(run, data))
+        source = for_method(config, given_again(run, data))
     else:
-        source = open_for(recipe, own_data(run) if isinstance(data, str) and not data else data)
-    dataset = load_dataset(source, recipe, facts["seed"], names)
+        source = open_for(config, own_data(run) if isinstance(data, str) and not data else data)
+    dataset = load_dataset(source, config, facts["seed"], names)
     named = [*facts["data"].get("classes", dataset.classes)] == [*dataset.classes]
     if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamImages))):
         raise others(run)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from ..config.checks import check_parts, check_rates
-from ..config.load import read
+from ..config.load import load_config
 from ..config.references import check_alone, check_outlast, from_anywhere
-from ..config.resolve import Config, resolve
+from ..config.resolve import Config
 from ..data.batches.loader import Shard
 from ..data.dataset import Dataset
 from ..data.open import start_of
@@ -35,7 +35,7 @@ from .leakage import check_leakage
 from .loggers import check_logger
 from .processes import RUN_FOLDER, check_devices, is_leader, launched
 from .run_folder import RunFolder, claimed, fresh
-from .run_inputs import are_same, dataset_of, folder_of, keep_place, others, recipe_of
+from .run_inputs import are_same, config_of, dataset_of, folder_of, keep_place, others
 from .surroundings import hardware, surroundings
 
 RUNS = "runs"
@@ -48,7 +48,7 @@ class Session:
 
     Args:
         run: its folder, locked by this process.
-        recipe: every setting.
+        config: every setting.
         dataset: the images, decoded or ready to be.
         method: student, guides and losses.
         seed: what all randomness follows from.
@@ -58,7 +58,7 @@ class Session:
     """
 
     run: RunFolder
-    recipe: Config
+    config: Config
     dataset: Dataset
     method: Method
     seed: int
@@ -69,7 +69,7 @@ class Session:
     @property
     def leads(self) -> bool:
         """Return whether this process writes the run, of several that train it."""
-        return is_leader(self.recipe.section("engine"))
+        return is_leader(self.config.engine)
 
 
 def begin(
@@ -97,8 +97,8 @@ def begin(
     check_seed(seed)
     checked = recipe if isinstance(recipe, Config) else None
     if isinstance(recipe, str) and recipe != "default":
-        checked = resolve(recipe, read(recipe), overrides)
-    if not isinstance(out, RunFolder) and (is_leader(checked.section("engine")) if checked else launched() is None):
+        checked = load_config(recipe, overrides)
+    if not isinstance(out, RunFolder) and (is_leader(checked.engine) if checked else launched() is None):
         RunFolder.check_free(run_path(out, data), overwrite)  # again once it is made: other processes may be quicker
     given = not isinstance(data, str)
     if checked is None:
@@ -109,14 +109,14 @@ def begin(
     else:
         learnt = source = open_for(checked, data)
     check_alone(checked.values)
-    check_devices(checked.section("engine"))
-    leads = is_leader(checked.section("engine"))
+    check_devices(checked.engine)
+    leads = is_leader(checked.engine)
     path = out.path if isinstance(out, RunFolder) else run_path(out, data, leads)
     if overwrite:
         check_outlast(checked.values, path)
     check_parts(checked)
     check_rates(checked)
-    check_logger(checked.section("engine"))
+    check_logger(checked.engine)
     dataset = load_dataset(learnt, checked, seed)
     checked = checked.with_section("images", dataset.image_settings)
     about = {
@@ -129,18 +129,18 @@ def begin(
     method, warnings = assemble(checked, dataset, seed)
     checked = replace(checked, values=from_anywhere(checked.values))
     size = batch_size(checked, len(dataset.train))
-    few = method.warnings(size // checked.section("train").accumulate)
+    few = method.warnings(size // checked.train.accumulate)
     if has_single_image_norms(method, checked, size):
         _try_single_image(Session(RunFolder(path), checked, dataset, method, seed, []))
         method, _ = assemble(checked, dataset, seed)  # as it was before it saw an image
     warnings = [*checked.warnings, *dataset.warnings, *known, *warnings, *few]
     if dataset.val is None:
         nothing = "without validation images nothing can choose"
-        if checked.section("images").eval_views == "best":
+        if checked.images.eval_views == "best":
             warnings.append(f"images.eval_views best: {nothing}, so images are asked once")
-        if (measure := checked.section("train").best_by) is not None:
+        if (measure := checked.train.best_by) is not None:
             warnings.append(f"train.best_by {measure}: {nothing}, so the last weights count")
-        if checked.section("train").stop_when_perfect is not None:
+        if checked.train.stop_when_perfect is not None:
             warnings.append("train.stop_when_perfect: without validation images nothing ends the training early")
     if isinstance(out, RunFolder):
         run = out
@@ -159,7 +159,7 @@ def _try_single_image(session: Session) -> None:
     mean is the value itself."""
     from .feed import MicroBatches, training_loader  # which needs a session
 
-    engine, accumulate = session.recipe.section("engine"), session.recipe.section("train").accumulate
+    engine, accumulate = session.config.engine, session.config.train.accumulate
     processes = engine.devices * engine.nodes
     loader = training_loader(session, Shard(0, processes, workers=0))
     session.method.train()
@@ -185,10 +185,10 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
         command: that asked for it.
         about: where its images come from.
     """
-    run, recipe, dataset, method = session.run, session.recipe, session.dataset, session.method
+    run, config, dataset, method = session.run, session.config, session.dataset, session.method
     run.lock()
     keep_known_code()
-    run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {recipe.name}')}{recipe.to_yaml()}")
+    run.write("recipe.yaml", f"{comment(command)}{comment(f'recipe: {config.name}')}{config.to_yaml()}")
     run.write("split.json", {"names": dataset.split_names, "near_duplicates": dataset.near_duplicates})
     parameters = sum(parameter.numel() for parameter in method.student.parameters())
     _, macs = count(method.counted_network, method.data_spec.image_size, method.data_spec.channels)
@@ -196,7 +196,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
         **surroundings(),
         status="running",
         command=command,
-        recipe=recipe.name,
+        recipe=config.name,
         seed=session.seed,
         data={
             **about,
@@ -206,12 +206,12 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
             "images": {split: len(names) for split, names in dataset.split_names.items()},
             "skipped": dataset.skipped,
         },
-        student={"name": recipe.section("student").name, "parameters": parameters, "macs": macs},
-        batch_size=batch_size(recipe, len(dataset.train)),
+        student={"name": config.student.name, "parameters": parameters, "macs": macs},
+        batch_size=batch_size(config, len(dataset.train)),
         warnings=session.warnings,
         teachers=teachers_of(method),
         start=method.start,
-        settings=recipe.values,
+        settings=config.values,
     )
 
 
@@ -228,27 +228,27 @@ def reopen(path: str, data: Any = "") -> Session:
     made_by = facts["versions"]["viticulture"]
     if not same_release(made_by):
         raise UserError(f"{path} was begun by viticulture {made_by}; this is {VERSION}: install that version to go on")
-    recipe = recipe_of(run)
-    check_devices(recipe.section("engine"))
-    leads = is_leader(recipe.section("engine"))
+    config = config_of(run)
+    check_devices(config.engine)
+    leads = is_leader(config.engine)
     if leads:
         run.lock()
-    check_logger(recipe.section("engine"))
-    dataset = dataset_of(run, recipe, data)
+    check_logger(config.engine)
+    dataset = dataset_of(run, config, data)
     if not are_same(run, dataset):
         raise others(run, " with the times of their files (cp -a), which stand for pixels that are streamed")
-    method, _ = assemble(recipe, dataset, facts["seed"])
+    method, _ = assemble(config, dataset, facts["seed"])
     if "teachers" in facts and facts["teachers"] != teachers_of(method):
         raise UserError(
             f"the teachers of {path} are not those that it began with; bring them back, or train anew: {run.anew()}"
         )
     if "start" in facts and facts["start"] != method.start and not run.checkpoint.exists():
-        init = recipe.section("student").init
+        init = config.student.init
         raise UserError(
             f"the weights of {init}, from which {path} starts, are not those that it began with, and it has no "
             f"checkpoint yet; bring them back, or train anew: {run.anew()}"
         )
-    size = batch_size(recipe, len(dataset.train))
+    size = batch_size(config, len(dataset.train))
     if facts.get("batch_size", size) != size:
         raise UserError(
             f"{path} was begun in batches of {facts['batch_size']}, where this version of viticulture chooses {size}; "
@@ -256,9 +256,9 @@ def reopen(path: str, data: Any = "") -> Session:
         )
     if leads:
         keep_place(run, data)
-    fingerprint = fingerprint_of(facts.get("settings", recipe.values), facts["seed"], facts["data"]["fingerprint"])
-    warnings = [*facts["warnings"], *other_machine(facts["hardware"], hardware(), recipe.section("engine").device)]
-    return Session(run, recipe, dataset, method, facts["seed"], warnings, fingerprint, begun=True)
+    fingerprint = fingerprint_of(facts.get("settings", config.values), facts["seed"], facts["data"]["fingerprint"])
+    warnings = [*facts["warnings"], *other_machine(facts["hardware"], hardware(), config.engine.device)]
+    return Session(run, config, dataset, method, facts["seed"], warnings, fingerprint, begun=True)
 
 
 def teachers_of(method: Method) -> list[str]:

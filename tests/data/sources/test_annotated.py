@@ -927,10 +927,10 @@ def test_a_training_of_which_no_object_is_left_is_refused(tmp_path: Path) -> Non
     )
     for largest in (1.0, 2.0, 3.0):
         overrides = {"images.image_size": 32, "augment.scale_jitter.scale": [0.5, largest]}
-        recipe = resolve("detection/photos", raw, overrides)
+        config = resolve("detection/photos", raw, overrides)
         refused = pytest.raises(UserError, match=words) if largest < 2.5 else nullcontext()
         with refused:
-            load_dataset(open_for(recipe, str(root)), recipe, 0)
+            load_dataset(open_for(config, str(root)), config, 0)
 
 
 def with_pole(root: Path, count: int) -> None:

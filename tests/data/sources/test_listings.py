@@ -292,8 +292,8 @@ def test_a_list_of_classes_is_one_for_every_command(root: Path) -> None:
         source = opened(root, content, "instances.json")
         assert recognized(root / "instances.json") == ""
         assert viticulture.inspect(root / "instances.json").classes == source.classes == ("oak", "vine")
-        recipe = resolve("mae/photos", read_recipe("mae/photos"))
-        assert open_for(recipe, str(root / "instances.json")).classes == ("oak", "vine")
+        config = resolve("mae/photos", read_recipe("mae/photos"))
+        assert open_for(config, str(root / "instances.json")).classes == ("oak", "vine")
 
 
 def test_data_names_no_recipe_that_would_refuse_a_list(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ from ...models.views import views_in
 from ...models.weights.files import FILES, load, read_config, save
 from ...text import shell_word
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
+from ...training.run_inputs import config_of
 from ...waiting import quiet_hub
 from .card import Student, model_card
 from .dense_card import dense_card
@@ -58,7 +58,7 @@ def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, by
     weights = weights or run.which()[0]
     folder = run.weights(weights)
     config = read_config(folder)
-    shared, recipe = shareable_facts(facts), shareable_recipe(recipe_of(run)).to_yaml()
+    shared, recipe = shareable_facts(facts), shareable_recipe(config_of(run)).to_yaml()
     parts = _dense_parts if config.get("dense") else _class_parts
     card, results, at_top = parts(run, repository, weights, shared, recipe)
     texts = {README: card, "run.json": _json(shared), "recipe.yaml": recipe, **results}
@@ -84,13 +84,13 @@ def _class_parts(run: RunFolder, repository: str, weights: str, facts: dict[str,
 
 
 def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> Student:
-    recipe = recipe_of(run)
+    recipe = config_of(run)
     network = config.get("architecture")
     if not (isinstance(network, str) and timm.is_model(network)):
         raise UserError(
             f"{run.path} is damaged: no network of timm is the architecture {received(network)} of {FILES[1]}"
         )
-    spans, code = recipe.section("images").pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
+    spans, code = recipe.images.pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
     return Student(network, data_spec.classes, data_spec.several, data_spec.channels, spans, views_in(config), code)
 
 

@@ -35,9 +35,9 @@ def shareable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: facts[key] for key in _KEPT if key in facts}, **named, "data": data, **settings}
 
 
-def shareable_recipe(recipe: Config) -> Config:
+def shareable_recipe(config: Config) -> Config:
     """The recipe with files by their names alone."""
-    return replace(recipe, name=without_folders(recipe.name), values=without_folders(recipe.values))
+    return replace(config, name=without_folders(config.name), values=without_folders(config.values))
 
 
 def without_folders(value: Any) -> Any:

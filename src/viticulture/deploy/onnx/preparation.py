@@ -22,7 +22,7 @@ from ...evaluation.predict import ask
 from ...models.weights.files import read_config
 from ...training.data import open_for
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import own_data, recipe_of
+from ...training.run_inputs import config_of, own_data
 
 MOST = 64  # images
 
@@ -68,8 +68,8 @@ def by_timms_transform(run: RunFolder, weights: str = "") -> Moved | None:
     """
     if not (run.path / "split.json").exists():
         return None
-    recipe, data = recipe_of(run), run.read("run.json")["data"]
-    if data.get("given") is not None or recipe.section("images").pixel_format != RGB:
+    recipe, data = config_of(run), run.read("run.json")["data"]
+    if data.get("given") is not None or recipe.images.pixel_format != RGB:
         return None
     try:
         source = open_for(recipe, own_data(run))

@@ -27,29 +27,29 @@ ADVISED = ("co_advise", "logits")
 """Guides whose teachers answer with logits."""
 
 
-def evaluate_agreement(run: RunFolder, recipe: Config, key: str, images: Images) -> Agreement | None:
+def evaluate_agreement(run: RunFolder, config: Config, key: str, images: Images) -> Agreement | None:
     """Measure and keep in agreement.json how the student, its heads and its teachers agree; None without teachers.
 
     A teacher that is no longer there leaves what was measured before, else its reason: the run can be judged without.
 
     Args:
         run: with weights.
-        recipe: the run's.
+        config: the run's.
         key: WEIGHTS/SPLIT.
         images: of that split.
     """
-    if not of_class(recipe.values["guides"], *ADVISED):
+    if not of_class(config.values["guides"], *ADVISED):
         return None
     weights, _, split = key.partition("/")
     subject, blank = of_run(run, weights, BATCH), Agreement(weights, split, checksum=checksum_of(run, weights))
     try:
-        teachers = _teachers(recipe, run.weights(weights))
+        teachers = _teachers(config, run.weights(weights))
     except UserError as error:
         if (earlier := read_agreement(run)) is not None and not earlier.missing:
             return earlier
         agreement = replace(blank, missing=str(error))
     else:
-        agreement = _ask(subject, teachers, recipe, images, blank)
+        agreement = _ask(subject, teachers, config, images, blank)
     run.write(FILE, asdict(agreement))
     return agreement
 
@@ -61,11 +61,11 @@ def read_agreement(run: RunFolder) -> Agreement | None:
     return agreement if current else None
 
 
-def _teachers(recipe: Config, weights: Path) -> dict[str, Frozen]:
+def _teachers(config: Config, weights: Path) -> dict[str, Frozen]:
     """By the names that the recipe gives them; `teacher` where it gives none."""
-    own = of_class(recipe.values["guides"], *ADVISED)
+    own = of_class(config.values["guides"], *ADVISED)
     student, data_spec, _ = load(weights)
-    guides = build_guides(Config(recipe.name, {**recipe.values, "guides": own}), student.train(), data_spec)
+    guides = build_guides(Config(config.name, {**config.values, "guides": own}), student.train(), data_spec)
     return {
         key if (label := name.rpartition(".")[2]) == "teacher" and key not in ADVISED else label: module
         for key, guide in guides.items()
@@ -76,7 +76,7 @@ def _teachers(recipe: Config, weights: Path) -> dict[str, Frozen]:
 
 @torch.inference_mode()
 def _ask(
-    subject: EvaluatedModel, teachers: dict[str, Frozen], recipe: Config, images: Images, blank: Agreement
+    subject: EvaluatedModel, teachers: dict[str, Frozen], config: Config, images: Images, blank: Agreement
 ) -> Agreement:
     tokens: list[Tensor] = []
     answers: list[Tensor] = []
@@ -85,7 +85,7 @@ def _ask(
     for teacher in teachers.values():
         teacher.to(subject.device)
     for batch in subject.batches(images):
-        heads = heads or heads_of(subject.network, batch["image"], recipe)
+        heads = heads or heads_of(subject.network, batch["image"], config)
         tokens.append(all_logits(subject.network, batch["image"]))
         once = subject.tta_network is subject.network
         answers.append(heads.combine(tokens[-1]) if once else subject.tta_network(batch["image"]))

@@ -19,7 +19,7 @@ from ...models.taps import Taps, layout
 from ...models.weights.files import load
 from ...scores.objects import box_overlaps
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
+from ...training.run_inputs import config_of
 from ..inputs import read_unseen
 from ..model import EvaluatedModel, check_one_class, of_run, pictures
 from ..saved import checksum_of
@@ -50,10 +50,10 @@ def held_out(dataset: Dataset) -> Images:
 
 def other_images(run: RunFolder, data: str) -> Images:
     """Images that the run has never seen: their test split where they declare one, else all of them."""
-    recipe = recipe_of(run)
+    config = config_of(run)
     _, data_spec, _ = load(run.weights(run.which()[0]))
     check_one_class(run, data_spec)
-    return read_unseen(recipe, data, data_spec.classes)[0]
+    return read_unseen(config, data, data_spec.classes)[0]
 
 
 def class_taps(student: nn.Module) -> Taps:
@@ -81,8 +81,8 @@ def localize(
 
     Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
     """
-    if (shown := recipe_of(run).section("images").fit) != "crop":
-        raise UserError(f"boxes are those of the originals, and {run.path} was shown others (images.fit {shown})")
+    if (fit := config_of(run).images.fit) != "crop":
+        raise UserError(f"boxes are those of the originals, and {run.path} was shown others (images.fit {fit})")
     weights = weights or run.which()[0]
     known = checksum_of(run, weights)
     subject = replace(of_run(run, weights, BATCH), whole=protocol.whole)

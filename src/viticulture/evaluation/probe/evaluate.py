@@ -25,7 +25,7 @@ from ...scores.intervals import wilson
 from ...training.data import open_labeled
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import given_again, own_data, recipe_of, stands_for_own
+from ...training.run_inputs import config_of, given_again, own_data, stands_for_own
 from ..model import EvaluatedModel, of_run, of_source
 from ..saved import checksum_of, read_each
 from .features import Features, frozen_features
@@ -154,7 +154,7 @@ def _images(run: RunFolder | None, data: str | Source, subject: EvaluatedModel) 
         raise UserError("labeled images are needed to judge by: viticulture probe NETWORK DATA")
     selection, remembered = Selection(), None
     if run is not None:
-        kept: Selection = recipe_of(run).section("data")
+        kept: Selection = config_of(run).data
         selection = replace(kept, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
             known, remembered = run.read("run.json")["data"], run.image_names

@@ -36,7 +36,7 @@ from ...models.views import told
 from ...outputs import csv_text
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import dataset_of, recipe_of, stands_for_own
+from ...training.run_inputs import config_of, dataset_of, stands_for_own
 from ..inputs import read_unseen
 from ..model import EvaluatedModel, OutputHeads, check_one_class, heads_of, of_run
 from ..saved import checksum_of, name_of, read_each
@@ -100,7 +100,7 @@ def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0,
         raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
     weights = weights or run.which()[0]
     own = stands_for_own(run, data)
-    context = _Context(of_run(run, weights, BATCH), recipe_of(run), data if own else "")
+    context = _Context(of_run(run, weights, BATCH), config_of(run), data if own else "")
     data_spec = context.subject.data_spec
     check_one_class(run, data_spec)
     content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.subject.eval_views).encode()
@@ -173,7 +173,7 @@ def _evaluate_folders(run: RunFolder, context: _Context, blank: Robustness, fold
         eval_crop=1.0,
         eval_interpolation="bicubic",
     )
-    skip = context.recipe.section("data").skip_unreadable
+    skip = context.recipe.data.skip_unreadable
 
     def images_of(corruption: str, severity: int) -> Images:
         source = named_like(open_source(folders[corruption] / str(severity)), context.subject.data_spec)
@@ -218,7 +218,7 @@ def _evaluate_corrupted(
         corrupted_by=SETS[nearest(min(context.subject.data_spec.image_size))],
     )
     blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(context.errors(clean.open(), heads)))
-    budget = int(context.recipe.section("images").max_cache_gb * 1e9)
+    budget = int(context.recipe.images.max_cache_gb * 1e9)
     return _over_cells(
         run, context, blank, list(CORRUPTIONS), lambda name, severity: corrupted(clean, name, severity, budget)
     )

@@ -11,7 +11,6 @@ from ...analysis.explanation import read_explanation
 from ...analysis.galleries import FILE, read_galleries
 from ...analysis.links import linked_guides, read_links
 from ...analysis.pictures import CORRUPTED
-from ...config.resolve import method_class
 from ...errors import UserError
 from ...evaluation.agreement.evaluate import read_agreement
 from ...evaluation.dense.pixels import PixelsEvaluation
@@ -27,7 +26,7 @@ from ...evaluation.robustness.evaluate import read_robustness
 from ...models.weights.files import read_config
 from ...text import shell_word
 from ...training.run_folder import RunFolder
-from ...training.run_inputs import recipe_of
+from ...training.run_inputs import config_of
 from ..curves import read_curves
 from ..explain_page import explanation_sections
 from ..html import Section
@@ -59,10 +58,10 @@ def page_of(run: RunFolder) -> RunPage:
     lost = (unmeasured or pictures is None) and not running
     kept = (pictures or {}) if not unmeasured else {}  # those of weights that are gone are not shown
     classes = len(facts["data"]["classes"])
-    recipe = recipe_of(run)
-    height, width = recipe.section("images").shape
+    config = config_of(run)
+    height, width = config.images.shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
-    what = "labels" if method_class(recipe).batch_spec.contents == "labels" else "classes"
+    what = "labels" if config.method_class.batch_spec.contents == "labels" else "classes"
     of_classes = f" of {classes:,} {what}" if classes else ", labels unused"
     sentence = (
         f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{of_classes}, {height} x "
