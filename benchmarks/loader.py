@@ -24,14 +24,14 @@ from timm.data.dataset_factory import create_dataset
 from timm.data.loader import create_loader
 from torchvision.transforms import RandomCrop
 
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.crop import PaddedCrop, ResizedCrop
-from viticulture.data.augment.erase import Erase
-from viticulture.data.augment.flip import Flip
-from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import ImageSettings, prepare
 from viticulture.data.splits import Selection
+from viticulture.data.transforms.crop import PaddedCrop, ResizedCrop
+from viticulture.data.transforms.erase import Erase
+from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.rand_augment import RandAugment
+from viticulture.data.transforms.view import Augment
 
 from .clock import begin, core_seconds, count
 

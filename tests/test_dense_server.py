@@ -17,6 +17,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from viticulture.evaluation.dense import subject
+from viticulture.evaluation.dense.prediction import drawn
 
 from browser import CHROMIUM, Browser
 from served import ask, bomb, form, sent, serving
@@ -24,15 +26,15 @@ from untrained import photo
 from untrained_dense import CLASSES, judged_objects, untrained_dense
 from viticulture.cli import main
 from viticulture.data.targets.outlines import encoded
-from viticulture.evaluation.dense import subject
-from viticulture.evaluation.dense.draw import draw_found
-from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, drawn
+from viticulture.tasks.detection import DetectionPrediction
+from viticulture.tasks.drawing import draw_found
+from viticulture.tasks.segmentation import ClassMap
 from viticulture.training.run_folder import RunFolder
 
 for needed in ("starlette", "uvicorn", "python_multipart", "pycocotools"):
     pytest.importorskip(needed, reason="the extras `serve` and `dense`")
 
-from viticulture.deploy.serve.dense_answers import dense_answerer  # noqa: E402
+from viticulture.deploy.serve.answers import Answerer  # noqa: E402
 from viticulture.deploy.serve.page import page  # noqa: E402
 
 KINDS = ("detection", "segmentation")
@@ -48,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
 def ports(runs: dict[str, RunFolder]) -> Iterator[dict[str, int]]:
     """Of real servers, each in a thread of its own."""
     with ExitStack() as stack:
-        yield {kind: stack.enter_context(serving(run, dense_answerer(run))) for kind, run in runs.items()}
+        yield {kind: stack.enter_context(serving(run, Answerer(run))) for kind, run in runs.items()}
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +148,7 @@ def test_what_is_drawn_on_a_smaller_picture_lies_where_it_lay() -> None:
     mask[70:150, 20:50] = mask[130:150, 20:100] = True
     boxes, sure = np.array([[20, 70, 100, 150], [60, 10, 110, 40]], np.float32), np.array([0.9, 0.8], np.float32)
     found = subject.Found(boxes, sure, np.array([0, 1]), [encoded(mask), encoded(np.zeros_like(mask))])
-    prediction = DensePrediction("x", found, None, CLASSES, least=0.5, size=(180, 120))
+    prediction = DetectionPrediction("x", found, None, CLASSES, least=0.5, size=(180, 120))
     image = np.full((180, 120, 3), 90, np.uint8)  # of less than 200 pixels, so without letters
     large = drawn(prediction, image)
     np.testing.assert_array_equal(large, draw_found(image, found, CLASSES, 0.5))
@@ -201,10 +203,10 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
     """Of a detector's last weights their own AP, and their own score from which objects are drawn; of a run not
     judged, nothing. Catches the best weights' number or threshold beside the last weights' answers."""
     run = untrained_dense(tmp_path / "run", "detection")
-    network = dense_answerer(run, "last")
+    network = Answerer(run, "last")
     assert (network.predictor.least, "AP" in page(run, network).html) == (0.5, False)
     judged_objects(run)
-    network = dense_answerer(run, "last")
+    network = Answerer(run, "last")
     html = page(run, network, "last").html
     assert network.predictor.least == 0.25
     assert "finds objects of 3 classes, learnt from cells: AP 40.0 % (95 % interval 30.0 to 50.0) on 20 test" in html
@@ -218,14 +220,14 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
 def test_an_object_whose_score_is_the_threshold_counts(tmp_path: Path) -> None:
     """A threshold is the score of some object. Catches one that is drawn and not counted, for scores are rounded."""
     run, image = untrained_dense(tmp_path / "run", "detection"), np.full((70, 50, 3), 200, np.uint8)
-    ((first, _),) = list(dense_answerer(run).predictor.predict([("x", image)]))
+    ((first, _),) = list(Answerer(run).predictor.predict([("x", image)]))
     assert first.objects is not None
     judged_objects(run)
-    kept = run.read("dense.json")
+    kept = run.read("evaluation.json")
     for number, score in enumerate(first.objects.scores.tolist()[:10], 1):
         kept["results"]["last/test"]["threshold"] = score
-        run.write("dense.json", kept)
-        (row,) = dense_answerer(run, "last").rows([("x", image)])
+        run.write("evaluation.json", kept)
+        (row,) = Answerer(run, "last").rows([("x", image)])
         assert sum(row["counts"].values()) == number
         assert sum(each["score"] >= row["least"] for each in row["objects"]) == number
 

@@ -15,19 +15,21 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from viticulture.data.batches.annotated import dense_views
-from viticulture.data.images import CachedImages, Records
-from viticulture.data.resample import squeeze
+from viticulture.data.image_set import CachedImages, Records
+from viticulture.data.transforms.resample import resize_to_square
 from viticulture.deploy.onnx.agreement import check_agreement, different, fair_image, something, tipped
 from viticulture.deploy.onnx.canvas import Canvas, back, pasted, stretched
 from viticulture.deploy.onnx.dense_file import OPSET, dense_to_onnx, file_of
 from viticulture.deploy.onnx.detections import Detections, _best
 from viticulture.errors import UserError
-from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.detector import Heads
 from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.detection.segmenter import Segmenter
 from viticulture.models.students import create_student
+from viticulture.tasks.annotated_task import AnnotatedModel
+from viticulture.tasks.detection import find
+from viticulture.tasks.segmentation import classify_pixels
 
 TASK = DataSpec(("Blüte", "leaf", "berry"), (64, 64), (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
 STORE = 80
@@ -64,7 +66,7 @@ def network(kind: str, masks: bool = False) -> Any:
 
 def shown(picture: Tensor) -> CachedImages:
     """An image as a run keeps it."""
-    pixels = torch.from_numpy(squeeze(picture.numpy(), STORE)).permute(2, 0, 1)[None]
+    pixels = torch.from_numpy(resize_to_square(picture.numpy(), STORE)).permute(2, 0, 1)[None]
     return CachedImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
 
 
@@ -152,7 +154,7 @@ def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
     from pycocotools.mask import decode
 
     picture = image(*size)
-    (found,) = find(DenseSubject(network("detector", masks=True), TASK), shown(picture))
+    (found,) = find(AnnotatedModel(network("detector", masks=True), TASK), shown(picture))
     assert found.outlines is not None
     masks = torch.stack([torch.from_numpy(decode(outline)).bool() for outline in found.outlines])
     expected = (torch.from_numpy(found.boxes), torch.from_numpy(found.scores), torch.from_numpy(found.labels), masks)
@@ -160,7 +162,7 @@ def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
     assert len(said) == 4
     assert different(list(said[:3]), expected[:3]) < 0.25
     (classes,) = file_of(network("segmenter"), TASK, STORE)(picture)
-    (known,) = classify_pixels(DenseSubject(network("segmenter"), TASK), shown(picture))
+    (known,) = classify_pixels(AnnotatedModel(network("segmenter"), TASK), shown(picture))
     assert (classes.numpy() == known).mean() > 0.97
     assert len(np.unique(known)) > 1
 

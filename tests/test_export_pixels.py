@@ -16,7 +16,7 @@ from PIL import Image
 from untrained import SIDE, photo, untrained
 from viticulture.api import export, predict
 from viticulture.data.image_settings import ImageSettings
-from viticulture.data.resample import on_pixels
+from viticulture.data.transforms.resample import on_pixels
 from viticulture.deploy.onnx.preparation import by_timms_transform
 from viticulture.evaluation import inputs
 from viticulture.models.data_spec import DataSpec

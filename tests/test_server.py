@@ -17,24 +17,23 @@ import pytest
 import torch
 
 from browser import CHROMIUM, Browser
+from made_results import classified
 from served import BOUNDARY, ask, bomb, form, sent, serving
 from untrained import photo, untrained
 from viticulture.api import export, predict
 from viticulture.cli import main
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import evaluate_predictions
 from viticulture.evaluation.inputs import MAX_SENT_PIXELS
 from viticulture.evaluation.outputs import Predictions
-from viticulture.evaluation.results import Evaluations
 from viticulture.models.weights.files import load, save
+from viticulture.tasks.classification_metrics import evaluate_predictions
 from viticulture.training.run_folder import RunFolder
 
 for needed in ("starlette", "uvicorn", "python_multipart"):
     pytest.importorskip(needed, reason="the extra `serve`")
 
 from viticulture.deploy.serve import limits  # noqa: E402
-from viticulture.deploy.serve.answerer import Answerer  # noqa: E402
-from viticulture.deploy.serve.answers import answerer  # noqa: E402
+from viticulture.deploy.serve.answers import Answerer  # noqa: E402
 from viticulture.deploy.serve.app import application  # noqa: E402
 from viticulture.deploy.serve.page import page  # noqa: E402
 
@@ -49,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 @pytest.fixture(scope="module")
 def port(run: RunFolder) -> Iterator[int]:
     """Of a real server, in a thread of its own."""
-    with serving(run, answerer(run)) as port:
+    with serving(run, Answerer(run)) as port:
         yield port
 
 
@@ -182,7 +181,7 @@ async def statuses(app: Any, *receives: Any) -> list[int]:
 
 def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunFolder) -> None:
     """Somebody closed the page, or pressed Ctrl-C. Catches: a traceback in the server's own terminal for each."""
-    network = answerer(run)
+    network = Answerer(run)
 
     async def ended() -> dict[str, Any]:
         return {"type": "http.disconnect"}
@@ -193,7 +192,7 @@ def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunFolder)
 def test_uploads_that_never_end_leave_room_and_are_let_go_of(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a temporary folder that unfinished uploads fill, room that is not given back, a request that is waited
     for without end."""
-    network = answerer(run)
+    network = Answerer(run)
     app = application(network, page(run, network), ["*"])
     monkeypatch.setattr(limits, "MAX_HELD", 1000)
 
@@ -235,7 +234,7 @@ def test_a_connection_whose_header_never_ends_is_closed(
     """Catches: a few hundred half-sent requests after which nothing is answered any more; a limit that holds for the
     first request of a connection alone."""
     monkeypatch.setattr(limits, "HEADER_SECONDS", 0.5)
-    with serving(run, answerer(run)) as port, socket.create_connection(("127.0.0.1", port)) as half:
+    with serving(run, Answerer(run)) as port, socket.create_connection(("127.0.0.1", port)) as half:
         half.sendall(earlier + b"GET / HTTP/1.1\r\nX: ")
         received = b""
         while part := half.recv(2**16):
@@ -261,7 +260,7 @@ def test_a_server_that_stops_within_a_request_says_so_and_nothing_else(
         return {"type": "http.request", "body": form([("a", b"x")]), "more_body": False}
 
     async def stopped() -> list[int]:
-        app = application(cast("Answerer", Slow()), page(run, answerer(run)), ["*"])
+        app = application(cast("Answerer", Slow()), page(run, Answerer(run)), ["*"])
         data_spec = asyncio.create_task(statuses(app, one))
         await asyncio.to_thread(begun.wait)
         for each in asyncio.all_tasks() - {asyncio.current_task(), data_spec}:
@@ -333,7 +332,7 @@ def test_weights_that_say_no_numbers_are_no_answer(tmp_path: Path) -> None:
     image = photo(tmp_path / "a.png", 0)
     with pytest.raises(UserError, match="outputs are not finite for 1 of 1"):
         predict(str(run.path), [str(image)])
-    with serving(run, answerer(run)) as port:
+    with serving(run, Answerer(run)) as port:
         status, _, content = ask(port, "POST", "/predict", form([("a.png", image.read_bytes())]))
     assert status == 500
     assert "are not finite" in json.loads(content)["error"]
@@ -350,8 +349,8 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
         f"{name}/test": evaluate_predictions(Predictions(torch.eye(2)[each], labels, list("abcdefghij")), ("a", "b"))
         for name, each in said.items()
     }
-    run.write("evaluation.json", Evaluations("best/test", results).to_dict())
-    student = answerer(run)
+    run.write("evaluation.json", classified("best/test", results).to_dict())
+    student = Answerer(run)
     shown = {name: page(run, student, name).html for name in ("", "best", "last", "ema")}
     assert shown[""] == shown["best"]
     assert "100.0 % right" in shown["best"]

@@ -19,11 +19,11 @@ import numpy as np
 from PIL import Image
 
 from viticulture.cache import publish
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.crop import ResizedCrop
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare
 from viticulture.data.open import open_source
+from viticulture.data.transforms.crop import ResizedCrop
+from viticulture.data.transforms.view import Augment
 
 from . import Row
 

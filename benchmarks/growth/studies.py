@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import torch
 
+from made_results import classified, save_classes
 from viticulture.evaluation import accuracy, outputs
-from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.report.study_page import write_study
 from viticulture.report.study_tables import plan_table
 from viticulture.study.cell import contents
@@ -88,9 +88,9 @@ def leave(study: StudyFolder, plan: StudyPlan, cell: Cell) -> None:
     predictions = outputs.Predictions(shares, labels, [""] * IMAGES)
     result = accuracy.evaluate_predictions(predictions, CLASSES)
     run.write(
-        "evaluation.json", Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict()
+        "evaluation.json", classified("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict()
     )
-    keep_predictions(run, "best/test", {"best/test": predictions})
+    save_classes(run, "best/test", {"best/test": predictions})
     lines = (f"{40 * epoch + 39},{epoch},val/accuracy,{0.7 * (epoch + 1) / 100}" for epoch in range(100))
     run.write("metrics.csv", "\n".join(["step,epoch,name,value", *lines]) + "\n")
     run.update(

@@ -30,6 +30,9 @@ SENTENCE = 48
 ENDLESS = 10_000
 """Columns of a pipe."""
 
+MAX_ROWS = 60
+"""Rows of a table of classes in the terminal."""
+
 Form = Literal["text", "prose", "sentence", "name", "count", "percent", "decimal", "signed", "significant", "spread"]
 
 

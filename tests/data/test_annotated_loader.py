@@ -9,10 +9,6 @@ import torch
 from dense_scenes import coco_folder, mask_folder
 from simulated_gpu import simulated_gpu
 from viticulture.data.annotated import prepare_dense
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.flip import Flip
-from viticulture.data.augment.follow import Placement
-from viticulture.data.augment.scale_jitter import ScaleJitter
 from viticulture.data.batches.annotated import DenseLoader, dense_batches, targets, unpacked
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import Dataset
@@ -20,6 +16,10 @@ from viticulture.data.image_settings import ImageSettings
 from viticulture.data.open_dense import open_dense
 from viticulture.data.splits import Selection
 from viticulture.data.targets.objects import NOTHING, Boxed, Objects
+from viticulture.data.transforms.crop import ScaleJitter
+from viticulture.data.transforms.follow import Placement
+from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.view import Augment
 from viticulture.models.data_spec import DataSpec
 
 Batch = dict[str, torch.Tensor]

@@ -14,20 +14,16 @@ import pytest
 import torch
 from PIL import Image
 
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.blur import Blur
-from viticulture.data.augment.grayscale import Gray
-from viticulture.data.augment.jitter import ColorJitter
-from viticulture.data.augment.rand_augment import RandAugment
-from viticulture.data.augment.solarize import Solarize
-from viticulture.data.channels import AS_THEY_ARE, RGB, PixelFormat, Unfit, as_picture, shown
 from viticulture.data.dataset import ImageSettings, prepare
-from viticulture.data.decode import OtherValues, decode, image_size, numbers_of
-from viticulture.data.images import CachedImages
+from viticulture.data.image_set import CachedImages
+from viticulture.data.images.decode import OtherValues, as_pixels, decode, image_size, numbers_of
+from viticulture.data.images.format import ANY_FORMAT, RGB, PixelFormat, Unfit, as_picture, displayed
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
-from viticulture.data.pixels import as_pixels
 from viticulture.data.stream import StreamImages
+from viticulture.data.transforms.color import Blur, ColorJitter, Gray, Solarize
+from viticulture.data.transforms.rand_augment import RandAugment
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 
 
@@ -190,14 +186,14 @@ def test_a_tiff_whose_zero_is_white_is_no_negative(kind: type, order: str) -> No
         ]
         black, white = (decode(file, "x", pixel_format=kept) for file in files)
         np.testing.assert_array_equal(black.pixels, white.pixels)
-        assert black.span == white.span
+        assert black.value_range == white.value_range
     if order == "<" and kind is np.uint16:
         opened = Image.open(bands(m - values, photometric="miniswhite"))
         np.testing.assert_array_equal(decode(opened, "x", pixel_format=whole).pixels[..., 0], np.rint(values / 257))
         np.testing.assert_array_equal(numbers_of(opened), values)
 
 
-@pytest.mark.parametrize("kept", [RGB, PixelFormat(1), PixelFormat(1, ((0, 0.5),)), PixelFormat(4), AS_THEY_ARE])
+@pytest.mark.parametrize("kept", [RGB, PixelFormat(1), PixelFormat(1, ((0, 0.5),)), PixelFormat(4), ANY_FORMAT])
 def test_floats_of_a_tiff_whose_zero_is_white_are_turned_round(kept: PixelFormat) -> None:
     """By one page or four. Fails if a negative is shown, or others, of which nobody knows what is black, are taken."""
     values = np.linspace(0, 1, 48, dtype=np.float32).reshape(6, 8)
@@ -238,7 +234,7 @@ def test_deep_color_by_planes_without_its_reader_names_the_extra(monkeypatch: py
     """Fails if it is shown scrambled where tifffile is missing."""
     planes = noise(3, 8, 8, top=65536)
     file = bands(planes, photometric="rgb", planarconfig="separate")
-    monkeypatch.setattr("viticulture.data.bands.find_spec", lambda name: None)
+    monkeypatch.setattr("viticulture.data.images.arrays.find_spec", lambda name: None)
     with pytest.raises(OtherValues, match=r"pip install 'viticulture\[tiff\]'"):
         decode(file, "x")
 
@@ -272,7 +268,7 @@ def test_whole_numbers_of_a_tiff_are_levels_or_need_a_range(values: list[int], k
     named = decode(file, "x", pixel_format=PixelFormat(1, ((low, high),))).pixels[0, :, 0]
     assert named.tolist() == [round(255 * (value - low) / (high - low)) for value in values]
     file.seek(0)
-    assert decode(file, "x", pixel_format=AS_THEY_ARE).span == (low, high)
+    assert decode(file, "x", pixel_format=ANY_FORMAT).value_range == (low, high)
 
 
 def test_a_dark_pgm_of_16_bits_is_dark() -> None:
@@ -311,7 +307,7 @@ def test_what_16_bits_call_transparent_is_told_by_all_of_them(channels: int) -> 
     decoded = decode(deep_png(values, hidden), "x")
     assert decoded.pixels[0, 0].tolist() == [255, 255, 255]
     assert (decoded.pixels[0, 1:] == RGB(values)[0, 1:]).all()
-    assert decoded.span == (values[0, 1:].min(), values[0, 1:].max())
+    assert decoded.value_range == (values[0, 1:].min(), values[0, 1:].max())
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -374,7 +370,7 @@ def test_an_opened_png_of_16_bits_that_was_made_smaller_is_read_as_it_is() -> No
         (lambda: file_of(noise(4, 4).astype(np.float32), "npy"), RGB, r"float32 from .*images.range"),
         (lambda: file_of(noise(4), "npy"), RGB, r"an image is \[H, W\] or \[H, W, channels\], got \[4\]"),
         (lambda: file_of(np.array([["a"]]), "npy"), RGB, "not numbers"),
-        (lambda: deep_png(noise(4, 4, 2)), PixelFormat(3, ((0, 4095),)), "gray of 16 bits as 8"),
+        (lambda: deep_png(noise(4, 4, 2)), PixelFormat(3, ((0, 4095),)), "16-bit gray as 8"),
     ],
 )
 def test_what_is_not_to_be_had_is_refused_with_the_way_out(file: Any, kept: PixelFormat, words: str) -> None:
@@ -397,7 +393,7 @@ def test_a_file_of_numbers_never_runs_code_and_says_its_size_before_it_is_read()
 
 
 def test_a_tiff_of_bands_without_its_reader_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("viticulture.data.bands.find_spec", lambda name: None)
+    monkeypatch.setattr("viticulture.data.images.arrays.find_spec", lambda name: None)
     with pytest.raises(OtherValues, match=r"viticulture\[tiff\]"):
         decode(file_of(noise(4, 4, 3), "TIFF"), "x", pixel_format=PixelFormat(5))
 
@@ -585,4 +581,4 @@ def test_people_are_shown_gray_two_as_their_mean_and_of_more_the_first_three() -
     np.testing.assert_array_equal(as_picture(pixels[..., :1]), pixels[..., [0, 0, 0]])
     mean = as_picture(pixels[..., :2])
     assert np.abs(mean[..., 0] - pixels[..., :2].mean(-1)).max() <= 0.5
-    assert [bool(shown(channels)) for channels in (1, 2, 3, 4)] == [False, True, False, True]
+    assert [bool(displayed(channels)) for channels in (1, 2, 3, 4)] == [False, True, False, True]

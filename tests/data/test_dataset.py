@@ -16,8 +16,8 @@ from PIL import Image
 from noise import noise
 from viticulture.data import decoded_cache
 from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare, prepare_test, read_rows
+from viticulture.data.image_set import CachedImages, Images, Records
 from viticulture.data.image_settings import choose_cache_size, choose_image_size
-from viticulture.data.images import CachedImages, Images, Records
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.sources.arrays import from_arrays

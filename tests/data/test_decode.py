@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from viticulture.data import decode as module
-from viticulture.data.channels import RGB
-from viticulture.data.decode import Unreadable, decode, image_size, orientation_of
+from viticulture.data.images import pillow
+from viticulture.data.images.decode import Unreadable, decode, image_size, orientation_of
+from viticulture.data.images.format import RGB
 
 
 def stripes(height: int = 20, width: int = 30) -> np.ndarray:
@@ -288,7 +288,7 @@ def test_decompression_bombs_are_refused_by_their_header(size: tuple[int, int]) 
 
 def test_the_limit_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image of exactly the limit is read, one more row is not."""
-    monkeypatch.setattr(module, "MAX_PIXELS", 30 * 20)
+    monkeypatch.setattr(pillow, "MAX_PIXELS", 30 * 20)
     assert seen(saved(Image.fromarray(stripes()))).shape == (20, 30, 3)
     with pytest.raises(Unreadable, match="more than 600 pixels"):
         decode(saved(Image.fromarray(stripes(21))), "x")
@@ -321,9 +321,9 @@ def test_heic_is_read_where_its_extra_is_installed(tmp_path: Path, monkeypatch: 
         seen = decode((tmp_path / name).open("rb"), name)
         assert image_size((tmp_path / name).open("rb"), name) == (seen.height, seen.width) == (48, 64)
         assert np.abs(np.asarray(seen.image).astype(int) - pixels).mean() < 8, "lossy"
-    module._formats.cache_clear()
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    pillow._formats.cache_clear()
+    monkeypatch.setattr(pillow, "find_spec", lambda name: None)
     monkeypatch.delitem(Image.OPEN, "HEIF")
     with pytest.raises(Unreadable, match=r"viticulture\[heic\]"):
         decode((tmp_path / "plain.heic").open("rb"), "plain.heic")
-    module._formats.cache_clear()
+    pillow._formats.cache_clear()

@@ -27,7 +27,7 @@ from children import start
 from noise import noise
 from viticulture import parallel
 from viticulture.data import decoded_cache
-from viticulture.data.decode import Unreadable
+from viticulture.data.images.decode import Unreadable
 from viticulture.data.open import open_source
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.data.sources.objects import from_object

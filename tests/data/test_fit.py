@@ -13,12 +13,13 @@ from PIL import Image, ImageOps
 import viticulture
 from viticulture.data.batches.evaluation import evaluation_views
 from viticulture.data.dataset import ImageSettings, prepare
-from viticulture.data.decode import MAX_PIXELS, DecodedImage, Unreadable
-from viticulture.data.fit import Fit
-from viticulture.data.images import Images
+from viticulture.data.image_set import Images
+from viticulture.data.images.decode import DecodedImage, Unreadable
+from viticulture.data.images.fit import Fit
+from viticulture.data.images.pillow import MAX_PIXELS
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
-from viticulture.evaluation.results import read_predictions
+from viticulture.tasks.results import read_predictions
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import begin
 

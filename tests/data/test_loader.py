@@ -13,16 +13,16 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from viticulture.config.resolve import resolve
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.crop import CenterCrop, PaddedCrop, ResizedCrop, Squeeze
-from viticulture.data.augment.erase import Erase
-from viticulture.data.augment.flip import Flip
-from viticulture.data.augment.mix import Mix
-from viticulture.data.augment.rand_augment import RandAugment
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.batches.sampling import Sampling, repeated
-from viticulture.data.images import CachedImages, Records
+from viticulture.data.image_set import CachedImages, Records
+from viticulture.data.transforms.crop import CenterCrop, PaddedCrop, Resize, ResizedCrop
+from viticulture.data.transforms.erase import Erase
+from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.mix import Mix
+from viticulture.data.transforms.rand_augment import RandAugment
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.training.assemble import batch_size
 
@@ -94,7 +94,7 @@ def test_steps_made_together_are_those_made_alone() -> None:
 def test_labels_and_pixels_belong_to_their_index() -> None:
     """Identity with the split itself where nothing is random. Fails if rows of the store are taken for numbers."""
     data = images(12)
-    batch = Loader(data, (Augment([Squeeze()], (10, 10), MEAN, STD, CLASSES),), 6, 0).batch(0, 1)
+    batch = Loader(data, (Augment([Resize()], (10, 10), MEAN, STD, CLASSES),), 6, 0).batch(0, 1)
     assert torch.equal(batch["label"], data.records.labels[batch["index"]])
     pixels = (batch["image"] * torch.tensor(STD)[:, None, None] + torch.tensor(MEAN)[:, None, None]) * 255
     torch.testing.assert_close(pixels, data.take(batch["index"]).float(), atol=1e-3, rtol=0)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from viticulture.data.resample import by_matrices, on_pixels, one_by_one, resample, squeeze
+from viticulture.data.transforms.resample import by_matrices, on_pixels, one_by_one, resample, resize_to_square
 
 SIDE = 40
 
@@ -105,7 +105,7 @@ def test_squeezing_is_pillows_within_a_level(shape: tuple[int, int]) -> None:
     """Smaller, larger, a line, a pixel. Fails if sides change places, edges are cut, or the result is no plain array
     that can be written to a file as it lies."""
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
-    found = squeeze(pixels, 16)
+    found = resize_to_square(pixels, 16)
     wanted = np.asarray(Image.fromarray(pixels).resize((16, 16), Image.Resampling.BICUBIC))
     assert found.flags.c_contiguous
     assert found.shape == (16, 16, 3)
@@ -129,7 +129,7 @@ def test_a_strip_is_averaged_before_it_is_squeezed(shape: tuple[int, int], monke
 
     interpolate = F.interpolate
     monkeypatch.setattr(F, "interpolate", watched)
-    squeezed = squeeze(pixels, 8)
+    squeezed = resize_to_square(pixels, 8)
     assert max(seen[0]) <= 64 * max(8, min(shape))
     pillow = np.asarray(Image.fromarray(pixels).resize((8, 8), Image.Resampling.BICUBIC))
     assert np.abs(squeezed.astype(int) - pillow).max() <= 2
@@ -141,7 +141,7 @@ def test_a_shape_of_64_to_1_is_no_strip(shape: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     plain = F.interpolate(image, size=(8, 8), mode="bicubic", antialias=True)[0].permute(1, 2, 0).numpy()
-    np.testing.assert_array_equal(squeeze(pixels, 8), plain)
+    np.testing.assert_array_equal(resize_to_square(pixels, 8), plain)
 
 
 def test_boxes_end_on_pixels_inside_the_image() -> None:

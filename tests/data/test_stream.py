@@ -15,19 +15,19 @@ from PIL import Image
 from torch import Tensor
 
 from viticulture.data import stream as stream_module
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.crop import PaddedCrop, ResizedCrop
-from viticulture.data.augment.erase import Erase
-from viticulture.data.augment.flip import Flip
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import ImageSettings, Selection, prepare
 from viticulture.data.decoded_cache import build
-from viticulture.data.images import CachedImages, Records
+from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.open import open_source
 from viticulture.data.sources.files import FileReader
 from viticulture.data.sources.source import Source
 from viticulture.data.stream import StreamImages, ahead
+from viticulture.data.transforms.crop import PaddedCrop, ResizedCrop
+from viticulture.data.transforms.erase import Erase
+from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 

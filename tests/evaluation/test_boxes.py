@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from viticulture.data.augment.crop import CenterCrop
+from viticulture.data.transforms.crop import CenterCrop
 from viticulture.errors import UserError
 from viticulture.evaluation.localization.boxes import boxes_of, in_view, read_boxes
 

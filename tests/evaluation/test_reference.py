@@ -10,7 +10,7 @@ import torch
 
 from made_study import study
 from viticulture.data.dataset import prepare
-from viticulture.data.images import CachedImages, Records
+from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.reference import judge_references, put_beside, read_references, reference_lines

@@ -17,7 +17,7 @@ import viticulture
 from untrained import SIDE, photo, untrained
 from viticulture.analysis.pictures import attention_galleries, fine_attention, occlusion
 from viticulture.data.dataset import prepare_test
-from viticulture.data.images import Images
+from viticulture.data.image_set import Images
 from viticulture.errors import UserError
 from viticulture.evaluation.agreement.evaluate import read_agreement
 from viticulture.evaluation.localization import evaluate as localize

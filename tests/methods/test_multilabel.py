@@ -11,7 +11,7 @@ from torch import nn
 
 from viticulture.config.checks import check_parts
 from viticulture.config.load import load_config
-from viticulture.data.augment.mix import Mix
+from viticulture.data.transforms.mix import Mix
 from viticulture.errors import UserError
 from viticulture.guides.logits import Logits
 from viticulture.losses import asymmetric_binary, binary_cross_entropy, binary_distillation

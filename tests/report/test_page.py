@@ -14,18 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from viticulture.report.tables.results import Evaluated
 
 from untrained import untrained
 from viticulture.analysis.galleries import Gallery
-from viticulture.evaluation.accuracy import Evaluation, WithoutCopies, evaluate_predictions
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.weights.files import load, save
 from viticulture.report.html import Section, fill, html_table
 from viticulture.report.page import Costs, RunPage, render
-from viticulture.report.pages.run_page import page_of
+from viticulture.report.run_page import page_of
 from viticulture.report.svg import Series, row_chart
-from viticulture.report.tables.results import Evaluated
 from viticulture.table import Column, Table, duration, scaled
+from viticulture.tasks.classification_metrics import ClassificationResult, WithoutCopies, evaluate_predictions
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \"' 👩‍🔬 ü \udcff </style> {curly}"
 VOID = {"meta", "img", "input", "br", "link"}
@@ -54,7 +54,7 @@ class Reader(HTMLParser):
         self.words += data + " "
 
 
-def evaluation(classes: list[str], N: int, seed: int = 0) -> Evaluation:
+def evaluation(classes: list[str], N: int, seed: int = 0) -> ClassificationResult:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(len(classes), (N,), generator=generator)
     logits = torch.randn(N, len(classes), generator=generator)
@@ -295,7 +295,7 @@ def test_the_page_begins_with_what_is_left_without_near_duplicates() -> None:
         page = render(RunPage("t", "s", evaluations=[Evaluated("best", "test", answered)]))
         assert words in page[: page.index("Parameters")]
         assert "without near-duplicates" in page
-        assert Evaluation.from_dict(json.loads(json.dumps(answered.to_dict()))).without_copies == rest
+        assert ClassificationResult.from_dict(json.loads(json.dumps(answered.to_dict()))).without_copies == rest
 
 
 def test_means_over_epochs_are_drawn_in_place_of_single_batches() -> None:

@@ -14,16 +14,17 @@ from PIL import Image
 from torch import nn
 
 import viticulture
+from made_results import save_classes
 from viticulture import api
 from viticulture.analysis.galleries import Gallery, read_galleries, save_galleries
 from viticulture.analysis.pictures import examples
-from viticulture.data.images import CachedImages, Records
+from viticulture.data.image_set import CachedImages, Records
 from viticulture.errors import UserError
 from viticulture.evaluation.outputs import Predictions
-from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions, keep_predictions, read_predictions
 from viticulture.models.weights.files import load, save
-from viticulture.report.pages.run_page import page_of
+from viticulture.report.run_page import page_of
 from viticulture.report.terminal import say
+from viticulture.tasks.results import PREDICTIONS, RESULTS, SavedPredictions, read_predictions
 from viticulture.text import shell_word
 from viticulture.training.run_folder import RunFolder
 
@@ -93,7 +94,7 @@ def test_numbers_of_weights_that_are_gone_are_not_shown(run: viticulture.Run, tm
     before = {section.title for section in page_of(run.folder).sections if section.html}
     parts = {"Robustness", "Localization", "Frozen features", "What it attends to"}
     assert parts <= before
-    assert len(run.evaluations) > 0
+    assert len(run.results) > 0
 
     best = run.folder.weights("best")
     student, data_spec, config = load(best)
@@ -105,9 +106,9 @@ def test_numbers_of_weights_that_are_gone_are_not_shown(run: viticulture.Run, tm
     assert not page.evaluations
     assert not page.mistakes
     with pytest.raises(UserError, match=r"of its weights; to have it: viticulture evaluate"):
-        _ = run.evaluations
+        _ = run.results
     viticulture.evaluate(run)
-    assert len(run.evaluations) > 0
+    assert len(run.results) > 0
 
 
 def refuse(*_: Any, **__: Any) -> Any:
@@ -159,9 +160,9 @@ def test_answers_are_those_behind_the_numbers(run: viticulture.Run) -> None:
     """Every set of weights and split: as many as images, and as right as evaluation.json says. Catches: answers of
     other weights under a key, an order that is not split.json's, one split alone."""
     names = run.folder.read("split.json")["names"]
-    assert run.evaluations.counts == "best/test"
-    assert len(run.evaluations) >= 4
-    for key, evaluation in run.evaluations.items():
+    assert run.results.counts == "best/test"
+    assert len(run.results) >= 4
+    for key, evaluation in run.results.items():
         answers = read_predictions(run.folder, key, probabilities=True)
         assert (answers.predicted == answers.labels).mean() == pytest.approx(evaluation.top1)
         assert answers.probabilities is not None
@@ -173,10 +174,10 @@ def test_answers_are_those_behind_the_numbers(run: viticulture.Run) -> None:
 
 def test_the_result_that_counts_is_named_and_not_the_first(run: viticulture.Run) -> None:
     """The same file in another order, and with another name. Catches: whoever takes the first of a JSON object."""
-    results = {key: {**result.to_dict(), "top1": 0.1 * i} for i, (key, result) in enumerate(run.evaluations.items(), 1)}
+    results = {key: {**result.to_dict(), "top1": 0.1 * i} for i, (key, result) in enumerate(run.results.items(), 1)}
     backwards = dict(reversed(results.items()))
     run.folder.write(RESULTS, {"counts": "best/val", "results": backwards})
-    assert run.accuracy == run.evaluations["best/val"].top1 == results["best/val"]["top1"]
+    assert run.accuracy == run.results["best/val"].top1 == results["best/val"]["top1"]
     page = api.report(str(run.path)).read_text()
     assert "Top-1 accuracy, validation, best weights" in page
     run.folder.write(RESULTS, {"counts": "best/nowhere", "results": results})
@@ -186,21 +187,21 @@ def test_the_result_that_counts_is_named_and_not_the_first(run: viticulture.Run)
 
 def test_results_of_the_former_layout_are_read(run: viticulture.Run) -> None:
     """Results by key, the one that counts first; without labels, nothing. Catches: an older run that cannot be read."""
-    key, result = next(iter(run.evaluations.items()))
+    key, result = next(iter(run.results.items()))
     run.folder.write(RESULTS, {"best/test": result.to_dict(), "last/test": {**result.to_dict(), "top1": 0.0}})
-    assert (run.evaluations.counts, run.accuracy) == (key, result.top1)
+    assert (run.results.counts, run.accuracy) == (key, result.top1)
     run.folder.write(RESULTS, {})
-    assert run.evaluations == {}
+    assert run.results == {}
     (run.path / RESULTS).unlink()
     with pytest.raises(UserError, match="viticulture evaluate"):
-        _ = run.evaluations
+        _ = run.results
 
 
 def test_what_was_said_survives_rounding(tmp_path: Path) -> None:
     """Two probabilities that are one in float16; and the layout in which cells kept the counting answers alone."""
     run = RunFolder(tmp_path)
     close = torch.tensor([[0.49999, 0.50001]])
-    keep_predictions(run, "best/val", {"last/val": Predictions(1 - close, torch.tensor([0]), ["a"]),
+    save_classes(run, "best/val", {"last/val": Predictions(1 - close, torch.tensor([0]), ["a"]),
                                    "best/val": Predictions(close, torch.tensor([-1]), ["a"])})  # fmt: skip
     answers = read_predictions(run)
     assert (answers.predicted.tolist(), answers.labels.tolist(), answers.probabilities) == ([1], [-1], None)
@@ -209,7 +210,7 @@ def test_what_was_said_survives_rounding(tmp_path: Path) -> None:
         read_predictions(run, "ema/val")
     old = {"predicted": np.array([2]), "confidence": np.array([0.5]), "labels": np.array([1])}
     np.savez_compressed(tmp_path / PREDICTIONS, **old)  # type: ignore[arg-type]
-    former: KeptPredictions = read_predictions(run, probabilities=True)
+    former: SavedPredictions = read_predictions(run, probabilities=True)
     assert (former.predicted.tolist(), former.labels.tolist(), former.probabilities) == ([2], [1], None)
 
 

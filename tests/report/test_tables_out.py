@@ -9,17 +9,13 @@ import pytest
 import torch
 from rich.cells import cell_len
 from rich.console import Console
+from viticulture.report.tables.results import Evaluated
 
-from viticulture.evaluation.accuracy import Evaluation, evaluate_predictions
 from viticulture.evaluation.outputs import Predictions
 from viticulture.report.inspection import inspection_tables
-from viticulture.report.tables.results import (
-    Evaluated,
-    confused,
-    per_class,
-    summary,
-)
 from viticulture.table import Column, Spread, Table, print_table
+from viticulture.tasks.classification import confused, per_class, summary
+from viticulture.tasks.classification_metrics import ClassificationResult, evaluate_predictions
 from viticulture.text import clean
 
 ODD = [
@@ -33,7 +29,7 @@ ODD = [
 ]
 
 
-def evaluation(classes: list[str], N: int = 60) -> Evaluation:
+def evaluation(classes: list[str], N: int = 60) -> ClassificationResult:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(len(classes), (N,), generator=generator)
     logits = torch.randn(N, len(classes), generator=generator)

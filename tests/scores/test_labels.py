@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from sklearn.metrics import average_precision_score, f1_score
 from torchmetrics.functional.classification import multilabel_average_precision
 
-from viticulture.evaluation.multilabel.labels import FREQUENCY, evaluate_labels
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.data_spec import DataSpec
 from viticulture.scores.labels import average_precisions, best_thresholds, mean_average_precision, resampled
+from viticulture.tasks.multilabel_metrics import FREQUENCY, evaluate_labels
 
 DRAW = np.random.default_rng(0)
 SHOWN = DRAW.random((60, 5)) < (0.5, 0.3, 0.1, 0.05, 0)

@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from made_results import classified
 from viticulture.data.sources.torchvision_sets import TORCHVISION
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import evaluate_predictions
 from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.probe.evaluate import Finding, Probe
-from viticulture.evaluation.results import RESULTS, Evaluations
 from viticulture.study.grid import Grid
 from viticulture.study.outcomes import other_measure
 from viticulture.study.paper_tables import read_table, tables
+from viticulture.tasks.classification_metrics import evaluate_predictions
+from viticulture.tasks.results import RESULTS
 from viticulture.training.run_folder import RunFolder
 
 TABLES = {name: read_table(name) for name in tables()}
@@ -87,7 +88,7 @@ def test_top5_is_read_where_there_are_five_classes_to_choose_between(tmp_path: P
             Predictions(torch.eye(classes)[:2], torch.tensor([0, 1]), ["a", "b"]), list("abcdef"[:classes])
         )
         run = RunFolder(folder)
-        run.write(RESULTS, Evaluations("best/val", {"best/val": best, "best/test": found}).to_dict())
+        run.write(RESULTS, classified("best/val", {"best/val": best, "best/test": found}).to_dict())
         return run
 
     assert other_measure(kept(6), "top5") == {"test": 0.5, "val": 1.0}

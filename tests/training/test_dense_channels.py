@@ -16,19 +16,19 @@ import viticulture
 from dense_scenes import coco_folder, mask_folder
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.annotated import prepare_dense
+from viticulture.data.image_set import CachedImages
 from viticulture.data.image_settings import ImageSettings
-from viticulture.data.images import CachedImages
 from viticulture.data.inspect_dense import inspect_dense
 from viticulture.data.open_dense import open_dense
 from viticulture.data.splits import Selection
 from viticulture.data.targets.objects import Masked
 from viticulture.deploy.hub.push import contents
-from viticulture.deploy.serve.dense_answers import dense_answerer
+from viticulture.deploy.serve.answers import Answerer
 from viticulture.errors import UserError
-from viticulture.evaluation.dense.pixels import PixelsEvaluation
-from viticulture.evaluation.dense.prediction import DensePrediction
-from viticulture.evaluation.dense.results import read_dense
-from viticulture.evaluation.dense.subject import of_run
+from viticulture.tasks.annotated_task import model_of
+from viticulture.tasks.detection import DetectionPrediction
+from viticulture.tasks.segmentation import SegmentationResult
+from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of, dataset_of
 from viticulture.training.session import Session, begin
@@ -168,11 +168,11 @@ def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> 
 
 def test_a_segmenter_learns_what_one_band_alone_shows(street: viticulture.Run) -> None:
     """Fails if bands are dropped, joined or mistaken for another's: four of them are noise."""
-    judged = read_dense(RunFolder(street.path))
+    judged = task_of(RunFolder(street.path)).read_results()
     assert judged is not None
     assert judged.counting is not None
-    assert of_run(RunFolder(street.path)).data_spec.channels == 5
-    assert isinstance(judged.counting, PixelsEvaluation)
+    assert model_of(RunFolder(street.path)).data_spec.channels == 5
+    assert isinstance(judged.counting, SegmentationResult)
     (nothing_learnt,) = judged.counting.baselines.values()
     assert judged.counting.score > 1.3 * nothing_learnt  # which it cannot be by noise alone
 
@@ -190,18 +190,18 @@ def test_predict_says_of_files_and_numbers_what_was_tested(street: viticulture.R
     again = street.predict([arrays[0], torch.from_numpy(arrays[1]).permute(2, 0, 1)])
     right = asked = 0
     for i, each in enumerate(told):
-        assert isinstance(each, DensePrediction)
+        assert isinstance(each, DetectionPrediction)
         assert each.pixels is not None
         known = true.original(i)
         right, asked = right + int((each.pixels == known)[known < 3].sum()), asked + int((known < 3).sum())
         if i < 2:
             other = again[i]
-            assert isinstance(other, DensePrediction)
+            assert isinstance(other, DetectionPrediction)
             assert other.pixels is not None
             np.testing.assert_array_equal(other.pixels, each.pixels)
-    judged = read_dense(run)
+    judged = task_of(run).read_results()
     assert judged is not None
-    assert isinstance(judged.counting, PixelsEvaluation)
+    assert isinstance(judged.counting, SegmentationResult)
     assert right / asked == pytest.approx(judged.counting.accuracy, abs=1e-3)
     drawn = np.asarray(Image.open(sorted((tmp_path / "pictures").glob("*-classes.png"))[0]))
     np.testing.assert_array_equal(drawn, told[0].pixels)
@@ -223,11 +223,11 @@ def test_a_detector_tells_and_draws_images_of_these_channels(found: viticulture.
     """The served answer has a picture, other data of the same channels is judged, and the page says what is shown."""
     data = found.path.parent / "cells"
     images = sorted((data / "images").iterdir())[:2]
-    answers = dense_answerer(RunFolder(found.path)).rows([(path.name, path) for path in images], look=True)
+    answers = Answerer(RunFolder(found.path)).rows([(path.name, path) for path in images], look=True)
     assert all(row["look"].startswith("data:image/") and not row["error"] for row in answers)
     assert viticulture.evaluate(found, str(data)) is not None
     page = (found.path / "report.html").read_text("utf-8")
-    bands = of_run(RunFolder(found.path)).data_spec.channels == 5
+    bands = model_of(RunFolder(found.path)).data_spec.channels == 5
     assert ("Images have 5 channels, the first three are shown" in page) == bands
 
 
@@ -263,7 +263,7 @@ def test_the_exported_file_takes_these_channels(
     levels = np.rint(np.load(path).clip(0, TOP) * (255 / TOP)).astype(np.uint8)
     (classes,) = file.run(None, {"image": levels})
     (told,) = street.predict(path)
-    assert isinstance(told, DensePrediction)
+    assert isinstance(told, DetectionPrediction)
     assert told.pixels is not None
     assert (classes == told.pixels).mean() > 0.98  # levels that are rounded otherwise
     viticulture.export(found, tmp_path / "cells.onnx")

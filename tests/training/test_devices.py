@@ -15,16 +15,13 @@ from pairs import GRAY, GUIDES, METHODS, REFUSED, SIDE, STUDENTS, Data, pair, st
 from slowly import slow_but
 from viticulture.analysis.attention import class_map, head_token_maps, mean_attention
 from viticulture.config.schema import find_method, guide_class
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.blur import Blur
-from viticulture.data.augment.crop import ResizedCrop
-from viticulture.data.augment.erase import Erase
-from viticulture.data.augment.flip import Flip
-from viticulture.data.augment.grayscale import Gray
-from viticulture.data.augment.jitter import ColorJitter
-from viticulture.data.augment.mix import Mix
-from viticulture.data.augment.rand_augment import RandAugment
-from viticulture.data.augment.solarize import Solarize
+from viticulture.data.transforms.color import Blur, ColorJitter, Gray, Solarize
+from viticulture.data.transforms.crop import ResizedCrop
+from viticulture.data.transforms.erase import Erase
+from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.mix import Mix
+from viticulture.data.transforms.rand_augment import RandAugment
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.taps import READINGS, Taps, layout
 from viticulture.training.feed import training_loader

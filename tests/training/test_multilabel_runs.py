@@ -10,27 +10,23 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from viticulture.evaluation.multilabel.results import keep_answers
 
 import viticulture
 from colored import COLORS, SMALL, colored_csv, picture
+from made_results import labeled
 from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.open import open_source
 from viticulture.data.sources.several import separated
 from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run
-from viticulture.evaluation.multilabel.predict import LabelsPrediction
-from viticulture.evaluation.multilabel.results import (
-    LabelEvaluations,
-    keep_answers,
-    read_answers,
-    read_labels,
-    thresholds_of,
-)
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.views import Views, told
-from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say
+from viticulture.tasks.multilabel import LabelsPrediction, summary, thresholds_of
+from viticulture.tasks.results import read_predictions
+from viticulture.tasks.task import task_of
 from viticulture.training.data import CHOSEN, open_by_default
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
@@ -54,11 +50,11 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run
 
 def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_path: Path) -> None:
     """By mAP: the same training asked by any other views has none higher; figures are of those that are told."""
-    asked: dict[str, LabelEvaluations] = {}
+    asked: dict[str, labeled] = {}
     for views in (*get_args(Views), "best"):
         keys = {**SETTINGS, "images.eval_views": views, "train.epochs": 2}
         viticulture.train(str(data), out=str(tmp_path / views), overrides=keys, progress=False)
-        found = read_labels(RunFolder(tmp_path / views))
+        found = task_of(RunFolder(tmp_path / views)).read_results()
         assert found is not None
         asked[views] = found
     chosen = of_run(RunFolder(tmp_path / "best")).eval_views
@@ -70,8 +66,8 @@ def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_p
     assert {views: found.results["best/val"].asked for views, found in asked.items()} == {
         views: told(chosen if views == "best" else views) for views in asked
     }
-    assert "4 views" in labels_summary(asked["four"]).note
-    assert "views" not in labels_summary(asked["one"]).note
+    assert "4 views" in summary(asked["four"]).note
+    assert "views" not in summary(asked["one"]).note
 
 
 def session(data: Path, out: Path, **more: Any) -> Session:
@@ -117,18 +113,18 @@ def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
     """Results, tables and answers agree with one another. Catches: thresholds of other weights, answers of another
     split, results that differ when they are measured again."""
     pytest.importorskip("pandas")
-    results = run.labels
-    assert isinstance(results, LabelEvaluations)
+    results = run.results
+    assert isinstance(results, labeled)
     assert results.counts == "best/test"
     assert results.results.keys() == {"best/test", "best/val", "last/test", "last/val"}
-    result, answers = results.results["best/test"], run.answers
+    result, answers = results.results["best/test"], run.predictions
     assert viticulture.evaluate(run) == results
     said = [(row["label"], row["predicted"]) for row in answers.to_dict("records")]
     assert sum(a == b for a, b in said) / len(said) == result.exact
     assert list(answers["name"]) == run.folder.read("split.json")["names"]["test"]
     assert float(run.metrics.set_index(["weights", "split"]).loc[("best", "test"), "map"]) == result.map
     assert {"train/label", "val/map", "val/loss"} <= set(run.history.columns)
-    with pytest.raises(UserError, match=r"its results are in Run.labels"):
+    with pytest.raises(UserError, match=r"its results are in Run.results"):
         _ = run.accuracy
     assert "mAP" in run._repr_html_()
 
@@ -144,26 +140,28 @@ def test_a_split_that_shows_no_label_has_no_average_precision(tmp_path: Path) ->
     (tmp_path / "colors" / "labels.csv").write_text("\n".join(map(",".join, zip(lines, split, strict=True))))
     overrides = {**SETTINGS, "train.epochs": 1}
     bare = viticulture.train(str(tmp_path / "colors" / "labels.csv"), out=str(tmp_path / "run"), overrides=overrides)
-    assert "test" in bare.facts["data"]["images"]
-    assert bare.labels is not None
-    assert (bare.labels.counts, [*bare.labels]) == ("best/val", ["best/val", "last/val"])
+    assert "test" in bare.metadata["data"]["images"]
+    assert bare.results is not None
+    assert (bare.results.counts, [*bare.results]) == ("best/val", ["best/val", "last/val"])
 
 
 def test_a_probability_just_below_a_threshold_stays_below(tmp_path: Path) -> None:
     """Fails if answers are kept with so few bits that a label appears which the numbers do not count."""
     close = Predictions(torch.tensor([[0.49999, 0.50001]]), torch.tensor([[0.0, 1.0]]), ["a.png"])
     keep_answers(RunFolder(tmp_path), {"best/test": (close, [0.5, 0.5])})
-    said = read_answers(RunFolder(tmp_path), "best/test")
+    said = read_predictions(RunFolder(tmp_path), "best/test")
     assert said.predicted.tolist() == said.labels.tolist() == [[False, True]]
     np.savez(
-        tmp_path / "multilabel.npz", **{"best/test/probabilities": said.probabilities, "best/test/labels": said.labels}
+        tmp_path / "predictions.npz", **{"best/test/probabilities": said.probabilities, "best/test/labels": said.labels}
     )
-    assert read_answers(RunFolder(tmp_path), "best/test").predicted.tolist() == [[True, True]]  # of an earlier layout
+    assert read_predictions(RunFolder(tmp_path), "best/test").predicted.tolist() == [
+        [True, True]
+    ]  # of an earlier layout
 
 
 def test_the_page_shows_every_label(run: viticulture.Run, capsys: pytest.CaptureFixture[str]) -> None:
     """Fails if the headline, a label's threshold or the pictures are missing, or a confusion matrix is drawn."""
-    page, result = run.report.read_text(), run.labels.results["best/test"]  # type: ignore[union-attr]
+    page, result = run.report.read_text(), run.results.results["best/test"]  # type: ignore[union-attr]
     assert f"Its mAP is {100 * result.map:.1f} %" in page
     for score in result.per_label:
         assert f"{100 * score.threshold:.1f}" in page
@@ -203,7 +201,7 @@ def test_other_images_are_judged_by_the_runs_thresholds(run: viticulture.Run, tm
     lines = [line.rpartition(",")[0] for line in other.read_text().splitlines()]
     other.write_text("\n".join(lines))  # path,red,green
     judged = viticulture.evaluate(run, str(other), out=str(tmp_path / "other.html"))
-    assert isinstance(judged, LabelEvaluations)
+    assert isinstance(judged, labeled)
     result = judged.counting
     assert result is not None
     assert [score.threshold for score in result.per_label] == thresholds_of(run.folder, "best", 3)
@@ -243,10 +241,10 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
     """The server's answers and the model card. Fails if the card tells accuracy, or sends no thresholds along."""
     pytest.importorskip("huggingface_hub")
     from viticulture.deploy.hub.push import contents
-    from viticulture.deploy.serve.answers import answerer
+    from viticulture.deploy.serve.answers import Answerer
 
     image = data.parent / "001.png"
-    served = answerer(run.folder)
+    served = Answerer(run.folder)
     with image.open("rb") as file:
         (said,) = served.rows([("001.png", file)], look=True)
     known: Any = run.predict(image)[0]
@@ -256,7 +254,7 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
     sent = contents(run.folder, "me/colors")
     card = sent["README.md"]
     assert isinstance(card, bytes)
-    assert "multilabel.json" in sent
+    assert "evaluation.json" in sent
     assert b"**mAP" in card
     assert b"top-1" not in card
     for name in COLORS:
@@ -267,17 +265,17 @@ def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
     """Fails where the best weights' mAP stands on the card or the served page of the last ones."""
     pytest.importorskip("huggingface_hub")
     from viticulture.deploy.hub.push import contents
-    from viticulture.deploy.serve.answers import answerer
+    from viticulture.deploy.serve.answers import Answerer
     from viticulture.deploy.serve.page import page
 
-    sent = contents(run.folder, "me/colors", "last")["multilabel.json"]
+    sent = contents(run.folder, "me/colors", "last")["evaluation.json"]
     assert isinstance(sent, bytes)
     kept = json.loads(sent)
     assert (kept["counts"], {key.partition("/")[0] for key in kept["results"]}) == ("last/test", {"last"})
-    assert run.labels is not None
-    told = f"mAP {100 * run.labels.results['last/test'].map:.1f} %"
-    assert told in page(run.folder, answerer(run.folder, "last"), "last").html
-    assert not run.labels.of_weights("ema").results
+    assert run.results is not None
+    told = f"mAP {100 * run.results.results['last/test'].map:.1f} %"
+    assert told in page(run.folder, Answerer(run.folder, "last"), "last").html
+    assert not run.results.of_weights("ema").results
 
 
 @pytest.mark.parametrize("verb", ["robustness", "probe", "report --beside"])
@@ -330,16 +328,16 @@ def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:
     from onnxruntime import InferenceSession
     from PIL import Image
 
-    from viticulture.deploy.serve.answers import answerer
+    from viticulture.deploy.serve.answers import Answerer
 
     oblong = {**SETTINGS, "images.image_size": [16, 24], "images.fit": "stretch"}
     run = viticulture.train(str(data), out=str(tmp_path / "run"), overrides=oblong, progress=False)
     name = run.folder.read("split.json")["names"]["test"][0]
-    measured = np.load(run.path / "multilabel.npz")[f"{run.labels.counts}/probabilities"][0]  # type: ignore[union-attr]
+    measured = np.load(run.path / "predictions.npz")[f"{run.results.counts}/probabilities"][0]  # type: ignore[union-attr]
     said: Any = run.predict(data.parent / name)[0]
     np.testing.assert_allclose(list(said.probabilities.values()), measured, atol=2e-3)  # half precision
     with (data.parent / name).open("rb") as file:
-        (served,) = answerer(run.folder).rows([(name, file)], look=True)
+        (served,) = Answerer(run.folder).rows([(name, file)], look=True)
     assert served["probabilities"] == said.probabilities
     path: Any = viticulture.export(str(run.path), str(tmp_path / "labels.onnx"), from_pixels=True)
     pixels = np.asarray(Image.open(data.parent / name).convert("RGB"))

@@ -17,14 +17,14 @@ from simulated_gpu import simulated_gpu, waits
 from slowly import slow_but
 from viticulture.config.resolve import Config
 from viticulture.config.sections import Engine
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.crop import PaddedCrop
-from viticulture.data.augment.flip import Flip
-from viticulture.data.augment.mix import Mix
-from viticulture.data.augment.solarize import Solarize
 from viticulture.data.batches.loader import Loader
-from viticulture.data.images import CachedImages
-from viticulture.data.transfer import send
+from viticulture.data.image_set import CachedImages
+from viticulture.data.transforms.color import Solarize
+from viticulture.data.transforms.crop import PaddedCrop
+from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.mix import Mix
+from viticulture.data.transforms.transform import send
+from viticulture.data.transforms.view import Augment
 from viticulture.training.assemble import assemble
 from viticulture.training.metrics import EpochMeans
 from viticulture.training.replay import Budget, Memory

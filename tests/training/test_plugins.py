@@ -20,11 +20,11 @@ from trained import weights
 from viticulture import methods
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
-from viticulture.data.augment.augment import Augment
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.images import Records
+from viticulture.data.image_set import Records
 from viticulture.data.open import open_source
 from viticulture.data.stream import StreamImages
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from viticulture.methods.method import Method
 from viticulture.report.curves import read_curves
-from viticulture.report.pages.run_page import write_page
+from viticulture.report.run_page import write_page
 from viticulture.training.progress import EachEpoch, ProgressBar, showing
 from viticulture.training.run import fit
 from viticulture.training.session import begin

@@ -17,11 +17,11 @@ from label_free import SMALL, start
 from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
-from viticulture.data.augment.augment import Augment
-from viticulture.data.augment.crop import PaddedCrop
-from viticulture.data.augment.erase import Erase
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import prepare
+from viticulture.data.transforms.crop import PaddedCrop
+from viticulture.data.transforms.erase import Erase
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.weights.files import load
 from viticulture.training.run import fit
@@ -42,7 +42,7 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
     sizes = {"images.image_size": 8, "train.batch_size": 8}
     options = {**SMALL, **sizes, "data.per_class": None, "train.validate": "none"}
     run = viticulture.train(str(folder), "default/digits", out=str(tmp_path / "run"), overrides=options)
-    assert run.evaluations == {}
+    assert run.results == {}
     assert "labels unused" in run.folder.path.joinpath("report.html").read_text()
     assert re.search(r"Loss</dt>", (run.path / "report.html").read_text())
     saved = weights(run.path)
@@ -68,7 +68,7 @@ def test_labels_are_ignored(tmp_path: Path) -> None:
     assert session.dataset.classes == session.method.data_spec.classes == ()
     assert session.method.batch_spec.noise == 16
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=SMALL)
-    assert run.evaluations == {}
+    assert run.results == {}
     student, data_spec, config = load(run.folder.weights("last"))
     assert data_spec.classes == ()
     assert config["num_classes"] == 0

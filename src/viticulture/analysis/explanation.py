@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..config.schema import guide_class
 from ..data.dataset import Dataset, prepare
-from ..data.images import Images
+from ..data.image_set import Images
 from ..data.open_dense import open_any
 from ..data.sources.annotated import DenseSource
 from ..data.sources.source import Source

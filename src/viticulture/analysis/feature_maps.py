@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..data.images import Images
+from ..data.image_set import Images
 from ..evaluation.model import EvaluatedModel, pictures
 from .attention import selected_layers
 from .galleries import Gallery, Group, file_name

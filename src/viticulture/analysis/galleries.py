@@ -8,15 +8,15 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..data.bands import check_npz
+from ..data.images.arrays import check_npz
 from ..disk import replacing
 from ..errors import UserError
 
@@ -120,7 +120,9 @@ def overlay(photograph: NDArray[np.uint8], values: NDArray[np.floating]) -> NDAr
     share = ((values - values.min()) / span * 255).astype(np.uint8)
     above = Image.fromarray(share).resize((width, height), Image.Resampling.NEAREST)
     opacity = 0.35 + 0.4 * np.asarray(above, dtype=np.float64)[..., None] / 255
-    mixed: NDArray[np.uint8] = ((1 - opacity) * np.asarray(gray)[..., None] + opacity * np.asarray(colors)).astype(np.uint8)
+    mixed: NDArray[np.uint8] = ((1 - opacity) * np.asarray(gray)[..., None] + opacity * np.asarray(colors)).astype(
+        np.uint8
+    )
     return mixed
 
 

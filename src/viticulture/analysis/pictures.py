@@ -6,24 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..data.channels import shown
 from ..data.dataset import Dataset
-from ..data.images import Images
+from ..data.image_set import Images
+from ..data.images.format import displayed
 from ..errors import UserError
-from ..evaluation.accuracy import Evaluation, most_confident_mistakes
-from ..evaluation.evaluate import EvaluatedRun
 from ..evaluation.model import EvaluatedModel, of_run, pictures
-from ..evaluation.multilabel.judge import EvaluatedLabels
-from ..evaluation.multilabel.labels import LabelsEvaluation
-from ..evaluation.results import Result
 from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
 from ..models.taps import Taps
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import config_of
 from .attention import class_map, head_token_maps, mean_attention, selected_layers
-from .galleries import FILE, Gallery, Group, file_name, save_galleries
-from .reconstruction import reconstruction_gallery, reconstructs
+from .galleries import Gallery, Group, file_name, save_galleries
 
 MISTAKES = 24
 EXAMPLES = 4  # per class
@@ -92,7 +85,7 @@ def occlusion(model: EvaluatedModel, images: Images) -> Gallery:
         groups.append(([view, sums / counts], [_caption(model, images, number), predicted, largest]))
     note = (
         "Bright: covering this part lowers the probability of the predicted class most. A gray square of a quarter of "
-        f"the image's side is moved over the image; each map has its own scale.{shown(model.data_spec.channels)}"
+        f"the image's side is moved over the image; each map has its own scale.{displayed(model.data_spec.channels)}"
     )
     return Gallery("What the prediction depends on", groups, note)
 
@@ -123,7 +116,7 @@ def attention_galleries(model: EvaluatedModel, images: Images, layers: Sequence[
     maps = [class_map(reading, reading.grid).cpu().numpy() for reading in readings]
     note = (
         f"Each image as the student's input, then {', '.join(names)}. Mean over heads; bright is high, each map has "
-        f"its own scale.{shown(model.data_spec.channels)}"
+        f"its own scale.{displayed(model.data_spec.channels)}"
     )
     groups = [
         ([view, *(layer[i] for layer in maps)], [caption])

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..config.resolve import Config
-from ..data.channels import shown
 from ..data.dataset import Dataset
+from ..data.images.format import displayed
 from ..evaluation.model import EvaluatedModel, device_for, pictures
 from ..methods.method import BatchSpec
 from ..models.data_spec import DataSpec
@@ -135,7 +135,8 @@ def reconstruction_gallery(run: RunFolder, dataset: Dataset) -> Gallery:
         f"Mean squared error of masked pixels over {len(result.error)} images, gray levels from 0 to 1: "
         f"{result.error.mean().item():.4f}; masked patches in their mean colors would have "
         f"{result.flat_error.mean().item():.4f}. {100 * result.masked.float().mean():.0f} % of pixels are masked. With "
-        f"patch_norm, reconstructed patches have the mean and spread of the true ones.{shown(result.images.shape[1])}"
+        f"patch_norm, reconstructed patches have the mean and spread of the true "
+        f"ones.{displayed(result.images.shape[1])}"
     )
     return Gallery("Image, its unmasked part, reconstruction", groups, note)
 

@@ -90,12 +90,12 @@ def report(run: Any, beside: Any = "") -> Path:
         study = Study(Path(run))
         write_table(study.folder, Outcomes(study.folder))
         return write_study(study)
-    from ..report.pages.run_page import write_page
+    from ..report.run_page import write_page
     from ..training.run_folder import RunFolder
 
     if beside:
         from ..evaluation.model import check_classes
-        from ..evaluation.reference import put_beside
+        from ..evaluation.reference import add_reference
         from ..tasks.classification import Classification
         from ..tasks.task import task_of
 
@@ -104,7 +104,9 @@ def report(run: Any, beside: Any = "") -> Path:
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
             if (task := task_of(folder)).name != Classification.name:
                 raise UserError(f"{folder.path} {task.does}, and --beside shows top-1; leave it out")
-        put_beside(ours, theirs)
+        results = task_of(theirs).read_results()
+        counting = results.counting if results is not None else None
+        add_reference(ours, theirs, results.counts if results else "", counting.top1 if counting else None)
     return write_page(RunFolder.open(run))
 
 

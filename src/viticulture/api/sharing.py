@@ -2,14 +2,11 @@
 """Verbs that show a run to others: on an address of this machine, on the Hub."""
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UserError
 from ..waiting import STDERR, waiting
 from .given import checked, run_word, usable
-
-if TYPE_CHECKING:
-    from ..deploy.serve.answerer import Answerer
 
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 """Module -> package of the extra `serve`."""
@@ -32,13 +29,10 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
 
     with listening(host, port) as taken:
         with waiting("loading PyTorch"):
-            from ..deploy.serve.answers import answerer
-            from ..deploy.serve.dense_answers import dense_answerer
+            from ..deploy.serve.answers import Answerer
             from ..deploy.serve.page import page
-            from ..tasks.detection import Detection
-            from ..tasks.task import task_of
         folder = usable(run_word(run))
-        student: Answerer = (dense_answerer if isinstance(task_of(folder), Detection) else answerer)(folder, weights)
+        student = Answerer(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
         shown = page(folder, student, weights)
         app = application(student, shown, ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"])

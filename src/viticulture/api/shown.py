@@ -24,7 +24,7 @@ class Shown:
 
     def draw(self) -> None:
         """Draw report.html of a run."""
-        from ..report.pages.run_page import write_page
+        from ..report.run_page import write_page
         from ..training.run_folder import RunFolder
 
         with self.spared("report"):

@@ -12,8 +12,8 @@ import torch
 
 from ..config.resolve import Config
 from ..data.dataset import Dataset, ImageSettings
+from ..data.image_set import CachedImages, Images, Records
 from ..data.image_settings import choose_cache_size, choose_image_size, normalization
-from ..data.images import CachedImages, Images, Records
 from ..data.sources.source import Source
 from ..data.splits import check_classes, select
 from ..data.statistics import sample_sizes

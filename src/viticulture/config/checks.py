@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which parts of a recipe go together; told before any data is read."""
 
-from ..data.augment.augment import check_channels
-from ..data.augment.follow import check_follows
+from ..data.transforms.follow import check_follows
+from ..data.transforms.view import check_channels
 from ..errors import UserError
 from ..guides.guide import Given
 from .keys import VIEWS

@@ -19,8 +19,8 @@ import timm
 from jsonargparse import ArgumentParser
 from timm.models import register_model
 
-from ..data.augment.augment import Augment
 from ..data.dataset import ImageSettings, Selection
+from ..data.transforms.view import Augment
 from ..errors import UserError, counted, received, unknown
 from ..keywords import check_keywords, filled
 from ..methods.method import Method

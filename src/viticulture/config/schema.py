@@ -8,9 +8,9 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from ..data.augment.augment import TRANSFORMS
-from ..data.augment.transform import Transform
 from ..data.dataset import ImageSettings, Selection
+from ..data.transforms.transform import Transform
+from ..data.transforms.view import TRANSFORMS
 from ..guides.guide import Guide
 from ..methods.method import Method
 from ..optim import Optim, Schedule

@@ -21,10 +21,10 @@ from ..parallel import Progress, in_parallel
 from . import subsets
 from .batches.annotated import side_of
 from .dataset import Dataset, prepare, read_rows
-from .decode import DECODED, orientation_of
 from .decoded_cache import find_near_duplicates
+from .image_set import Images
 from .image_settings import ImageSettings
-from .images import Images
+from .images.decode import DECODED, orientation_of
 from .sources.annotated import DenseSource
 from .sources.files import file_fingerprint
 from .sources.mask_folders import read_mask

@@ -13,9 +13,9 @@ from ..cache import digest
 from ..errors import UserError, counted, unknown
 from ..parallel import Progress
 from . import decoded_cache, subsets
-from .decode import OtherValues, Unreadable
+from .image_set import CachedImages, Images, Records
 from .image_settings import Channels, ImageSettings, choose_cache_size, choose_image_size, normalization
-from .images import CachedImages, Images, Records
+from .images.decode import OtherValues, Unreadable
 from .near_duplicates import NearDuplicates
 from .open import open_source
 from .sources.source import Source, portable

@@ -9,9 +9,9 @@
     indexes/KEY/              what is known of images without their pixels: sizes, near-duplicates
 
 An image of another size is squeezed to S x S by Pillow's bicubic filter, widened when it shrinks (no aliasing), as
-torch computes it (`resample.squeeze`). Bicubic, because a random crop resamples the pixels once more, and bilinear
-twice would blur; images of S x S stay as they are, bit for bit. Large JPEGs are decoded at a fraction of their size
-(`decode.decode`); the digest is then that of the fraction, still equal for equal files.
+torch computes it (`resample.resize_to_square`). Bicubic, because a random crop resamples the pixels once more, and
+bilinear twice would blur; images of S x S stay as they are, bit for bit. Large JPEGs are decoded at a fraction of their
+size (`decode.decode`); the digest is then that of the fraction, still equal for equal files.
 """
 
 import dataclasses
@@ -33,12 +33,12 @@ from torch import Tensor
 from ..cache import cache_folder, digest, publish, refusals
 from ..errors import UserError, counted, some
 from ..parallel import Progress, in_parallel
-from .channels import AS_THEY_ARE
-from .decode import OtherValues, Unreadable
+from .images.decode import OtherValues, Unreadable
+from .images.format import ANY_FORMAT
 from .near_duplicates import MAX_IMAGES, MIN_SIDE, SIDE, NearDuplicates, match_thumbnails, thumbnail
-from .resample import squeeze
 from .sources.source import Source
 from .subsets import evenly
+from .transforms.resample import resize_to_square
 
 _VERSION = "3"
 _KINDS = {(".tif", ".tiff"): "tiff 4", (".png",): "png 1"}  # each changes with what becomes of such files alone
@@ -150,7 +150,7 @@ def find_near_duplicates(source: Source, progress: Progress | None = None) -> Ne
     """
     if len(source) > MAX_IMAGES:
         return None
-    source, rows = dataclasses.replace(source, pixel_format=AS_THEY_ARE, fit=None), np.arange(len(source))
+    source, rows = dataclasses.replace(source, pixel_format=ANY_FORMAT, fit=None), np.arange(len(source))
 
     def make(folder: Path) -> None:
         marks = np.zeros((len(rows), 16), np.uint8)
@@ -274,7 +274,7 @@ def _kept(source: Source, i: int, size: int) -> tuple[np.ndarray, tuple[int, int
         picture = source.picture(i, shrink=size)
     except Unreadable as error:
         return error.reason
-    return squeeze(picture.pixels, size), (picture.height, picture.width), pixel_digest(picture.pixels)
+    return resize_to_square(picture.pixels, size), (picture.height, picture.width), pixel_digest(picture.pixels)
 
 
 def _seen(source: Source, i: int) -> tuple[tuple[int, int], str]:

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..errors import UserError
 from ..keywords import check_fields
-from .augment.crop import CenterCrop
-from .channels import PixelFormat, Ranges
-from .fit import Fit
+from .images.fit import Fit
+from .images.format import PixelFormat, Ranges
+from .transforms.crop import CenterCrop
 
 Channels = tuple[float, ...]
 """A number for each channel."""

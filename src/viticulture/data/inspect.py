@@ -13,10 +13,9 @@ import numpy as np
 from ..errors import UserError, counted
 from ..parallel import Progress, in_parallel
 from .balance import is_uneven, mends
-from .channels import AS_THEY_ARE, levels_left
-from .decode import Unreadable
 from .decoded_cache import find_near_duplicates, pixel_digest
-from .deep import is_of_16_bits
+from .images.decode import Unreadable, is_16_bit
+from .images.format import ANY_FORMAT, levels_left
 from .near_duplicates import TOO_MANY, NearDuplicates
 from .open import open_source
 from .sources.several import is_joined, separated, several_words
@@ -54,7 +53,7 @@ class _Seen(NamedTuple):
     width: int
     mode: str
     digest: bytes
-    span: tuple[float, float] | None
+    value_range: tuple[float, float] | None
     first: bool
     channels: int
 
@@ -129,7 +128,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
     Raises: UserError if there is no such data or it holds no images.
     """
     source = data if isinstance(data, Source) else open_source(data)
-    source = dataclasses.replace(separated(source) if is_joined(source) else source, pixel_format=AS_THEY_ARE)
+    source = dataclasses.replace(separated(source) if is_joined(source) else source, pixel_format=ANY_FORMAT)
 
     def look(i: int) -> _Seen | str:
         try:
@@ -137,7 +136,7 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
         except Unreadable as error:
             return error.reason
         mark, channels = pixel_digest(picture.pixels), picture.pixels.shape[2]
-        return _Seen(picture.height, picture.width, picture.mode, mark, picture.span, picture.first, channels)
+        return _Seen(picture.height, picture.width, picture.mode, mark, picture.value_range, picture.first, channels)
 
     seen = list(in_parallel(look, range(len(source)), progress))
     read = {i: image for i, image in enumerate(seen) if not isinstance(image, str)}
@@ -194,10 +193,10 @@ def _values(seen: Sequence[_Seen]) -> str:
     if channels:
         kinds = " or ".join(counted(count, "channel") for count in channels)
         words.append(f"{kinds}, kept by --images.channels {channels[-1]}")
-    if spans := [image.span for image in seen if image.span is not None]:
+    if spans := [image.value_range for image in seen if image.value_range is not None]:
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
         words.append(f"values of more than 8 bits lie in {low:g} to {high:g}")
-        if all(image.span is None or is_of_16_bits(image.mode) for image in seen):
+        if all(image.value_range is None or is_16_bit(image.mode) for image in seen):
             words[-1] += f", of which 8 bits of the whole range leave {levels_left(high - low)}"
         if high > low:
             words.append(f'--images.range "[{low:g}, {high:g}]" spreads them over all 256')

@@ -10,8 +10,8 @@ import torch
 
 from ..errors import UserError, some
 from .annotated import OUTSIDE, orientation
-from .decode import Unreadable
 from .image_settings import MAX_SIDE
+from .images.decode import Unreadable
 from .sources.annotated import DenseSource
 from .sources.labels import alike
 from .sources.mask_folders import read_mask

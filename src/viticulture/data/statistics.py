@@ -7,11 +7,11 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..parallel import in_parallel
-from .decode import Unreadable
 from .image_settings import Channels
-from .resample import squeeze
+from .images.decode import Unreadable
 from .sources.source import Source
 from .subsets import evenly
+from .transforms.resample import resize_to_square
 
 _SAMPLE = 512
 
@@ -57,7 +57,7 @@ def streamed_statistics(source: Source, rows: np.ndarray, size: int) -> tuple[Ch
     """The same from up to 2,048 images, evenly spaced, each squeezed to the `size` of a store."""
 
     def moments(i: int) -> np.ndarray:
-        values = squeeze(source.picture(i, shrink=size).pixels, size).astype(np.float64)
+        values = resize_to_square(source.picture(i, shrink=size).pixels, size).astype(np.float64)
         return np.stack([values.mean(axis=(0, 1)), np.square(values).mean(axis=(0, 1))])
 
     chosen = evenly(rows, _STREAM_SAMPLE).tolist()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images too many for a store: worker processes decode them when asked for, squeeze them as a store would, and crop.
+"""Images too many for a store: worker processes decode them when asked for, resize them as a store would, and
+crop.
 
 Batches are those of a store, bit for bit on a CPU; where a store's crops are made on a GPU, up to a gray level. Only
 `normalize: dataset` differs, whose statistics a stream takes from a sample.
@@ -23,12 +24,12 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from ..errors import HELPER_LOST, HelperLost, UserError, is_lost_helper
 from ..parallel import cores
 from ..text import tell
-from .augment.augment import Augment
-from .channels import as_picture
-from .decode import Unreadable
-from .images import Images, Records
-from .resample import squeeze
+from .image_set import Images, Records
+from .images.decode import Unreadable
+from .images.format import as_picture
 from .sources.source import Source
+from .transforms.resample import resize_to_square
+from .transforms.view import Augment
 
 T = TypeVar("T")
 SHARED = "/dev/shm"
@@ -75,7 +76,7 @@ class StreamImages(Images):
                 f"{error}; bring it back as it was and go on; or mend or remove it, or have every image read once"
                 " beforehand and leave out those that cannot be read (--skip-unreadable), and train anew"
             ) from error
-        squeezed = [squeeze(picture.pixels, self.size) for picture in pictures]
+        squeezed = [resize_to_square(picture.pixels, self.size) for picture in pictures]
         pixels = [torch.from_numpy(image).permute(2, 0, 1) for image in squeezed]
         sizes = torch.tensor([[picture.height, picture.width] for picture in pictures])
         return [augment.cut(pixels, sizes, table) for augment, table in zip(augments, u, strict=True)]

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError, counted, some
-from .augment.follow import LEAST
 from .image_settings import MAX_SIDE
 from .sources.labels import alike
 from .targets.objects import UNLABELED, Annotations, Boxed, Masked, Objects
+from .transforms.follow import LEAST
 
 STEP = 32
 """Sizes that are recommended are multiples of it, as every usual patch divides them."""

@@ -9,9 +9,8 @@ import numpy as np
 from ..errors import counted, some
 from . import decoded_cache, subsets
 from .balance import is_uneven, mends
-from .channels import levels_left
-from .decode import DecodedImage
-from .deep import is_of_16_bits
+from .images.decode import DecodedImage, is_16_bit
+from .images.format import levels_left
 from .near_duplicates import MAX_IMAGES, TOO_MANY
 from .sources.source import Source
 from .splits import Selection, Splits
@@ -92,7 +91,7 @@ def _looked_at(source: Source, train: np.ndarray) -> list[str]:
 
 def _dark(pictures: Sequence[DecodedImage]) -> list[str]:
     """Values of 16 bits that end far below the greatest, such as 12 bits of a microscope."""
-    spans = [picture.span for picture in pictures if picture.span is not None and is_of_16_bits(picture.mode)]
+    spans = [picture.value_range for picture in pictures if picture.value_range is not None and is_16_bit(picture.mode)]
     if len(spans) < len(pictures):
         return []
     greatest = max((span[1] for span in spans), default=0.0)

@@ -15,16 +15,15 @@ from PIL import Image
 from torch import Tensor
 
 from ..config.resolve import Config
-from ..data.channels import RGB, PixelFormat
 from ..data.dataset import prepare_test
-from ..data.decode import DECODED, Decoded, DecodedImage, Unreadable, decode, image_size, reason
-from ..data.images import CachedImages, Images, Records
-from ..data.pixels import as_pixels
-from ..data.resample import squeeze
+from ..data.image_set import CachedImages, Images, Records
+from ..data.images.decode import DECODED, Decoded, DecodedImage, Unreadable, as_pixels, decode, image_size, reason
+from ..data.images.format import RGB, PixelFormat
 from ..data.sources.files import FileReader
 from ..data.sources.folders import images_among, scan
 from ..data.sources.frames import column_of, is_frame
 from ..data.sources.source import Source
+from ..data.transforms.resample import resize_to_square
 from ..errors import UserError, received
 from ..text import readable
 from ..training.progress import showing
@@ -161,7 +160,7 @@ def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | N
         except OSError as error:
             errors.append(error.strerror or str(error))
         else:
-            pixels.append(torch.from_numpy(squeeze(picture.pixels, side)).permute(2, 0, 1))
+            pixels.append(torch.from_numpy(resize_to_square(picture.pixels, side)).permute(2, 0, 1))
             sizes.append((picture.height, picture.width))
             errors.append("")
     names = [readable(name) for name, _ in items]

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from ..config.resolve import Config
 from ..config.schema import of_class
-from ..data.augment.crop import BoxCrop, Squeeze
 from ..data.batches.batch import Batch
 from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
 from ..data.batches.loader import CPU
-from ..data.channels import Levels, as_picture
 from ..data.dataset import ImageSettings
+from ..data.image_set import Images
 from ..data.image_settings import CROP_MODES, Fitting
-from ..data.images import Images
-from ..data.transfer import send
+from ..data.images.format import Pixels, as_picture
+from ..data.transforms.crop import BoxCrop, Resize
+from ..data.transforms.transform import send
 from ..errors import UserError
 from ..models.cit.many_heads import every_head
 from ..models.data_spec import DataSpec
@@ -73,7 +73,7 @@ class EvaluatedModel:
     @property
     def crop(self) -> BoxCrop:
         """The part of an image that it is fed."""
-        return Squeeze() if self.whole else self.image_settings.crop
+        return Resize() if self.whole else self.image_settings.crop
 
     def batches(self, images: Images) -> Iterator[Batch]:
         """Every image once, in order, on the device: `image` [B, C, H, W] float32, normalized; `label` [B], -1 without;
@@ -163,7 +163,7 @@ def check_one_class(run: RunFolder, data_spec: DataSpec) -> None:
         )
 
 
-def pictures(pixels: Tensor) -> list[Levels]:
+def pictures(pixels: Tensor) -> list[Pixels]:
     """Views [B, C, H, W] uint8 as pages display them, [H, W, 3] each (`channels.as_picture`)."""
     return [as_picture(view) for view in pixels.permute(0, 2, 3, 1).cpu().numpy()]
 

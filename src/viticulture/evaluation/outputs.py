@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ..data.images import Images
+from ..data.image_set import Images
 from ..errors import UserError
 from ..models.views import EVERY, NAMED, VIEWS, Views, views_in
 from ..models.weights.files import note, read_config

@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 
 from ..data.dataset import Dataset
-from ..data.images import CachedImages, Images
+from ..data.image_set import CachedImages, Images
 from ..errors import UserError
 from ..keywords import rebuilt
 from ..text import shell_word
 from ..training.run_folder import RunFolder
-from .results import read_evaluations
 from .saved import read_saved
 
 FILE = "references.json"
@@ -56,23 +55,29 @@ def judge_references(run: RunFolder, dataset: Dataset) -> None:
     run.write(FILE, asdict(References(split, accuracy, images)))
 
 
-def put_beside(run: RunFolder, other: RunFolder) -> None:
+def add_reference(run: RunFolder, other: RunFolder, counts: str, top1: float | None) -> None:
     """Add another run's accuracy on the same images to the references, such as that of a small CNN.
 
-    Raises: UserError if it was not measured, or on other images.
+    Args:
+        run: whose references.
+        other: the other run.
+        counts: the key of its result that counts.
+        top1: its accuracy; None where it is not evaluated yet.
+
+    Raises: UserError if a run is not evaluated yet, or on other images.
     """
-    known, theirs = read_references(run), read_evaluations(other)
-    if known is None or theirs is None or theirs.counting is None:
+    known = read_references(run)
+    if known is None or top1 is None:
         lacking = run if known is None else other
         raise UserError(
             f"{lacking.path} holds no results yet; to have them: viticulture evaluate {shell_word(lacking.path)}"
         )
-    if run.image_names.get(known.split) != other.image_names.get(theirs.counts.partition("/")[2]):
+    if run.image_names.get(known.split) != other.image_names.get(counts.partition("/")[2]):
         raise UserError(
             f"{run.path} and {other.path} were tested on different images; train both on the same data and splits"
         )
     name = f"{other.read('run.json')['student']['name']} ({other.path.name})"
-    run.write(FILE, asdict(References(known.split, {**known.accuracy, name: theirs.counting.top1}, known.images)))
+    run.write(FILE, asdict(References(known.split, {**known.accuracy, name: top1}, known.images)))
 
 
 def read_references(run: RunFolder) -> References | None:

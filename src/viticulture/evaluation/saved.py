@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.bands import check_npz
+from ..data.images.arrays import check_npz
 from ..data.sources.source import Source
 from ..disk import replacing
 from ..errors import UserError

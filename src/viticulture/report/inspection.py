@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ..data.inspect import Inspection
+from ..data.inspect_dense import DenseInspection
 from ..errors import counted
-from ..table import Cell, Column, Table
-from .tables.results import LONGEST_LIST, percent
+from ..table import MAX_ROWS, Cell, Column, Table, percent
+from ..text import command_line
 
 
 def inspected(inspection: Inspection) -> list[Table]:
@@ -35,12 +36,12 @@ def inspection_tables(
     totals = ", ".join(f"{sum(each.get(split, 0) for each in counts.values()):,} {split}" for split in splits)
     kind, kinds = ("label", "labels") if several else ("class", "classes")
     note = f"{counted(len(rows), kind)}; {totals}{', an image once for each of its labels' if several else ''}"
-    if len(rows) > LONGEST_LIST:
-        note += f" (the first {LONGEST_LIST} {kinds} are shown)"
+    if len(rows) > MAX_ROWS:
+        note += f" (the first {MAX_ROWS} {kinds} are shown)"
     columns = [Column(kind), *(Column(split, "count") for split in splits)]
     tables = [Table("Data", [Column(""), Column("", "prose")], list(facts.items()))]
     if rows:
-        tables.append(Table(f"Images by {kind}", columns, rows[:LONGEST_LIST], note))
+        tables.append(Table(f"Images by {kind}", columns, rows[:MAX_ROWS], note))
     if warnings:
         tables.append(Table("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
     return tables
@@ -121,3 +122,39 @@ def _warnings(inspection: Inspection, counts: Mapping[str, Mapping[str, int]]) -
 def _equal(group: Sequence[str]) -> str:
     """The first names of equal images, and how many there are."""
     return " = ".join(group[:3]) + (f" and {len(group) - 3:,} more" if len(group) > 3 else "")
+
+
+def annotated_tables(inspection: DenseInspection) -> list[Table]:
+    """Facts about the set, then objects (or images that show it) of each class by split, then what is wrong."""
+    facts: list[list[Cell]] = [
+        ["data", inspection.name],
+        ["holds", "objects" if inspection.kind == "objects" else "classes of pixels"],
+    ]
+    facts += [[f"{split} images", f"{count:,}"] for split, count in inspection.images.items()]
+    if inspection.kind == "objects":
+        facts += [[f"{size} objects", f"{inspection.sizes.get(size, 0):,}"] for size in ("small", "medium", "large")]
+        facts.append(["masks of objects", "yes" if inspection.masks else "no"])
+        facts.append(["images without objects", f"{inspection.bare:,}"])
+    columns = [Column("class"), *(Column(split, "count") for split in inspection.images)]
+    rows: list[list[Cell]] = [
+        [name, *(inspection.counts[split][label] for split in inspection.images)]
+        for label, name in enumerate(inspection.classes)
+    ]
+    warnings = [*inspection.notes]
+    warnings += [f"{counted(inspection.crowds, 'crowd')}, not trained on"] if inspection.crowds else []
+    warnings += (
+        [f"{counted(inspection.outside, 'box')} empty or reaching outside the image"] if inspection.outside else []
+    )
+    warnings += [f"{name}: {why}" for name, why in list(inspection.unreadable.items())[:20]]
+    trainable = any(inspection.counts.get("train", ()))
+    recipe = "detection/photos" if inspection.kind == "objects" else "segmentation/photos"
+    line = command_line(["viticulture", "train", inspection.data, "--recipe", recipe if trainable else "mae/photos"])
+    shown = "an object that is no crowd" if inspection.kind == "objects" else "a labeled pixel"
+    way = "To train on it" if trainable else f"No training image has {shown}; to train on the images alone"
+    more = len(rows) > MAX_ROWS
+    what = "Objects of each class" if inspection.kind == "objects" else "Images that show each class"
+    return [
+        Table("", [Column(""), Column("")], facts, f"{way}: {line}"),
+        Table(what, columns, rows[:MAX_ROWS], f"The first {MAX_ROWS} of {len(rows):,}." if more else ""),
+        *([Table("Look at", [Column("", "prose")], [[line] for line in warnings])] if warnings else []),
+    ]

@@ -8,10 +8,10 @@ from math import isfinite
 
 from ..analysis.galleries import Gallery
 from ..table import Table, duration, number, scaled
+from ..tasks.figures import ColorKey, HeatMap, LineChart, Part, Pictures, RowChart, TaskPage, TaskSection
 from .html import Head, Markup, Section, Tile, document, fill, html_table, properties, side_by_side
 from .pictures import galleries, heat_map
 from .svg import Axes, Points, Series, line_chart, row_chart
-from ..tasks.figures import ColorKey, HeatMap, LineChart, Part, Pictures, RowChart, TaskPage, TaskSection
 
 TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
@@ -82,7 +82,7 @@ class RunPage:
     warnings: Sequence[str] = ()
     recipe: str = ""
     reproduce: Mapping[str, str] = field(default_factory=dict)
-    task: TaskPage = TaskPage()
+    task: TaskPage = field(default_factory=TaskPage)
     sections: Sequence[Section] = ()
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.references import references
-from ..evaluation.results import read_evaluations
 from ..scores.confusion import most_confused
 from ..study.comparison import Comparison, RankingEntry, subject
 from ..study.disagreement import opponents
@@ -21,6 +20,7 @@ from ..study.grid import Grid
 from ..study.statistics import FEWEST_SEEDS, Estimate, Interaction, interactions, told
 from ..study.study import Study
 from ..table import Cell, Column, Spread, Table, duration, number, scaled
+from ..tasks.task import task_of
 from ..text import clean
 from .curves import read_curves
 from .html import Markup, Section, fill, html_table, side_by_side
@@ -269,7 +269,7 @@ def confusions(study: Study, verdict: Comparison) -> tuple[list[str], dict[str, 
     for standing in verdict.standings:
         matrices = []
         for outcome in standing.outcomes:
-            results = read_evaluations(study.folder.run(outcome.cell))
+            results = task_of(study.folder.run(outcome.cell)).read_results()
             if results is not None and results.counting is not None:
                 names = names or [score.name for score in results.counting.per_class]
                 matrices.append(results.counting.confusion)

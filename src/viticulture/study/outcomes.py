@@ -13,14 +13,12 @@ from typing import Any
 from ..disk import read_json
 from ..errors import UserError
 from ..evaluation.agreement.evaluate import read_agreement
-from ..evaluation.dense.results import DenseEvaluations
-from ..evaluation.headline import read_judged
 from ..evaluation.localization.metrics import OVERLAPS, PUBLISHED
 from ..evaluation.localization.results import read_localizations
-from ..evaluation.multilabel.results import LabelEvaluations
 from ..evaluation.probe.evaluate import read_probes
-from ..evaluation.results import RESULTS, read_evaluations
 from ..evaluation.robustness.evaluate import read_robustness
+from ..tasks.results import RESULTS
+from ..tasks.task import task_of
 from ..training.run_folder import RunFolder
 from .folder import StudyFolder
 from .grid import Cell
@@ -44,7 +42,7 @@ def other_measure(run: RunFolder, measure: str) -> dict[str, float]:
     kind, _, rest = measure.partition("/")
     name, _, of = rest.partition("/")
     if kind == "top5":
-        results = read_evaluations(run)
+        results = task_of(run).read_results()
         known = {split: results.of_split(split) for split in ("test", "val")} if results else {}
         return {split: evaluation.topk for split, evaluation in known.items() if evaluation and evaluation.k == 5}
     if kind == "divergence":
@@ -196,39 +194,24 @@ class Outcomes:
         run = self.study.run(cell)
         facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
         if facts and facts.get("status") == "finished":
-            if (evaluations := read_judged(run)) is not None:
-                return _of_judged(cell, evaluations, facts)
-            results = read_evaluations(run)
+            results, measure = task_of(run).read_results(), cell.candidate.measure
             if results is None:
                 raise UserError(f"{run.path} holds no {RESULTS}")
-            counting, measure, numbers = results.counting, cell.candidate.measure, None
-            if counting is None:  # it learnt without labels
+            if (counting := results.counting) is None:  # it was trained without labels, or no image was held out
                 shares = other_measure(run, measure) if "/" in measure else {}
+                return Outcome(cell, "finished", "", shares.get("test"), shares.get("val"), None, facts, measure)
+            measure = next(iter(counting.measures)) if measure == "accuracy" else measure
+            numbers = {key: getattr(counting, key) for key in NUMBERS_OF_PREDICTIONS if hasattr(counting, key)}
+            known = {split: results.of_split(split) for split in ("test", "val")}
+            if measure in counting.measures:
+                shares = {split: result.measures.get(measure) for split, result in known.items() if result}
             else:
-                numbers = {key: getattr(counting, key) for key in NUMBERS_OF_PREDICTIONS}
-                known = {split: results.of_split(split) for split in ("test", "val")}
-                accuracies = {split: evaluation.top1 for split, evaluation in known.items() if evaluation}
-                shares = accuracies if measure == "accuracy" else other_measure(run, measure)
+                shares = other_measure(run, measure)
             return Outcome(cell, "finished", "", shares.get("test"), shares.get("val"), numbers, facts, measure)
         failure = self.study.failure(cell)
         if failure:
             return Outcome(cell, "failed", str(failure["error"]), facts=facts)
         return Outcome(cell, "begun" if facts else "missing", facts=facts)
-
-
-def _of_judged(cell: Cell, evaluations: DenseEvaluations | LabelEvaluations, facts: dict[str, Any]) -> Outcome:
-    """What a detector, a segmenter or a student of several labels came to: by default what counts of it, AP of boxes,
-    mIoU or mAP."""
-    counting, measure = evaluations.counting, cell.candidate.measure
-    if counting is None:  # no images were held out
-        return Outcome(cell, "finished", facts=facts)
-    measured = next(iter(counting.measures)) if measure == "accuracy" else measure
-    shares = {
-        split: result.measures.get(measured) if (result := evaluations.of_split(split)) else None
-        for split in ("test", "val")
-    }
-    numbers = {"images": float(counting.images)}
-    return Outcome(cell, "finished", "", shares["test"], shares["val"], numbers, facts, measured)
 
 
 def rows_as_csv(rows: list[dict[str, Any]]) -> str:

@@ -15,11 +15,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..config.resolve import Config
 from ..data.batches.batch import Batch
 from ..data.dataset import Dataset
-from ..data.images import Images
-from ..evaluation.dense.judge import judge_images
-from ..evaluation.dense.subject import DenseSubject
+from ..data.image_set import Images
 from ..methods.method import Method
 from ..models.views import EVERY, NAMED, Views
+from ..tasks.task import task_class
 from ..training.assemble import assemble
 from ..training.feed import DENSE_BATCH, ValidationLoader
 from ..training.run import fit
@@ -208,11 +207,9 @@ class Clock(Callback):
 
     def _last_look(self, method: Method, some: Images, batch: Batch, split: str) -> Callable[[], object]:
         """What is done with held-out images once a training has ended."""
-        annotations = self.session.dataset.annotations
-        if not annotations:
-            return lambda: method.measured(batch)
-        subject = DenseSubject(method.student, method.data_spec, method.device)  # type: ignore[arg-type]
-        return lambda: judge_images(subject, some, annotations[split].first(len(some)))
+        annotations = self.session.dataset.annotations.get(split)
+        work = task_class(type(method)).final_evaluation(method, some, annotations)
+        return work or (lambda: method.measured(batch))
 
     def _timed(self, work: Callable[[], object]) -> float:
         """Seconds that a work takes after its first time."""

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,15 @@ from ..analysis.galleries import FILE, MAX_SIDE, Gallery, Group, save_galleries,
 from ..data.annotated import prepare_dense_test
 from ..data.batches.annotated import sizes_of
 from ..data.batches.loader import CPU
-from ..data.images.format import shown
 from ..data.dataset import Dataset
-from ..data.images.decode import DECODED, DecodedImage, Unreadable
 from ..data.image_set import CachedImages, Images, Records
+from ..data.images.decode import DECODED, DecodedImage, Unreadable
+from ..data.images.format import displayed
 from ..data.open_dense import open_dense
-from ..data.transforms.resample import resize_to_square
 from ..data.sources.source import Source
 from ..data.target_checks import counts as counts_of
 from ..data.targets.objects import Annotations
+from ..data.transforms.resample import resize_to_square
 from ..disk import replacing
 from ..errors import UserError, received
 from ..evaluation.inputs import ImageInput, Item, decoded
@@ -40,7 +40,7 @@ from ..text import readable, shell_word, tell
 from ..training.progress import showing
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
-from .drawing import Picture
+from .drawing import Picture, color_of
 from .image_task import trained_on
 from .results import FOUND, Evaluated, OtherImages, Results, save_results
 from .task import ENDINGS, Predictor, Task, check_readable, items_of
@@ -79,12 +79,22 @@ Found = tuple[Any, list[Any]]
 class AnnotatedTask(Task):
     """A task on images with annotations."""
 
-    contents: ClassVar[str]
+    draws_predictions = True
+    served_side = (800,)
+
+    @staticmethod
+    def colors(classes: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+        return {name: color_of(label) for label, name in enumerate(classes)}
 
     @classmethod
     @abstractmethod
     def evaluate_images(
-        cls, model: AnnotatedModel, images: Images, true: Annotations, baseline: Any = None, threshold: float | None = None
+        cls,
+        model: AnnotatedModel,
+        images: Images,
+        true: Annotations,
+        baseline: Any = None,
+        threshold: float | None = None,
     ) -> Found:
         """Evaluate a network on images.
 
@@ -106,7 +116,9 @@ class AnnotatedTask(Task):
         """Predict for every image, in order."""
 
     @abstractmethod
-    def prediction_of(self, name: str, raw: Any, classes: tuple[str, ...], threshold: float, size: tuple[int, int]) -> Any:
+    def prediction_of(
+        self, name: str, raw: Any, classes: tuple[str, ...], threshold: float, size: tuple[int, int]
+    ) -> Any:
         """Make the prediction for one image."""
 
     @abstractmethod
@@ -226,7 +238,7 @@ class AnnotatedTask(Task):
         except (LookupError, TypeError, ValueError) as error:
             anew = f"make it anew: viticulture evaluate {shell_word(self.run.path)}"
             raise UserError(f"{self.run.path / FOUND} is damaged; {anew}") from error
-        gallery = replace(gallery, note=gallery.note + shown(dataset.image_settings.channels))
+        gallery = replace(gallery, note=gallery.note + displayed(dataset.image_settings.channels))
         save_galleries(self.run.path / FILE, {"annotated": [gallery]}, max_side=MAX_PICTURE_SIDE)
 
     @classmethod
@@ -249,6 +261,7 @@ class AnnotatedPredictor(Predictor):
         self.task, self.model = task, model_of(task.run, weights)
         self.data_spec = self.model.data_spec
         images = config_of(task.run).images
+        assert images.cache_size is not None, "a run's recipe says it"
         self.side, self.pixel_format = images.cache_size, images.pixel_format
         headline = task.headline(weights)
         self.threshold = 0.5 if headline is None or headline.threshold is None else headline.threshold

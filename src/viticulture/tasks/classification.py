@@ -8,16 +8,16 @@ from typing import Any
 
 from ..analysis.galleries import Gallery, Group, file_name
 from ..analysis.pictures import occlusion
-from ..data.images.format import shown
 from ..data.dataset import Dataset
 from ..data.image_set import Images
+from ..data.images.format import displayed
 from ..evaluation.agreement.evaluate import evaluate_agreement
 from ..evaluation.model import ONE_HEAD, EvaluatedModel
 from ..evaluation.outputs import Predictions
 from ..evaluation.reference import judge_references, read_references
 from ..outputs import csv_text
 from ..scores.confusion import most_confused
-from ..table import Cell, Column, Table, percent, unread
+from ..table import MAX_ROWS, Cell, Column, Table, percent, unread
 from ..training.run_inputs import config_of
 from .classification_metrics import (
     ClassificationResult,
@@ -29,7 +29,7 @@ from .classification_metrics import (
 from .figures import HeatMap, LineChart, Part, Pictures, RowChart, TaskPage, TaskSection
 from .image_task import ImageTask
 from .results import Evaluated, Results, named
-from .task import MAX_ROWS, Prediction, class_columns, compared
+from .task import Prediction, class_columns, compared
 
 MISTAKES = 24
 MAX_DRAWN_CLASSES = 250
@@ -73,7 +73,12 @@ class ClassPrediction(Prediction):
         """A row an image, a column a class."""
         classes = classes or next((list(each.probabilities) for each in predictions if each.probabilities), [])
         places = range(1, max((len(each.top) for each in predictions), default=1))
-        first = ["name", "label", "probability", *(f"{word} {k + 1}" for k in places for word in ("label", "probability"))]
+        first = [
+            "name",
+            "label",
+            "probability",
+            *(f"{word} {k + 1}" for k in places for word in ("label", "probability")),
+        ]
         rows: list[list[object]] = [[*first, *class_columns(classes, [*first, "error"]), "error"]]
         for each in predictions:
             others = [value for k in places for value in (each.top[k] if each.top else (None, None))]
@@ -137,7 +142,9 @@ class Classification(ImageTask):
         if references is not None and references.accuracy:
             name, share = max(references.accuracy.items(), key=lambda item: item[1])
             if share > result.top1:
-                notes.append(f"note: {name} gets {percent(share)}; a student below that needs more time, or more images")
+                notes.append(
+                    f"note: {name} gets {percent(share)}; a student below that needs more time, or more images"
+                )
         return notes
 
     def page(self, results: Results[Any], galleries: Mapping[str, Sequence[Gallery]], own: bool = True) -> TaskPage:
@@ -172,7 +179,7 @@ class Classification(ImageTask):
 
 def channels_note(task: ImageTask) -> str:
     """The channels that pictures display, where an image has others."""
-    return shown(config_of(task.run).images.channels).strip()
+    return displayed(config_of(task.run).images.channels).strip()
 
 
 def classification_page(
@@ -221,7 +228,9 @@ def _calibration(result: ClassificationResult) -> LineChart:
     note = f"On average the two differ by {points:.1f} points (expected calibration error). "
     title = "Calibration: is it as right as it is sure?"
     if len(dots) < 2:
-        return LineChart(title, {}, "", "", f"{note}{result.images:,} images of such confidence are too few for a curve.")
+        return LineChart(
+            title, {}, "", "", f"{note}{result.images:,} images of such confidence are too few for a curve."
+        )
     lines = {
         "this student": [(100 * dot.confidence, 100 * dot.accuracy) for dot in dots],
         "as right as it is sure": [(0.0, 0.0), (100.0, 100.0)],
@@ -294,7 +303,11 @@ def copies_sentence(result: ClassificationResult, split: str) -> str:
 
 def per_class(result: ClassificationResult, trained_on: Sequence[int] = ()) -> Table:
     """Images, precision, recall and F1 of every class, and its training images if known."""
-    columns = [Column("class"), *([Column("training images", "count")] if trained_on else []), Column("images", "count")]
+    columns = [
+        Column("class"),
+        *([Column("training images", "count")] if trained_on else []),
+        Column("images", "count"),
+    ]
     columns += [Column(name, "percent") for name in ("precision", "recall", "F1")]
     rows: list[list[Cell]] = [
         [each.name, *trained_on[i : i + 1], each.support, each.precision, each.recall, each.f1]
@@ -310,7 +323,10 @@ def confused(result: ClassificationResult) -> Table:
     for true, predicted in most_confused(result.confusion, 20):
         images = int(result.confusion[true, predicted])
         rows.append([scores[true].name, scores[predicted].name, images, images / scores[true].support])
-    columns = [Column("true class"), Column("predicted as"), Column("images", "count"), Column("of the class", "percent")]
+    columns = [
+        Column("true class"),
+        Column("predicted as"),
+        Column("images", "count"),
+        Column("of the class", "percent"),
+    ]
     return Table("Most confused", columns, rows)
-
-

@@ -12,10 +12,10 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_f1_score
 
 from ..errors import UserError
-from ..keywords import rebuilt
-from ..scores.intervals import wilson
 from ..evaluation.model import ONE_HEAD
 from ..evaluation.outputs import Predictions, check_finite
+from ..keywords import rebuilt
+from ..scores.intervals import wilson
 
 CALIBRATION_BINS = 15
 
@@ -118,8 +118,8 @@ class ClassificationResult:
 
     @property
     def measures(self) -> dict[str, float | None]:
-        """Numbers that networks can be compared by; the first counts."""
-        return {"accuracy": self.top1, "balanced_accuracy": self.balanced_accuracy, "macro_f1": self.macro_f1}
+        """The number that networks are compared by."""
+        return {"accuracy": self.top1}
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; the confusion matrix as [true, predicted, images] where images > 0."""

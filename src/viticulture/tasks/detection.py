@@ -18,8 +18,8 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 from ..analysis.galleries import Gallery
 from ..data.batches.annotated import dense_views
 from ..data.dataset import Dataset
-from ..data.images.decode import Unreadable, image_size
 from ..data.image_set import Images
+from ..data.images.decode import Unreadable, image_size
 from ..data.sources.coco import Numbering, numbering
 from ..data.targets.objects import Annotations, Boxed
 from ..data.targets.outlines import bitmap, check_outlines, encoded
@@ -171,10 +171,16 @@ class Detection(AnnotatedTask):
     pipeline = "object-detection"
     metric = ("mAP", "AP of boxes, overlaps of 50 to 95 %")
     contents = "objects"
+    json_note = "boxes as COCO has them (left, top, width, height in pixels), the uncertain ones, too"
 
     @classmethod
     def evaluate_images(
-        cls, model: AnnotatedModel, images: Images, true: Annotations, baseline: Any = None, threshold: float | None = None
+        cls,
+        model: AnnotatedModel,
+        images: Images,
+        true: Annotations,
+        baseline: Any = None,
+        threshold: float | None = None,
     ) -> Found:
         assert isinstance(true, Boxed)
         detections = list(find(model, images))
@@ -220,8 +226,8 @@ class Detection(AnnotatedTask):
         numbers = numbering(images[0])
         if unknown := [name for name in classes if name not in numbers.categories]:
             raise UserError(
-                f"{images[0]} has no number for {some(unknown, 3)}, a class of this network; add it to `categories`, or "
-                "name the images"
+                f"{images[0]} has no number for {some(unknown, 3)}, a class of this network; add it to `categories`, "
+                "or name the images"
             )
         if out.lower().endswith(".json"):
             _check_sizes(numbers)
@@ -258,6 +264,7 @@ class Detection(AnnotatedTask):
 
     def page(self, results: Results[Any], galleries: Mapping[str, Sequence[Gallery]], own: bool = True) -> TaskPage:
         result, headline = results.counting, results.headline
+        assert result is not None
         assert headline is not None
         cells = np.array(result.confusion)
         right, objects, boxes = int(np.trace(cells[:-1, :-1])), int(cells[:-1].sum()), int(cells[:, :-1].sum())
@@ -344,7 +351,9 @@ def _curves(result: DetectionResult) -> list[LineChart]:
     lines = {each.name: [(float(step), 100 * share) for step, share in enumerate(each.curve or ())] for each in drawn}
     more = len(known) - len(drawn)
     note = f"{more} classes with fewer objects are left out." if more > 0 else ""
-    return [LineChart("Precision at an overlap of 50 %", lines, "recall, %", "precision, %", note, 100.0)] if lines else []
+    return (
+        [LineChart("Precision at an overlap of 50 %", lines, "recall, %", "precision, %", note, 100.0)] if lines else []
+    )
 
 
 def summary(results: Results[DetectionResult]) -> Table:
@@ -403,5 +412,3 @@ def pairs_table(names: Sequence[str], counts: Sequence[Sequence[int]], unit: str
     """The 20 pairs of classes that are confused most often."""
     rows: list[list[Cell]] = [[names[i], names[j], counts[i][j]] for i, j in most_confused(counts, 20)]
     return Table("Most confused", [Column("is"), Column("predicted as"), Column(unit, "count")], rows, note)
-
-

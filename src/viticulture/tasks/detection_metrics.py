@@ -103,10 +103,10 @@ class DetectionResult:
         objects: true ones in them, crowds left out.
         boxes: precision of its boxes.
         masks: of its masks; None for a detector without.
-        baselines: methods without training -> AP of their boxes: nothing, and the mean box of every class in each image.
+        baselines: methods without training -> AP of their boxes: nothing, and the mean box of every class.
         threshold: score from which a box counts; of a run's results it is chosen on validation images, see
             `best_threshold`.
-        confusion: [C + 1, C + 1] boxes from that score on, by true class (row) and predicted class; background comes last.
+        confusion: [C + 1, C + 1] boxes from that score on, by true class (row) and predicted class; background is last.
     """
 
     images: int
@@ -219,7 +219,11 @@ def _sized(objects: Sequence[Objects], sizes: NDArray[np.int64]) -> list[Objects
 
 
 def _by_class(
-    detections: Sequence[DetectedObjects], true: Sequence[Objects], classes: int, matcher: Match, areas: Callable[[DetectedObjects], Any]
+    detections: Sequence[DetectedObjects],
+    true: Sequence[Objects],
+    classes: int,
+    matcher: Match,
+    areas: Callable[[DetectedObjects], Any],
 ) -> list[Ranked]:
     """Every class's detections in all images, matched."""
     matches: list[dict[int, Matches]] = [{} for _ in range(classes)]

@@ -64,7 +64,9 @@ def draw_found(image: Picture, detections: DetectedObjects, names: Sequence[str]
     return _with_boxes(canvas, drawn)
 
 
-def draw_compared(image: Picture, detections: DetectedObjects, true: Objects, names: Sequence[str], threshold: float) -> Picture:
+def draw_compared(
+    image: Picture, detections: DetectedObjects, true: Objects, names: Sequence[str], threshold: float
+) -> Picture:
     """Draw correct boxes in blue, wrong ones or those of another class in orange, missed objects in yellow."""
     taken, over, missed = pairs(detections, true, threshold)
     drawn = [(true.boxes[i].tolist(), MISSED, names[int(true.labels[i])]) for i in missed]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks whose networks have one output vector an image: what their evaluation, predictions and pictures share."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
-
 import hashlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,9 +16,9 @@ from ..analysis.attention import class_map
 from ..analysis.galleries import FILE, Gallery, overlay, save_galleries
 from ..analysis.pictures import examples, fine_attention
 from ..analysis.reconstruction import reconstruction_gallery, reconstructs
-from ..data.images.format import shown
 from ..data.dataset import Dataset, warnings_on_test
 from ..data.image_set import CachedImages, Images
+from ..data.images.format import displayed
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError, counted
@@ -31,7 +31,7 @@ from ..models.taps import Taps
 from ..models.weights.files import load
 from ..training.data import for_method
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import dataset_of, config_of
+from ..training.run_inputs import config_of, dataset_of
 from .results import Evaluated, OtherImages, Results, SavedPredictions, save_predictions, save_results
 from .task import Prediction, Predictor, Task
 
@@ -54,7 +54,9 @@ class ImageTask(Task):
         """
 
     @abstractmethod
-    def prediction_of(self, name: str, outputs: list[float], model: EvaluatedModel, weights: str, top: int) -> Prediction:
+    def prediction_of(
+        self, name: str, outputs: list[float], model: EvaluatedModel, weights: str, top: int
+    ) -> Prediction:
         """Make the prediction for one image of its outputs."""
 
     @abstractmethod
@@ -141,7 +143,7 @@ class ImageTask(Task):
         return load(self.run.weights(weights or self.run.which()[0]))[0]
 
     def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
-        note, results = shown(len(dataset.mean)).strip(), evaluated.results
+        note, results = displayed(len(dataset.mean)).strip(), evaluated.results
         galleries: dict[str, Sequence[Gallery]] = {"examples": examples(dataset.train, dataset.classes, note)}
         if results:
             galleries["mistakes"] = self.mistakes(evaluated)
@@ -231,7 +233,9 @@ def trained_on(run: RunFolder, images: Images) -> list[str]:
     except UserError:
         return [f"whether {run.path} was trained on some of these images is not known: its own are not there"]
     if not (isinstance(dataset.train, CachedImages) and isinstance(images, CachedImages)):
-        return [f"whether {run.path} was trained on some of these images is not known: streamed images are not compared"]
+        return [
+            f"whether {run.path} was trained on some of these images is not known: streamed images are not compared"
+        ]
     known = set(_digests(dataset.train))
     same = [name for name, mark in zip(images.records.names, _digests(images), strict=True) if mark in known]
     if not same:
@@ -242,6 +246,6 @@ def trained_on(run: RunFolder, images: Images) -> list[str]:
 
 def _digests(images: CachedImages) -> Iterator[bytes]:
     """Digests of images' pixels."""
-    for numbers in torch.arange(len(images)).split(256):
+    for numbers in torch.split(torch.arange(len(images)), 256):
         for pixels in images.take(numbers).cpu().numpy():
             yield hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()

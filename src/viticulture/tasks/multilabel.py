@@ -19,14 +19,14 @@ from ..evaluation.reference import MOST_IMAGES, raw_pixels
 from ..models.views import told
 from ..outputs import csv_text
 from ..scores.labels import UNDECIDED, best_thresholds, mean_average_precision
-from ..table import Cell, Column, Table, percent, unread
+from ..table import MAX_ROWS, Cell, Column, Table, unread
 from ..training.run_folder import RunFolder
 from .classification import MISTAKES, channels_note
 from .figures import Pictures, RowChart, TaskPage, TaskSection
 from .image_task import ImageTask
 from .multilabel_metrics import MultilabelResult, evaluate_labels
 from .results import Evaluated, Results, SavedPredictions, named
-from .task import MAX_ROWS, Prediction, class_columns, compared, tile_of
+from .task import Prediction, Task, class_columns, compared, tile_of
 
 CAPTION_LABELS = 4  # below an image
 CHOSEN = (
@@ -89,6 +89,8 @@ class Multilabel(ImageTask):
     measure = "mAP"
     pipeline = "image-classification"
     metric = ("mAP", "mAP")
+    contents = "labels"
+    caption = "labels from their thresholds on are bold"
 
     def __init__(self, run: RunFolder) -> None:
         super().__init__(run)
@@ -150,10 +152,10 @@ class Multilabel(ImageTask):
         return [summary(results), *([per_label(counting)] if few and counting is not None else [])]
 
     def page(self, results: Results[Any], galleries: Mapping[str, Sequence[Gallery]], own: bool = True) -> TaskPage:
-        result, split = results.counting, named(results.counts)[1]
-        others = ", ".join(compared(result.baselines))
-        headline = results.headline
+        result, headline, split = results.counting, results.headline, named(results.counts)[1]
+        assert result is not None
         assert headline is not None
+        others = ", ".join(compared(result.baselines))
         answer = (
             f"Its mAP is {headline.written} (95 % interval {headline.written_interval}) on {result.images:,} "
             f"{split} images{f'; {others}' if others else ''}."
@@ -181,7 +183,9 @@ class Multilabel(ImageTask):
         for i in wrong:
             lines = []
             for word, labels in (("wrong", predicted[i] & ~truth[i]), ("missed", truth[i] & ~predicted[i])):
-                names = [f"{classes[c]} {100 * probabilities[i, c]:.0f}\u00a0%" for c in np.flatnonzero(labels).tolist()]
+                names = [
+                    f"{classes[c]} {100 * probabilities[i, c]:.0f}\u00a0%" for c in np.flatnonzero(labels).tolist()
+                ]
                 rest = f" and {len(names) - CAPTION_LABELS} more" if len(names) > CAPTION_LABELS else ""
                 lines += [f"{word}: {', '.join(names[:CAPTION_LABELS])}{rest}"] if names else []
             groups.append(([images.original(i)], [*lines, file_name(images.records.names[i])]))
@@ -189,7 +193,7 @@ class Multilabel(ImageTask):
         return [Gallery("", groups, f"{note} {channels_note(self)}".strip())] if groups else []
 
 
-def thresholds_of(task: Multilabel, weights: str, classes: int) -> list[float]:
+def thresholds_of(task: Task, weights: str, classes: int) -> list[float]:
     """Thresholds that validation images chose for a run's weights; one half where the run is not evaluated yet."""
     for key, result in (task.read_results() or {}).items():
         if key.partition("/")[0] == weights and len(result.per_label) == classes:

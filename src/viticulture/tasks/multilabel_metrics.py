@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..evaluation.outputs import Predictions, check_finite
 from ..scores.intervals import centered, interval_of
 from ..scores.labels import average_precisions, mean_average_precision, resampled
-from ..evaluation.outputs import Predictions, check_finite
 
 FREQUENCY = "label frequency"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results of a run by weights and split, and the predictions behind them, in files that all tasks share.
 
-evaluation.json    task; counts: the key, WEIGHTS/SPLIT, of the result that counts; headline: its number; results: by key;
-                   checksums: of the weights that they are of
+evaluation.json    task; counts: the key, WEIGHTS/SPLIT, of the result that counts; headline: its number; results:
+                   by key; checksums: of the weights
 predictions.npz    counts, and by key, in the order of that split in split.json: KEY/probabilities [N, K] float16,
                    KEY/predicted and KEY/labels: classes [N] int32, labels [N, C] bool, or numbers [N] float32
 predictions.json   of detection and segmentation: counts, and of each image of that split what was found
@@ -199,7 +199,9 @@ def read_results(run: RunFolder, task: "type[Task]") -> Results[Any] | None:
         if content["task"] != task.name:
             raise ValueError(f"it holds results of {content['task']}, and the run is trained for {task.name}")
         parse = getattr(task.result, "from_dict", None)
-        results = {key: parse(each) if parse else rebuilt(task.result, each) for key, each in content["results"].items()}
+        results = {
+            key: parse(each) if parse else rebuilt(task.result, each) for key, each in content["results"].items()
+        }
         return Results(content["counts"], results, task)
 
     return read_saved(run, RESULTS, made)

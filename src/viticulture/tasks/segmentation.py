@@ -43,7 +43,7 @@ from .annotated_task import (
     thinned,
 )
 from .detection import found_table, pairs_table
-from .drawing import Picture, color_of, draw_classes, palette
+from .drawing import Picture, draw_classes, palette
 from .figures import ColorKey, Part, Pictures, TaskPage, TaskSection
 from .results import Results
 from .task import Prediction, class_columns, compared, tile_of
@@ -240,10 +240,16 @@ class Segmentation(AnnotatedTask):
     pipeline = "image-segmentation"
     metric = ("mean_iou", "mIoU")
     contents = "pixels"
+    json_note = "the share of every class, and a PNG whose values are the classes"
 
     @classmethod
     def evaluate_images(
-        cls, model: AnnotatedModel, images: Images, true: Annotations, baseline: Any = None, threshold: float | None = None
+        cls,
+        model: AnnotatedModel,
+        images: Images,
+        true: Annotations,
+        baseline: Any = None,
+        threshold: float | None = None,
     ) -> Found:
         assert isinstance(true, Masked)
         result, ious = evaluate_pixels(classify_pixels(model, images), true, model.data_spec.classes, baseline)
@@ -299,15 +305,16 @@ class Segmentation(AnnotatedTask):
 
     def page(self, results: Results[Any], galleries: Mapping[str, Sequence[Gallery]], own: bool = True) -> TaskPage:
         result, headline = results.counting, results.headline
+        assert result is not None
         assert headline is not None
         others = "".join(f"; {each}" for each in compared(result.baselines))
         answer = (
-            f"It assigns {percent(result.accuracy)} of the labeled pixels of {result.images:,} {headline.split} images to "
-            f"the right class. Its mean IoU over the classes is {headline.written} (95 % interval "
+            f"It assigns {percent(result.accuracy)} of the labeled pixels of {result.images:,} {headline.split} images "
+            f"to the right class. Its mean IoU over the classes is {headline.written} (95 % interval "
             f"{headline.written_interval}){others}."
         )
         pictures, names = galleries.get("annotated", ()), [each.name for each in result.per_class]
-        key: list[Part] = [ColorKey({name: color_of(label) for label, name in enumerate(names)})] if pictures else []
+        key: list[Part] = [ColorKey(self.colors(names))] if pictures else []
         sections = [
             TaskSection("Pictures", [*key, Pictures(pictures, MAX_PICTURE_SIDE)]),
             TaskSection("Results", [summary(results)]),

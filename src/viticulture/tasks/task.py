@@ -6,11 +6,11 @@ no page names a kind of task. A task of the user's code is a subclass of `Task`,
 one output vector an image (image_task.py).
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
-from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -34,8 +34,6 @@ from .figures import TaskPage
 from .results import Evaluated, Headline, OtherImages, Results, read_results
 
 ENDINGS = (".csv", ".json")
-MAX_ROWS = 60
-"""Rows of a table of classes in the terminal."""
 
 __all__ = ["Evaluated", "Headline", "OtherImages", "Prediction", "Predictor", "Results", "Task", "of_each", "task_of"]
 
@@ -101,6 +99,11 @@ class Task(ABC):
         share: whether that number is a share in [0, 1], written in percent.
         pipeline: the Hub's word for what the network does.
         metric: the Hub's word for the number that counts, and its name on a card.
+        contents: what an image holds, as in `BatchSpec`.
+        caption: a note on what a served page displays.
+        json_note: a note on a prediction's JSON.
+        draws_predictions: whether pictures draw predictions rather than attention.
+        served_side: pixels to which pictures are shrunk; empty for the usual.
     """
 
     name: ClassVar[str]
@@ -112,6 +115,11 @@ class Task(ABC):
     share: ClassVar[bool] = True
     pipeline: ClassVar[str] = "image-feature-extraction"
     metric: ClassVar[tuple[str, str]] = ("", "")
+    contents: ClassVar[str] = "classes"
+    caption: ClassVar[str] = ""
+    json_note: ClassVar[str] = ""
+    draws_predictions: ClassVar[bool] = False
+    served_side: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
@@ -161,6 +169,11 @@ class Task(ABC):
     def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
         """Write the pictures of the run's page into its folder."""
 
+    @staticmethod
+    def colors(classes: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+        """The color of each class in pictures; empty where they have none."""
+        return {}
+
     def mistakes(self, evaluated: Evaluated) -> list[Gallery]:
         """The most wrong images of the result that counts."""
         return []
@@ -197,7 +210,8 @@ class Task(ABC):
         predictions = [prediction for prediction, _ in predictor.predict(items)]
         check_readable(predictions)
         if out.lower().endswith(".json"):
-            write_out(out, json_text([prediction.row() for prediction in predictions]))
+            rows = [prediction.row() for prediction in predictions]
+            write_out(out, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
         elif out:
             write_out(out, self.prediction.csv(predictions))
         return predictions

@@ -13,11 +13,11 @@ from ..config.references import keyword_of
 from ..config.resolve import Config
 from ..config.schema import guide_class, of_class, settings, transforms
 from ..config.sections import Engine, Student, Train
-from ..data.augment.augment import Augment
 from ..data.balance import class_weights, positive_weights
 from ..data.batches.sampling import repeated
 from ..data.dataset import Dataset
 from ..data.image_settings import shape_of
+from ..data.transforms.view import Augment
 from ..errors import UserError
 from ..guides.guide import Guide
 from ..keywords import made_parts

@@ -12,10 +12,9 @@ from ..config.load import load_config
 from ..config.resolve import Config
 from ..config.schema import transform_class
 from ..data.annotated import prepare_dense
-from ..data.augment.scale_jitter import ScaleJitter
 from ..data.dataset import Dataset, prepare
-from ..data.decode import Unreadable
 from ..data.image_settings import normalization
+from ..data.images.decode import Unreadable
 from ..data.open import open_source
 from ..data.open_dense import open_any, open_dense, recognized
 from ..data.sources.annotated import DenseSource
@@ -24,6 +23,7 @@ from ..data.sources.source import Source
 from ..data.subsets import count_by_class
 from ..data.target_checks import check_wide_enough, needed_of_split
 from ..data.targets.objects import Boxed
+from ..data.transforms.crop import ScaleJitter
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..parallel import Progress

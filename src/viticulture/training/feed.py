@@ -14,7 +14,7 @@ from ..data.batches.batch import Batch
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
-from ..data.images import Images
+from ..data.image_set import Images
 from .assemble import augmentations, batch_size
 from .session import Session
 

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from ..cache import cache_folder, digest
 from ..config.schema import transform_class
-from ..data.transfer import send
+from ..data.transforms.transform import send
 from ..disk import write_whole
 from ..errors import UserError
 from ..methods.method import Method

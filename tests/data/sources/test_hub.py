@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from viticulture.data.decode import Unreadable
+from viticulture.data.images.decode import Unreadable
 from viticulture.data.open import open_source
 from viticulture.data.sources.hugging_face import HubReader
 from viticulture.data.sources.several import separated

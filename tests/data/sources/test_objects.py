@@ -14,9 +14,9 @@ from PIL import ExifTags, Image
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 
-from viticulture.data.channels import RGB, PixelFormat
 from viticulture.data.dataset import ImageSettings, Selection, prepare, prepare_test
-from viticulture.data.decode import decode, image_size
+from viticulture.data.images.decode import decode, image_size
+from viticulture.data.images.format import RGB, PixelFormat
 from viticulture.data.open import open_source
 from viticulture.data.sources.source import Source
 from viticulture.data.sources.table import cell_words

@@ -18,7 +18,7 @@ from PIL import Image
 
 from untrained import photo
 from viticulture.analysis.galleries import read_galleries
-from viticulture.data.decode import Unreadable
+from viticulture.data.images.decode import Unreadable
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.sources.imagenet100 import WNIDS, hundred_classes

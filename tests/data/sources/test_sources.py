@@ -22,10 +22,9 @@ import pytest
 from PIL import Image
 
 from strewn import JUNK, every_left_behind, strew
-from viticulture.data.augment.augment import Augment
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import ImageSettings, Selection, prepare
-from viticulture.data.decode import Unreadable
+from viticulture.data.images.decode import Unreadable
 from viticulture.data.open import open_source
 from viticulture.data.sources import archives, folders
 from viticulture.data.sources import webdataset as shards
@@ -33,6 +32,7 @@ from viticulture.data.sources.files import is_image
 from viticulture.data.sources.labels import alike, classify, doubtful, natural, split_of
 from viticulture.data.sources.source import Source
 from viticulture.data.splits import select
+from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 
 ODD = ["größe & <b>fett<i>", 'a "quoted" name', "it's", "日本語", "with  spaces ", "emoji 🍇", "100%"]

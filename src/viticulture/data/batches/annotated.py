@@ -19,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..augment.follow import Placement, follow, follow_classes, follow_crowds, placement
-from ..augment.scale_jitter import Letterbox
-from ..images import CachedImages, Images
+from ..image_set import CachedImages, Images
 from ..stream import StreamImages
 from ..targets.objects import UNLABELED, Annotations, Boxed
-from ..transfer import send
+from ..transforms.crop import Letterbox
+from ..transforms.follow import Placement, follow, follow_classes, follow_crowds, placement
+from ..transforms.transform import send
 from .batch import Batch
 from .evaluation import Input, as_seen, evaluation_views
 from .loader import Loader

@@ -8,11 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..augment.augment import Augment
-from ..augment.crop import CenterCrop, Crop
-from ..images import Images
+from ..image_set import Images
 from ..stream import StreamImages, ahead, helpers
-from ..transfer import send
+from ..transforms.crop import CenterCrop, Crop
+from ..transforms.transform import send
+from ..transforms.view import Augment
 from .batch import Batch
 from .loader import fetch
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ..augment.augment import Augment
-from ..augment.mix import Mix
-from ..images import CachedImages, Images
-from ..resample import ImageBatch
+from ..image_set import CachedImages, Images
 from ..stream import StreamImages, ahead, helpers
-from ..transfer import send
+from ..transforms.mix import Mix
+from ..transforms.resample import ImageBatch
+from ..transforms.transform import send
+from ..transforms.view import Augment
 from .batch import Batch
 from .sampling import NATURAL, Sampling, repeated, seeded
 

@@ -21,9 +21,8 @@ from PIL import Image
 from ...disk import matching
 from ...errors import UserError, counted, some
 from ...parallel import in_parallel
-from ..decode import Unreadable, load_picture, reason
-from ..deep_png import kept_of
-from ..orientation import UPRIGHT, exif_orientation
+from ..images.decode import Unreadable, load_picture, reason
+from ..images.pillow import UPRIGHT, exif_orientation, raw_modes
 from ..targets.objects import UNLABELED
 from .annotated import DenseSource, beside, check_names, comparison_of, folders_of, images_of, split_by_folder
 from .files import open_file
@@ -89,7 +88,7 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
     image = _loaded(path)
     if image.mode not in ("P", "L", "1", "I;16", "I"):
         raise UserError(f"mask {path} holds colors ({image.mode}); its pixels must be numbers of classes")
-    (bits,) = [int(way[2:]) for way in kept_of(image)[0] if way in ("L;2", "L;4")] or [8]
+    (bits,) = [int(way[2:]) for way in raw_modes(image)[0] if way in ("L;2", "L;4")] or [8]
     lying = (image.height, image.width)
     if turn in UPRIGHT and exif_orientation(image) == 1 and (lying != size or lying[0] == lying[1]):
         image = image.transpose(UPRIGHT[turn])

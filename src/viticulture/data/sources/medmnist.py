@@ -17,7 +17,7 @@ import numpy as np
 
 from ...cache import data_folder, locked
 from ...errors import UserError
-from ..bands import check_npz
+from ..images.arrays import check_npz
 from .arrays import from_arrays
 from .source import Source
 

@@ -24,9 +24,8 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
 from ...errors import UserError, received, shortened, some
-from ..channels import Unfit
-from ..decode import Decoded, numbers_of, reason
-from ..pixels import as_pixels, channels_stand_last, in_numpy
+from ..images.decode import Decoded, as_pixels, channels_stand_last, in_numpy, numbers_of, reason
+from ..images.format import Unfit
 from .frames import from_frames, is_frame
 from .labels import class_words, classify, rows_of, split_of, without_label
 from .several import JOINT, check_classes

@@ -13,9 +13,9 @@ from PIL import Image
 
 from ...cache import digest
 from ...errors import UserError, some
-from .. import decode
-from ..channels import RGB, PixelFormat
-from ..fit import Fit
+from ..images import decode
+from ..images.fit import Fit
+from ..images.format import RGB, PixelFormat
 
 HERE = "\0"
 """Separates what a copy of a file keeps of its fingerprint from what it does not."""

@@ -19,7 +19,7 @@ from typing import Any
 from ...disk import matching
 from ...errors import UserError, counted, some
 from ...text import read_yaml
-from ..decode import Unreadable, image_size
+from ..images.decode import Unreadable, image_size
 from ..targets.objects import NOTHING, Objects, Shape
 from .annotated import (
     DenseSource,

@@ -12,13 +12,9 @@ import timm
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...errors import comma_separated
-from ...evaluation.accuracy import Evaluation
-from ...evaluation.headline import named
-from ...evaluation.multilabel.labels import LabelsEvaluation
-from ...evaluation.multilabel.results import LabelEvaluations
-from ...evaluation.results import Evaluations
 from ...models.views import NAMED, Views, told
 from ...scores.confusion import most_confused
+from ...tasks.results import Results, named
 
 FEW = 12
 """Classes whose whole confusion matrix is shown; of more, the most frequent confusions."""
@@ -69,9 +65,7 @@ class Student:
         return ours.get(module.partition(".")[0], module)
 
 
-def model_card(
-    repository: str, facts: dict[str, Any], recipe: str, results: Evaluations | LabelEvaluations, student: Student
-) -> str:
+def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Results[Any], student: Student) -> str:
     """README.md of a repository, with the block of YAML that the Hub reads.
 
     Args:
@@ -82,7 +76,7 @@ def model_card(
         student: what its config.json says of it.
     """
     evaluation, classes = results.counting, student.classes
-    result = evaluation if isinstance(evaluation, Evaluation) else None
+    result = evaluation if evaluation is not None and hasattr(evaluation, "top1") else None
     return filled(
         "card.md.j2",
         metadata=_metadata(repository, facts, results, student).strip(),
@@ -92,20 +86,16 @@ def model_card(
         student=student,
         split=split_of(results.counts),
         result=result,
-        labels=evaluation if isinstance(evaluation, LabelsEvaluation) else None,
+        labels=evaluation if evaluation is not None and hasattr(evaluation, "map") else None,
         matrix=_matrix(result, classes) if result else [],
         confused=confused(result.confusion, classes) if result else [],
         weakest=_weakest(result) if result else [],
     )
 
 
-def _metadata(repository: str, facts: dict[str, Any], results: Evaluations | LabelEvaluations, student: Student) -> str:
+def _metadata(repository: str, facts: dict[str, Any], results: Results[Any], student: Student) -> str:
     result = results.counting
-    measured = None
-    if isinstance(result, Evaluation):
-        measured = ("accuracy", "top-1", result.top1)
-    elif result:
-        measured = ("mAP", "mAP", result.map)
+    measured = (*results.task.metric, result.score) if result is not None else None
     use = "image-classification" if student.classes else "image-feature-extraction"
     library = "viticulture" if student.home else "timm"
     return metadata_of(repository, facts, split_of(results.counts), use, measured, library)
@@ -192,7 +182,7 @@ def _code(word: str) -> str:
     return " ".join(word.split()).replace("`", "'")
 
 
-def _matrix(result: Evaluation, classes: Sequence[str]) -> list[list[str]]:
+def _matrix(result: Any, classes: Sequence[str]) -> list[list[str]]:
     """Rows of the confusion matrix with a heading; none for many classes."""
     if len(classes) > FEW:
         return []
@@ -210,7 +200,7 @@ def confused(counts: Any, names: Sequence[str]) -> list[tuple[str, str, int]]:
     return [(cell(names[i]), cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, 8)]
 
 
-def _weakest(result: Evaluation) -> list[tuple[str, float, int]]:
+def _weakest(result: Any) -> list[tuple[str, float, int]]:
     """Class, recall and images of the five classes that are found least often."""
     known = [(cell(s.name), s.recall, s.support) for s in result.per_class if s.recall is not None]
     return sorted(known, key=lambda row: row[1])[:5]

@@ -6,9 +6,7 @@ Every sentence and number comes from run.json, recipe.yaml and dense.json.
 
 from typing import Any
 
-from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation
-from ...evaluation.dense.results import DenseEvaluations
-from ...evaluation.dense.results import Evaluation as DenseEvaluation
+from ...tasks.results import Results
 from .card import Student, cell, confused, filled, metadata_of, split_of
 
 
@@ -16,7 +14,7 @@ def dense_card(
     repository: str,
     facts: dict[str, Any],
     recipe: str,
-    results: DenseEvaluations,
+    results: Results[Any],
     student: Student,
     config: dict[str, Any],
     backbone: bool,
@@ -33,10 +31,10 @@ def dense_card(
         backbone: whether the student alone is sent along, for timm.
     """
     result, pixels = results.counting, config["dense"]["kind"] == "segmentation"
-    names = [*student.classes] if pixels else [*student.classes, BACKGROUND]
+    names = [*student.classes] if pixels else [*student.classes, "background"]
     return filled(
         "dense_card.md.j2",
-        metadata=_metadata(repository, facts, results, pixels).strip(),
+        metadata=_metadata(repository, facts, results).strip(),
         repository=repository,
         facts=facts,
         recipe=recipe.strip(),
@@ -52,16 +50,15 @@ def dense_card(
     )
 
 
-def _metadata(repository: str, facts: dict[str, Any], results: DenseEvaluations, pixels: bool) -> str:
-    use, result = "image-segmentation" if pixels else "object-detection", results.counting
-    kind, name = ("mean_iou", "mIoU") if pixels else ("mAP", "AP of boxes, overlaps of 50 to 95 %")
-    measured = (kind, name, result.score) if result else None
-    return metadata_of(repository, facts, split_of(results.counts), use, measured)
+def _metadata(repository: str, facts: dict[str, Any], results: Results[Any]) -> str:
+    result = results.counting
+    measured = (*results.task.metric, result.score) if result else None
+    return metadata_of(repository, facts, split_of(results.counts), results.task.pipeline, measured)
 
 
-def _weakest(result: DenseEvaluation) -> list[tuple[str, float]]:
+def _weakest(result: Any) -> list[tuple[str, float]]:
     """Class, and its AP or IoU, of the five classes that are told worst."""
-    if isinstance(result, ObjectsEvaluation):
+    if hasattr(result, "boxes"):
         known = [(cell(each.name), each.ap) for each in result.boxes.per_class if each.ap is not None]
     else:
         known = [(cell(each.name), each.iou) for each in result.per_class if each.iou is not None]

@@ -14,7 +14,7 @@ from .shared import strangers_code
 HUB = "hf-hub:"
 """What begins the name of a run on the Hub; timm's word, so that one name serves both."""
 
-USED = ("run.json", "recipe.yaml", "evaluation.json", "multilabel.json", "dense.json", "weights/*")
+USED = ("run.json", "recipe.yaml", "evaluation.json", "weights/*")
 """What is fetched of a run: small files, and the weights once (`push` also puts them where timm looks)."""
 
 

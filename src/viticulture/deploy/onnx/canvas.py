@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From an image of any size to what a detector or a segmenter is shown, and back, as a graph of fixed operations.
 
-The same two steps as a run takes (data/resample.py, data/augment/scale_jitter.py): the image is squeezed to the square
-of the store, then made as large as the canvas allows in its own shape, the rest padded with the mean color. Gray levels
-are rounded after each step; a run's kernels round within a step too, and may differ by a gray level.
+The same two steps as a run takes (data/transforms/resample.py, data/transforms/crop.py): the image is squeezed to the
+square of the store, then made as large as the canvas allows in its own shape, the rest padded with the mean color. Gray
+levels are rounded after each step; a run's kernels round within a step too, and may differ by a gray level.
 """
 
 from typing import Any
@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...data.augment.augment import Augment
-from ...data.augment.scale_jitter import Placed
 from ...data.batches.annotated import WHOLE
 from ...data.batches.evaluation import as_seen
+from ...data.transforms.crop import CanvasCrop
+from ...data.transforms.view import Augment
 from ...models.data_spec import DataSpec
 
 
@@ -35,7 +35,7 @@ class Canvas(nn.Module):
         super().__init__()
         self.size, self.store, self.channels = data_spec.image_size, store, data_spec.channels
         seen: Augment = as_seen(data_spec, WHOLE)
-        assert isinstance(seen.crop, Placed)
+        assert isinstance(seen.crop, CanvasCrop)
         self.register_buffer("fill", torch.tensor(seen.crop.fill, dtype=torch.float32)[:, None, None])
         self.register_buffer("scale", seen.scale)
         self.register_buffer("shift", seen.shift)

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...data.images import Images
+from ...data.image_set import Images
 from ...disk import unfinished
 from ...errors import UserError
 from ...evaluation.model import EvaluatedModel

@@ -4,9 +4,9 @@
     curl -F image=@leaf.jpg http://127.0.0.1:8000/predict
     {"predictions": [{"name": "leaf.jpg", "label": "merlot", "probability": 0.98, "probabilities": {...}, "error": ""}]}
 
-of a detector   {"name": ..., "size": [H, W], "least": 0.4, "counts": {"berry": 1}, "objects": [{"category": "berry",
-                "bbox": [left, top, width, height], "score": 0.9, ...}], "error": ""}: COCO's words; with masks,
-                `segmentation` as run lengths; those from `least` on count
+of a detector   {"name": ..., "size": [H, W], "threshold": 0.4, "counts": {"berry": 1}, "objects": [{"category":
+                "berry", "bbox": [left, top, width, height], "score": 0.9, ...}], "error": ""}: COCO's words; with masks,
+                `segmentation` as run lengths; those from `threshold` on count
 of a segmenter  {"name": ..., "size": [H, W], "shares": {"sky": 0.4, ...}, "mask": "data:image/png;base64,...", "error":
                 ""}: the mask's values are classes, in the order of the shares
 
@@ -38,7 +38,7 @@ from ...errors import UserError
 from .limits import MAX_CONNECTIONS, MAX_FILES, Guard, PromptProtocol, Refused, refusal
 
 if TYPE_CHECKING:  # an address is taken before what takes seconds to import
-    from .answerer import Answerer
+    from .answers import Answerer
     from .page import Page
 
 MAX_NAME = 200  # letters of an image's name that are given back

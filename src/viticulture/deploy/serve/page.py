@@ -5,12 +5,10 @@ import base64
 import hashlib
 from dataclasses import dataclass
 
-from ...errors import comma_separated
-from ...evaluation.dense.draw import color_of
-from ...evaluation.headline import read_headline
+from ...errors import comma_separated, counted
 from ...report.html import Markup, fill, source
 from ...training.run_folder import RunFolder
-from .answerer import Answerer
+from .answers import Answerer
 from .limits import MAX_BYTES, MAX_FILES
 
 OVERHEAD = 1024**2
@@ -34,17 +32,19 @@ def page(run: RunFolder, answerer: Answerer, weights: str = "") -> Page:
     """What a run's student is, how well it does, and a place to drop images; weights: those of the student."""
     script, style = source("serve.js"), source("page.css") + source("serve.css")
     facts = run.read("run.json")
-    sentence = f"{facts['student']['name']} {_what(answerer)}, learnt from {facts['data']['name']}"
-    sentence += _how_well(run, weights)
+    task, unit = answerer.task, counted(len(answerer.data_spec.classes), answerer.task.unit[0])
+    sentence = f"{facts['student']['name']} {task.does} ({unit}), trained on {facts['data']['name']}"
+    sentence += _how_well(answerer, weights)
+    classes = answerer.data_spec.classes
     html = fill(
         "serve.html",
         title=f"{facts['student']['name']} on {facts['data']['name']}",
         sentence=f"{sentence}.",
         most=(MAX_FILES, MAX_BYTES - OVERHEAD),
-        tells=answerer.tells,
-        classes=comma_separated(answerer.data_spec.classes),
-        colors=_colors(answerer),
-        looks=answerer.looks,
+        task=task,
+        classes=comma_separated(classes),
+        colors={name: "#{:02x}{:02x}{:02x}".format(*color) for name, color in task.colors(classes).items()},
+        looks=answerer.predictor.draws,
         style=Markup(style),
         script=Markup(script),
     )
@@ -55,37 +55,17 @@ def page(run: RunFolder, answerer: Answerer, weights: str = "") -> Page:
     return Page(str(html), policy)
 
 
-def _what(answerer: Answerer) -> str:
-    """What a network does, beside so many classes."""
-    data_spec, counted = answerer.data_spec, f"{len(answerer.data_spec.classes):,}"
-    if answerer.tells == "objects":
-        return f"finds objects of {counted} {'class' if len(data_spec.classes) == 1 else 'classes'}"
-    if answerer.tells == "pixels":
-        return f"tells pixels of {counted} classes apart"
-    return f"tells {counted} {'labels' if data_spec.several else 'classes'} apart"
-
-
-def _how_well(run: RunFolder, weights: str) -> str:
+def _how_well(answerer: Answerer, weights: str) -> str:
     """The number that counts, of these weights if any are named, as the end of a sentence; "" where it is not known."""
-    headline = read_headline(run, weights)
+    headline = answerer.task.headline(weights)
     if headline is None:
         return ""
-    low, high = (f"{100 * end:.1f}" for end in headline.interval)
-    number = f"{100 * headline.value:.1f} %"
-    number = f"{number} right" if headline.name == "top-1" else f"{headline.name} {number}"
-    more = "; labels from their thresholds on are bold" if headline.name == "mAP" else ""
+    more = answerer.task.caption
+    number = f"{headline.written} right" if headline.name == "top-1" else str(headline)
     if headline.threshold is not None:
-        more = f"; drawn from a score of {headline.threshold:.2f} on"
-    return f": {number} (95 % interval {low} to {high}) on {headline.images:,} {headline.split} images{more}"
-
-
-def _colors(answerer: Answerer) -> dict[str, str]:
-    """By class, as they are drawn; of classes of whole images none."""
-    if answerer.tells == "classes":
-        return {}
-    return {
-        name: "#{:02x}{:02x}{:02x}".format(*color_of(label)) for label, name in enumerate(answerer.data_spec.classes)
-    }
+        more = f"drawn from a score of {headline.threshold:.2f} on"
+    words = f": {number} (95 % interval {headline.written_interval}) on {headline.images:,} {headline.split} images"
+    return f"{words}; {more}" if more else words
 
 
 def _digest(text: str) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...config.resolve import Config
 from ...config.schema import of_class
-from ...data.images import Images
+from ...data.image_set import Images
 from ...errors import UserError
 from ...keywords import rebuilt
 from ...models.teachers.frozen import Frozen

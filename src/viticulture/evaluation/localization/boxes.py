@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...data.augment.crop import BoxCrop
 from ...data.sources.cub import by_number
 from ...data.sources.written import json_of, lines_of
+from ...data.transforms.crop import BoxCrop
 from ...errors import UserError
 from .metrics import Boxes
 

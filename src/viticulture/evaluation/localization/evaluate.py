@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ...data.dataset import Dataset
-from ...data.images import Images
+from ...data.image_set import Images
 from ...errors import UserError
 from ...models.taps import Taps, layout
 from ...models.weights.files import load

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...cache import cache_folder, digest, publish
 from ...data.dataset import Dataset
-from ...data.images import Images
+from ...data.image_set import Images
 from ...errors import UserError
 from ...models.features import features
 from ...models.weights.files import weights_digest

@@ -26,10 +26,10 @@ from torch import Tensor
 from ...cache import digest
 from ...config.resolve import Config
 from ...data.dataset import prepare_test
-from ...data.images import Images
+from ...data.image_set import Images
 from ...data.open import open_source
 from ...data.sources.source import Source
-from ...data.transfer import send
+from ...data.transforms.transform import send
 from ...disk import matching
 from ...errors import UserError
 from ...models.views import told

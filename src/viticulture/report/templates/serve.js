@@ -62,7 +62,7 @@ function named(row, name) {
 
 function counted(card, answer) {
   const counts = Object.entries(answer.counts);
-  if (!counts.length) return made(card, "p", `Nothing with a score of at least ${answer.least.toFixed(2)}.`);
+  if (!counts.length) return made(card, "p", `Nothing with a score of at least ${answer.threshold.toFixed(2)}.`);
   const table = made(card, "table", "", "several");
   for (const [name, number] of counts) {
     const row = made(table, "tr");

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Crops follow torchvision's rules in the original's pixels, whatever the store keeps."""
+
+import pytest
+import torch
+from scipy.stats import ks_2samp
+from torch import Tensor
+from torchvision.transforms import CenterCrop as TorchCenterCrop
+from torchvision.transforms import RandomResizedCrop
+from torchvision.transforms import Resize as TorchResize
+from torchvision.transforms.v2 import functional as F
+
+from noise import uniform
+from viticulture.data.transforms.crop import CenterCrop, PaddedCrop, Resize, ResizedCrop
+from viticulture.data.transforms.view import Augment
+from viticulture.errors import UserError
+
+
+def pictures(count: int, height: int, width: int) -> Tensor:
+    """Smooth color gradients, [count, 3, height, width] uint8."""
+    y, x = torch.linspace(0, 5, height)[:, None], torch.linspace(0, 7, width)
+    phase = 6 * uniform(count, 3, 1, 1).float()
+    return (128 + 100 * torch.sin(y + phase) * torch.cos(x + phase)).to(torch.uint8)
+
+
+@pytest.mark.parametrize(("height", "width"), [(60, 100), (33, 32), (20, 200)])
+def test_random_boxes_are_torchvisions(height: int, width: int) -> None:
+    """Distribution of top, left, height, width against RandomResizedCrop.get_params, 1,500 draws each; the last shape
+    falls back to the center most of the time.
+
+    Fails if area and ratio are drawn otherwise (ratio not in logarithms), the fallback is missing or not centered, the
+    position is not uniform, or height and width are swapped.
+    """
+    count = 1500
+    sizes = torch.tensor([[height, width]]).repeat(count, 1)
+    crop = ResizedCrop(scale=(0.2, 1.0), ratio=(0.6, 1.2))
+    ours = crop.boxes(uniform(count, crop.columns), sizes, (32, 32)) * torch.tensor([height, width, height, width])
+    torch.manual_seed(1)
+    image = torch.zeros(3, height, width)
+    theirs = torch.tensor(
+        [RandomResizedCrop.get_params(image, [0.2, 1.0], [0.6, 1.2]) for _ in range(count)], dtype=torch.float64
+    )
+    torch.testing.assert_close(ours, ours.round())  # whole pixels of the original
+    for mine, other in zip(ours.round().T, theirs.T, strict=True):
+        assert ks_2samp(mine, other).pvalue > 1e-3
+
+
+def test_boxes_reach_every_edge() -> None:
+    """The smallest position is the upper left corner, the largest the lower right one. Fails if the last place of a box
+    is never taken, or lies outside."""
+    u = uniform(50, ResizedCrop.columns)
+    sizes = torch.tensor([[21, 34]]).repeat(50, 1)
+    for end, place in ((0.0, 0.0), (1 - 1e-9, 1.0)):
+        u[:, -3:-1] = end
+        top, left, height, width = ResizedCrop().boxes(u, sizes, (8, 8)).unbind(1)
+        torch.testing.assert_close(top, place * (1 - height))
+        torch.testing.assert_close(left, place * (1 - width))
+
+
+def test_a_shape_that_never_fits_takes_the_largest_centered_box() -> None:
+    """torchvision's fallback, exactly, flat and tall. Fails if the bounds of the ratio change places."""
+    crop = ResizedCrop(scale=(1.0, 1.0))
+    sizes = torch.tensor([[20, 10000], [10000, 21]])
+    boxes = crop.boxes(uniform(2, crop.columns), sizes, (8, 8)) * torch.tensor([[20, 10000] * 2, [10000, 21] * 2])
+    assert boxes.round().tolist() == [[0, 4986, 20, 27], [4986, 0, 28, 21]]
+
+
+def test_the_squeezed_store_gives_what_the_original_would() -> None:
+    """A crop of the square store against the same crop of the original by torchvision.
+
+    Gradients are smooth, so 3 levels cover half a stored pixel of shift and resampling twice. Fails if boxes are taken
+    in stored pixels, which would keep the squeeze.
+    """
+    original = pictures(6, 90, 150)
+    store = F.resize(original, [100, 100], antialias=True)
+    crop, sizes, u = ResizedCrop(interpolation="bilinear"), torch.tensor([[90, 150]]).repeat(6, 1), uniform(6, 23)
+    ours = crop(store, sizes, u, (24, 24))
+    boxes = (crop.boxes(u, sizes, (24, 24)) * torch.tensor([90, 150, 90, 150])).round().int().tolist()
+    for image, result, (top, left, height, width) in zip(original, ours, boxes, strict=True):
+        wanted = F.resized_crop(image, top, left, height, width, [24, 24], antialias=True)
+        assert (wanted.int() - result.int()).abs().float().mean() < 3
+
+
+def test_random_interpolation_picks_either_filter() -> None:
+    """timm draws bilinear or bicubic for each image, half and half."""
+    crop = ResizedCrop(interpolation="random")
+    share = crop.bicubic(uniform(4000, crop.columns)).float().mean()
+    assert abs(share - 0.5) < 0.03  # four standard deviations
+
+
+@pytest.mark.parametrize("crop_pct", [1.0, 0.875])
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (60, 100), (90, 64)])
+def test_the_center_is_torchvisions(height: int, width: int, crop_pct: float) -> None:
+    """Resize to the short side, then TorchCenterCrop, on a store that keeps the square the original had.
+
+    Gradients are smooth, so 3 levels on average cover torchvision's whole-pixel margins. Fails if crop_pct divides
+    where it should multiply, or the long side decides.
+    """
+    original = pictures(2, height, width)
+    store = F.resize(original, [96, 96], antialias=True)
+    ours = CenterCrop(crop_pct, "bilinear")(store, torch.tensor([[height, width]] * 2), uniform(2, 0), (28, 28))
+    wanted = TorchCenterCrop(28)(TorchResize(int(28 / crop_pct))(original))
+    assert (wanted.int() - ours.int()).abs().float().mean() < 3
+
+
+def test_the_center_of_another_shape_covers_it() -> None:
+    """timm's rule for an image_size that is no square: shrink until both sides are covered. 60 x 100 for 20 x 40."""
+    box = CenterCrop().boxes(uniform(1, 0), torch.tensor([[60, 100]]), (20, 40))[0]
+    torch.testing.assert_close(box * torch.tensor([60, 100, 60, 100]), torch.tensor([5.0, 0, 50, 100]).double())
+
+
+def test_padded_crops_are_windows_of_the_padded_image() -> None:
+    """Identity with torchvision's pad and crop at the same offsets; every offset from 0 to 2p occurs, none beyond.
+
+    Fails if the padding is not zero, offsets are shared by the batch, or the last one never occurs.
+    """
+    images, u = pictures(200, 8, 8), uniform(200, 2)
+    result = PaddedCrop(2)(images, torch.full((200, 2), 8), u, (8, 8))
+    offsets = (u * 5).int().tolist()
+    for image, out, (top, left) in zip(images, result, offsets, strict=True):
+        assert torch.equal(out, F.crop(F.pad(image, [2, 2, 2, 2]), top, left, 8, 8))
+    assert {top for top, _ in offsets} == {left for _, left in offsets} == set(range(5))
+
+
+def test_padded_crops_are_enlarged_behind_the_crop() -> None:
+    """CIFAR images for a 224-pixel student: crop at 32, then resize (Bootstrapping ViTs)."""
+    images = pictures(3, 8, 8)
+    result = PaddedCrop(0)(list(images), torch.full((3, 2), 8), uniform(3, 2), (16, 16))
+    assert torch.equal(result, F.resize(images, [16, 16], antialias=True))
+
+
+@pytest.mark.parametrize("transforms", [[], [PaddedCrop(0, "bicubic")]], ids=["no crop", "a padded crop"])
+@pytest.mark.parametrize("image_size", [(8, 8), (8, 12)])
+def test_what_is_not_cropped_keeps_its_shape_as_in_evaluation(
+    transforms: list[PaddedCrop], image_size: tuple[int, int]
+) -> None:
+    """An original of 20 x 60 in a square store. Catches: training that squeezes what evaluation cuts, so that a network
+    is judged by shapes that it has never seen."""
+    images, sizes = list(pictures(2, 16, 16)), torch.tensor([[20, 60], [60, 20]])
+    augment = Augment(transforms, image_size, (0.5,) * 3, (0.5,) * 3, classes=2)
+    shown = augment.cut(images, sizes, uniform(2, augment.columns))
+    assert torch.equal(shown, CenterCrop()(images, sizes, uniform(2, 0), image_size))
+
+
+@pytest.mark.parametrize("crop", [ResizedCrop(), CenterCrop(), Resize(), PaddedCrop()])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_single_pixel_can_be_cropped(crop: ResizedCrop | CenterCrop | Resize | PaddedCrop, count: int) -> None:
+    """1 x 1 originals and odd batches; a flat image stays flat (zeros of the padding aside)."""
+    images = torch.full((count, 3, 16, 16), 77, dtype=torch.uint8)
+    result = crop(images, torch.ones(count, 2), uniform(count, crop.columns), (12, 20))
+    assert result.shape == (count, 3, 12, 20)
+    assert result[..., 6, 10].eq(77).all()
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(UserError, match=r"scale.*at most 1, got \(0.5, 2\)"):
+        ResizedCrop(scale=(0.5, 2))
+    with pytest.raises(UserError, match="ratio"):
+        ResizedCrop(ratio=(2, 1))
+    with pytest.raises(UserError, match="interpolation"):
+        ResizedCrop(interpolation="nearest")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="padding"):
+        PaddedCrop(-1)
+    with pytest.raises(UserError, match="crop_pct"):
+        CenterCrop(0)

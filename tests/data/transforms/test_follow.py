@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Boxes and masks go where their image goes: equal to torchvision's functions, image by image."""
+
+import math
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional as F
+
+from viticulture.data.targets.objects import Objects
+from viticulture.data.targets.outlines import bitmap, encoded
+from viticulture.data.transforms.crop import Letterbox, ResizedCrop, ScaleJitter
+from viticulture.data.transforms.follow import Placement, check_follows, follow, placement
+from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.mix import Mix
+from viticulture.data.transforms.view import Augment
+from viticulture.errors import UserError
+
+GRAY = (0.5, 0.5, 0.5)
+CANVAS = (48, 64)
+
+
+def placed(augment: Augment, sizes: list[tuple[int, int]], u: Tensor, side: int) -> Placement:
+    return placement(augment, torch.tensor(sizes), side, u)
+
+
+def objects(boxes: Tensor) -> Objects:
+    count = len(boxes)
+    return Objects(boxes, torch.arange(count), torch.zeros(count, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_boxes_follow_as_torchvisions_do(seed: int) -> None:
+    """Resize, crop or pad, flip by torchvision's kernels with the sizes that were drawn. The store holds the image in
+    its own size here, so that only whole stored pixels lie between the two: half a pixel times the enlargement. Fails
+    for rows taken for columns, a flip before the padding, an offset of the wrong sign, a box not cut off."""
+    generator = torch.Generator().manual_seed(seed)
+    side = 96
+    augment = Augment([ScaleJitter((0.3, 2.5)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
+    u = torch.rand(16, augment.columns, generator=generator, dtype=torch.float64)
+    place = placed(augment, [(side, side)] * 16, u, side)
+    corners = torch.rand(16, 5, 2, generator=generator) * 60
+    boxes = torch.cat([corners, corners + 8 + torch.rand(16, 5, 2, generator=generator) * 25], 2)
+    for i in range(16):
+        factor = (0.3 + 2.2 * u[i, 0]) * min(CANVAS[0] / side, CANVAS[1] / side)
+        scaled = max(math.floor(side * factor + 1e-9), 1)
+        found = tv_tensors.BoundingBoxes(boxes[i], format="XYXY", canvas_size=(side, side))
+        found = F.resize(found, [scaled, scaled])
+        top, left = (math.floor(u[i, 1 + k] * (max(scaled - CANVAS[k], 0) + 1)) for k in (0, 1))
+        shown = min(scaled, CANVAS[0]), min(scaled, CANVAS[1])
+        found = F.clamp_bounding_boxes(F.crop(found, top, left, *shown))
+        found = F.pad(found, [0, 0, CANVAS[1] - shown[1], CANVAS[0] - shown[0]])
+        if u[i, 3] < 0.5:
+            found = F.horizontal_flip(found)
+        torch.testing.assert_close(
+            place.boxes(i, boxes[i]), found.as_subclass(Tensor), rtol=0, atol=0.51 * max(factor, 1) + 1e-3
+        )
+
+
+def test_an_image_lies_where_its_box_says() -> None:
+    """A white square on black, through store, jitter and flip: on the canvas its white pixels span its box. Fails if
+    image and box take different columns of the draw, and if the store's squeeze is not undone."""
+    height, width, side = 60, 90, 72
+    pixels = torch.zeros(3, height, width, dtype=torch.uint8)
+    pixels[:, 20:44, 30:66] = 255
+    stored = torch.nn.functional.interpolate(pixels[None].float(), (side, side), mode="bilinear", antialias=True).byte()
+    augment = Augment([ScaleJitter((0.5, 1.5)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
+    u = torch.rand(24, augment.columns, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    sizes = torch.tensor([[height, width]] * 24)
+    place = placement(augment, sizes, side, u)
+    canvas = augment.change(augment.cut(stored.expand(24, -1, -1, -1), sizes, u), u)
+    seen = 0
+    for i in range(24):
+        found = follow(place, i, objects(torch.tensor([[30.0, 20, 66, 44]])), masks=False)["boxes"]
+        if not len(found):
+            continue
+        rows, columns = (canvas[i, 0] > 200).nonzero().unbind(1)
+        spanned = torch.stack([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]).float()
+        torch.testing.assert_close(found[0], spanned, rtol=0, atol=2.5)  # edges are blurred by two resizes
+        seen += 1
+    assert seen > 12
+
+
+@pytest.mark.skipif(find_spec("pycocotools") is None, reason="needs the extra dense")
+def test_outlines_are_drawn_as_their_whole_bitmaps_lie() -> None:
+    """Polygons inside, reaching out at every side, of two parts, of less than a pixel, and run lengths: on the canvas
+    all are, bit for bit, the bitmap of the whole image looked up place by place. Fails if a part is drawn a pixel off,
+    clipped where the image does not end, or mirrored twice."""
+    draw = np.random.default_rng(0)
+    height, width = 60, 90
+    augment = Augment([ScaleJitter((0.4, 2.0)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
+    u = torch.rand(12, augment.columns, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    place = placed(augment, [(height, width)] * 12, u, 72)
+    shapes: list[Any] = []
+    for _ in range(30):
+        center, angles = draw.uniform(-5, 95, 2), np.sort(draw.uniform(0, 2 * np.pi, 7))
+        ring = center + draw.uniform(0.2, 30) * np.stack([np.cos(angles), np.sin(angles)], 1)
+        shapes.append(
+            [ring.ravel().round(2).tolist(), (ring * 0.4 + 20).ravel().round(2).tolist()][: 1 + len(shapes) % 2]
+        )
+    shapes.append(encoded(draw.integers(0, 2, (height, width))))
+    for i in range(12):
+        expected = [place.mask(i, torch.from_numpy(bitmap(shape, height, width)), 0) for shape in shapes]
+        assert torch.equal(torch.from_numpy(place.outlines(i, shapes)), torch.stack(expected))
+    assert sum(int(mask.any()) for mask in expected) > 10
+
+
+def test_a_mask_lies_where_its_image_does() -> None:
+    """The image as its own mask: both show the same, wherever they are placed. Fails if masks take other rows, are
+    not mirrored with the canvas, or padding is not told from the image."""
+    side = 64
+    pixels = (torch.arange(side)[:, None] // 8 * 8 + torch.arange(side)[None] // 8).to(torch.uint8)
+    augment = Augment([ScaleJitter((0.6, 2.0)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
+    u = torch.rand(12, augment.columns, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    sizes = torch.tensor([[40, 64]] * 12)
+    place = placement(augment, sizes, side, u)
+    images = augment.change(augment.cut(pixels.expand(12, 3, -1, -1).contiguous(), sizes, u), u)
+    for i in range(12):
+        mask = place.mask(i, pixels, outside=128)  # gray fills the canvas, too
+        same = (images[i, 0].int() - mask.int()).abs() <= 2
+        assert same.float().mean() > 0.6  # edges between blocks differ, as one is interpolated
+        height, width = place.extents[i].tolist()
+        inside = torch.zeros(CANVAS, dtype=torch.bool)
+        inside[:height, :width] = True
+        inside = inside.flip(1) if place.mirrored[i] else inside
+        assert (mask[~inside] == 128).all()
+        assert (mask[inside] < 128).all()
+
+
+def test_a_letterbox_can_be_undone() -> None:
+    """Boxes of the original, on the canvas and back. Fails if one of the two directions swaps height and width."""
+    sizes = [(30, 90), (90, 30), (48, 64), (480, 640)]
+    place = placed(Augment([Letterbox()], CANVAS, GRAY, GRAY, 0), sizes, torch.empty(4, 0), 80)
+    for i, (height, width) in enumerate(sizes):
+        boxes = torch.tensor([[0.0, 0, width, height], [width / 3, height / 4, width / 2, height / 2]])
+        torch.testing.assert_close(place.back(i, place.boxes(i, boxes)), boxes, rtol=1e-5, atol=1e-4)
+        assert (place.extents[i] <= torch.tensor(CANVAS)).all()
+        assert (place.extents[i] == torch.tensor(CANVAS)).any()
+
+
+def test_what_is_cut_off_is_not_learnt() -> None:
+    """Of three boxes one stays, one loses all and one all but half a pixel; a crowd is left out. Fails if slivers stay,
+    whose regression has no bounds, or if labels do not go with their boxes."""
+    place = placed(Augment([Letterbox()], (32, 32), GRAY, GRAY, 0), [(32, 32)], torch.empty(1, 0), 32)
+    boxes = torch.tensor([[1.0, 1, 9, 9], [31.6, 3, 40, 9], [33, 33, 40, 40], [2, 2, 8, 8]])
+    found = Objects(boxes, torch.tensor([4, 5, 6, 7]), torch.tensor([False, False, False, True]))
+    kept = follow(place, 0, found, masks=False)
+    assert kept["labels"].tolist() == [4]
+    assert kept["boxes"].tolist() == [[1, 1, 9, 9]]
+
+
+def test_padding_is_zero_after_normalization() -> None:
+    """Fails if the canvas is black, which would teach where images end."""
+    mean, std = (0.25, 0.5, 0.75), (0.2, 0.3, 0.4)
+    augment = Augment([ScaleJitter((0.5, 0.5))], (32, 32), mean, std, 0)
+    images = torch.full((1, 3, 16, 16), 255, dtype=torch.uint8)
+    cut = augment.cut(images, torch.tensor([[16, 16]]), torch.zeros(1, 3, dtype=torch.float64))
+    seen = augment.normalize(cut)
+    assert seen[0, :, 20:, 20:].abs().max() < 0.5 / 255 / 0.2  # a gray level's rounding
+    assert (cut[0, :, :16, :16] == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ({"scale_jitter": ScaleJitter, "mix": Mix}, "cannot follow augment.mix"),
+        ({"resized_crop": ResizedCrop}, "cannot follow augment.resized_crop"),
+        ({"scale_jitter": ScaleJitter, "flip": type("Flip", (Flip,), {})}, "cannot follow augment.flip"),
+        ({"flip": Flip}, "the recipe has none"),
+    ],
+    ids=["mixed", "a crop", "a person's own class of that name", "no scale_jitter"],
+)
+def test_a_transform_that_objects_cannot_follow_is_refused(kinds: dict[str, type], words: str) -> None:
+    """Catches: a class of a person's own that is known by its name, so that images are changed and boxes are not."""
+    with pytest.raises(UserError, match=words):
+        check_follows(kinds)

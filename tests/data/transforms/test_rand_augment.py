@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RandAugment: each operation is timm's, and so is what is drawn, but for every image by itself."""
+
+import random
+
+import numpy as np
+import pytest
+import timm.data.auto_augment as theirs
+import torch
+from PIL import Image
+from scipy.stats import ks_2samp
+from torch import Tensor
+
+from noise import uniform
+from viticulture.data.transforms.rand_augment import OPERATIONS, Drawn, RandAugment, apply
+from viticulture.errors import UserError
+
+FILL = (124, 116, 104)
+NAMES = dict(zip(OPERATIONS, theirs._RAND_INCREASING_TRANSFORMS, strict=True))
+BICUBIC = Image.Resampling.BICUBIC
+EXACT = ("equalize", "invert", "posterize", "solarize", "solarize_add", "color", "contrast", "brightness")
+
+
+def pictures(count: int, height: int = 24, width: int = 32) -> Tensor:
+    """Color waves with a little noise, different in every image, no channel using all levels."""
+    generator = torch.Generator().manual_seed(0)
+    y, x = torch.linspace(0, 5, height)[:, None], torch.linspace(0, 4, width)
+    phase = 6 * torch.rand(count, 3, 1, 1, generator=generator)
+    waves = 120 + 90 * torch.sin(y + phase) * torch.cos(x + 2 * phase)
+    return (waves + 6 * torch.randn(count, 3, height, width, generator=generator)).clamp(5, 250).to(torch.uint8)
+
+
+def as_timm(
+    image: Tensor, name: str, level: float, sign: int, patch: pytest.MonkeyPatch, way: Image.Resampling = BICUBIC
+) -> Tensor:
+    """One operation of timm's on one image."""
+    patch.setattr(theirs, "_randomly_negate", lambda value: sign * value)
+    to_arguments = theirs.LEVEL_TO_ARG[NAMES[name]]
+    arguments = to_arguments(level, {}) if to_arguments else ()
+    source = Image.fromarray(image.permute(1, 2, 0).numpy())
+    changed = theirs.NAME_TO_OP[NAMES[name]](source, *arguments, fillcolor=FILL, resample=way)
+    return torch.from_numpy(np.array(changed)).permute(2, 0, 1)
+
+
+def ours(images: Tensor, name: str, levels: list[float], sign: int) -> Tensor:
+    count = len(images)
+    operation = torch.full((count,), OPERATIONS.index(name))
+    level = torch.tensor(levels, dtype=torch.float64)
+    return apply(images.clone(), Drawn(operation, level, torch.full_like(level, sign)), FILL)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "rotate"])
+def test_each_operation_is_timms(name: str, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Identity with timm's operations on Pillow images, at a level of its own for each image of the batch.
+
+    Tables, blends and slides agree to the level, or to one where Pillow computes in double (auto_contrast, slides) or
+    rounds (sharpness). Fails if a parameter grows the wrong way with the level, a blend rounds up, the mean gray or the
+    luma is another one, the origin of a shear or a translation moves, x and y change places, the filter is another one,
+    or the fill is not the given color.
+    """
+    levels = [0.0, 3.0, 7.3, 9.0, 9.9]
+    images = pictures(len(levels))
+    results = ours(images, name, levels, sign)
+    for image, level, result in zip(images, levels, results, strict=True):
+        wanted = as_timm(image, name, level, sign, monkeypatch)
+        difference = (wanted.int() - result.int()).abs()
+        if name in EXACT:
+            assert difference.max() == 0
+        else:
+            assert difference.float().quantile(0.995) <= 1  # a center on the very edge may fall on either side
+            assert difference.float().mean() < 0.2
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rotations_are_close_to_timms(sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's bicubic kernel has a = -3/4, Pillow's -1: they part where neighbors differ, here by the noise (sd 6).
+
+    Fails if the bilinear filter is used (twice as far on average), the rotation is another one, or it turns the other
+    way.
+    """
+    images = pictures(4)
+    results = ours(images, "rotate", [9.0] * 4, sign)
+    for image, result in zip(images, results, strict=True):
+        difference = (as_timm(image, "rotate", 9.0, sign, monkeypatch).int() - result.int()).abs().float()
+        other = as_timm(image, "rotate", 9.0, sign, monkeypatch, Image.Resampling.BILINEAR)
+        bilinear = (other.int() - result.int()).abs().float()
+        assert difference.mean() < 1.5
+        assert difference.mean() < 0.6 * bilinear.mean()
+
+
+def test_the_highest_level_of_posterize_is_black() -> None:
+    """Level 10 keeps 4 - 4 = 0 bits, as in timm wherever Pillow allows that."""
+    assert not ours(pictures(1), "posterize", [10.0], 1).any()
+
+
+def test_flat_images_survive_every_operation() -> None:
+    """One gray level: nothing to stretch, to equalize or to divide by. Also 1 x 1 images and batches of one."""
+    for name in OPERATIONS:
+        for shape in ((1, 3, 1, 1), (2, 3, 8, 8)):
+            assert ours(torch.full(shape, 100, dtype=torch.uint8), name, [9.0] * shape[0], 1).shape == shape
+
+
+def test_operations_and_levels_are_drawn_as_timm_draws_them() -> None:
+    """Operation uniform over fifteen, happening half of the time; level N(magnitude, std) cut to [0, 10]; either sign.
+
+    Against timm's own level drawing, 4,000 draws. Fails if an operation never occurs, std is a variance, or cutting
+    is forgotten.
+    """
+    drawn = RandAugment(9.0, 0.5).draw(uniform(4000, 4))
+    happened = drawn.operation >= 0
+    assert abs(happened.float().mean() - 0.5) < 0.032  # four standard deviations, as below
+    counts = torch.bincount(drawn.operation[happened], minlength=15).float()
+    assert (counts / counts.sum() - 1 / 15).abs().max() < 0.022
+    assert abs(drawn.sign.mean()) < 0.064
+    random.seed(0)
+    levels = [max(0.0, min(random.gauss(9.0, 0.5), 10.0)) for _ in range(4000)]
+    assert ks_2samp(drawn.level.numpy(), levels).pvalue > 1e-3
+
+
+def test_augmented_images_are_distributed_as_timms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mean and spread of the gray levels of one image augmented 600 times, ours against timm's, layers and all.
+
+    Fails if there is one layer or three, or the layers do not build on one another.
+    """
+    keep = theirs.posterize
+    monkeypatch.setitem(theirs.NAME_TO_OP, "PosterizeIncreasing", lambda im, bits, **k: keep(im, max(1, bits), **k))
+    image, count = pictures(1, 16, 16), 600
+    mine = RandAugment().filled((0.5, 0.5, 0.5))(image.repeat(count, 1, 1, 1), uniform(count, 8)).float()
+    random.seed(0)
+    np.random.seed(0)
+    augment = theirs.rand_augment_transform(
+        "rand-m9-mstd0.5-inc1", {"img_mean": (128, 128, 128), "interpolation": BICUBIC}
+    )
+    source = Image.fromarray(image[0].permute(1, 2, 0).numpy())
+    other = torch.stack([torch.from_numpy(np.array(augment(source))) for _ in range(count)]).float().permute(0, 3, 1, 2)
+    for measure in (lambda x: x.mean((1, 2, 3)), lambda x: x.std((1, 2, 3)), lambda x: x[:, 0].mean((1, 2))):
+        assert ks_2samp(measure(mine).numpy(), measure(other).numpy()).pvalue > 1e-3
+
+
+def test_equal_images_come_out_different() -> None:
+    """Parameters are drawn for each image: 64 copies give nearly 64 pictures (a quarter draws no operation)."""
+    result = RandAugment()(pictures(1).repeat(64, 1, 1, 1), uniform(64, 8))
+    assert len({image.numpy().tobytes() for image in result}) > 35
+
+
+def test_an_image_does_not_depend_on_its_batch() -> None:
+    """Invariance: a batch is its images one by one, with their own rows of uniform numbers."""
+    images, u = pictures(12), uniform(12, 8)
+    together = RandAugment()(images.clone(), u)
+    alone = [RandAugment()(images[k : k + 1].clone(), u[k : k + 1]) for k in range(12)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_the_fill_is_the_mean_color() -> None:
+    """timm's create_transform hands on round(255 mean)."""
+    assert RandAugment().filled((0.485, 0.456, 0.406)).fill == (124, 116, 104)
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(UserError, match="magnitude must lie between 0 and 10, got 11"):
+        RandAugment(magnitude=11)
+    with pytest.raises(UserError, match="std"):
+        RandAugment(std=-1)
+    with pytest.raises(UserError, match="probability"):
+        RandAugment(probability=1.5)
