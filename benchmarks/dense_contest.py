@@ -323,7 +323,7 @@ def _run(contest: Contest, out: str, recipe: str, seed: int, overrides: dict[str
 
 
 def _score(name: str, seed: int, epochs: str, minutes: float, parameters: int, evaluation: Result) -> Score:
-    return Score(name, seed, epochs, round(minutes, 3), parameters, evaluation.measures)
+    return Score(name, seed, epochs, round(minutes, 3), parameters, dict(evaluation.measures))
 
 
 def _slug(name: str) -> str:

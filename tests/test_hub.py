@@ -202,7 +202,7 @@ def test_the_numbers_and_the_facts_are_those_of_the_weights_that_are_sent(run: R
         shutil.copytree(other.weights("last"), other.weights(name))
     facts = json.loads((other.weights("last") / "config.json").read_text("utf-8"))
     (other.weights("last") / "config.json").write_text(json.dumps({**facts, "recipe": f"{SECRET}/mine.yaml"}))
-    kept = viticulture.Run(run.path).evaluations["last/test"]
+    kept = viticulture.Run(run.path).results["last/test"]
     best = {"best/test": replace(kept, top1=0.99), "last/test": kept, "last/val": kept}
     other.write("evaluation.json", classified("best/test", best).to_dict())
     sent = contents(other, NAME, "last")
@@ -283,7 +283,7 @@ def test_the_card_says_what_the_files_say(run: RunFolder) -> None:
     assert result["metrics"][0]["value"] == round(26 / 30, 4)
     assert about["library_name"] == "timm"
     assert "**86.7 %** of 30 test images" in body
-    low, high = viticulture.Run(run.path).evaluations["last/test"].top1_interval
+    low, high = viticulture.Run(run.path).results["last/test"].top1_interval
     assert f"{100 * low:.1f} % to {100 * high:.1f} %" in body
     assert "| mer\\|lot | 0 | 9 | 1 |" in body
     assert "<b>pinot" not in body

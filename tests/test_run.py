@@ -78,7 +78,7 @@ def test_what_a_program_prints_is_short(run: viticulture.Run, tmp_path: Path) ->
     expected = f"name='image 0', label={prediction.label!r}, probability={prediction.probability!r}, error=''"
     assert repr(prediction) == f"ClassPrediction({expected})"
     assert repr(LabelsPrediction("a", ("x",), {"x": 1.0})) == "LabelsPrediction(name='a', labels=('x',), error='')"
-    dense = DetectionPrediction("a", None, None, ("x",), "broken")
+    dense = DetectionPrediction("a", None, ("x",), "broken")
     assert repr(dense) == "DetectionPrediction(name='a', error='broken')"
 
 

@@ -6,7 +6,7 @@ import random
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import viticulture
-from made_results import classified
 from viticulture.command import VERBS, Parser, read
 from viticulture.data.open import open_source
 from viticulture.training.run import fit
@@ -117,9 +116,9 @@ def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pyt
     assert (run.metadata["data"]["source"], run.metadata["data"]["given"]) == ("arrays", open_source(data).fingerprint)
     assert '"epoch": 2' in (run.path / "weights" / "last" / "config.json").read_text()
     before = run.accuracy
-    own = cast("classified", viticulture.evaluate(run, data))
+    own = viticulture.evaluate(run, data)
     assert own["last/test"].top1 == before
-    others = cast("classified", viticulture.evaluate(run, {"test": (data[0][:30], data[1][:30])}))
+    others = viticulture.evaluate(run, {"test": (data[0][:30], data[1][:30])})
     assert [(key, result.images) for key, result in others.items()] == [("last/arrays", 30)]
     assert run.folder.anew().startswith("viticulture.train(data, ")
     with pytest.raises(viticulture.UserError, match=r"object of a Python program \(arrays\).*viticulture\.resume\("):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from made_results import detected
+from made_results import detected, segmented
 from viticulture.config.load import load_config
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.detector import Heads
@@ -56,7 +56,7 @@ def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: obj
 
 
 def judged_objects(run: RunFolder) -> None:
-    """dense.json with an AP of 40 % and a threshold of 0.25 for the last weights, 50 % and 0.75 for the best."""
+    """evaluation.json with an AP of 40 % and a threshold of 0.25 for the last weights, 50 % and 0.75 for the best."""
 
     def result(ap: float, threshold: float) -> DetectionResult:
         per_class = tuple(ClassPrecision(name, 10, ap - 0.01 * i, ap, ap, None) for i, name in enumerate(CLASSES))
@@ -65,11 +65,11 @@ def judged_objects(run: RunFolder) -> None:
         return DetectionResult(20, 30, boxes, None, {"nothing": 0.0}, threshold, confusion)
 
     results: dict[str, Any] = {"last/test": result(0.4, 0.25), "best/test": result(0.5, 0.75)}
-    run.write("evaluation.json", detected("best/test", results, "objects").to_dict())
+    run.write("evaluation.json", detected("best/test", results).to_dict())
 
 
 def judged_pixels(run: RunFolder) -> None:
-    """dense.json with a mIoU of 60 % for the last weights."""
+    """evaluation.json with a mIoU of 60 % for the last weights."""
     per_class = tuple(ClassIoU(name, 1000, 0.7 - 0.1 * i) for i, name in enumerate(CLASSES))
     result = SegmentationResult(20, 0.6, (0.5, 0.7), 0.8, per_class, {"berry everywhere": 0.1}, ((9, 1, 0),) * 3)
-    run.write("evaluation.json", detected("last/test", {"last/test": result}, "pixels").to_dict())
+    run.write("evaluation.json", segmented("last/test", {"last/test": result}).to_dict())

@@ -49,7 +49,7 @@ from viticulture.report.stages import plan_table, stages_table
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.step_times import EPOCH, StepTimes, held_out_images, measure_step_times
 from viticulture.tasks.results import read_headline
-from viticulture.tasks.task import task_of
+from viticulture.tasks.segmentation import Segmentation
 from viticulture.text import shell_word
 from viticulture.training import loggers, progress
 from viticulture.training.data import load_dataset, open_for
@@ -1276,10 +1276,12 @@ def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pyte
     dataset = load_dataset(open_for(config, str(data)), config, 0)
     judged = list[tuple[int, ...]]()
 
-    def watched(subject: Any, images: Any, true: Any) -> Any:
-        judged.append((len(images), len(true.rows), *true.original(0).shape))
-        return task_of(subject, images, true)
+    evaluate = Segmentation.evaluate_images
 
-    monkeypatch.setattr("viticulture.study.step_times.judge_images", watched)
+    def watched(model: Any, images: Any, true: Any) -> Any:
+        judged.append((len(images), len(true.rows), *true.original(0).shape))
+        return evaluate(model, images, true)
+
+    monkeypatch.setattr(Segmentation, "evaluate_images", watched)
     assert (measure_step_times(config, dataset, tmp_path / "pace").answer or 0) > 0
     assert judged == [(3, 3, 64, 80)] * 2, "once to warm up"

@@ -12,22 +12,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import ExifTags, Image
-from viticulture.analysis.annotated_pictures import save_annotated_pictures
-from viticulture.evaluation.dense.draw import (
-    MISSED,
-    RIGHT,
-    WRONG,
-    color_of,
-    counted_words,
-    draw_classes,
-    draw_found,
-    draw_judged,
-)  # fmt: skip
-from viticulture.evaluation.dense.results import from_dict
-from viticulture.report.sections.dense import dense_answer, dense_sections
 
 from dense_scenes import coco_folder, mask_folder
-from made_results import detected
 from simulated_gpu import OnApple
 from untrained_dense import untrained_dense
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
@@ -38,12 +24,14 @@ from viticulture.data.inspect_dense import inspect_dense
 from viticulture.data.open import open_source
 from viticulture.data.open_dense import open_dense
 from viticulture.data.targets.objects import Boxed, Masked, Objects
+from viticulture.errors import UserError
 from viticulture.evaluation.inputs import MAX_SENT_PIXELS
 from viticulture.methods.detection import crowds_of, matched, targets_of
 from viticulture.models.data_spec import DataSpec
+from viticulture.report.page import section_of
 from viticulture.scores.objects import image_precision
-from viticulture.tasks.annotated_task import model_of
-from viticulture.tasks.detection import DetectionPrediction, coco_results, find, restored
+from viticulture.tasks.annotated_task import AnnotatedPredictor, model_of
+from viticulture.tasks.detection import Detection, DetectionPrediction, coco_results, find, restored
 from viticulture.tasks.detection_metrics import (
     DetectedObjects,
     DetectionResult,
@@ -53,8 +41,10 @@ from viticulture.tasks.detection_metrics import (
     mean_detections,
     pairs,
 )
-from viticulture.tasks.segmentation import ClassMap, evaluate_pixels
-from viticulture.tasks.task import task_of, tile_of
+from viticulture.tasks.drawing import MISSED, RIGHT, WRONG, color_of, counts_of, draw_classes, draw_compared, draw_found
+from viticulture.tasks.results import FOUND, Results
+from viticulture.tasks.segmentation import ClassMap, Segmentation, SegmentationPrediction, evaluate_pixels
+from viticulture.tasks.task import Task, task_of
 from viticulture.training.run_inputs import config_of
 
 NAMES = ("disk", "square")
@@ -84,7 +74,7 @@ def test_boxes_are_right_taken_for_another_over_or_missed() -> None:
     """One of each. Fails for rows taken for columns, a box that counts below the threshold, an object taken twice."""
     assert pairs(SAID[0], TRUE.objects[0], 0.5) == ({0: 0, 1: 1}, [2], [])
     assert confusion(SAID, TRUE.objects, 2, 0.5) == ((1, 0, 1), (1, 0, 0), (0, 1, 0))
-    assert counted_words(SAID[0], TRUE.objects[0], 0.5) == {"right": 1, "wrong": 2, "missed": 0}
+    assert counts_of(SAID[0], TRUE.objects[0], 0.5) == {"right": 1, "wrong": 2, "missed": 0}
     twice = found((0, 0, 20, 20, 0, 0.9), (0, 0, 20, 21, 0, 0.8))
     assert pairs(twice, objects((0, 0, 20, 20, 0)), 0.5) == ({0: 0}, [1], [])
     inside = found((5, 5, 15, 15, 0, 0.9))
@@ -182,25 +172,27 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
             masks=False,
         )
     held_out = {split: splits[split] for split in ("test", "val")}
-    data = SimpleNamespace(held_out=held_out, train=splits["val"], classes=subject.data_spec.classes)
+    data: Any = SimpleNamespace(held_out=held_out, train=splits["val"], classes=subject.data_spec.classes)
     data.annotations = {**annotations, "train": annotations["val"]}
-    judged = task_of(run, data)  # type: ignore[arg-type]
-    test, val = judged.results["last/test"], judged.results["last/val"]
+    task = task_of(run)
+    judged = task.evaluate(data).results
+    test, val = judged["last/test"], judged["last/val"]
     assert isinstance(test, DetectionResult)
     assert isinstance(val, DetectionResult)
     alone = evaluate_detections(list(find(subject, splits["test"])), annotations["test"], NAMES + NAMES[:1], SIZES)
     assert test.threshold == val.threshold > alone.threshold
-    assert [*judged.results] == ["last/test", "last/val"]
-    assert task_of(run).least == val.threshold
-    for written, detected in zip(restored(run), find(subject, splits["test"]), strict=True):
-        np.testing.assert_array_equal(
-            written.scores, detected.scores
-        )  # else one at the threshold may be drawn as missed
+    assert [*judged] == ["last/test", "last/val"]
+    predictor = task.predictor()
+    assert isinstance(predictor, AnnotatedPredictor)
+    assert predictor.threshold == val.threshold
+    saved = [restored(each) for each in run.read(FOUND)["images"]]
+    for written, made in zip(saved, find(subject, splits["test"]), strict=True):
+        np.testing.assert_array_equal(written.scores, made.scores)  # else one at the threshold may be drawn as missed
 
     data.annotations["test"] = Boxed([objects(), objects()], masks=False)  # of which nothing can be measured
-    assert (task_of(run, data).counts, [*task_of(run)]) == ("last/val", ["last/val"])  # type: ignore[arg-type]
+    assert (task.evaluate(data).results.counts, [*(task.read_results() or ())]) == ("last/val", ["last/val"])
     data.annotations["val"] = data.annotations["test"]
-    assert not task_of(run, data)  # type: ignore[arg-type]
+    assert not task.evaluate(data).results
 
 
 def test_the_mean_box_is_a_baseline() -> None:
@@ -277,13 +269,14 @@ def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> 
     true = Masked(torch.from_numpy(np.stack(masks)), torch.arange(2), lambda i: masks[i])
     data: Any = SimpleNamespace(held_out={"val": images}, train=images, classes=model_of(run).data_spec.classes)
     data.annotations, data.image_settings = {"train": true, "val": true}, SimpleNamespace(channels=3)
-    save_annotated_pictures(run, data, task_of(run, data))
+    task = task_of(run)
+    task.save_pictures(data, task.evaluate(data))
     galleries = read_galleries(run.path / FILE)
     assert galleries is not None
-    (_, (second, measured)), (_, (first, unmeasured)) = galleries["dense"][0].groups
+    (_, (second, measured)), (_, (first, unmeasured)) = galleries["annotated"][0].groups
     assert (second, first) == ("b", "a")
-    assert re.fullmatch("image, truth, answer: mIoU [0-9]+ %", measured)
-    assert unmeasured == "image, truth, answer: no pixel has a class"
+    assert re.fullmatch("image, truth, prediction: mIoU [0-9]+ %", measured)
+    assert unmeasured == "image, truth, prediction: no labeled pixels"
 
 
 def test_intervals_lie_about_their_numbers() -> None:
@@ -309,40 +302,43 @@ def test_intervals_lie_about_their_numbers() -> None:
         assert np.mean(drawn) == pytest.approx(value, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["objects", "pixels"])
-def test_results_come_back_as_they_were_kept(kind: str) -> None:
-    """And a page is made of them. Fails if a type is lost in JSON, or a number of one kind is asked of the other."""
-    result = evaluate_detections(SAID, TRUE, NAMES, SIZES) if kind == "objects" else pixels()[0]
-    kept = detected("best/test", {"best/test": result}, kind)
-    assert from_dict(kept.to_dict()) == kept
-    page = "".join(str(section.html) for section in dense_sections(kept, [Gallery("Pictures")]))
-    assert "disk" in page
-    sentence = dense_answer(kept)
+@pytest.mark.parametrize("kind", [Detection, Segmentation])
+def test_results_come_back_as_they_were_saved(kind: type[Task], tmp_path: Path) -> None:
+    """And a page is made of them. Fails if a type is lost in JSON, or a number of one kind is taken for the other."""
+    result: Any = evaluate_detections(SAID, TRUE, NAMES, SIZES) if kind is Detection else pixels()[0]
+    run = untrained_dense(tmp_path / "run", kind.name)
+    saved = Results("best/test", {"best/test": result}, kind)
+    run.write("evaluation.json", saved.to_dict())
+    task = task_of(run)
+    assert task.read_results() == saved
+    page = task.page(saved, {"annotated": [Gallery("Pictures")]})
+    html = "".join(str(section_of(section).html) for section in page.before)
+    assert "disk" in html
     if isinstance(result, DetectionResult):
         right = sum(result.confusion[label][label] for label in range(len(NAMES)))
-        assert f"finds {right} of {result.objects} objects in {result.images} test images" in sentence
+        assert f"finds {right} of {result.objects} objects in {result.images} test images" in page.answer
     else:
-        assert f"{100 * result.accuracy:.1f} % of the labeled pixels" in sentence
-    assert [section.title for section in dense_sections(kept, [Gallery("Pictures")])][:2] == ["Pictures", "Results"]
+        assert f"{100 * result.accuracy:.1f} % of the labeled pixels" in page.answer
+    assert [section.title for section in page.before][:2] == ["Pictures", "Results"]
     key = "".join(
         f'<span><i style="background: rgb{color_of(label)}"></i>{name}</span>' for label, name in enumerate(NAMES)
     )
-    assert (key in page) == (kind == "pixels")
-    label, value, _ = tile_of(kept) or ("", "", "")
-    assert label.startswith("AP of boxes, test" if kind == "objects" else "mIoU, test")
+    assert (key in html) == (kind is Segmentation)
+    label, value, _ = page.tile or ("", "", "")
+    assert label.startswith("AP of boxes, test" if kind is Detection else "mIoU, test")
     assert value == f"{100 * result.score:.1f} %"
-    with pytest.raises(ValueError, match="is not among"):
-        from_dict({**kept.to_dict(), "counts": "last/test"})
-    assert dense_sections(None, []) == []
+    run.write("evaluation.json", {**saved.to_dict(), "counts": "last/test"})
+    with pytest.raises(UserError, match="is not among"):
+        task.read_results()
 
 
 def test_pictures_tell_right_from_wrong_by_color() -> None:
     """The edge of each box has its color. Fails if right and wrong are swapped."""
     image = np.zeros((100, 100, 3), np.uint8)
-    drawn = draw_judged(image, SAID[0], TRUE.objects[0], NAMES, 0.5)
+    drawn = draw_compared(image, SAID[0], TRUE.objects[0], NAMES, 0.5)
     assert tuple(drawn[0, 10]) == RIGHT
     assert tuple(drawn[50, 70]) == WRONG
-    missed = draw_judged(image, found(), TRUE.objects[0], NAMES, 0.5)
+    missed = draw_compared(image, found(), TRUE.objects[0], NAMES, 0.5)
     assert tuple(missed[0, 10]) == MISSED
     plain = draw_classes(np.full((2, 2, 3), 100, np.uint8), np.array([[0, 255], [255, 255]], np.uint8))
     assert tuple(plain[0, 1]) == (100, 100, 100)
@@ -377,8 +373,8 @@ def test_every_class_of_a_usual_set_has_a_distinct_color() -> None:
 
 def test_results_are_listed_as_coco_does() -> None:
     """Left, top, width, height; images and classes count from 1; an unreadable image keeps its number."""
-    unread = DetectionPrediction("a.jpg", None, None, NAMES, "truncated")
-    (row,) = coco_results([unread, DetectionPrediction("b.jpg", found((1, 2, 11, 22, 1, 0.5)), None, NAMES)])
+    unread = DetectionPrediction("a.jpg", None, NAMES, "truncated")
+    (row,) = coco_results([unread, DetectionPrediction("b.jpg", found((1, 2, 11, 22, 1, 0.5)), NAMES)])
     assert row == {
         "image_id": 2,
         "file_name": "b.jpg",
@@ -401,31 +397,31 @@ def test_a_large_jpeg_is_shown_as_evaluation_shows_it(tmp_path: Path, sent: bool
     (expected,) = find(model_of(run), images)
     with (folder / "a.jpg").open("rb") as file:
         item = ("a.jpg", file) if sent else ("a.jpg", folder / "a.jpg")
-        ((prediction, picture),) = task_of(run).predict([item], MAX_SENT_PIXELS, longest=None)
+        ((prediction, picture),) = task_of(run).predictor().predict([item], MAX_SENT_PIXELS, longest=None)
     assert prediction.objects is not None
     np.testing.assert_array_equal(prediction.objects.scores, expected.scores)
     assert picture is not None
-    assert (picture.width, picture.height) == (480, 400)
+    assert picture.shape == (400, 480, 3)
 
 
 def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> None:
     """The table of a hundred guesses says how many are meant. Fails if every uncertain box counts as an object, or the
     score is kept from the reader."""
-    said = DetectionPrediction("a.jpg", found((1, 2, 11, 22, 1, 0.5), (1, 2, 11, 22, 0, 0.2)), None, NAMES, least=0.5)
+    said = DetectionPrediction("a.jpg", found((1, 2, 11, 22, 1, 0.5), (1, 2, 11, 22, 0, 0.2)), NAMES, threshold=0.5)
     assert said.counts() == {"square": 1}
-    table = DetectionPrediction([said])
+    table = DetectionPrediction.table([said])
     assert table.rows == [["a.jpg", "1 square", ""]]
     assert "at least 0.50" in table.note
-    assert DetectionPrediction([dataclasses.replace(said, least=0.9)]).rows[0][1] == "nothing"
+    assert DetectionPrediction.table([dataclasses.replace(said, threshold=0.9)]).rows[0][1] == "nothing"
     assert len(coco_results([said])) == 2
     pixels = np.ones((100, 100), np.uint8)
     pixels[:30], pixels[0, 0] = 0, 2
-    pictured = DetectionPrediction("b.jpg", None, ClassMap.of(pixels), (*NAMES, "ring"))
+    pictured = SegmentationPrediction("b.jpg", ClassMap.of(pixels), (*NAMES, "ring"))
     np.testing.assert_array_equal(pictured.pixels, pixels)
     assert len(pickle.dumps(pictured)) < pixels.size / 10  # many are held at once
-    assert DetectionPrediction([pictured]).rows == [["b.jpg", "square 70%, disk 30%", ""]]
+    assert SegmentationPrediction.table([pictured]).rows == [["b.jpg", "square 70%, disk 30%", ""]]
     pictured = dataclasses.replace(pictured, classes=("ring, thin", *NAMES[1:], "ring"))
-    assert DetectionPrediction([pictured]).rows == [["b.jpg", "square 70%, 'ring, thin 30%'", ""]]
+    assert SegmentationPrediction.table([pictured]).rows == [["b.jpg", "square 70%, 'ring, thin 30%'", ""]]
 
 
 def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from untrained import photo, untrained
 from viticulture.cli import main
 from viticulture.tasks.classification import ClassPrediction
-from viticulture.tasks.detection import DetectionPrediction
 from viticulture.tasks.segmentation import ClassMap, SegmentationPrediction
 from viticulture.tasks.task import class_columns, task_of
 from viticulture.text import shell_word
@@ -107,7 +106,7 @@ def test_a_run_that_is_not_finished_is_said_to_be(
 def test_a_class_called_as_another_column_has_a_column_of_its_own() -> None:
     """Fails if probabilities of a class `label` stand in the place of what was told, or two columns have one name."""
     told = ClassPrediction("a.png", "label", 0.75, {"label": 0.75, "cat": 0.25})
-    (row,) = csv.DictReader(io.StringIO(ClassPrediction([told])))
+    (row,) = csv.DictReader(io.StringIO(ClassPrediction.csv([told])))
     assert row == {
         "name": "a.png",
         "label": "label",
@@ -120,7 +119,7 @@ def test_a_class_called_as_another_column_has_a_column_of_its_own() -> None:
     pixels = ClassMap.of(np.array([[0, 1, 2, 2]], np.uint8))
     names = ("name", "error", "cat")
     (row,) = csv.DictReader(
-        io.StringIO(SegmentationPrediction([DetectionPrediction("a.png", None, pixels, names)], names))
+        io.StringIO(SegmentationPrediction.csv([SegmentationPrediction("a.png", pixels, names)], names))
     )
     assert row == {"name": "a.png", "share of name": "0.25", "share of error": "0.25", "cat": "0.5", "error": ""}
 

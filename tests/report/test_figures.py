@@ -22,6 +22,7 @@ from viticulture.models.links import Links
 from viticulture.report.curves import read_curves
 from viticulture.report.html import html_table
 from viticulture.report.measurements import links_section
+from viticulture.analysis.galleries import 
 from viticulture.report.pictures import (
     MOST_NAMED,
     PALEST,

@@ -24,7 +24,8 @@ from viticulture.evaluation.outputs import Predictions
 from viticulture.models.weights.files import load, save
 from viticulture.report.run_page import page_of
 from viticulture.report.terminal import say
-from viticulture.tasks.results import PREDICTIONS, RESULTS, SavedPredictions, read_predictions
+from viticulture.tasks.figures import TaskPage
+from viticulture.tasks.results import PREDICTIONS, RESULTS, read_predictions
 from viticulture.text import shell_word
 from viticulture.training.run_folder import RunFolder
 
@@ -103,8 +104,7 @@ def test_numbers_of_weights_that_are_gone_are_not_shown(run: viticulture.Run, tm
     save(student, best, data_spec, {"epoch": config["epoch"]})
     page = page_of(run.folder)
     assert not parts & {section.title for section in page.sections if section.html}
-    assert not page.evaluations
-    assert not page.mistakes
+    assert page.task == TaskPage()
     with pytest.raises(UserError, match=r"of its weights; to have it: viticulture evaluate"):
         _ = run.results
     viticulture.evaluate(run)
@@ -176,29 +176,17 @@ def test_the_result_that_counts_is_named_and_not_the_first(run: viticulture.Run)
     """The same file in another order, and with another name. Catches: whoever takes the first of a JSON object."""
     results = {key: {**result.to_dict(), "top1": 0.1 * i} for i, (key, result) in enumerate(run.results.items(), 1)}
     backwards = dict(reversed(results.items()))
-    run.folder.write(RESULTS, {"counts": "best/val", "results": backwards})
+    run.folder.write(RESULTS, {"task": "classification", "counts": "best/val", "results": backwards})
     assert run.accuracy == run.results["best/val"].top1 == results["best/val"]["top1"]
     page = api.report(str(run.path)).read_text()
     assert "Top-1 accuracy, validation, best weights" in page
-    run.folder.write(RESULTS, {"counts": "best/nowhere", "results": results})
+    run.folder.write(RESULTS, {"task": "classification", "counts": "best/nowhere", "results": results})
     with pytest.raises(UserError, match=r"evaluation.json is damaged .*best/nowhere"):
         _ = run.accuracy
 
 
-def test_results_of_the_former_layout_are_read(run: viticulture.Run) -> None:
-    """Results by key, the one that counts first; without labels, nothing. Catches: an older run that cannot be read."""
-    key, result = next(iter(run.results.items()))
-    run.folder.write(RESULTS, {"best/test": result.to_dict(), "last/test": {**result.to_dict(), "top1": 0.0}})
-    assert (run.results.counts, run.accuracy) == (key, result.top1)
-    run.folder.write(RESULTS, {})
-    assert run.results == {}
-    (run.path / RESULTS).unlink()
-    with pytest.raises(UserError, match="viticulture evaluate"):
-        _ = run.results
-
-
 def test_what_was_said_survives_rounding(tmp_path: Path) -> None:
-    """Two probabilities that are one in float16; and the layout in which cells kept the counting answers alone."""
+    """Two probabilities that are one in float16."""
     run = RunFolder(tmp_path)
     close = torch.tensor([[0.49999, 0.50001]])
     save_classes(run, "best/val", {"last/val": Predictions(1 - close, torch.tensor([0]), ["a"]),
@@ -208,10 +196,6 @@ def test_what_was_said_survives_rounding(tmp_path: Path) -> None:
     assert read_predictions(run, "last/val").predicted.tolist() == [0]
     with pytest.raises(UserError, match="damaged"):
         read_predictions(run, "ema/val")
-    old = {"predicted": np.array([2]), "confidence": np.array([0.5]), "labels": np.array([1])}
-    np.savez_compressed(tmp_path / PREDICTIONS, **old)  # type: ignore[arg-type]
-    former: SavedPredictions = read_predictions(run, probabilities=True)
-    assert (former.predicted.tolist(), former.labels.tolist(), former.probabilities) == ([2], [1], None)
 
 
 def test_galleries_come_back_as_they_were_and_only_to_who_asks_for_the_same(tmp_path: Path) -> None:
@@ -252,5 +236,5 @@ def test_examples_are_limited_to_what_a_page_can_carry() -> None:
 def test_the_file_says_which_result_counts(run: viticulture.Run) -> None:
     """evaluation.json as a person reads it."""
     written = json.loads((run.path / RESULTS).read_text())
-    assert set(written) == {"counts", "results", "checksums"}
+    assert set(written) == {"task", "counts", "headline", "results", "checksums"}
     assert written["counts"] in written["results"]

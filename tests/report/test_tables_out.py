@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.cells import cell_len
 from rich.console import Console
-from viticulture.report.tables.results import Evaluated
+from made_results import classified
 
 from viticulture.evaluation.outputs import Predictions
 from viticulture.report.inspection import inspection_tables
@@ -111,18 +111,19 @@ def test_equal_evaluations_stand_in_one_column() -> None:
     pairs = [
         ("best", "test", found),
         ("last", "test", found),
-        ("best", "validation", other),
-        ("last", "validation", found),
+        ("best", "val", other),
+        ("last", "val", found),
     ]
-    heads = [column.name for column in summary([Evaluated(*each) for each in pairs]).columns]
+    results = classified("best/test", {f"{weights}/{split}": result for weights, split, result in pairs})
+    heads = [column.name for column in summary(results).columns]
     assert heads == ["", "test", "validation, best weights", "validation, last weights"]
 
 
 def test_top_k_of_all_classes_is_left_out() -> None:
     """Top-5 of five classes is 100 % for any guess; top-5 of six is a result and carries its k in its name."""
-    names = [str(row[0]) for row in summary([Evaluated("best", "test", evaluation(list("abcde")))]).rows]
+    names = [str(row[0]) for row in summary(classified("best/test", {"best/test": evaluation(list("abcde"))})).rows]
     assert not any("top-5" in name for name in names)
-    names = [str(row[0]) for row in summary([Evaluated("best", "test", evaluation(list("abcdef")))]).rows]
+    names = [str(row[0]) for row in summary(classified("best/test", {"best/test": evaluation(list("abcdef"))})).rows]
     assert "top-5 accuracy" in names
 
 

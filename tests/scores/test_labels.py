@@ -91,7 +91,7 @@ def test_measures_at_thresholds() -> None:
     assert found.micro_f1 == pytest.approx(6 / 7)
     assert found.macro_f1 == pytest.approx((2 / 3 + 1) / 2)
     x, y, z = found.per_label
-    assert (x.precision, x.recall, x.images, x.learnt_from) == (0.5, 1.0, 1, 4)
+    assert (x.precision, x.recall, x.images, x.training_images) == (0.5, 1.0, 1, 4)
     assert (y.precision, y.f1, y.ap) == (1.0, 1.0, 1.0)
     assert (z.precision, z.recall, z.f1, z.ap) == (None, None, None, None)
     assert found.baselines == {FREQUENCY: pytest.approx((1 / 3 + 2 / 3) / 2)}

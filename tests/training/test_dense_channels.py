@@ -26,8 +26,7 @@ from viticulture.deploy.hub.push import contents
 from viticulture.deploy.serve.answers import Answerer
 from viticulture.errors import UserError
 from viticulture.tasks.annotated_task import model_of
-from viticulture.tasks.detection import DetectionPrediction
-from viticulture.tasks.segmentation import SegmentationResult
+from viticulture.tasks.segmentation import SegmentationPrediction, SegmentationResult
 from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of, dataset_of
@@ -190,13 +189,13 @@ def test_predict_says_of_files_and_numbers_what_was_tested(street: viticulture.R
     again = street.predict([arrays[0], torch.from_numpy(arrays[1]).permute(2, 0, 1)])
     right = asked = 0
     for i, each in enumerate(told):
-        assert isinstance(each, DetectionPrediction)
+        assert isinstance(each, SegmentationPrediction)
         assert each.pixels is not None
         known = true.original(i)
         right, asked = right + int((each.pixels == known)[known < 3].sum()), asked + int((known < 3).sum())
         if i < 2:
             other = again[i]
-            assert isinstance(other, DetectionPrediction)
+            assert isinstance(other, SegmentationPrediction)
             assert other.pixels is not None
             np.testing.assert_array_equal(other.pixels, each.pixels)
     judged = task_of(run).read_results()
@@ -263,7 +262,7 @@ def test_the_exported_file_takes_these_channels(
     levels = np.rint(np.load(path).clip(0, TOP) * (255 / TOP)).astype(np.uint8)
     (classes,) = file.run(None, {"image": levels})
     (told,) = street.predict(path)
-    assert isinstance(told, DetectionPrediction)
+    assert isinstance(told, SegmentationPrediction)
     assert told.pixels is not None
     assert (classes == told.pixels).mean() > 0.98  # levels that are rounded otherwise
     viticulture.export(found, tmp_path / "cells.onnx")

@@ -33,6 +33,7 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.tasks.detection import DetectionPrediction
 from viticulture.tasks.detection_metrics import DetectionResult
+from viticulture.tasks.segmentation import SegmentationPrediction
 from viticulture.tasks.task import task_of
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
@@ -161,7 +162,7 @@ def test_a_segmenters_run_from_training_to_pictures(tmp_path: Path) -> None:
     assert str(row[5]).startswith("mIoU ")
     assert run.student()(torch.zeros(1, 3, 32, 32)).shape == (1, 3, 32, 32)
     (found,) = viticulture.predict(str(run.path), [str(data / "test/images/009.png")], out=str(tmp_path / "pictures"))
-    assert isinstance(found, DetectionPrediction)
+    assert isinstance(found, SegmentationPrediction)
     assert found.pixels is not None
     with Image.open(tmp_path / "pictures" / "0001-009-classes.png") as picture:
         np.testing.assert_array_equal(np.asarray(picture), found.pixels)

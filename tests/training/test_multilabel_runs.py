@@ -10,7 +10,6 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from viticulture.evaluation.multilabel.results import keep_answers
 
 import viticulture
 from colored import COLORS, SMALL, colored_csv, picture
@@ -25,7 +24,7 @@ from viticulture.evaluation.outputs import Predictions
 from viticulture.models.views import Views, told
 from viticulture.report.terminal import say
 from viticulture.tasks.multilabel import LabelsPrediction, summary, thresholds_of
-from viticulture.tasks.results import read_predictions
+from viticulture.tasks.results import Results, SavedPredictions, read_predictions, save_predictions
 from viticulture.tasks.task import task_of
 from viticulture.training.data import CHOSEN, open_by_default
 from viticulture.training.run import fit
@@ -50,7 +49,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run
 
 def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_path: Path) -> None:
     """By mAP: the same training asked by any other views has none higher; figures are of those that are told."""
-    asked: dict[str, labeled] = {}
+    asked: dict[str, Results[Any]] = {}
     for views in (*get_args(Views), "best"):
         keys = {**SETTINGS, "images.eval_views": views, "train.epochs": 2}
         viticulture.train(str(data), out=str(tmp_path / views), overrides=keys, progress=False)
@@ -63,7 +62,7 @@ def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_p
     likelihoods = {views: found.results["best/val"].nll for views, found in asked.items()}
     assert likelihoods["best"] == likelihoods[chosen]
     assert len({round(one, 9) for one in likelihoods.values()}) == len(get_args(Views)), "each is asked in its own way"
-    assert {views: found.results["best/val"].asked for views, found in asked.items()} == {
+    assert {views: found.results["best/val"].views for views, found in asked.items()} == {
         views: told(chosen if views == "best" else views) for views in asked
     }
     assert "4 views" in summary(asked["four"]).note
@@ -148,15 +147,12 @@ def test_a_split_that_shows_no_label_has_no_average_precision(tmp_path: Path) ->
 def test_a_probability_just_below_a_threshold_stays_below(tmp_path: Path) -> None:
     """Fails if answers are kept with so few bits that a label appears which the numbers do not count."""
     close = Predictions(torch.tensor([[0.49999, 0.50001]]), torch.tensor([[0.0, 1.0]]), ["a.png"])
-    keep_answers(RunFolder(tmp_path), {"best/test": (close, [0.5, 0.5])})
+    saved = SavedPredictions(
+        close.probabilities.numpy() >= 0.5, close.labels.numpy() > 0, close.probabilities.half().numpy()
+    )
+    save_predictions(RunFolder(tmp_path), "best/test", {"best/test": saved})
     said = read_predictions(RunFolder(tmp_path), "best/test")
     assert said.predicted.tolist() == said.labels.tolist() == [[False, True]]
-    np.savez(
-        tmp_path / "predictions.npz", **{"best/test/probabilities": said.probabilities, "best/test/labels": said.labels}
-    )
-    assert read_predictions(RunFolder(tmp_path), "best/test").predicted.tolist() == [
-        [True, True]
-    ]  # of an earlier layout
 
 
 def test_the_page_shows_every_label(run: viticulture.Run, capsys: pytest.CaptureFixture[str]) -> None:

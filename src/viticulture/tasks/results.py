@@ -162,7 +162,8 @@ class Results(Mapping[str, R], Generic[R]):
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         results = {key: each.to_dict() if hasattr(each, "to_dict") else _plain(each) for key, each in self.items()}
-        return {"task": self.task.name, "counts": self.counts, "results": results}
+        headline = self.headline and asdict(self.headline)
+        return {"task": self.task.name, "counts": self.counts, HEADLINE: headline, "results": results}
 
 
 def _plain(result: Any) -> dict[str, Any]:
@@ -177,9 +178,8 @@ def named(key: str) -> tuple[str, str]:
 
 def save_results(run: RunFolder, results: Results[Any]) -> None:
     """Write evaluation.json."""
-    headline = results.headline
     checksums = {weights: checksum_of(run, weights) for weights in run.which()}
-    run.write(RESULTS, {**results.to_dict(), HEADLINE: headline and asdict(headline), CHECKSUMS: checksums})
+    run.write(RESULTS, {**results.to_dict(), CHECKSUMS: checksums})
 
 
 def _of_these_weights(run: RunFolder, content: Mapping[str, Any]) -> bool:

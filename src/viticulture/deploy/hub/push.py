@@ -11,7 +11,7 @@ The weights stand there twice by name and once in fact: the Hub keeps equal file
 """
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -84,9 +84,7 @@ def _results(run: RunFolder, weights: str) -> Results[Any]:
 
 def _shared(results: Results[Any]) -> dict[str, str]:
     """evaluation.json of these weights; nothing where they are not evaluated."""
-    headline = results.headline
-    content = {**results.to_dict(), "headline": headline and asdict(headline)}
-    return {RESULTS: _json(content)} if results else {}
+    return {RESULTS: _json(results.to_dict())} if results else {}
 
 
 def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> Student:
