@@ -32,7 +32,7 @@ from statistics import mean
 
 from viticulture.budget.budget import Budget
 from viticulture.budget.plan import read_plan
-from viticulture.config import auto_optimizer
+from viticulture.config import resolve
 from viticulture.data.open import open_source
 from viticulture.study.statistics import Estimate, estimate
 from viticulture.tasks.task import task_of
@@ -43,8 +43,8 @@ from .clock import processor
 OFF = ["--method-search", "off"]
 ONCE = [*OFF, "--images.eval_views", "one"]
 VIEWS = [*OFF, "--images.eval_views", "best"]
-KERNELS = {"kernel_lr": auto_optimizer.KERNELS * auto_optimizer.MUON["lr"]}
-MUON = [f"--optim.{key}={value}" for key, value in {**auto_optimizer.MUON, **KERNELS}.items()]
+KERNELS = {"kernel_lr": resolve.KERNELS * resolve.MUON["lr"]}
+MUON = [f"--optim.{key}={value}" for key, value in {**resolve.MUON, **KERNELS}.items()]
 OURS = "ours"
 ROWS: dict[str, list[str]] = {
     OURS: [],

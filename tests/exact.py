@@ -15,9 +15,9 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-8}
 def in_double(session: Session) -> Session:
     """The session with every number of its method in float64, images and mixed labels included."""
     method = session.method.double()
-    losses, measured = method.losses, method.measured
+    losses, metrics = method.losses, method.all_metrics
     method.losses = lambda batch: losses(doubled(batch))  # type: ignore[method-assign]
-    method.measured = lambda batch: measured(doubled(batch))  # type: ignore[method-assign]
+    method.all_metrics = lambda batch: metrics(doubled(batch))  # type: ignore[method-assign]
     return session
 
 

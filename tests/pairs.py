@@ -52,7 +52,7 @@ GUIDES: dict[str, tuple[str, dict[str, Any]]] = {
 
 UNLABELED = ("mae", "simmim", "moco_v3", "seed", "dino")
 REFUSED = {
-    **{(method, "logits"): "asks for scores of the classes, which" for method in UNLABELED},
+    **{(method, "logits"): "requires scores of the classes, which" for method in UNLABELED},
     **{
         (method, guide): "one label an image and scores of the classes"
         for method in UNLABELED

@@ -17,12 +17,12 @@ def plain_loop(session: Session) -> Method:
     schedule = method.schedule.attach(optimizer, len(loader), train.epochs, method.optim.lr)
     stepped = [p for group in optimizer.param_groups for p in group["params"]]  # clipping sums norms in this order
     for epoch in range(train.epochs):
-        for _, guide in method._guides():
+        for _, guide in method.named_guides():
             guide.start_epoch(epoch, train.epochs)
         for step in range(len(loader)):
             optimizer.zero_grad()
             torch.stack(list(method.losses(loader.batch(epoch, step)).values())).sum().backward()  # type: ignore[no-untyped-call]
-            for _, guide in method._guides():
+            for _, guide in method.named_guides():
                 guide.after_backward()
             if train.clip_norm:
                 torch.nn.utils.clip_grad_norm_(stepped, train.clip_norm)

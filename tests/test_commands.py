@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from viticulture.command import ALIASES, VERBS
-from viticulture.command import read as read_command
+from viticulture.command import ALIASES, COMMANDS, parse_command
 from viticulture.config.load import load_config, shipped
 from viticulture.study.paper_tables import read_table, tables
 
@@ -26,22 +25,22 @@ def commands(text: str) -> Iterator[str]:
     of the sentence; an option at the beginning of the next line belongs to it. A verb alone is its name."""
     joined = re.sub(r"\n#?\s+(?=--[a-z])", " ", text)
     for match in re.finditer(r"\bviticulture ([a-z]+) [^\n`;]+", joined):
-        if match[1] in {*VERBS, *ALIASES}:
+        if match[1] in {*COMMANDS, *ALIASES}:
             yield re.split(r"\s+#|\s+\(|\.(?:\s+[A-Z]|$)", match[0])[0]
 
 
-COMMANDS = sorted({(source, words) for source, path in FILES.items() for words in commands(path.read_text("utf-8"))})
+SHOWN = sorted({(source, words) for source, path in FILES.items() for words in commands(path.read_text("utf-8"))})
 
 
 def test_the_commands_of_every_kind_of_file_are_found() -> None:
     """Fails if the search stops seeing a page's code, a header's command or a command that goes on on the next line."""
-    found = {source: [command for name, command in COMMANDS if name == source] for source in FILES}
+    found = {source: [command for name, command in SHOWN if name == source] for source in FILES}
     assert {"viticulture data ./photos", "viticulture export runs/photos --out vines.onnx"} <= set(found["README.md"])
     assert all(found[f"recipe {name}"] for name in shipped() if not name.startswith("default/"))
     assert found["recipe co_advise/cifar100-cpu-teacher"][0].endswith("--out runs/cifar100-cpu-teacher-inv")
 
 
-@pytest.mark.parametrize(("source", "command"), COMMANDS)
+@pytest.mark.parametrize(("source", "command"), SHOWN)
 def test_a_command_that_we_show_is_understood(source: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real parser takes it, and what it would train is a valid recipe. Fails for an option, verb, recipe, row or
     key that is misspelt or gone."""
@@ -49,7 +48,7 @@ def test_a_command_that_we_show_is_understood(source: str, command: str, monkeyp
     words = shlex.split(command, comments=True)[1:]
     if {"--help", "--help-all", "TABLE"} & set(words):  # TABLE stands for any
         return
-    asked = read_command(words)
+    asked = parse_command(words)
     given = asked.keywords
     if "table" in given:
         rows = read_table(given["table"]).rows

@@ -11,7 +11,7 @@ import pytest
 
 from viticulture import completion
 from viticulture.cli import main
-from viticulture.command import VERBS
+from viticulture.command import COMMANDS
 
 
 def completed(script: Path, line: str) -> set[str]:
@@ -37,7 +37,7 @@ def test_bash_completes_verbs_options_and_recipes(tmp_path: Path, capsys: pytest
     script = tmp_path / "completion.bash"
     script.write_text(capsys.readouterr().out)
     assert completed(script, "viticulture pre") == {"predict"}
-    assert completed(script, "viticulture ") >= VERBS.keys()
+    assert completed(script, "viticulture ") >= COMMANDS.keys()
     assert completed(script, "viticulture train --ep") == {"--epochs"}
     assert completed(script, "viticulture predict --t") == {"--top"}
     assert "default/photos" in completed(script, "viticulture train --recipe default/")

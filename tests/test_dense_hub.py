@@ -19,7 +19,7 @@ from fake_hub import FakeHub, asked_instead
 from untrained import photo
 from untrained_dense import CLASSES, judged_objects, judged_pixels, untrained_dense
 from viticulture.cli import main
-from viticulture.command import read
+from viticulture.command import parse_command
 from viticulture.deploy.hub.push import contents
 from viticulture.models.detection.networks import load_dense
 from viticulture.models.weights.files import initialize
@@ -149,7 +149,7 @@ def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunFolder])
     lines = re.findall(r"^viticulture .*?(?=\s+#|$)", body, re.MULTILINE)
     assert len(lines) == 3
     for line in lines:
-        read(line.split()[1:])
+        parse_command(line.split()[1:])
     assert "\n\n\n" not in body
     assert not re.search(r"[^\n]\n#+ ", body), "a heading within a table"
 

@@ -22,7 +22,7 @@ from made_results import classified
 from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
-from viticulture.command import read
+from viticulture.command import parse_command
 from viticulture.config.load import shipped
 from viticulture.deploy.hub.card import Student
 from viticulture.deploy.hub.push import contents, push
@@ -292,7 +292,7 @@ def test_the_card_says_what_the_files_say(run: RunFolder) -> None:
     lines = re.findall(r"^viticulture .*?(?=\s+#|$)", body, re.MULTILINE)
     assert len(lines) == 2
     for line in lines:
-        read(line.split()[1:])
+        parse_command(line.split()[1:])
     assert "\n\n\n" not in body
     assert not re.search(r"[^\n]\n#+ ", body), "a heading within a table"
 

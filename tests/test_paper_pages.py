@@ -63,7 +63,7 @@ def understood(page: Path, words: str) -> bool:
     """Whether a recipe of the page takes an option that the page names."""
     for recipe in (word for word in quoted(page) if word in shipped()):
         try:
-            asked = command.read(["train", "digits", "--recipe", recipe, *words.split()])
+            asked = command.parse_command(["train", "digits", "--recipe", recipe, *words.split()])
             load_config(recipe, asked.keywords["overrides"])
         except UserError:
             continue

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from viticulture.command import ALIASES, HELP, OF_A_TABLE, SHORT, VERBS, Parser
+from viticulture.command import ALIASES, COMMANDS, HELP, SHORT, WITH_TABLE, Parser
 from viticulture.config.load import load_config
 
 VALUES = (
@@ -77,7 +77,7 @@ def command(draw: random.Random, known: list[str], place: dict[str, str]) -> tup
             else:
                 words.insert(draw.randrange(1, len(words)), draw.choice(VALUES))
         return words, Path(place["out"])
-    verb = draw.choice([verb for verb in (*VERBS, *ALIASES) if verb not in ("train", "demo")])
+    verb = draw.choice([verb for verb in (*COMMANDS, *ALIASES) if verb not in ("train", "demo")])
     words = [verb, *(["resume"] if verb == "compare" and draw.random() < 0.2 else [])]
     if draw.random() < 0.7:
         words.append(place["run"] if verb not in ("compare", "data", "models") else place["data"])
@@ -94,6 +94,6 @@ def command(draw: random.Random, known: list[str], place: dict[str, str]) -> tup
 def options(verb: str) -> list[str]:
     """Every option of a verb, of a table's rows too, but for help."""
     name = ALIASES.get(verb, verb)
-    functions = [VERBS[name], *([OF_A_TABLE[name]] if name in OF_A_TABLE else [])]
+    functions = [COMMANDS[name], *([WITH_TABLE[name]] if name in WITH_TABLE else [])]
     known = {option for function in functions for option in Parser(name, function).options}
     return sorted(known - set(HELP)) or ["--out"]

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from made_results import classified, save_classes
-from viticulture.evaluation import accuracy, outputs
+from viticulture.evaluation import outputs
 from viticulture.report.study_page import write_study
 from viticulture.report.study_tables import plan_table
 from viticulture.study.cell import contents
@@ -24,6 +24,7 @@ from viticulture.study.step_times import StepTimes
 from viticulture.study.study import Study
 from viticulture.study.terms import Subsets, Terms
 from viticulture.study.work import changed
+from viticulture.tasks import classification_metrics
 
 from . import Row
 
@@ -86,7 +87,7 @@ def leave(study: StudyFolder, plan: StudyPlan, cell: Cell) -> None:
     predicted = torch.where(right, labels, (labels + 1) % len(CLASSES))
     shares = 0.8 * torch.nn.functional.one_hot(predicted, len(CLASSES)) + 0.2 / len(CLASSES)
     predictions = outputs.Predictions(shares, labels, [""] * IMAGES)
-    result = accuracy.evaluate_predictions(predictions, CLASSES)
+    result = classification_metrics.evaluate_predictions(predictions, CLASSES)
     run.write(
         "evaluation.json", classified("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict()
     )

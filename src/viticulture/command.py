@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command's words as a verb and its arguments. Verbs, options, defaults and help are read off the functions in `api`.
+"""Parse the command line into a function of `api` and its arguments.
 
-A parameter without default is a word of the command, and so are `data`, `pattern` and `folder`; the others are
-options, and so are `out`, `table`, `row` and `boxes` everywhere; keyword-only ones are for Python alone. `list[str]`
-takes all remaining words, `bool` is a switch. Verbs with `overrides` also take every recipe key: `--optim.lr 1e-4`.
+Commands, options, defaults and help come from the signatures and docstrings in `api`. A parameter without a default is
+a positional argument, and so are `data`, `pattern` and `folder`; all others are options, and so are `out`, `table`,
+`row` and `boxes` everywhere. Keyword-only parameters are for Python alone. `list[str]` takes all remaining arguments,
+`bool` is a flag. Commands with `overrides` also take every recipe key: `--optim.lr 1e-4`.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from . import api
 from .errors import UserError, shortened, unknown
 from .text import read_yaml
 
-VERBS: dict[str, Callable[..., Any]] = {
+COMMANDS: dict[str, Callable[..., Any]] = {
     "train": api.train,
     "compare": api.compare,
     "resume": api.resume,
@@ -46,37 +47,35 @@ VERBS: dict[str, Callable[..., Any]] = {
     "demo": api.demo,
 }
 ALIASES = {"inspect": "data", "localise": "localize"}  # Python's name, and British spelling
-OF_A_TABLE: dict[str, Callable[..., Any]] = {"train": api.train_row, "compare": api.compare_table}  # with --table
-PRINTABLE = (api.train, api.train_row)  # verbs with --print-config
-SHORT = {  # option -> the recipe key that it is short for, what it says
-    "--per-class": ("data.per_class", "training images of every class to learn from"),
-    "--fraction": ("data.fraction", "share of the training images to learn from"),
+WITH_TABLE: dict[str, Callable[..., Any]] = {"train": api.train_row, "compare": api.compare_table}  # by --table
+PRINTABLE = (api.train, api.train_row)  # commands with --print-config
+SHORT = {  # option -> the recipe key it sets, help
+    "--per-class": ("data.per_class", "training images per class"),
+    "--fraction": ("data.fraction", "share of the training images to train on"),
     "--skip-unreadable": ("data.skip_unreadable", "leave out images that cannot be read"),
-    "--image-size": ("images.image_size", "side of the images that are learnt from, pixels"),
+    "--image-size": ("images.image_size", "side of the training images, pixels"),
     "--student": ("student.name", "the network (`viticulture models`)"),
     "--patch-size": ("student.patch_size", "side of its patches, pixels"),
     "--init": ("student.init", "weights to start from: a run, a timm tag, a checkpoint"),
     "--epochs": ("train.epochs", "passes over the training images"),
-    "--stop-when-perfect": ("train.stop_when_perfect", "end after so many perfect validations in a row, such as 30"),
-    "--batch-size": ("train.batch_size", "images in one step"),
+    "--stop-when-perfect": ("train.stop_when_perfect", "stop after this many perfect validations in a row, such as 30"),
+    "--batch-size": ("train.batch_size", "images per step"),
     "--lr": ("optim.lr", "learning rate"),
     "--device": ("engine.device", "auto, cpu, cuda or mps"),
-    "--logger": ("engine.logger", "also send measurements to mlflow, wandb or trackio"),
+    "--logger": ("engine.logger", "also log to mlflow, wandb or trackio"),
     "--devices": ("engine.devices", "processes on this machine, one device each"),
 }
-LONGEST = 1000
-"""Letters of an error's beginning, and of its end; what is longer repeats something that was received."""
-MAY_BE_LEFT_OUT = ("data", "pattern", "folder")  # words of a command that have a default
-REQUIRED = ("table", "row", "boxes")  # options that have none
+MAX_ERROR = 1000
+"""Characters of an error's beginning, and of its end, that are printed; a longer one repeats its input."""
+OPTIONAL = ("data", "pattern", "folder")  # positional arguments with a default
+REQUIRED = ("table", "row", "boxes")  # options without one
 HELP = ("-h", "--help", "--help-all")
-MORE = "Every other recipe key is an option too, as --optim.weight_decay 0.1; `{prog} --help-all` lists them.\n"
-EVERY = (
-    "every recipe key, with its value where neither the recipe nor the command has one (--print-config has theirs):\n"
-)
+MORE = "Every other recipe key is an option too, such as --optim.weight_decay 0.1; `{prog} --help-all` lists them.\n"
+EVERY = "every recipe key, with its default (--print-config prints the recipe's values):\n"
 
 
-def whole(word: str) -> int:
-    """A whole number."""
+def integer(word: str) -> int:
+    """Parse an integer."""
     try:
         return int(word)
     except ValueError as error:
@@ -84,31 +83,31 @@ def whole(word: str) -> int:
 
 
 def number(word: str) -> float:
-    """A finite number."""
+    """Parse a finite number."""
     with suppress(ValueError):
         if math.isfinite(value := float(word)):
             return value
     raise argparse.ArgumentTypeError(f"must be a number, got {shortened(repr(word))}")
 
 
-READERS: dict[Any, Callable[[str], Any]] = {int: whole, int | None: whole, float: number}
-"""Annotation of an option -> what reads its word, where that is no plain text."""
+CONVERTERS: dict[Any, Callable[[str], Any]] = {int: integer, int | None: integer, float: number}
+"""Annotation of an option -> what parses it, where that is not plain text."""
 
 
-def several(kind: type) -> Callable[[str], tuple[Any, ...]]:
-    """What reads a word with commas between its values, of which there is at least one."""
+def comma_list(kind: type) -> Callable[[str], tuple[Any, ...]]:
+    """Return a parser of one or more values separated by commas."""
 
-    def read(word: str) -> tuple[Any, ...]:
+    def parse(word: str) -> tuple[Any, ...]:
         values = [value.strip() for value in word.split(",") if value.strip()]
         if not values:
-            raise argparse.ArgumentTypeError(f"takes values with commas between them, got {word!r}")
-        return tuple(READERS.get(kind, kind)(value) for value in values)
+            raise argparse.ArgumentTypeError(f"takes values separated by commas, got {word!r}")
+        return tuple(CONVERTERS.get(kind, kind)(value) for value in values)
 
-    return read
+    return parse
 
 
 def pair(word: str) -> tuple[str, str]:
-    """NAME=VALUE as two words."""
+    """Split NAME=VALUE."""
     name, equals, value = word.partition("=")
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"must be ROW=WEIGHTS, got {shortened(repr(word))}")
@@ -117,117 +116,109 @@ def pair(word: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Command:
-    """What a person asks for.
+    """A parsed command line.
 
     Args:
-        verb: the function.
+        function: in `api`.
         keywords: its arguments.
-        printed: whether only to print the recipe that it would train.
+        print_config: only print the recipe.
     """
 
-    verb: Callable[..., Any]
+    function: Callable[..., Any]
     keywords: dict[str, Any]
-    printed: bool
+    print_config: bool
 
 
 class Parser(argparse.ArgumentParser):
-    """One verb's words and options; a mistake is a UserError."""
+    """The arguments of one command; mistakes raise UserError."""
 
-    def __init__(self, name: str, verb: Callable[..., Any]) -> None:
-        self.verb = verb
-        self.arguments: list[argparse.Action] = []  # words and options, in their order
-        summary = (inspect.getdoc(verb) or "").split("\n\n")[0]
-        super().__init__(prog=f"viticulture {name}", description=summary, add_help=False, allow_abbrev=False)
-        meaning = _meanings(verb)
-        every = inspect.signature(verb).parameters
-        self.names = [key for key, each in every.items() if key != "overrides" and each.kind is not each.KEYWORD_ONLY]
-        self.takes_recipe = "overrides" in every
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.arguments: list[argparse.Action] = []
         self.lists: list[str] = []  # options of several values
-        for key in self.names:
-            parameter = inspect.signature(verb).parameters[key]
-            help_text = meaning.get(key, "").replace("%", "%%")
-            if is_dataclass(parameter.default):
-                self._add_group(parameter.default)
-            elif parameter.default is parameter.empty and key == "out":
-                self.add_argument(key, nargs="?", default=argparse.SUPPRESS, help="the same without --out")
-                self._add_option(key, parameter.annotation, None, help_text)
-            elif parameter.default is parameter.empty and key in REQUIRED:
-                self.add_argument(f"--{key}", required=True, help=help_text)
-            elif parameter.default is parameter.empty:
-                self.add_argument(key, nargs="+" if parameter.annotation == list[str] else None, help=help_text)
-            elif key in MAY_BE_LEFT_OUT:
-                self.add_argument(key, nargs="?", default=parameter.default, help=help_text)
-            elif parameter.annotation is bool:
-                self.add_argument(f"--{key.replace('_', '-')}", dest=key, action="store_true", help=help_text)
+        summary = (inspect.getdoc(function) or "").split("\n\n")[0]
+        super().__init__(prog=f"viticulture {name}", description=summary, add_help=False, allow_abbrev=False)
+        every = inspect.signature(function).parameters
+        self.takes_recipe = "overrides" in every
+        self.parameters = {k: p for k, p in every.items() if k != "overrides" and p.kind is not p.KEYWORD_ONLY}
+        meaning = _meanings(function)
+        for key, parameter in self.parameters.items():
+            default, text = parameter.default, meaning.get(key, "")
+            if is_dataclass(default):
+                described = _meanings(type(default))
+                for field in fields(default):
+                    self._add(field.name, field.type, getattr(default, field.name), described[field.name])
+            elif default is not parameter.empty and key not in OPTIONAL:
+                self._add(key, parameter.annotation, default, text)
+            elif key in REQUIRED:
+                self.add_argument(f"--{key}", required=True, help=text)
+            elif key == "out":
+                self.add_argument(key, nargs="?", default=argparse.SUPPRESS, help="same as --out")
+                self._add(key, parameter.annotation, None, text)
+            elif key in OPTIONAL and default is not parameter.empty:
+                self.add_argument(key, nargs="?", default=default, help=text)
             else:
-                self._add_option(key, parameter.annotation, parameter.default, help_text)
-        if verb is api.compare_table:
-            text = "ROW=WEIGHTS: what a row starts from; once for each row that needs it"
+                self.add_argument(key, nargs="+" if parameter.annotation == list[str] else None, help=text)
+        if function is api.compare_table:
+            text = "ROW=WEIGHTS: what a row starts from; once per row that needs it"
             self.add_argument("--init", action="append", metavar="ROW=WEIGHTS", type=pair, default=[], help=text)
-        if verb in PRINTABLE:
+        if function in PRINTABLE:
             text = "print the recipe with every key and its value, and stop"
             self.add_argument("--print-config", action="store_true", help=text)
 
     def add_argument(self, *names: str, **keywords: Any) -> argparse.Action:
-        """As argparse's; remembers it."""
+        """Add an argument as argparse does, and remember it."""
+        keywords["help"] = keywords["help"].replace("%", "%%")
         self.arguments.append(super().add_argument(*names, **keywords))
         return self.arguments[-1]
 
-    def _add_group(self, group: Any) -> None:
-        """The fields of a dataclass as options; `keywords` puts it together again."""
-        meaning = _meanings(type(group))
-        for field in fields(group):
-            default, text = getattr(group, field.name), meaning[field.name].replace("%", "%%")
-            if field.type is bool:
-                self.add_argument(f"--{field.name}", action="store_true", help=text)
-            else:
-                self._add_option(field.name, field.type, default, text)
-
-    def _add_option(self, key: str, kind: Any, default: Any, text: str) -> None:
-        """An option; of a tuple, several values with commas between them."""
-        option, text = f"--{key.replace('_', '-')}", f"{text} (default: {default})" if default else text
-        read = READERS.get(kind, str)
+    def _add(self, key: str, kind: Any, default: Any, text: str) -> None:
+        """Add an option; a tuple takes several values separated by commas."""
+        option = f"--{key.replace('_', '-')}"
+        if kind is bool:
+            self.add_argument(option, dest=key, action="store_true", help=text)
+            return
+        parse = CONVERTERS.get(kind, str)
         if get_origin(kind) is tuple:
             self.lists.append(option)
-            read = several(get_args(kind)[0])
-        self.add_argument(option, dest=key, type=read, default=default, help=text)
+            parse = comma_list(get_args(kind)[0])
+        text += f" (default: {default})" if default else ""
+        self.add_argument(option, dest=key, type=parse, default=default, help=text)
 
     def command(self, words: list[str]) -> Command:
-        """The verb and its arguments out of the words that follow it."""
+        """Parse the words that follow the command's name."""
         overrides, left = split_overrides(words, self.options) if self.takes_recipe else ({}, words)
         self._check_options(left)
         self._check_values(left)
-        known, beyond = self.parse_known_args(left)
+        parsed, beyond = self.parse_known_args(left)
         if beyond:
-            commas = [f"; {option} takes values with commas between them" for option in self.lists if option in left]
+            commas = [f"; {option} takes values separated by commas" for option in self.lists if option in left]
             self.error(f"unrecognized arguments: {' '.join(beyond)}{''.join(commas)}")
-        given = vars(known)
-        arguments: dict[str, Any] = {"overrides": overrides} if self.takes_recipe else {}
-        if given.get("init"):
-            overrides["student.init"] = dict(given["init"])
-        if given.get("out", "") is None:
+        values = vars(parsed)
+        if values.get("out", "") is None:
             self.error("the following arguments are required: --out")
-        for key in self.names:
-            group = inspect.signature(self.verb).parameters[key].default
-            if is_dataclass(group) and not isinstance(group, type):
-                arguments[key] = type(group)(**{field.name: given[field.name] for field in fields(group)})
+        if values.get("init"):
+            overrides["student.init"] = dict(values["init"])
+        arguments: dict[str, Any] = {"overrides": overrides} if self.takes_recipe else {}
+        for key, parameter in self.parameters.items():
+            if is_dataclass(group := parameter.default) and not isinstance(group, type):
+                arguments[key] = type(group)(**{field.name: values[field.name] for field in fields(group)})
             else:
-                arguments[key] = given[key]
-        return Command(self.verb, arguments, given.get("print_config", False))
+                arguments[key] = values[key]
+        return Command(self.function, arguments, values.get("print_config", False))
 
     def _check_options(self, words: list[str]) -> None:
-        """Refuse an option that does not exist, naming the nearest, before what is missing is said."""
-        known = self.options | (self.short.keys() if self.takes_recipe else set())
+        """Refuse an option that does not exist, with the nearest one, before argparse reports what is missing."""
+        valid = self.options | (self.short.keys() if self.takes_recipe else set())
         for option in (word.partition("=")[0] for word in takewhile("--".__ne__, words)):
-            if option.startswith("--") and option not in known:
-                begun = [name for name in sorted(known) if name.startswith(option)]
-                near = begun[:1] or (get_close_matches(option, sorted(known), n=1) if len(option) <= LONGEST else [])
-                own = ", ".join(sorted(self.options)) or "none"
-                mend = f"did you mean {near[0]}?" if near else f"options of its own: {own}"
-                self.error(f"unknown option {shortened(option)}; {mend}")
+            if option.startswith("--") and option not in valid:
+                near = [name for name in sorted(valid) if name.startswith(option)]
+                near = near or (get_close_matches(option, sorted(valid), n=1) if len(option) <= MAX_ERROR else [])
+                hint = f"did you mean {near[0]}?" if near else f"valid: {', '.join(sorted(self.options)) or 'none'}"
+                self.error(f"unknown option {shortened(option)}; {hint}")
 
     def _check_values(self, words: list[str]) -> None:
-        """Refuse an empty word, before its option counts as left out."""
+        """Refuse an empty value, which would otherwise mean that the option was left out."""
         takers = {option for action in self.arguments if action.nargs != 0 for option in action.option_strings}
         for word, following in pairwise([*words, "--"]):
             option, equals, value = word.partition("=")
@@ -236,80 +227,78 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def short(self) -> dict[str, tuple[str, str]]:
-        """The short options of recipe keys, but for those that mean something of the verb's own."""
-        return {option: meant for option, meant in SHORT.items() if option not in self.options}
+        """The short options of recipe keys that do not name an option of the command itself."""
+        return {option: meaning for option, meaning in SHORT.items() if option not in self.options}
 
     def help(self, everything: bool) -> str:
-        """What the verb takes; with `everything` all recipe keys too, which imports the classes that they configure."""
+        """Return the help; with `everything` also of all recipe keys, which imports the classes they configure."""
         text = self.format_help()
         if self.takes_recipe:
             lines = (f"  {option:<17} {meaning} ({key})" for option, (key, meaning) in self.short.items())
-            text += "\n".join(["\nrecipe keys by short names:", *lines]) + "\n\n"
+            text += "\n".join(["\nshort options of recipe keys:", *lines]) + "\n\n"
             text += EVERY + api.reference() if everything else MORE.format(prog=self.prog)
-        if self.verb in (VERBS[name] for name in OF_A_TABLE):
-            text += f"\n`{self.prog} --table TABLE --help` shows what a paper's table takes.\n"
+        if self.function in (COMMANDS[name] for name in WITH_TABLE):
+            text += f"\n`{self.prog} --table TABLE --help` shows the options for a paper's table.\n"
         return text
 
     @property
     def options(self) -> set[str]:
-        """Every option of the verb itself."""
+        """The options of the command itself."""
         return {option for action in self.arguments for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
-        table = " --table TABLE" if self.verb in OF_A_TABLE.values() else ""
-        raise UserError(f"{message}; `{self.prog}{table} --help` shows what it takes")
+        table = " --table TABLE" if self.function in WITH_TABLE.values() else ""
+        raise UserError(f"{message}; see `{self.prog}{table} --help`")
 
 
 def parser_of(words: list[str]) -> tuple[Parser, list[str]]:
-    """The parser of a command's verb, and the words that it reads."""
+    """Return the parser of a command, and the words for it."""
     name, rest = ALIASES.get(words[0], words[0]), words[1:]
-    if name not in VERBS:
-        raise unknown("verb", name, VERBS)
+    if name not in COMMANDS:
+        raise unknown("command", name, COMMANDS)
     if name == "compare" and rest[:1] == ["resume"]:
         return Parser("compare resume", api.compare_resume), rest[1:]
-    of_a_table = name in OF_A_TABLE and any(word.partition("=")[0] == "--table" for word in rest)
-    return Parser(name, (OF_A_TABLE if of_a_table else VERBS)[name]), rest
+    table = name in WITH_TABLE and any(word.partition("=")[0] == "--table" for word in rest)
+    return Parser(name, (WITH_TABLE if table else COMMANDS)[name]), rest
 
 
-def read(words: list[str]) -> Command:
-    """A command's words, but not the program's name, as what they ask for. Raises: UserError for what is not one."""
+def parse_command(words: list[str]) -> Command:
+    """Parse a command line without the program's name. Raises: UserError for a mistake in it."""
     parser, rest = parser_of(words)
     return parser.command(rest)
 
 
 def _without_value(option: str) -> UserError:
-    return UserError(
-        f"{option} needs a value, as {option} VALUE; an empty word, as of an empty shell variable, is none"
-    )
+    return UserError(f"{option} needs a value: {option} VALUE; an empty string, as of an empty shell variable, is none")
 
 
 def _meanings(documented: Any) -> dict[str, str]:
-    """Argument -> what its docstring says of it."""
+    """Return argument -> its description in a docstring."""
     about = parse_docstring(inspect.getdoc(documented) or "")
     return {param.arg_name: " ".join((param.description or "").split()) for param in about.params}
 
 
-def split_overrides(words: list[str], own: Container[str]) -> tuple[dict[str, Any], list[str]]:
-    """Take `--section.key value`, `--section.key=value` and the short options out of a command; values are YAML.
+def split_overrides(words: list[str], options: Container[str]) -> tuple[dict[str, Any], list[str]]:
+    """Split off `--section.key value`, `--section.key=value` and the short options of recipe keys; values are YAML.
 
     Args:
-        words: of a command.
-        own: options that the verb has itself.
+        words: of a command line.
+        options: of the command itself.
 
-    Returns: recipe key -> value, and the words that are left.
+    Returns: recipe key -> value, and the remaining words.
     """
     overrides: dict[str, Any] = {}
     left: list[str] = []
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
         option, equals, value = word.partition("=")
-        if option in own or (option not in SHORT and not (option.startswith("--") and "." in option)):
+        if option in options or (option not in SHORT and not (option.startswith("--") and "." in option)):
             left.append(word)
             continue
         if not equals:
-            if waiting and not waiting[0].startswith("--"):
-                value = waiting.pop(0)
+            if rest and not rest[0].startswith("--"):
+                value = rest.pop(0)
             elif option == "--skip-unreadable":
                 value = "true"
         if not value:

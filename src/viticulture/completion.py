@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A script by which a shell completes verbs, options, recipes and files as they are typed; shtab writes it."""
+"""Shell completion of commands, options, recipes and files; shtab writes the script."""
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 from .errors import UserError, unknown
 
-FILES = ("data", "run", "study", "images", "out", "networks", "boxes", "beside", "folder", "like")
-"""Arguments that are files or folders, or may be."""
+FILES = ("data", "run", "study", "images", "out", "networks", "boxes", "compare_with", "folder", "like")
+"""Arguments that may be files or folders."""
 
 WAYS = {
     "bash": "d=~/.local/share/bash-completion/completions; "
@@ -17,40 +17,39 @@ WAYS = {
     "fpath=(~/.zfunc $fpath); autoload -Uz compinit && compinit",
     "fish": "set d ~/.config/fish/completions; mkdir -p $d && viticulture completion fish > $d/viticulture.fish",
 }
-"""Shell -> how its script is kept."""
+"""Shell -> how to install its script."""
 
 
 def script(
     shell: str,
-    verbs: Mapping[str, tuple[argparse.ArgumentParser, Sequence[argparse.Action]]],
+    commands: Mapping[str, tuple[argparse.ArgumentParser, Sequence[argparse.Action]]],
     more: Mapping[str, Collection[str]],
-    named: Mapping[str, Collection[str]],
+    choices: Mapping[str, Collection[str]],
 ) -> str:
-    """The script.
+    """Return the completion script.
 
     Args:
         shell: bash, zsh or fish.
-        verbs: parser of each verb, and its arguments.
-        more: what a verb takes besides: options of recipe keys, and with a paper's table; words.
-        named: what an argument may be, by its name.
+        commands: the parser of each command, and its arguments.
+        more: further words a command takes: options of recipe keys and of a paper's table.
+        choices: the values of an argument, by its name.
 
-    Raises: UserError for another shell, or where shtab is not installed.
+    Raises: UserError for another shell, or if shtab is not installed.
     """
     if shell not in WAYS:
         raise unknown("shell", shell, WAYS)
     if find_spec("shtab") is None:
-        raise UserError("completion is written by shtab, which is not installed: pip install 'viticulture[completion]'")
+        raise UserError("completion needs shtab, which is not installed: pip install 'viticulture[completion]'")
     import shtab
 
-    whole = argparse.ArgumentParser("viticulture")
-    every = whole.add_subparsers()
-    for verb, (parser, arguments) in verbs.items():
-        shown = every.add_parser(
-            verb, help=(parser.description or "").split("\n")[0], parents=[parser]
-        )  # unseen without help
-        for action in (*arguments, *map(shown.add_argument, more.get(verb, ()))):
-            if action.dest in named:
-                action.choices = named[action.dest]
+    program = argparse.ArgumentParser("viticulture")
+    subparsers = program.add_subparsers()
+    for name, (parser, arguments) in commands.items():
+        summary = (parser.description or "").split("\n")[0]  # shtab leaves out a command without help
+        subparser = subparsers.add_parser(name, help=summary, parents=[parser])
+        for action in (*arguments, *map(subparser.add_argument, more.get(name, ()))):
+            if action.dest in choices:
+                action.choices = choices[action.dest]
             elif action.dest in FILES:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    return shtab.complete(whole, shell)
+    return shtab.complete(program, shell)

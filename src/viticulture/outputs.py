@@ -12,7 +12,7 @@ from typing import Any
 
 from .disk import write_whole
 from .errors import UserError
-from .text import tell
+from .text import log
 
 FORMULA = ("=", "+", "-", "@")  # how text begins that a spreadsheet would compute
 
@@ -61,7 +61,7 @@ def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:
 def write_out(out: str | Path, content: str | dict[str, Any]) -> Path:
     """Write a text or JSON file that `out` names, and say so. Raises: as `write_whole`."""
     path = write_whole(Path(out), content)
-    tell(f"written  {path}")
+    log(f"written  {path}")
     return path
 
 

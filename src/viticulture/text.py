@@ -176,7 +176,10 @@ def on_disk(name: str) -> str:
         return name
 
 
-def tell(words: str) -> None:
-    """Say on standard error what happens, unless nothing is to be heard."""
+def log(message: str) -> None:
+    """Print a message to standard error, unless messages are suppressed."""
     if not is_silent():
-        print(clean(words), file=STDERR, flush=True)
+        print(clean(message), file=STDERR, flush=True)
+
+
+tell = log

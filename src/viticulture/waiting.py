@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard error: a sign of life while something takes a moment, written where it can be and left out elsewhere."""
+"""Progress messages on standard error, which never fail and can be silenced."""
 
 import io
 import sys
@@ -13,12 +13,12 @@ _SILENT = ContextVar("silent", default=False)
 
 
 class _Stderr(io.TextIOBase):
-    """Standard error as it is at the moment. Text that it does not take (it is closed, its disk is full, its reader is
-    gone) is left out, since no work depends on it."""
+    """The current standard error. Text that it does not take (it is closed, its disk is full, its reader is gone) is
+    dropped, since no work depends on it."""
 
     @property
     def _stream(self) -> Any:
-        return getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # rich puts a stand-in there, which would come back
+        return getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # rich's proxy would call this object again
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -40,13 +40,13 @@ class _Stderr(io.TextIOBase):
 
 
 STDERR = cast(TextIO, _Stderr())
-"""For everything that is said while work is under way."""
+"""For all messages while work is in progress."""
 
 
 @contextmanager
-def silence(wanted: bool = True) -> Iterator[None]:
-    """Nothing is said on standard error of what is under way."""
-    token = _SILENT.set(wanted or is_silent())
+def silence(silent: bool = True) -> Iterator[None]:
+    """Suppress progress messages in the block."""
+    token = _SILENT.set(silent or is_silent())
     try:
         yield
     finally:
@@ -54,12 +54,12 @@ def silence(wanted: bool = True) -> Iterator[None]:
 
 
 def is_silent() -> bool:
-    """Whether a person asked to hear nothing of what is under way."""
+    """Return whether progress messages are suppressed."""
     return _SILENT.get()
 
 
 def quiet_hub() -> None:
-    """The Hub's library draws bars and tells of every try; we say in a line what became of it."""
+    """Turn off huggingface_hub's progress bars and retry messages; our own message reports the outcome."""
     from huggingface_hub.utils import logging
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -68,23 +68,18 @@ def quiet_hub() -> None:
 
 
 @contextmanager
-def waiting(what: str, after: float = 1.0) -> Iterator[None]:
-    """Say on standard error what is under way: beside a spinner on a terminal, else in a line, if it takes that long.
-
-    Args:
-        what: is done.
-        after: seconds until the line is written.
-    """
+def waiting(message: str, after: float = 1.0) -> Iterator[None]:
+    """Print what the block is doing: next to a spinner on a terminal, else as a line after `after` seconds."""
     if is_silent():
         yield
         return
     if STDERR.isatty():
         from rich.console import Console
 
-        with Console(file=STDERR, highlight=False).status(what):
+        with Console(file=STDERR, highlight=False).status(message):
             yield
         return
-    line = Timer(after, lambda: print(f"{what} ...", file=STDERR, flush=True))
+    line = Timer(after, lambda: print(f"{message} ...", file=STDERR, flush=True))
     line.daemon = True
     line.start()
     try:

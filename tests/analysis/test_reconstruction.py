@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from label_free import start
 from mae_students import method, vit
 from viticulture.analysis.galleries import FILE, read_galleries
-from viticulture.tasks.task import task_of
 from viticulture.analysis.reconstruction import levels, load_reconstructor, reconstruct, reconstruction_gallery
 from viticulture.methods.mae import MAE, restored, targets
 from viticulture.models.vit.patches import patchify, rows
 from viticulture.report.pictures import gallery
 from viticulture.tasks.results import Evaluated, Results
+from viticulture.tasks.task import task_of
 from viticulture.training.run import fit
 
 IMAGES = torch.randn(4, 3, 16, 24, generator=torch.Generator().manual_seed(0))

@@ -782,13 +782,13 @@ def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch:
     config = load_config("default/digits", {**TINY, "engine.precision": "bf16-mixed"})
     dataset = load_dataset(open_source("digits"), config, 0)
     mixed = list[bool]()
-    measured = Method.measured
+    measured = Method.all_metrics
 
     def watched(self: Method, batch: Any) -> Any:
         mixed.append(torch.is_autocast_enabled("cpu"))
         return measured(self, batch)
 
-    monkeypatch.setattr(Method, "measured", watched)
+    monkeypatch.setattr(Method, "all_metrics", watched)
     pace = measure_step_times(config, dataset, tmp_path / "pace")
     assert mixed == [False, False, True, True], "each once to warm up"
     assert pace.answer is not None

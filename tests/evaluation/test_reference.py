@@ -15,7 +15,7 @@ from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.reference import add_reference, judge_references, read_references, reference_lines
 from viticulture.study.disagreement import _varied
-from viticulture.tasks.task import task_of
+from viticulture.tasks.classification import Classification
 from viticulture.training.run_folder import RunFolder
 
 
@@ -63,7 +63,7 @@ def test_another_run_is_add_reference_where_it_was_tested_on_the_same_images(tmp
     """Catches: accuracies on different images side by side, a traceback where one was never measured."""
     made = study(tmp_path / "s", ["vit", "cnn"], (10,), 1)
     ours, theirs = (made.folder.run(cell) for cell in made.folder.grid.cells())
-    results = task_of(theirs).read_results()
+    results = Classification(theirs).read_results()
     assert results is not None
     counting = results.counts, results[results.counts].top1
     with pytest.raises(UserError, match="viticulture evaluate"):

@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from viticulture.evaluation.evaluate import right
 
 import viticulture
 from photographs import pictures
@@ -31,6 +30,7 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering
 from viticulture.models.weights.files import note
+from viticulture.tasks.classification import Classification
 from viticulture.tasks.classification_metrics import ClassificationResult
 from viticulture.tasks.task import task_of
 from viticulture.training.data import load_dataset
@@ -153,9 +153,9 @@ def test_the_first_of_the_best_is_chosen(name: Views, run: RunFolder) -> None:
             (run.weights(each) / "config.json").write_text(text)
 
 
-def test_right_counts_the_likeliest_class() -> None:
+def test_right_counts_the_likeliest_class(tmp_path: Path) -> None:
     said = Predictions(torch.tensor([[0.6, 0.4], [0.3, 0.7], [0.9, 0.1]]), torch.tensor([0, 1, 1]), ["x", "y", "z"])
-    assert right(said) == pytest.approx(2 / 3)
+    assert Classification(RunFolder(tmp_path)).view_score(said) == pytest.approx(2 / 3)
 
 
 def test_everything_that_answers_asks_by_these_views(tmp_path: Path) -> None:

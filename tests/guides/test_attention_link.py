@@ -18,7 +18,7 @@ from plain_loop import plain_loop
 from resumed import check_same_bits, check_same_weights, whole_and_resumed
 from trained import weights
 from viticulture.errors import UserError
-from viticulture.guides.attention_link import AttentionLink, Decay, View, link_loss
+from viticulture.guides.attention_link import AttentionLink, Decay, TeacherView, link_loss
 from viticulture.guides.logits import Logits
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
@@ -131,11 +131,11 @@ def test_the_weight_falls_by_the_epoch() -> None:
     Fails if the late factor counts from the start, or one epoch early or late.
     """
     decay = Decay()
-    assert [2000 * decay.left(epoch) for epoch in (0, 1, 200, 201)] == pytest.approx(
+    assert [2000 * decay.scale(epoch) for epoch in (0, 1, 200, 201)] == pytest.approx(
         [2000, 1980, 2000 * 0.99**200, 2000 * 0.99**200 * 0.98]
     )
-    assert 2000 * decay.left(300) == pytest.approx(35.5, abs=0.05)
-    assert Decay(rate=1, late_rate=1).left(1000) == 1
+    assert 2000 * decay.scale(300) == pytest.approx(35.5, abs=0.05)
+    assert Decay(rate=1, late_rate=1).scale(1000) == 1
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def start(out: Path, teacher: str, **overrides: Any) -> Session:
         "student.options": {**VIT, "proj_drop_rate": 0.1},
         "guides.attention_link.teacher": teacher,
         "guides.attention_link.decay": {"rate": 0.5, "late_rate": 0.5, "late_from": 1},
-        "guides.attention_link.view": {"image_size": 32},
+        "guides.attention_link.teacher_view": {"image_size": 32},
         "data.per_class": 8,
         "data.val_fraction": 0,
         "images.image_size": 16,
@@ -281,7 +281,10 @@ def test_settings_without_meaning_are_refused(teacher: str) -> None:
         (lambda: AttentionLink(student, TASK, teacher=teacher, weight=0), "weight must be positive"),
         (lambda: Decay(rate=1.1), r"rates in \(0, 1\]"),
         (lambda: AttentionLink(student, TASK, teacher=teacher, links="alpha"), "the alpha links are between"),
-        (lambda: AttentionLink(student, TASK, teacher=teacher, view=View(stages=["head"])), "unknown module"),
+        (
+            lambda: AttentionLink(student, TASK, teacher=teacher, teacher_view=TeacherView(stages=["head"])),
+            "unknown module",
+        ),
         (lambda: AttentionLink(timm.create_model("resnet10t"), TASK, teacher=teacher), "ResNet lacks"),
         (
             lambda: AttentionLink(

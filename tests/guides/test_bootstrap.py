@@ -26,8 +26,8 @@ from viticulture.guides.bootstrap import (
     Bootstrap,
     Features,
     Mutual,
+    combine_gradients,
     feature_distance,
-    join,
     shortened_grids,
     shortened_sequences,
 )
@@ -122,7 +122,7 @@ def test_aligned_gradients_in_two_dimensions(
     """
     own = [torch.tensor([x]) for x in student]
     pairs = [(v, torch.tensor([a])) for v, a in zip(own, agent, strict=True)]
-    cosine = join(pairs, align=True)
+    cosine = combine_gradients(pairs, align=True)
     assert torch.cat(own).tolist() == pytest.approx(joined)
     expected = torch.cosine_similarity(torch.tensor(student), torch.tensor(agent), dim=0)
     torch.testing.assert_close(cosine, expected)
@@ -136,7 +136,7 @@ def test_what_alignment_leaves_of_a_conflicting_gradient_is_orthogonal() -> None
     student = [maps(3, 4), maps(5, seed=1)]
     agent = [-0.3 * part + 0.1 * maps(*part.shape, seed=2) for part in student]
     before = [part.clone() for part in student]
-    assert join(list(zip(student, agent, strict=True)), align=True) < 0
+    assert combine_gradients(list(zip(student, agent, strict=True)), align=True) < 0
     left = [now - then for now, then in zip(student, before, strict=True)]
     product = sum((change * then).sum() for change, then in zip(left, before, strict=True))
     assert abs(float(product)) < 1e-6 * float(sum((then * then).sum() for then in before))  # products in float32
@@ -145,7 +145,7 @@ def test_what_alignment_leaves_of_a_conflicting_gradient_is_orthogonal() -> None
 def test_without_alignment_gradients_are_summed() -> None:
     """The authors' code: one backward of one sum. Fails if conflicts change anything."""
     student, agent = maps(4), -maps(4)
-    join([(student, agent)], align=False)
+    combine_gradients([(student, agent)], align=False)
     torch.testing.assert_close(student, torch.zeros(4, dtype=torch.float64))
 
 
@@ -334,7 +334,7 @@ def test_what_is_kept_knows_nothing_of_its_agent(tmp_path: Path) -> None:
     curves = read_curves(session.run.metrics)
     assert len(curves["test/bootstrap_agent_accuracy"]) == 2
     assert {"train/bootstrap_gradient_cosine", "train/bootstrap_gradient_conflict"} <= curves.keys()
-    assert [value for _, value in curves["train/bootstrap_features_left"]] == [1.0, 0.5]
+    assert [value for _, value in curves["train/bootstrap_feature_scale"]] == [1.0, 0.5]
 
 
 TASK = DataSpec(("a", "b", "c"), (32, 32), (0.5,) * 3, (0.5,) * 3)
@@ -371,7 +371,7 @@ def test_other_students_with_square_grids_learn_from_an_agent(student: str, opti
             None,
         )
         others = (readings.outputs[0] + torch.randn(2, 3), *readings.outputs[1:])
-        again = guide.losses(batch, replace(readings, outputs=others))
+        again = guide.losses(batch, replace(readings, output=others))
         torch.testing.assert_close(again["to_agent"], terms["to_agent"])
 
 

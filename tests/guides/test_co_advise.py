@@ -151,7 +151,7 @@ def test_all_teachers_may_teach_one_head(teachers: dict[str, str]) -> None:
     conv, inv = (guide.teachers[name](x) for name in ("conv", "inv"))
     assert terms["conv"].item() == pytest.approx(soft_distillation(net(x), conv, 2.0).item(), rel=1e-5)
     assert terms["inv"].item() == pytest.approx(0.5 * soft_distillation(net(x), inv).item(), rel=1e-5)
-    assert guide.measures({"image": x, "label": torch.zeros(4, dtype=torch.long)}) == {}
+    assert guide.metrics({"image": x, "label": torch.zeros(4, dtype=torch.long)}) == {}
 
 
 def test_terms_are_means_over_images(teachers: dict[str, str]) -> None:
@@ -187,7 +187,7 @@ def test_accuracy_is_measured_by_token(teachers: dict[str, str], inference: str)
     guide = CoAdvise(net, TASK, teachers=teachers)
     batch = {"image": random_images(32, 3, 8, 8), "label": torch.arange(32) % 6}
     buffers = {name: value.clone() for name, value in net.named_buffers()}
-    found = guide.measures(batch)
+    found = guide.metrics(batch)
     assert not any(module.training for module in net.modules())
     assert all(torch.equal(value, buffers[name]) for name, value in net.named_buffers())
     features = net.forward_features(batch["image"])

@@ -19,13 +19,14 @@ from resumed import check_same_bits, whole_and_resumed
 from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.dino import DINO, Head, LocalCrops, cross_entropy, view_loss
-from viticulture.methods.method import Course, Moment, Setup
+from viticulture.methods.method import Setup, StepContext, TrainingLength
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.momentum_encoder import MomentumEncoder
 from viticulture.models.students import create_student
 from viticulture.models.vit.any_size import forward_at_any_size
 from viticulture.optim import Optim
 from viticulture.training.feed import training_loader
+from viticulture.training.module import TrainingModule
 from viticulture.training.run import fit
 
 HALF = (0.5, 0.5, 0.5)
@@ -93,11 +94,12 @@ def test_the_center_moves_once_a_step_of_two_gradients() -> None:
     """With SAM it moves in the first pass alone. Catches: a center that moves twice, or goes back with the weights."""
     torch.manual_seed(0)
     setup = Setup(create_student("mae_tiny", TASK, 4, TINY), TASK, optim=Optim(sam_rho=0.05))
-    dino, batch, centers = DINO(setup, **SMALL), views((2, 12)), []
-    optimizer: Any = dino.configure_optimizers()
+    dino, batch, centers = DINO(setup, **SMALL), views((2, 12)), list[Tensor]()
+    optimizer: Any = TrainingModule(dino).configure_optimizers()
 
     def closure() -> Tensor:
         dino.zero_grad()
+        dino.step = StepContext(perturbed=bool(centers))
         loss = dino.losses(batch)["views"]
         loss.backward()
         centers.append(dino.center.clone())
@@ -116,7 +118,7 @@ def test_micro_batches_move_the_center_as_their_batch_does() -> None:
     for _ in range(2):
         whole.losses(batch)
         for part in range(2):
-            halves.moment = Moment(first=part == 0, last=part == 1)
+            halves.step = StepContext(first=part == 0, last=part == 1)
             halves.losses({name: value[2 * part : 2 * part + 2] for name, value in batch.items()})
     assert whole.center.abs().max() > 0
     torch.testing.assert_close(halves.center, whole.center, **CLOSE)
@@ -153,7 +155,7 @@ def test_the_schedules() -> None:
     Catches: a clock of steps for epochs, an end that is never reached, a teacher that moves with every micro-batch.
     """
     dino = method(temperature=(0.04, 0.07), temperature_epochs=4, momentum=0.9)
-    dino.course = Course(5, 6)
+    dino.length = TrainingLength(5, 6)
     teacher = dino.auxiliary["teacher"]
     logits = torch.randn(2, 24)
     for epoch, temperature in enumerate([0.04, 0.05, 0.06, 0.07, 0.07]):
@@ -165,7 +167,7 @@ def test_the_schedules() -> None:
     teacher.updates = 15  # half-way
     for last in (False, True):
         assert not dino.center.any()
-        dino.moment = Moment(first=not last, last=last)
+        dino.step = StepContext(first=not last, last=last)
         dino.losses(views((2, 12)))
     assert dino.center.any()
     torch.testing.assert_close(teacher[0].norm.weight, torch.full((16,), 0.05))
@@ -183,7 +185,7 @@ def test_prototypes_wait_for_an_epoch(tmp_path: Path) -> None:
     begun = [part.clone() for part in parts]
     head.register_forward_hook(lambda *_: kept.append([part.detach().clone() for part in parts]))
     fit(session)
-    steps = session.method.course.steps_per_epoch
+    steps = session.method.length.steps_per_epoch
     assert all(torch.equal(begun[0], prototypes) for prototypes, _ in kept[: steps + 1])
     assert not torch.equal(begun[0], parts[0])
     assert not torch.equal(begun[1], kept[steps][1])
@@ -255,7 +257,7 @@ def test_small_views_reach_the_batch(tmp_path: Path) -> None:
 def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """Student, head, teacher, center and clock, stopped in the second epoch. Catches: any of them left behind."""
     whole, again = whole_and_resumed(partial(start, **RUN), tmp_path)
-    assert again.method.auxiliary["teacher"].updates == 2 * whole.method.course.steps_per_epoch
+    assert again.method.auxiliary["teacher"].updates == 2 * whole.method.length.steps_per_epoch
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
     assert not [name for name in weights(again.run.path) if "head" in name or "teacher" in name or "center" in name]
 
@@ -289,13 +291,13 @@ def test_held_out_images_are_measured_without_a_trace() -> None:
     dino = method(local_crops=LocalCrops(0)).eval()
     nn.init.normal_(dino.center)
     batch, mirrored = ({"image": images} for images in (views((0, 0))["image"], views((0, 0))["image"].flip(-1)))
-    center, measured = dino.center.clone(), dino.measures(batch)["loss"]
-    assert torch.equal(measured, dino.measures(batch)["loss"])
+    center, measured = dino.center.clone(), dino.metrics(batch)["loss"]
+    assert torch.equal(measured, dino.metrics(batch)["loss"])
     assert torch.equal(dino.center, center)
     assert dino.auxiliary["teacher"].updates == 0
     (loss,) = dino.losses({**batch, "image2": mirrored["image"]}).values()
     dino.center.copy_(center)
-    torch.testing.assert_close((measured + dino.measures(mirrored)["loss"]) / 2, loss)
+    torch.testing.assert_close((measured + dino.metrics(mirrored)["loss"]) / 2, loss)
 
 
 @pytest.mark.parametrize(

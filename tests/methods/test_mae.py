@@ -215,9 +215,9 @@ def test_what_painting_nothing_costs() -> None:
     """
     mae = method(vit(16, 4), 16)
     images = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(mae.measures({"image": images})["loss"], mae.measures({"image": images})["loss"])
+    assert torch.equal(mae.metrics({"image": images})["loss"], mae.metrics({"image": images})["loss"])
     nn.init.zeros_(mae.auxiliary["decoder"].predict.weight)
-    assert mae.measures({"image": images})["loss"].item() == pytest.approx(47 / 48, rel=1e-4)
+    assert mae.metrics({"image": images})["loss"].item() == pytest.approx(47 / 48, rel=1e-4)
 
 
 def test_it_starts_where_the_authors_start() -> None:

@@ -16,9 +16,9 @@ from viticulture.config.schema import GUIDES as GUIDE_NAMES
 from viticulture.config.schema import METHODS as METHOD_NAMES
 from viticulture.config.schema import find_method
 from viticulture.errors import UserError
-from viticulture.guides.guide import Batch, Given, Guide
+from viticulture.guides.guide import Batch, Capability, Guide
 from viticulture.methods.mae import MAE
-from viticulture.methods.method import Course, Method, Setup
+from viticulture.methods.method import Method, Setup, TrainingLength
 from viticulture.methods.supervised import Supervised
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings
@@ -26,6 +26,7 @@ from viticulture.models.weights.files import note
 from viticulture.optim import Optim, Schedule
 from viticulture.training.assemble import assemble
 from viticulture.training.feed import training_loader
+from viticulture.training.module import TrainingModule
 from viticulture.training.session import begin
 
 
@@ -46,7 +47,7 @@ def test_a_pair_trains_or_is_refused_in_a_line(method: str, guide: str, data: Da
     before = {name: weight.clone() for name, weight in student.named_parameters()}
     assert step(session, batch, optimizer_of(session)).isfinite()
     assert any(not torch.equal(weight, before[name]) for name, weight in student.named_parameters())
-    assert all(value.isfinite() for value in session.method.eval().measured(batch).values())
+    assert all(value.isfinite() for value in session.method.eval().all_metrics(batch).values())
 
 
 def test_the_contract_is_complete() -> None:
@@ -55,21 +56,23 @@ def test_the_contract_is_complete() -> None:
     image gives all but one label (test_multilabel.py)."""
     dense = {name for name in METHOD_NAMES if find_method(name).batch_spec.dense}
     assert dense == {"detection", "segmentation"}
-    assert not any(find_method(name).gives for name in dense)
-    assert find_method("multilabel").gives == frozenset(Given) - {Given.LABELS}
+    assert not any(find_method(name).provides for name in dense)
+    assert find_method("multilabel").provides == frozenset(Capability) - {Capability.LABELS}
     assert set(METHODS) == set(METHOD_NAMES) - dense - {"multilabel"}
     assert {name for name, _ in GUIDES.values() if name} == set(GUIDE_NAMES)
     for name in METHODS:
         method = find_method(name)
         assert issubclass(method, Method)
-        assert (Given.LABELS in method.gives) == method.batch_spec.labels
+        assert (Capability.LABELS in method.provides) == method.batch_spec.labels
 
 
 def test_a_pair_is_refused_before_data_is_opened(tmp_path: Path) -> None:
     """No image is decoded and no folder is made for a recipe that cannot work."""
     (tmp_path / "empty").mkdir()
     overrides = {"method.name": "mae", "guides.logits.teacher": "nowhere"}
-    with pytest.raises(UserError, match="guide logits asks for scores of the classes, which method mae does not give"):
+    with pytest.raises(
+        UserError, match="guide logits requires scores of the classes, which method mae does not provide"
+    ):
         begin("digits", "default/digits", 0, str(tmp_path / "run"), False, overrides, "test")
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "cache").exists()
@@ -81,7 +84,7 @@ class Watching(Guide):
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         return {}
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
         return {"images": torch.tensor(float(len(batch["image"])))}
 
 
@@ -90,7 +93,7 @@ def test_guides_measure_held_out_images_under_every_method() -> None:
     data_spec = replace(TASK, classes=())
     student = create_student("vit_nano", data_spec, 4, {"embed_dim": 16, "depth": 1, "num_heads": 2})
     method = MAE(Setup(student, data_spec, {"watching": Watching()}), decoder_width=32)
-    found = method.measured({"image": torch.randn(3, 3, 16, 16)})
+    found = method.all_metrics({"image": torch.randn(3, 3, 16, 16)})
     assert found.keys() == {"loss", "watching_images"}
     assert found["watching_images"] == 3
 
@@ -133,19 +136,19 @@ def test_a_cnns_images_have_their_channels_last(name: str, last: bool, monkeypat
     """In training and validation alike, with the numbers that came; catches: slow steps of a CNN, and
     a ViT's images that are copied for nothing."""
     student = create_student(name, TASK, 4 if name == "vit_nano" else None)
-    method = Supervised(Setup(student, TASK, {}))
+    module = TrainingModule(Supervised(Setup(student, TASK, {})))
     shown: list[Tensor] = []
     student.register_forward_pre_hook(lambda _, arguments: shown.append(arguments[0]))
     rates = SimpleNamespace(param_groups=[{"lr": 0.1, "initial_lr": 0.1}])
     trainer = SimpleNamespace(accumulate_grad_batches=1, current_epoch=0, optimizers=[rates])
-    monkeypatch.setattr(Supervised, "trainer", trainer)
+    monkeypatch.setattr(TrainingModule, "trainer", trainer)
     for logger in ("log", "log_dict"):
-        monkeypatch.setattr(method, logger, lambda *_, **__: None)
+        monkeypatch.setattr(module, logger, lambda *_, **__: None)
     images = torch.randn(4, 3, *TASK.image_size)
     for number in range(2):
         batch = {"image": images.clone(), "label": torch.tensor([0, 1, 0, 1])}
-        method.training_step(batch, number)
-        method.validation_step({**batch, "image": images.clone()}, number)
+        module.training_step(batch, number)
+        module.validation_step({**batch, "image": images.clone()}, number)
     assert [image.is_contiguous(memory_format=torch.channels_last) for image in shown] == 4 * [last]
     assert all(torch.equal(image, images) for image in shown)
 
@@ -165,16 +168,17 @@ def test_the_rate_that_is_logged_is_the_recipes_own(
     """Whichever groups have rates of their own, in whatever order. Catches: that of muon's kernels, or of the first
     layer."""
     method = Supervised(Setup(create_student(student, TASK, 4), TASK, {}, optim, Schedule("constant", warmup_epochs=1)))
-    method.course = Course(steps_per_epoch=4, epochs=2)
-    made: Any = method.configure_optimizers()
+    method.length = TrainingLength(steps_per_epoch=4, epochs=2)
+    module = TrainingModule(method)
+    made: Any = module.configure_optimizers()
     rates: list[float] = []
     trainer = SimpleNamespace(accumulate_grad_batches=1, current_epoch=0, optimizers=[made["optimizer"]])
-    monkeypatch.setattr(Supervised, "trainer", trainer)
-    monkeypatch.setattr(method, "log_dict", lambda *_, **__: None)
-    monkeypatch.setattr(method, "log", lambda name, value: rates.append(value))
+    monkeypatch.setattr(TrainingModule, "trainer", trainer)
+    monkeypatch.setattr(module, "log_dict", lambda *_, **__: None)
+    monkeypatch.setattr(module, "log", lambda name, value: rates.append(value))
     batch = {"image": torch.randn(4, 3, *TASK.image_size), "label": torch.tensor([0, 1, 0, 1])}
     for number in range(6):
-        method.training_step(batch, number)
+        module.training_step(batch, number)
         made["optimizer"].step()
         made["lr_scheduler"]["scheduler"].step()
     assert rates == pytest.approx([0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3])

@@ -19,7 +19,7 @@ from networks import error
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
 from viticulture.errors import UserError
-from viticulture.methods.method import Course, Moment, Setup
+from viticulture.methods.method import Setup, StepContext, TrainingLength
 from viticulture.methods.moco_v3 import MoCoV3
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.shared_batch_norm import SharedBatchNorm, gathered, perceptron
@@ -54,7 +54,7 @@ def test_it_is_the_official_code(golden: Load, monkeypatch: pytest.MonkeyPatch) 
     """
     data = golden("moco_tiny_step")
     config, moco = data.about["config"], method()
-    moco.auxiliary["momentum"].updates, moco.course = config["iter"], Course(config["total_iters"])
+    moco.auxiliary["momentum"].updates, moco.length = config["iter"], TrainingLength(config["total_iters"])
     parts: list[tuple[str, Any, Any]] = [
         ("base_encoder", moco.student, moco.auxiliary["projector"]),
         ("momentum_encoder", *moco.auxiliary["momentum"].children()),
@@ -93,7 +93,7 @@ def test_loss_momentum_and_positions_by_themselves(golden: Load) -> None:
     data, moco = golden("moco_loss_and_pos"), method(momentum=0.99)
     torch.testing.assert_close(moco._contrast(data["in/q"], data["in/k"]), data["out/loss"], rtol=1e-5, atol=0)
     moco._contrast(data["in/k"], data["in/k"])
-    assert moco.extra_logs["instance_accuracy"] == 1
+    assert moco.logs["instance_accuracy"] == 1
     weight, copied = moco.student.norm.weight, moco.auxiliary["momentum"][0].norm.weight
     for step, expected in zip(data["in/iters"].tolist(), data["out/momentum"].tolist(), strict=True):
         nn.init.constant_(copied, 1.0)
@@ -136,7 +136,7 @@ def test_portions_of_a_batch_move_the_momentum_encoder_once() -> None:
     """With gradient accumulation the encoder moves before the first micro-batch alone."""
     moco = method()
     for first, last in ((True, False), (False, False), (False, True), (True, False)):
-        moco.moment = Moment(first=first, last=last)
+        moco.step = StepContext(first=first, last=last)
         moco.losses(views())
     assert moco.auxiliary["momentum"].updates == 2
 
@@ -149,7 +149,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole, again = whole_and_resumed(partial(start, **VIEWS, **{"data.per_class": 6}), tmp_path, steps=4)
     assert any("20 are few" in warning for warning in whole.warnings)
     clocks = [session.method.auxiliary["momentum"].updates for session in (whole, again)]
-    assert clocks == [2 * whole.method.course.steps_per_epoch] * 2
+    assert clocks == [2 * whole.method.length.steps_per_epoch] * 2
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
     assert not [name for name in weights(again.run.path) if "projector" in name or "momentum" in name]
 
@@ -225,10 +225,10 @@ def test_held_out_images_are_compared_with_their_mirror_images() -> None:
     the loss of both as views. Catches: an image compared with itself, one direction for two."""
     moco = method().eval()
     batch, mirrored = ({"image": images} for images in (views()["image"], views()["image"].flip(-1)))
-    measured = moco.measures(batch)["loss"]
-    assert torch.equal(measured, moco.measures(batch)["loss"])
+    measured = moco.metrics(batch)["loss"]
+    assert torch.equal(measured, moco.metrics(batch)["loss"])
     (loss,) = moco.losses({**batch, "image2": mirrored["image"]}).values()
-    torch.testing.assert_close((measured + moco.measures(mirrored)["loss"]) / 2, loss)
+    torch.testing.assert_close((measured + moco.metrics(mirrored)["loss"]) / 2, loss)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_the_method_weighs_smooths_and_learns() -> None:
     terms = method.losses(BATCH)
     assert terms.keys() == {"label"}
     torch.testing.assert_close(terms["label"], 0.5 * binary_cross_entropy(logits, BATCH["label"], 0.1, weights))
-    measured = method.measures(BATCH)
+    measured = method.metrics(BATCH)
     assert measured.keys() == {"map", "loss"}
     torch.testing.assert_close(measured["loss"], binary_cross_entropy(logits, BATCH["label"]))
     optimizer = torch.optim.SGD(method.parameters(), 0.05)
@@ -135,8 +135,8 @@ def test_a_teacher_must_have_learnt_several_labels_and_teaches_softly(tmp_path: 
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"guides.bootstrap.weight": 0.5}, "guide bootstrap asks for one label an image"),
-        ({"guides.co_advise.teachers": {"a": "runs/x"}}, "guide co_advise asks for one label an image, which method"),
+        ({"guides.bootstrap.weight": 0.5}, "guide bootstrap requires one label an image"),
+        ({"guides.co_advise.teachers": {"a": "runs/x"}}, "guide co_advise requires one label an image, which method"),
         ({"data.sampling": "balanced"}, "data.sampling balances classes of images, and an image may have several"),
     ],
 )

@@ -179,7 +179,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str) -> None:
     losses = loop(other.method, other, SMALL["train.epochs"])
     for name, value in other.method.student.state_dict().items():
         torch.testing.assert_close(run.method.student.state_dict()[name], value, **CLOSE)
-    assert not run.method.perturbed
+    assert not run.method.step.perturbed
     rows = [line.split(",") for line in run.run.metrics.read_text().splitlines()]
     logged = [(int(step), float(value)) for step, _, name, value in rows if name == "train/loss_epoch"]
     assert [step for step, _ in logged] == [4, 9]  # the last of five steps an epoch
@@ -214,7 +214,7 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path,
         nonlocal calls
         calls += 1
         if calls == 2 * 6 + 2:  # two passes a step: the seventh step's pass uphill
-            assert broken.method.perturbed
+            assert broken.method.step.perturbed
             raise KeyboardInterrupt
         return losses(batch)
 

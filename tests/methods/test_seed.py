@@ -16,13 +16,14 @@ from label_free import start
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
 from viticulture.errors import UserError
-from viticulture.methods.method import Moment, Setup
-from viticulture.methods.seed import Seed, likeness_loss
+from viticulture.methods.method import Setup, StepContext
+from viticulture.methods.seed import Seed, similarity_loss
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.teachers.frozen import load_teacher
 from viticulture.models.weights.files import save
 from viticulture.optim import Optim
+from viticulture.training.module import TrainingModule
 
 HALF = (0.5, 0.5, 0.5)
 TASK = DataSpec((), (16, 16), HALF, HALF)
@@ -65,12 +66,12 @@ def test_the_loss_by_hand() -> None:
     guesses = [math.exp(c / 0.2) for c in (0.5, math.sqrt(3) / 2, -0.5)]
     expected = -sum(a / sum(aims) * math.log(g / sum(guesses)) for a, g in zip(aims, guesses, strict=True))
     assert expected == pytest.approx(1.844505049624, abs=1e-12)
-    loss = likeness_loss(student, teacher, queue, (0.2, 0.5))
+    loss = similarity_loss(student, teacher, queue, (0.2, 0.5))
     assert loss.item() == pytest.approx(expected, abs=1e-12)
     assert torch.autograd.grad(loss, teacher, allow_unused=True) == (None,)
-    twice = likeness_loss(student.expand(2, 2), teacher.expand(2, 2), queue, (0.2, 0.5))
+    twice = similarity_loss(student.expand(2, 2), teacher.expand(2, 2), queue, (0.2, 0.5))
     assert twice.item() == pytest.approx(expected, abs=1e-12)
-    assert torch.autograd.gradcheck(lambda s: likeness_loss(s, teacher, queue, (0.2, 0.5)), student)
+    assert torch.autograd.gradcheck(lambda s: similarity_loss(s, teacher, queue, (0.2, 0.5)), student)
 
 
 def test_the_teacher_gives_what_its_classifier_reads(teacher: str) -> None:
@@ -95,21 +96,21 @@ def test_the_queue_holds_the_last_that_were_seen(teacher: str) -> None:
     """
     seed, both = method(teacher), images(8)
     with torch.no_grad():
-        embedded = seed._embedded(both)
+        embedded = seed._embedding(both)
         before = seed.queue.clone()
-        first = seed.losses({"image": both[:4]})["likeness"]
+        first = seed.losses({"image": both[:4]})["similarity"]
         assert torch.equal(seed.queue, before)
-        expected = likeness_loss(seed._projected(seed.student(both[:4])), embedded[:4], before, (0.2, 1e-4))
+        expected = similarity_loss(seed._projection(seed.student(both[:4])), embedded[:4], before, (0.2, 1e-4))
         torch.testing.assert_close(first, expected)
-        seed.after_backward()
+        seed.after_step()
         torch.testing.assert_close(seed.queue, torch.cat([embedded[:4], before[4:]]))
         for part, last in ((both[4:6], False), (both[6:], True)):
-            seed.moment = Moment(first=not last, last=last)
+            seed.step = StepContext(first=not last, last=last)
             seed.losses({"image": part})
-        seed.after_backward()
+        seed.after_step()
         torch.testing.assert_close(seed.queue, embedded[[6, 7, 2, 3, 4, 5]])
         seed.losses({"image": both})
-        seed.after_backward()
+        seed.after_step()
         torch.testing.assert_close(seed.queue.sort(0).values, embedded[:6].sort(0).values)
     assert not seed.waiting
 
@@ -120,22 +121,23 @@ def test_the_queue_moves_once_a_step_of_two_gradients(teacher: str) -> None:
     torch.manual_seed(0)
     setup = Setup(create_student("vit_nano", TASK, 4, TINY), TASK, optim=Optim(sam_rho=0.05))
     seed, both = Seed(setup, teacher=teacher, queue=6), images(8)
-    optimizer: Any = seed.configure_optimizers()
+    optimizer: Any = TrainingModule(seed).configure_optimizers()
     for batch in both.split(4):
         compared: list[Tensor] = []
 
         def closure(batch: Tensor = batch, compared: list[Tensor] = compared) -> Tensor:
             compared.append(seed.queue.clone())
+            seed.step = StepContext(perturbed=len(compared) == 2)
             seed.zero_grad()
-            loss = seed.losses({"image": batch})["likeness"]
+            loss = seed.losses({"image": batch})["similarity"]
             loss.backward()
-            seed.after_backward()
             return loss
 
         optimizer["optimizer"].step(closure)
+        seed.after_step()
         assert torch.equal(*compared)
     with torch.no_grad():
-        embedded = seed._embedded(both)
+        embedded = seed._embedding(both)
     torch.testing.assert_close(seed.queue, torch.cat([embedded[6:], embedded[2:6]]))
     assert seed.oldest == 2
 
@@ -154,8 +156,8 @@ def one_of_two(rank: int, folder: str) -> None:
         never_single()
         seed = method(f"{folder}/cnn").double()
         for batch in images(8).split(4):
-            seed.losses(doubled({"image": batch[rank::2]}))["likeness"].backward()
-            seed.after_backward()
+            seed.losses(doubled({"image": batch[rank::2]}))["similarity"].backward()
+            seed.after_step()
         torch.save([shared_gradients(seed), seed.queue], f"{folder}/{rank}.pt")
 
 
@@ -168,8 +170,8 @@ def test_two_processes_are_one(teacher: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     seed = method(teacher).double()
     for batch in images(8).split(4):
-        seed.losses(doubled({"image": batch}))["likeness"].backward()
-        seed.after_backward()
+        seed.losses(doubled({"image": batch}))["similarity"].backward()
+        seed.after_step()
     for gradients, queue in halves:
         for name, parameter in seed.named_parameters():
             if parameter.grad is not None:
@@ -183,7 +185,7 @@ def test_a_student_can_learn_it(teacher: str) -> None:
     optimizer = torch.optim.SGD([*seed.student.parameters(), *seed.auxiliary.parameters()], lr=0.1)
     losses = []
     for _ in range(10):
-        loss = seed.losses({"image": images()})["likeness"]
+        loss = seed.losses({"image": images()})["similarity"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -40,7 +40,7 @@ def drawn(simmim: SimMIM, images: int = 3, size: tuple[int, int] = (32, 32)) -> 
 def painted_by(simmim: SimMIM, images: Tensor, noise: Tensor) -> Tensor:
     """Every patch as it is painted, the visible ones too."""
     mask = simmim.mask(noise)
-    return simmim._painted(simmim.taps.output(images, mask), mask)
+    return simmim._predict(simmim.taps.output(images, mask), mask)
 
 
 def test_masks_are_squares_and_their_number_is_rounded_up() -> None:
@@ -98,7 +98,7 @@ def test_without_masks_the_student_is_itself() -> None:
     simmim = method(student)
     images, _ = drawn(simmim)
     nothing = torch.zeros(3, 64, dtype=torch.bool)
-    torch.testing.assert_close(simmim.taps(images, nothing).outputs[0], encode(student, images))
+    torch.testing.assert_close(simmim.taps(images, nothing).output, encode(student, images))
 
 
 def test_the_loss_is_the_distance_over_masked_pixels() -> None:
@@ -118,8 +118,8 @@ def test_the_loss_is_the_distance_over_masked_pixels() -> None:
     bias = simmim.auxiliary["decoder"].predict.bias
     signs = patchify((0.5 - images).sign(), (4, 4))[mask].mean(0) / 48
     torch.testing.assert_close(bias.grad, signs)
-    measured = simmim.measures({"image": images})["loss"]
-    assert torch.equal(measured, simmim.measures({"image": images})["loss"])
+    measured = simmim.metrics({"image": images})["loss"]
+    assert torch.equal(measured, simmim.metrics({"image": images})["loss"])
     assert simmim.auxiliary["decoder"].mask_token.grad is not None
 
 

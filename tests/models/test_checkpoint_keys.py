@@ -115,11 +115,11 @@ def test_the_encoder_of_moco_v2_is_taken_without_its_projector(tmp_path: Path) -
 
 
 def test_a_checkpoint_of_ours_and_one_of_dino_hold_a_student() -> None:
-    """`student.*` beside a method's own networks, and DINO's {"student", "teacher"}; compiled within or around a
+    """`method.student.*` beside a method's own networks, and DINO's {"student", "teacher"}; compiled within or around a
     wrapper of processes, or within Lightning's module. Fails if wrappers come off in one order alone."""
     weights, others = {"norm.weight": torch.ones(2)}, {"norm.weight": torch.zeros(2)}
     for stored in (
-        {"state_dict": {**prefixed("student.", weights), **prefixed("auxiliary.momentum.0.", others)}},
+        {"state_dict": {**prefixed("method.student.", weights), **prefixed("method.auxiliary.momentum.0.", others)}},
         {"student": prefixed("module.", others), "teacher": prefixed("backbone.", weights)},
         {"model": prefixed("module._orig_mod.", weights)},
         {"model": prefixed("_orig_mod.module.", weights)},

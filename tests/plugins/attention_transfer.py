@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from viticulture.errors import UserError
-from viticulture.guides.guide import Batch, Given, Guide
+from viticulture.guides.guide import Batch, Capability, Guide
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.taps import Readings, layout
 from viticulture.models.teachers.feature_maps import load_maps
@@ -28,7 +28,7 @@ class AttentionTransfer(Guide):
     """
 
     needs = frozenset({"blocks"})
-    asks = frozenset({Given.PATCHES})
+    requires = frozenset({Capability.PATCHES})
 
     def __init__(self, student: nn.Module, data_spec: DataSpec, *, teacher: str, weight: float = 0.1) -> None:
         super().__init__()

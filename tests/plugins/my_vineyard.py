@@ -48,7 +48,7 @@ class Rotation(Method):
         turns: how many to tell apart.
     """
 
-    gives = frozenset()
+    provides = frozenset()
     batch_spec = BatchSpec(labels=False)
 
     def __init__(self, setup: Setup, *, turns: int = 4) -> None:
@@ -61,7 +61,7 @@ class Rotation(Method):
         turn = torch.arange(self.turns, device=images.device).repeat_interleave(len(batch["image"]))
         return {"rotation": F.cross_entropy(self.auxiliary["head"](self.student(images)), turn)}
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
         return {"loss": self.losses(batch)["rotation"]}
 
 

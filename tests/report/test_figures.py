@@ -15,25 +15,14 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
-from viticulture.analysis.galleries import Gallery
+from viticulture.analysis.galleries import Gallery, heat, overlay
 from viticulture.analysis.links import TrainedLinks
 from viticulture.errors import UserError
 from viticulture.models.links import Links
 from viticulture.report.curves import read_curves
 from viticulture.report.html import html_table
 from viticulture.report.measurements import links_section
-from viticulture.analysis.galleries import 
-from viticulture.report.pictures import (
-    MOST_NAMED,
-    PALEST,
-    gallery,
-    heat,
-    heat_map,
-    image_grid,
-    overlay,
-    picture_uri,
-    value_map,
-)
+from viticulture.report.pictures import MOST_NAMED, PALEST, gallery, heat_map, image_grid, picture_uri, value_map
 from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, span
 from viticulture.table import Column, Table, number
 

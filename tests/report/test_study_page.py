@@ -25,7 +25,7 @@ from viticulture.study.grid import Candidate, Grid
 from viticulture.study.statistics import estimate
 from viticulture.study.study import Study
 from viticulture.table import Column, Spread, Table, escaped, latex
-from viticulture.tasks.task import task_of
+from viticulture.tasks.classification import Classification
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def held_out_as(made: Study, split: str) -> Study:
     """The same study where no images are held out but those of one split."""
     for cell in made.folder.grid.cells():
         run = made.folder.run(cell)
-        kept = task_of(run).read_results()
+        kept = Classification(run).read_results()
         assert kept is not None
         key = f"best/{split}"
         run.write("evaluation.json", classified(key, {key: kept.results[key]}).to_dict())

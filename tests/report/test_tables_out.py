@@ -9,8 +9,8 @@ import pytest
 import torch
 from rich.cells import cell_len
 from rich.console import Console
-from made_results import classified
 
+from made_results import classified
 from viticulture.evaluation.outputs import Predictions
 from viticulture.report.inspection import inspection_tables
 from viticulture.table import Column, Spread, Table, print_table
@@ -70,10 +70,10 @@ def test_a_long_heading_breaks_instead_of_widening_its_column() -> None:
 def test_four_evaluations_fit_eighty_columns() -> None:
     """Last, best and averaged weights on test and the best on validation stand side by side, none cut."""
     pairs = [("last", "test"), ("best", "test"), ("ema", "test"), ("best", "val")]
-    every = [Evaluated(w, s, evaluation(list("abcdefgh"), 50 + i)) for i, (w, s) in enumerate(pairs)]
-    text = "\n".join(drawn(summary(every), 80))
+    every = {f"{w}/{s}": evaluation(list("abcdefgh"), 50 + i) for i, (w, s) in enumerate(pairs)}
+    text = "\n".join(drawn(summary(classified("last/test", every)), 80))
     assert "…" not in text
-    assert all(f"{100 * each.evaluation.top1:.1f} %" in text for each in every)
+    assert all(f"{100 * each.top1:.1f} %" in text for each in every.values())
     assert text.count("images") == 1
 
 

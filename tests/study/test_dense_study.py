@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from viticulture.evaluation.multilabel import results as of_labels
 
 import viticulture
 from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
-from made_results import detected
 from viticulture.config.load import load_config
 from viticulture.data.targets.objects import Boxed, Masked, Objects
 from viticulture.errors import UserError
@@ -33,10 +31,13 @@ from viticulture.study.plan import StudyPlan
 from viticulture.study.statistics import difference, precision
 from viticulture.study.study import Study
 from viticulture.study.terms import Subsets, Where
+from viticulture.tasks.detection import Detection
 from viticulture.tasks.detection_metrics import DetectedObjects, evaluate_detections
+from viticulture.tasks.multilabel import Multilabel
 from viticulture.tasks.multilabel_metrics import MultilabelResult, evaluate_labels
-from viticulture.tasks.results import RESULTS, Result
-from viticulture.tasks.segmentation import evaluate_pixels
+from viticulture.tasks.results import RESULTS, Result, Results
+from viticulture.tasks.segmentation import Segmentation, evaluate_pixels
+from viticulture.tasks.task import Task
 
 IMAGES, NAMES = 40, ("disk", "square")
 
@@ -75,6 +76,7 @@ def labels_found(seed: int, share: float) -> MultilabelResult:
 
 
 JUDGES: dict[str, Any] = {"objects": boxes_found, "pixels": pixels_found, "labels": labels_found}
+TASKS: dict[str, type[Task]] = {"objects": Detection, "pixels": Segmentation, "labels": Multilabel}
 CURVES = {"objects": "ap50", "pixels": "iou", "labels": "map"}
 RECIPES = {"objects": "detection/photos", "pixels": "segmentation/photos", "labels": "multilabel/photos"}
 
@@ -93,10 +95,7 @@ def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], 
         judge = JUDGES[kind]
         test = judge(cell.seed, share)
         results = {"best/test": test, "best/val": judge(100 + cell.seed, share), "last/test": judge(cell.seed, 0.01)}
-        if kind == "labels":
-            run.write(of_labels.RESULTS, of_labels.LabelEvaluations("best/test", results).to_dict())
-        else:
-            run.write(RESULTS, detected("best/test", results, kind).to_dict())
+        run.write(RESULTS, Results("best/test", results, TASKS[kind]).to_dict())
         curve = CURVES[kind]
         run.write("metrics.csv", f"step,epoch,name,value\n9,0,val/{curve},0.2\n18,1,val/{curve},0.4\n")
         images = {"train": 90, "val": IMAGES, "test": IMAGES}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import viticulture
-from viticulture.command import read
+from viticulture.command import parse_command
 from viticulture.errors import UserError
 from viticulture.study.declare import of_a_table
 from viticulture.study.paper_tables import read_table
@@ -78,10 +78,12 @@ def test_weights_are_given_by_row_or_by_pattern_and_shared_by_rows_that_are_trai
     assert starts(**{"taught*": "a"}) == ["a", "a", "a", None]
     with pytest.raises(UserError, match="unknown row to start from weights"):
         starts(tough="a")
-    asked = read(["compare", "--table", "t", "--init", "ViT-S, pre-trained=runs/a", "--init", "b=c=d", "--lr", "1"])
+    asked = parse_command(
+        ["compare", "--table", "t", "--init", "ViT-S, pre-trained=runs/a", "--init", "b=c=d", "--lr", "1"]
+    )
     assert asked.keywords["overrides"] == {"student.init": {"ViT-S, pre-trained": "runs/a", "b": "c=d"}, "optim.lr": 1}
     with pytest.raises(UserError, match="--init"):
-        read(["compare", "--table", "t", "--init", "runs/a"])
+        parse_command(["compare", "--table", "t", "--init", "runs/a"])
 
 
 @pytest.mark.parametrize("recipe", ["bootstrap/cifar-finetune", "dhvt/finetune-tiny", "mae/transfer"])

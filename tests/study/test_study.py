@@ -378,21 +378,21 @@ def test_a_study_moves_with_its_half_trained_cells(finished: Path, tmp_path: Pat
 
 def session_of_first_epoch(study: StudyFolder, cell: Any, plan: StudyPlan) -> None:
     """Train a cell until its second epoch is about to begin, then stop as Ctrl-C does."""
-    from viticulture.methods.method import Method
+    from viticulture.training.module import TrainingModule
 
-    honest = Method.on_train_epoch_start
+    honest = TrainingModule.on_train_epoch_start
 
-    def stop(self: Method) -> None:
+    def stop(self: TrainingModule) -> None:
         if self.current_epoch == 1:
             raise KeyboardInterrupt
         honest(self)
 
-    Method.on_train_epoch_start = stop  # type: ignore[method-assign]
+    TrainingModule.on_train_epoch_start = stop  # type: ignore[method-assign]
     try:
         with pytest.raises(KeyboardInterrupt):
             train_cell(study, cell, plan)
     finally:
-        Method.on_train_epoch_start = honest  # type: ignore[method-assign]
+        TrainingModule.on_train_epoch_start = honest  # type: ignore[method-assign]
 
 
 def test_what_a_persons_recipe_leaves_out_is_told_of_a_study_whenever_it_goes_on(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ def test_what_one_cell_changes_of_a_recipe_stays_its_own() -> None:
     """Measuring and stand-ins change keys at depth. Fails if they write into the recipe, or the overrides, that all
     cells of the study share."""
     recipe, shared = resolve("r", {"student": {"options": {"depth": 3}}}), {"num_heads": 2}
-    assert recipe.with_keys({"student.options.depth": 1}).student.options == {"depth": 1}
+    assert recipe.changed({"student.options.depth": 1}, by="command").student.options == {"depth": 1}
     assert recipe.student.options == {"depth": 3}
-    recipe.with_keys({"student.options": shared, "student.options.depth": 1})
+    recipe.changed({"student.options": shared, "student.options.depth": 1}, by="command")
     assert shared == {"num_heads": 2}

@@ -35,6 +35,7 @@ from viticulture.tasks.detection import DetectionPrediction
 from viticulture.tasks.detection_metrics import DetectionResult
 from viticulture.tasks.segmentation import SegmentationPrediction
 from viticulture.tasks.task import task_of
+from viticulture.training.module import TrainingModule
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin
@@ -381,18 +382,19 @@ def test_images_without_a_labeled_pixel_weigh_nothing_where_a_segmenter_is_watch
     torch.nn.init.normal_(method.student.predict.weight)
     images, classes = torch.randn(7, 3, 16, 16), torch.randint(0, 2, (7, 16, 16))
     classes[1:5] = UNLABELED
+    module = TrainingModule(method)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(accelerator="cpu", enable_checkpointing=False, default_root_dir=tmp_path, **quiet)
-    (told,) = trainer.validate(method, Batches(images, classes, [2, 3, 2]), verbose=False)
+    (told,) = trainer.validate(module, Batches(images, classes, [2, 3, 2]), verbose=False)
     labeled = torch.tensor([0, 5, 6])
-    expected = method.measures({"image": images[labeled], "classes": classes[labeled]})
+    expected = method.metrics({"image": images[labeled], "classes": classes[labeled]})
     assert told["val/iou"] == pytest.approx(float(expected["iou"]))
     assert told["val/accuracy"] == pytest.approx(float(expected["accuracy"]))
-    (nothing,) = trainer.validate(method, Batches(images[1:5], classes[1:5], [2, 2]), verbose=False)
+    (nothing,) = trainer.validate(module, Batches(images[1:5], classes[1:5], [2, 2]), verbose=False)
     assert all(map(isnan, nothing.values()))
     run: Any = SimpleNamespace(check_there=lambda: None, weights=lambda name: tmp_path / name)
     watch = BestCheckpoint(run, {}, 4)
-    watch.on_validation_epoch_end(trainer, method)
+    watch.on_validation_epoch_end(trainer, module)
     assert (watch.best, (tmp_path / "best").is_dir()) == (0.0, True)
 
 

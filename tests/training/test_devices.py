@@ -32,7 +32,7 @@ PAIRS = [
     (method, guide)
     for method in METHODS
     for guide, (name, _) in GUIDES.items()
-    if not name or guide_class(name).asks <= find_method(method).gives
+    if not name or guide_class(name).requires <= find_method(method).provides
 ]
 ALL = [(*pair, student) for student in STUDENTS for pair in PAIRS]
 SOME = [
@@ -66,7 +66,7 @@ def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data:
     with mode:
         moved = fake_batch(batch, mode, "meta")
         assert step(session, moved, optimizer).device.type == "meta"
-        assert all(value.device.type == "meta" for value in session.method.eval().measured(moved).values())
+        assert all(value.device.type == "meta" for value in session.method.eval().all_metrics(moved).values())
     stepped = [weight for group in optimizer.param_groups for weight in group["params"]]
     assert all(weight in optimizer.state for weight in stepped if weight.grad is not None)
 
@@ -119,7 +119,7 @@ def test_losses_and_measures_are_taken_on_a_gpu_in_bfloat16(
         moved = fake_batch(batch, mode, CUDA)
         terms = session.method.losses(moved)
         with torch.no_grad():
-            measured = session.method.eval().measured(moved)
+            measured = session.method.eval().all_metrics(moved)
     assert {str(value.device) for value in [*terms.values(), *measured.values()]} == {CUDA}
     assert {term.dtype for term in terms.values()} == {torch.float32}
 

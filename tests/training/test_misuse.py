@@ -16,7 +16,7 @@ from timm.models import register_model
 from torch import nn
 
 from viticulture.cli import main
-from viticulture.command import read, split_overrides
+from viticulture.command import parse_command, split_overrides
 from viticulture.config.checks import check_rates
 from viticulture.config.load import parse
 from viticulture.config.load import read as read_recipe
@@ -90,7 +90,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("links x --threshold nan", "--threshold: must be a number, got 'nan'"),
     ("compare digits --fractions nan", "--fractions: must be a number, got 'nan'"),
     ("compare digits --per-class 20-50", "--per-class: must be a whole number, got '20-50'"),
-    ("compare digits --per-class 20 50", "unrecognized arguments: 50; --per-class takes values with commas"),
+    ("compare digits --per-class 20 50", "unrecognized arguments: 50; --per-class takes values separated by commas"),
     ("serve x --port http", "--port: must be a whole number, got 'http'"),
     ("train digits --seed 18446744073709551616", "beyond 63 bits"),
     ("train digits --epochs 99999999999999999999", "beyond 63 bits"),
@@ -151,15 +151,15 @@ MISTAKES: list[tuple[str, str]] = [
     (f"{ONE_PIXEL} --batch-size 2 --devices 2 --device cpu", "must be at least 4, got 2"),
     (f"{ONE_PIXEL} --train.accumulate 20", "must be at least 40, got 20"),
     # the command itself
-    ("compare digits --recipes ,", "--recipes: takes values with commas between them, got ','"),
-    ("compare digits --per-class ,", "--per-class: takes values with commas between them, got ','"),
+    ("compare digits --recipes ,", "--recipes: takes values separated by commas, got ','"),
+    ("compare digits --per-class ,", "--per-class: takes values separated by commas, got ','"),
     ("compare digits --recipes default/digits --seeds 99999999999", "at most 1000"),
     ("train digits --recipe " + "x" * 5000, "unknown recipe"),
     ("train digits --recipe " + "x" * 5000 + ".yaml", "File name too long"),
     ("train digits --lr " + "x" * 5000, "optim.lr"),
     ("train digits --" + "x" * 5000 + ".y 1", "unknown recipe section"),
-    ("resume " + "x" * 5000, "so long a name"),
-    ("x" * 5000, "unknown verb"),
+    ("resume " + "x" * 5000, "file name too long"),
+    ("x" * 5000, "unknown command"),
     ("train digits --recipe $'\\e[31mx.yaml'", "cannot read recipe"),
     ("train digits --recipe $'\\e[31mred.yaml'", "optim.lr must be positive"),
     ("train digits --lr $'\\e[31m'", "not valid YAML"),
@@ -338,7 +338,7 @@ def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:
 
 def test_export_takes_its_file_with_or_without_the_option() -> None:
     """As the README shows it, and as it was. Fails if one of them is refused or changes what is written."""
-    short, long = read(["export", "run", "x.onnx"]), read(["export", "run", "--out", "x.onnx"])
+    short, long = parse_command(["export", "run", "x.onnx"]), parse_command(["export", "run", "--out", "x.onnx"])
     expected = {"run": "run", "out": "x.onnx", "weights": "", "int8": False, "from_pixels": False}
     assert short.keywords == long.keywords == expected
 

@@ -230,28 +230,6 @@ def test_a_guides_mistake_is_told_by_the_name_of_its_entry(entry: dict[str, Any]
         build_guides(wanted, create_student(name, DIGITS, None if "resnet" in name else 4, options), DIGITS)
 
 
-@pytest.mark.parametrize(
-    ("sections", "words"),
-    [
-        (
-            {"guides": {"mine": {"class": "attention_distillation", "teacher": "x", "layers": [3, 12]}}},
-            r"guides.mine.layers counted from 1, .* write guides.mine.blocks: \[2, 11\] for \[3, 12\]",
-        ),
-        ({"method": {"name": "dino", "local_crops": 4}}, r"write local_crops: \{count: 4\}"),
-        ({"method": {"name": "dino", "local_size": 16}}, r"write local_crops: \{count: 8, size: 16\}"),
-    ],
-)
-def test_a_key_that_means_something_else_today_is_refused(sections: dict[str, Any], words: str) -> None:
-    """With what to write; a null that an older run wrote down for a default is no reason. Catches: a layer taught that
-    is not the one that was meant.
-    """
-    with pytest.raises(UserError, match=words) as refusal:
-        resolve("old", recipe(**sections))
-    assert "\n" not in str(refusal.value)
-    null = {"attention_distillation": {"teacher": "x", "layers": None}}
-    assert resolve("old", recipe(guides=null)).values["guides"]["attention_distillation"]["blocks"] is None
-
-
 @pytest.mark.usefixtures("importable")
 def test_method_student_and_augmentation_of_a_persons_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trained, resolved again from what was written, and exported; weights alone do not bring code.

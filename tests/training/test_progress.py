@@ -11,9 +11,9 @@ import pytest
 from lightning.pytorch import LightningModule, Trainer
 from rich.console import Console
 
-from viticulture.methods.method import Method
 from viticulture.report.curves import read_curves
 from viticulture.report.run_page import write_page
+from viticulture.training.module import TrainingModule
 from viticulture.training.progress import EachEpoch, ProgressBar, showing
 from viticulture.training.run import fit
 from viticulture.training.session import begin
@@ -41,8 +41,8 @@ class Listener(ProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, Method)
-        self.losses.append(float(pl_module.logged["loss"]))
+        assert isinstance(pl_module, TrainingModule)
+        self.losses.append(float(pl_module.method.logs["loss"]))
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
 

@@ -2,6 +2,7 @@
 """A run's folder: one writer, nothing lost, nothing half-written taken for whole."""
 
 import io
+import itertools
 import json
 import os
 import re
@@ -49,6 +50,7 @@ from viticulture.training.assemble import assemble
 from viticulture.training.data import default_recipe, load_dataset, resolve_default
 from viticulture.training.length import change_length, set_length
 from viticulture.training.metrics import MetricsFile, cut, read_history
+from viticulture.training.module import TrainingModule
 from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder, claimed
@@ -157,11 +159,11 @@ def test_epochs_that_validation_cannot_compare_are_told_and_none_is_left_out_una
 def test_a_loss_that_is_no_number_stops_the_run_with_step_and_terms(tmp_path: Path) -> None:
     """Catches: NaN reaching a checkpoint, the step or the terms missing from the message."""
     session = small(tmp_path / "run")
-    honest = session.method.losses
+    honest, step = session.method.losses, itertools.count()
 
     def losses(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = honest(batch)
-        return {name: term * (float("nan") if session.method.global_step == 2 else 1.0) for name, term in terms.items()}
+        return {name: term * (float("nan") if next(step) == 2 else 1.0) for name, term in terms.items()}
 
     session.method.losses = losses
     with pytest.raises(UserError, match=r"step 3 \(label nan\)"):
@@ -217,6 +219,7 @@ def test_the_best_weights_are_the_last_that_cannot_be_told_from_the_best(
     def callback() -> BestCheckpoint:
         return BestCheckpoint(run, {}, images, measure if measure != "accuracy" and measure != "loss" else None)
 
+    method = TrainingModule(method)
     watch = callback()
     for epoch, value in enumerate(values):
         found = {"val/loss": -value} if measure == "loss" else {f"val/{measure}": value}
@@ -235,7 +238,8 @@ def test_every_process_tells_the_best_balanced_accuracy_apart_by_each_image_once
     over processes, which made an image two on two of them, and another epoch the best."""
     monkeypatch.setattr("viticulture.training.watching.save", lambda *_: None)
     method: Any = small(tmp_path / "run").method
-    method.by_class = torch.tensor([[3.0, 3.0], [4.0, 4.0]])
+    method = TrainingModule(method)
+    method.sums["recalls"] = torch.tensor([[3.0, 3.0], [4.0, 4.0]])
     run: Any = SimpleNamespace(check_there=lambda: None, weights=lambda name: tmp_path)
     watch = BestCheckpoint(run, {}, 8, "balanced_accuracy")
     found = {"val/balanced_accuracy": 0.75}
@@ -245,13 +249,22 @@ def test_every_process_tells_the_best_balanced_accuracy_apart_by_each_image_once
     assert watch.error == pytest.approx((2 * 0.75 * 0.25 / 4) ** 0.5 / 2)
 
 
+def told(terms: dict[str, float]) -> TrainingModule:
+    """A module whose last step had these terms."""
+    method: Any = nn.Identity()
+    method.student, method.logs = nn.Identity(), {name: torch.tensor(value) for name, value in terms.items()}
+    module = TrainingModule(method)
+    module.terms = tuple(terms)
+    return module
+
+
 def test_a_checkpoint_between_two_looks_is_not_written_either() -> None:
     """On a GPU the loss is looked at rarely; saving looks too. Fails if a checkpoint can hold what NaN has spoilt."""
     watch = StopOnNonFinite(every_steps=50)
     trainer = SimpleNamespace(global_step=2, num_training_batches=100)
     for step, value in ((2, 1.0), (3, float("inf")), (4, 1.0)):
         trainer.global_step = step
-        module = SimpleNamespace(seen_terms={"label": torch.tensor(value)}, parameters=list)
+        module = told({"label": value})
         watch.on_train_batch_end(trainer, module, None, None, step - 1)
     with pytest.raises(UserError, match=r"step 3 \(label inf\)"):
         watch.on_save_checkpoint(trainer, module, {})
@@ -300,10 +313,10 @@ def test_terms_of_a_loss_may_come_and_go() -> None:
     trainer = SimpleNamespace(global_step=0, num_training_batches=100)
     for step, terms in enumerate(({"label": 1.0}, {"guide": 2.0, "label": 1.0}, {"guide": float("nan"), "label": 1.0})):
         trainer.global_step = step + 1
-        module = SimpleNamespace(seen_terms={name: torch.tensor(value) for name, value in terms.items()})
+        module = told(terms)
         watch.on_train_batch_end(trainer, module, None, None, step + 1)
     with pytest.raises(UserError, match=r"step 3 \(guide nan, label 1\)"):
-        watch.on_train_batch_end(trainer, SimpleNamespace(seen_terms={"label": torch.tensor(1.0)}), None, None, 4)
+        watch.on_train_batch_end(trainer, told({"label": 1.0}), None, None, 4)
 
 
 def test_a_history_that_was_opened_and_never_filled_has_its_head(tmp_path: Path) -> None:
@@ -498,7 +511,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("status", "status is missing"),
         ("student", "student.name is missing"),
         ("warnings", "warnings is missing"),
-        ("text", "seed cannot be 'one'"),
+        ("text", "seed must be a whole number, got 'one'"),
         ("deep", "run.json is damaged"),
         ("splits", "split.json is damaged"),
         ("no recipe", "holds no recipe.yaml"),
@@ -696,8 +709,9 @@ def test_parts_of_a_batch_do_not_make_measurements_rarer(tmp_path: Path) -> None
 def after_step(ema: Ema, student: nn.Module, step: int) -> None:
     """What Lightning does for it after an optimizer's step."""
     trainer: Any = SimpleNamespace(global_step=step)
-    module: Any = SimpleNamespace(student=student)
-    ema.on_train_batch_end(trainer, module, None, None, 0)
+    method: Any = nn.Identity()
+    method.student = student
+    ema.on_train_batch_end(trainer, TrainingModule(method), None, None, 0)
 
 
 def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:

@@ -181,12 +181,12 @@ def agents_of(run: RunFolder) -> dict[str, nn.Module]:
         return {}
     state = load_checkpoint(run.checkpoint)["state_dict"]
     student, data_spec, _ = load(run.weights(run.which()[0]))
-    student.load_state_dict(beneath(state, "student."))
+    student.load_state_dict(beneath(state, "method.student."))
     agents: dict[str, nn.Module] = {}
     bootstrapped = replace(config, values={**config.values, "guides": entries})
     for name, guide in build_guides(bootstrapped, student, data_spec).items():
         assert isinstance(guide, Bootstrap)
-        guide.load_state_dict(beneath(state, f"guides.{name}."))
+        guide.load_state_dict(beneath(state, f"method.guides.{name}."))
         agents[name] = guide.agent.eval()
     return agents
 

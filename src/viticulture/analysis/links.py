@@ -65,7 +65,7 @@ def read_links(run: RunFolder, guide: str = "") -> TrainedLinks:
         raise unknown(f"guide with links in {run.path}", guide, linked)
     content = load_checkpoint(run.checkpoint)
     state = content["state_dict"]
-    prefix = f"guides.{guide or linked[0]}."
+    prefix = f"method.guides.{guide or linked[0]}."
     about = state[f"{prefix}_extra_state"]
     links = Links(**about["links"])
     links.load_state_dict(beneath(state, f"{prefix}links."))

@@ -19,7 +19,7 @@ from ..models.vit.patches import PatchGrid, patchify, unpatchify
 from ..training.assemble import assemble
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
-from ..training.state import load_checkpoint
+from ..training.state import beneath, load_checkpoint
 from .galleries import Gallery, Group, file_name
 
 MEASURED = 32  # images
@@ -102,7 +102,7 @@ def load_reconstructor(run: RunFolder, dataset: Dataset) -> Reconstructor:
     Raises: UserError if the run has no checkpoint.
     """
     config = config_of(run)
-    state = load_checkpoint(run.checkpoint)["state_dict"]
+    state = beneath(load_checkpoint(run.checkpoint)["state_dict"], "method.")
     plain = {**config.values, "guides": {}, "student": {**config.values["student"], "init": None}}
     method, _ = assemble(replace(config, values=plain), dataset, seed=0)
     method.load_state_dict({name: value for name, value in state.items() if not name.startswith("guides.")})

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs, for Python and the shell alike: each composes the layers below and returns plain objects.
+"""The commands, for Python and the shell: each composes the layers below and returns plain objects.
 
-Imports that take seconds (torch, timm, lightning) live inside the verbs, so that `--help` answers at once.
+Slow imports (torch, timm, lightning) are inside the functions, so that `--help` is fast.
 """
 
 from ..study.terms import Subsets, Terms, Where
-from .lists import demo, models, recipes, reference, resolved, say, tables
-from .looking import cache, explain, inspect, links, localize, probe, report, robustness, runs
+from .analyses import explain, inspect, links, localize, probe, report, robustness
+from .lists import cache, demo, models, recipes, reference, resolved, runs, say, tables
 from .run import Run
 from .run import open_run as open
 from .runs import evaluate, export, predict
@@ -15,7 +15,7 @@ from .studies import compare, compare_resume, compare_table
 from .training import resume, train, train_row
 
 data = inspect
-"""The same by the command's name."""
+"""The command's name for it."""
 
 __all__ = [
     "Run",

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs that say what there is, and the demonstration."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .given import checked
+from .arguments import checked
 from .run import Run
 from .training import row_of, train, winner
 
@@ -45,6 +46,44 @@ def models(pattern: str = "") -> "Table":
     from ..report.terminal import student_list
 
     return student_list(entries(matching(pattern), MOST_COUNTED))
+
+
+@checked
+def runs(folder: str = "runs", out: str = "") -> "Table":
+    """List every run below a folder: data, student, recipe, state, accuracy.
+
+    Args:
+        folder: is searched.
+        out: an .html file to write, with a link to each run's page.
+
+    Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
+    """
+    from ..outputs import check_out, write_out
+    from ..report.runs import find_runs, render_index
+
+    if out:
+        check_out(out, ".html")
+    index = find_runs(Path(folder))
+    if out:
+        write_out(out, render_index(index, Path(out)))
+    return index.table
+
+
+@checked
+def cache(clear: bool = False) -> str:
+    """Show what decoded images and kept features take on this disk.
+
+    Args:
+        clear: remove them; the next training decodes its images anew. Downloaded data sets stay. They lie in
+            ~/.cache/viticulture and its folder data, or where the environment's VITICULTURE_CACHE and VITICULTURE_DATA
+            say.
+    """
+    from ..cache import cache_folder, cached, clear_cache
+
+    freed = f"freed {clear_cache() / 1e9:.2f} GB; " if clear else ""
+    kept = cached()
+    size = sum(kept.values()) / 1e9
+    return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
 
 
 def reference() -> str:

@@ -216,9 +216,9 @@ class Run:
 def open_run(path: "str | os.PathLike[str]") -> Run:
     """A training that is on disk already, or on the Hub by hf-hub:USER/NAME. Raises: UserError if there is none."""
     from ..deploy.hub.fetch import located
-    from .given import run_word
+    from .arguments import run_folder_of
 
-    run = Run(Path(located(run_word(path))))
+    run = Run(Path(located(run_folder_of(path))))
     _ = run.folder
     return run
 

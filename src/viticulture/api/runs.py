@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..text import shell_word, tell
+from ..text import log, shell_word
 from ..waiting import waiting
-from .given import as_source, as_word, checked, run_word, usable
-from .shown import Shown
+from .arguments import as_source, checked, path_as_text, run_folder_of, trained_run
+from .page_guard import PageGuard
 
 if TYPE_CHECKING:
     from ..data.dataset import Dataset
@@ -40,12 +40,12 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     from ..tasks.task import task_of
     from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
-    word, data = run_word(run), as_word(data)
+    word, data = run_folder_of(run), path_as_text(data)
     if word.startswith(HUB) and isinstance(data, str) and not data:
         raise UserError(
             f"name the images to measure on, which no repository holds: viticulture evaluate {shell_word(word)} DATA"
         )
-    folder = usable(word)
+    folder = trained_run(word)
     task = task_of(folder)
     data = as_source(data)
     if not stands_for_own(folder, data):
@@ -82,7 +82,7 @@ def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: 
     from ..evaluation.inputs import as_images
     from ..tasks.task import task_of
 
-    folder = usable(run_word(run))
+    folder = trained_run(run_folder_of(run))
     learnt = folder.read("run.json")["data"]["folder"]
     if out and learnt and Path(out).resolve() == Path(learnt).resolve():
         raise UserError(f"{out} is what {run} learnt from; choose another --out")
@@ -118,7 +118,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..tasks.task import task_of
     from ..training.run_inputs import config_of, dataset_of
 
-    folder = usable(run := run_word(run))
+    folder = trained_run(run := run_folder_of(run))
     task = task_of(folder)
     if isinstance(task, AnnotatedTask):
         if int8:
@@ -152,7 +152,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
             put_before(path, subject.data_spec, subject.image_settings)
 
-    tell(f"weights  {which}")
+    log(f"weights  {which}")
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, config_of(folder))
@@ -161,7 +161,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
             written = to_onnx(subject.tta_network, Path(out), subject.data_spec, more, finish)
         compared = not from_pixels and subject.data_spec.classes and not several
         if compared and (moved := by_timms_transform(folder, weights)) and moved.matters:
-            tell(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
+            log(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written
 
 
@@ -175,7 +175,7 @@ def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     images = config_of(run).images
     assert images.cache_size is not None, "a run's recipe says it"
     more = {} if images.range is None else {"range": images.range}
-    tell(f"weights  {weights or run.which()[0]}")
+    log(f"weights  {weights or run.which()[0]}")
     with waiting("writing ONNX"):
         network: Any = subject.network
         return dense_to_onnx(network, out, subject.data_spec, images.cache_size, more)
@@ -185,11 +185,11 @@ def measure(run: "RunFolder", dataset: "Dataset") -> "Results[Any]":
     """Evaluate a run on its held-out images, save what comes of it, and draw its page."""
     from ..tasks.task import task_of
 
-    shown, task = Shown(run.path), task_of(run)
+    guard, task = PageGuard(run.path), task_of(run)
     evaluated = task.evaluate(dataset)
-    with shown.spared("evaluate"):
+    with guard.guard("evaluate"):
         task.save_pictures(dataset, evaluated)
-    shown.draw()
+    guard.write()
     return evaluated.results
 
 
@@ -209,7 +209,7 @@ def evaluate_other(task: "Task", data: "str | Source", out: str) -> "Results[Any
     path = check_out(out, ".html", ".json") if out else None
     other = task.evaluate_other(data)
     for warning in other.warnings:
-        tell(f"note     {warning}")
+        log(f"note     {warning}")
     if path is not None and path.suffix.lower() == ".html":
         write_out(path, other_page(task, other))
     elif path is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..waiting import STDERR, waiting
-from .given import checked, run_word, usable
+from .arguments import checked, run_folder_of, trained_run
 
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
 """Module -> package of the extra `serve`."""
@@ -31,7 +31,7 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
         with waiting("loading PyTorch"):
             from ..deploy.serve.answers import Answerer
             from ..deploy.serve.page import page
-        folder = usable(run_word(run))
+        folder = trained_run(run_folder_of(run))
         student = Answerer(folder, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
         shown = page(folder, student, weights)
@@ -61,6 +61,6 @@ def push(run: Any, repository: str, weights: str = "", private: bool = False) ->
     from ..deploy.hub.push import push as send
     from ..training.run_folder import RunFolder
 
-    folder = RunFolder.open(run_word(run))
+    folder = RunFolder.open(run_folder_of(run))
     with waiting("sending to the Hub"):
         return send(folder, repository, weights, private)

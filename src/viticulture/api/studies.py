@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..study.terms import ALL_IMAGES, EQUAL_EPOCHS, HERE, OWN_LENGTHS, Subsets, Terms, Where
-from ..text import shell_word, tell
-from .given import checked
-from .shown import Shown
+from ..text import log, shell_word
+from .arguments import checked
+from .page_guard import PageGuard
 from .training import command
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ def _conduct(folder: "StudyFolder", where: Where) -> "Study":
 
     try:
         with own_random_state():
-            conduct(folder, where, tell, introduce_study)
+            conduct(folder, where, log, introduce_study)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture compare resume {shell_word(folder.path)}") from stop
     study = Study(folder.path, folder.data)
-    with Shown(folder.path).spared("report"):
+    with PageGuard(folder.path).guard("report"):
         write_study(study)
     return study

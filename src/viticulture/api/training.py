@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ..budget.budget import Budget
 from ..errors import UserError, unknown
 from ..study.terms import in_words
-from ..text import command_line, shell_word, tell
+from ..text import command_line, log, shell_word
 from ..waiting import silence
-from .given import as_word, check_callbacks, checked, run_word, with_short
+from .arguments import check_callbacks, checked, path_as_text, run_folder_of, with_short
+from .page_guard import PageGuard
 from .run import Run
 from .runs import measure
-from .shown import Shown
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -74,7 +74,7 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
         overrides = {**size, **(overrides or {})}
     overrides = with_short(overrides or {}, {key: value for key, value in short.items() if value is not None})
     check_callbacks(callbacks)
-    data = as_word(data)
+    data = path_as_text(data)
     searches = {True: True, False: False, "on": True, "off": False}
     if not isinstance(method_search, str | bool) or method_search not in searches:
         raise unknown("method search", method_search, ("on", "off"))
@@ -138,7 +138,7 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
     leader = study.leader.candidate
     study.folder.recipe(leader)  # which refuses code that the study's file names and the user has not
     if study.winner is None:
-        tell(
+        log(
             f"note     {like} names no winner; {leader.name} leads by validation, perhaps by chance: "
             "more seeds may tell, and --recipe takes another"
         )
@@ -165,7 +165,7 @@ def resume(
         callbacks: as for `train`: those that it began with, which find their state again.
         progress: as for `train`.
     """
-    run, data = run_word(run), as_word(data)
+    run, data = run_folder_of(run), path_as_text(data)
     check_callbacks(callbacks)
     from ..budget import follow
     from ..budget.plan import read_plan
@@ -209,7 +209,7 @@ def _finished(run: Run, data: Any) -> Run:
     if isinstance(data, str) and data:
         dataset_of(run.folder, config_of(run.folder), data)
         keep_place(run.folder, data)
-    tell(f"{run.path} is finished; nothing is left to train")
+    log(f"{run.path} is finished; nothing is left to train")
     return run
 
 
@@ -231,7 +231,7 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
         if trial is not None:
             fit(session, bar(session), more=[trial.stopwatch], until=trial.epochs)
             session = trial.settle(session)
-        fit(session, bar(session), after_epoch=Shown(session.run.path).draw, more=callbacks)
+        fit(session, bar(session), after_epoch=PageGuard(session.run.path).write, more=callbacks)
         with the_first_works():
             if session.leads:
                 measure(session.run, session.dataset)
@@ -269,10 +269,10 @@ def _follow(run: Path, data: str = "") -> Run:
     from ..budget.follow import follow
 
     try:
-        follow(run, _grow, tell, data)
+        follow(run, _grow, log, data)
     except KeyboardInterrupt as stop:  # a stage's own command would leave the run without its student
         raise KeyboardInterrupt(f"viticulture resume {shell_word(run)}") from stop
-    Shown(run).draw()
+    PageGuard(run).write()
     return Run(run)
 
 

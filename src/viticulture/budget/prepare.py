@@ -116,7 +116,7 @@ def make_plan(
         config = base if recipes.is_dense(base) else _chosen(wish, base, tried, left)
         dataset = load_dataset(learnt, config, wish.seed, watch=_in_time(wish, left))
         if recipes.is_dense(config):
-            config = config.with_keys({"images.image_size": dataset.image_size})
+            config = config.changed({"images.image_size": dataset.image_size}, by="budget")
         place = folder_of(wish.data)
         check_leakage(config, dataset, {"folder": place, "name": dataset.name})  # else the last stage would refuse
         return Plan(

@@ -85,7 +85,7 @@ def of_rung(config: Config, rung: Rung, overrides: Mapping[str, Any]) -> Config:
     keys = {"student.patch_size": patch, **rung.overrides}
     if "student.patch_size" in overrides:
         keys["student.patch_size"] = overrides["student.patch_size"]
-    return config.with_keys(keys)
+    return config.changed(keys, by="budget")
 
 
 def watched(overrides: Mapping[str, Any], config: Config, pace: StepTimes) -> tuple[Config, StepTimes]:
@@ -99,7 +99,7 @@ def watched(overrides: Mapping[str, Any], config: Config, pace: StepTimes) -> tu
     every = math.ceil(pace.validation / (VALIDATION_SHARE * pace.learning))
     if every <= pace.validate_every or "train.validate_every" in overrides:
         return config, pace
-    return config.with_keys({"train.validate_every": every}), replace(pace, validate_every=every)
+    return config.changed({"train.validate_every": every}, by="budget"), replace(pace, validate_every=every)
 
 
 def in_bfloat16(config: Config) -> Config | None:
@@ -107,7 +107,7 @@ def in_bfloat16(config: Config) -> Config | None:
     engine = config.engine
     if engine.precision != "auto" or not engine.on_cpu:
         return None
-    return config.with_keys({"engine.precision": "bf16-mixed"})
+    return config.changed({"engine.precision": "bf16-mixed"}, by="budget")
 
 
 def of_mae(config: Config) -> Config:
@@ -147,7 +147,7 @@ def of_student(config: Config, overrides: Mapping[str, Any], start: str, teacher
     if config.values["optim"]["layer_decay"] is not None:
         keys.pop("optim.layer_decay", None)
     kept = {key: value for key, value in keys.items() if key not in overrides}
-    return config.with_keys(kept) if kept else config
+    return config.changed(kept, by="budget") if kept else config
 
 
 def mixed(config: Config, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Config:
@@ -171,10 +171,10 @@ def mixed(config: Config, overrides: Mapping[str, Any], epochs: int, steps: int,
     optim = config.optim
     own = "optim.weight_decay" in overrides or optim.weight_decay != Optim.weight_decay
     if own or optim.name != "muon":
-        return config.with_keys({"augment.mix": mix})
+        return config.changed({"augment.mix": mix}, by="budget")
     decay = epochs / (DECAY_EPOCHS * steps * (optim.kernel_lr or optim.lr))
     keys = {"augment.mix": mix, "optim.weight_decay": float(f"{min(decay, MIX_DECAY):.2g}")}
-    return config.with_keys(keys)
+    return config.changed(keys, by="budget")
 
 
 def warmed(config: Config, epochs: int) -> Config:
@@ -182,7 +182,7 @@ def warmed(config: Config, epochs: int) -> Config:
     schedule = config.schedule
     if schedule.warmup_epochs is not None or epochs < WHOLE_WARMUP_FROM or schedule.warmup(epochs) >= 1:
         return config
-    return config.with_keys({"train.epochs": epochs, "schedule.warmup_epochs": 1.0})
+    return config.changed({"train.epochs": epochs, "schedule.warmup_epochs": 1.0}, by="budget")
 
 
 def asked_once(config: Config, overrides: Mapping[str, Any]) -> Config:
@@ -190,7 +190,7 @@ def asked_once(config: Config, overrides: Mapping[str, Any]) -> Config:
     is; what a person says stays."""
     if "images.eval_views" in overrides or config.images.eval_views != "best":
         return config
-    return config.with_keys({"images.eval_views": "one"})
+    return config.changed({"images.eval_views": "one"}, by="budget")
 
 
 def asked_well(
@@ -211,7 +211,7 @@ def asked_well(
     chosen = "images.eval_views" in overrides or config.images.eval_views != "one"
     if chosen or dataset.val is None or not learns_classes(config):
         return config, pace
-    by_views = config.with_keys({"images.eval_views": "best"})
+    by_views = config.changed({"images.eval_views": "best"}, by="budget")
     dearer = replace(pace, held_out_images=held_out_images(by_views, dataset))
     worth = dearer.training(0) - pace.training(0) <= VIEWS_SHARE * seconds
     return (by_views, dearer) if worth else (config, pace)
@@ -256,4 +256,4 @@ def of_length(config: Config, epochs: int, own: int) -> Config:
     warmup = config.values["schedule"]["warmup_epochs"]
     if warmup is not None and epochs != own:
         keys["schedule.warmup_epochs"] = shortened_warmup(warmup, own, epochs)
-    return config.with_keys(keys)
+    return config.changed(keys, by="budget")

@@ -4,7 +4,7 @@
 from ..data.transforms.follow import check_follows
 from ..data.transforms.view import check_channels
 from ..errors import UserError
-from ..guides.guide import Given
+from ..guides.guide import Capability
 from .keys import VIEWS
 from .resolve import Config
 from .schema import guide_class, of_class, transform_class, transforms
@@ -18,11 +18,11 @@ def check_parts(config: Config) -> None:
     """
     method, name = config.method_class, config.values["method"]["name"]
     for guide, keywords in config.values["guides"].items():
-        if missing := guide_class(guide, keywords).asks - method.gives:
-            words = " and ".join(given.value for given in Given if given in missing)
+        if missing := guide_class(guide, keywords).requires - method.provides:
+            words = " and ".join(each.value for each in Capability if each in missing)
             raise UserError(
-                f"guide {guide} asks for {words}, which method {name} does not give; take guides.{guide} out, or take "
-                "method supervised"
+                f"guide {guide} requires {words}, which method {name} does not provide; take guides.{guide} out, or "
+                "take method supervised"
             )
     accumulate, precision = config.train.accumulate, config.engine.precision
     if config.optim.sam_rho is not None and (accumulate > 1 or precision == "16-mixed"):
@@ -31,8 +31,8 @@ def check_parts(config: Config) -> None:
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
     side = config.images.image_size
-    if isinstance(side, list) and (not method.oblong or config.values["guides"]):
-        also = f" and guides {', '.join(config.values['guides'])}" if method.oblong else ""
+    if isinstance(side, list) and (not method.takes_non_square or config.values["guides"]):
+        also = f" and guides {', '.join(config.values['guides'])}" if method.takes_non_square else ""
         raise UserError(
             f"images.image_size {side} is oblong, which methods supervised and multilabel without guides take; method "
             f"{name}{also} learns from squares: name one side"
@@ -83,13 +83,13 @@ def check_balance(config: Config) -> None:
         raise UserError(f"data.sampling balances classes of images, and {none}; take it out, or take method supervised")
     if data.class_weights is None:
         return
-    if not method.weighs_classes:
+    if not method.takes_class_weights:
         raise UserError(
             f"data.class_weights weighs the labels' term of the loss, and method {name} has none that it could weigh; "
             "take it out, or take method supervised"
         )
     for guide, keywords in config.values["guides"].items():
-        if guide_class(guide, keywords).learns_labels:
+        if guide_class(guide, keywords).uses_labels:
             raise UserError(
                 f"data.class_weights would leave labels unweighted that guide {guide} learns from by itself; "
                 "data.sampling balanced reaches both"

@@ -3,7 +3,6 @@
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from jsonargparse import ArgumentParser
@@ -59,9 +58,9 @@ def reference() -> str:
         "guides": {name: {} for name in GUIDES},
         "augment": {cls_name(transform): {} for transform in TRANSFORMS},
     }
-    text = parser_of(tuple(constructors_of(nested(every)).items())).format_help()
+    text = _parser_of(tuple(constructors_of(nested(every)).items())).format_help()
     for name in (name for name in METHODS if name != "supervised"):
-        of_method = parser_of((("method", find_method(name)),)).format_help()
+        of_method = _parser_of((("method", find_method(name)),)).format_help()
         _, _, *sections = re.split(r"\n\n(?=\S)", of_method.rstrip())  # its usage and its name go first
         text += "".join(f"\nwith --method.name {name}: {section}\n" for section in sections)
     return re.sub(r"^  --\S+ CONFIG\s+Path to a configuration file\.\n", "", text, flags=re.MULTILINE)
@@ -87,16 +86,13 @@ def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any
     return {key: entry for key, entry in section.items() if entry.get("class", key) in names}
 
 
-@lru_cache(maxsize=256)  # a study, a table or a test reads many recipes of few parts; reading signatures is slow
-def parser_of(constructors: tuple[tuple[str, type], ...], with_class: bool = False) -> ArgumentParser:
-    """A parser of the keywords of (place, class); `with_class`: of an entry that says its class."""
+def _parser_of(constructors: tuple[tuple[str, type], ...]) -> ArgumentParser:
+    """Return a parser of the keywords of (place, class), for its help."""
     parser = ArgumentParser(exit_on_error=False, add_help=False, prog="viticulture train DATA")
     for place, made in constructors:
         if place == "method":
             about = f"{', '.join(METHODS)}, or MODULE.CLASS"
             parser.add_argument("--method.name", type=str, default="supervised", help=about)
-        if with_class:
-            parser.add_argument(f"--{place}.class", type=str, help="a short name, or MODULE.CLASS")
         parser.add_class_arguments(made, place, skip=GIVEN)
     return parser
 

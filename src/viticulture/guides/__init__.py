@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What teaches the student while it trains and is thrown away afterwards; one paper's teacher a file."""
+"""Guides, which teach the student during training, one paper a file; a recipe names a guide by its file."""

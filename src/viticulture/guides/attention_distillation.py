@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A larger ViT's attention teaches a small one where to look: distilled MAE.
+"""Attention distillation: a small ViT matches the attention of a larger one (distilled MAE).
 
 Paper: "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 5. Recipe:
 recipes/mae/cifar100-distilled.yaml. For each chosen block
 
     L = weight * MSE(A_teacher, M A_student)                            Eq. (3)
 
-with A = q k^T / sqrt(d) before the softmax, class token included, and M a 1x1 convolution over heads that is learned
-with the student. The paper writes softmax; the authors' code takes the scores before it. The teacher sees the patches
-that the student sees, and stops at the last layer needed.
+with A = q k^T / sqrt(d) before the softmax, class token included, and M a 1x1 convolution over heads that is trained
+with the student. The paper writes softmax; the authors' code takes the scores before it. The teacher processes the
+student's patches and stops at the last layer needed.
 """
 
 from functools import partial
@@ -27,15 +27,15 @@ from .guide import Batch, Guide
 
 
 class AttentionDistillation(Guide):
-    """Match a teacher's attention scores, block by block; with `mae` on the kept patches, else on all of them.
+    """Match a teacher's attention scores, block by block; with `mae` on the visible patches, else on all of them.
 
     Args:
         student: a ViT of timm's layout.
         data_spec: input of the student.
         teacher: a run; a timm name with pretrained weights, such as vit_base_patch16_224.mae; or ARCHITECTURE=FILE,
             such as mae_base=mae_pretrain_vit_base.pth.
-        blocks: the student's blocks to teach, counted from 0; null: the last one. A teacher of another depth answers
-            with the block at the same share of its depth, a shallower one with some blocks more than once.
+        blocks: the student's blocks to train, counted from 0; null: the last one. Each is matched with the teacher's
+            block at the same share of its depth; a shallower teacher's block may serve more than once.
         weight: factor of this guide's attention term.
         hidden_weight: factor of a second term, the mean squared distance between the teacher's output tokens and the
             student's, mapped linearly to its width; 0 leaves it out, as the paper does.
@@ -56,39 +56,38 @@ class AttentionDistillation(Guide):
         super().__init__()
         if weight <= 0 or hidden_weight < 0:
             raise UserError(f"weight must be positive and hidden_weight not negative, got {weight} and {hidden_weight}")
-        known = layout(student)
-        depth = len(known.attention)
+        where, name = layout(student), type(student).__name__
+        depth = len(where.attention)
         if not depth:
-            raise UserError(f"it reads attention, which this {type(student).__name__} lacks or lays out differently")
+            raise UserError(f"it reads attention, which this {name} lacks or lays out differently")
         self.blocks = sorted(set(blocks if blocks is not None else [depth - 1]))
         if not self.blocks or not 0 <= self.blocks[0] <= self.blocks[-1] < depth:
             raise UserError(f"blocks must lie in 0 to {depth - 1}, got {blocks}")
-        if any(known.pooling[block] != 1 for block in self.blocks):
+        if any(where.pooling[block] != 1 for block in self.blocks):
             raise UserError(
-                f"blocks must have a token for every patch of the first one, got {self.blocks} of a "
-                f"{type(student).__name__}, which pools"
+                f"blocks must have a token for every patch of the first one, got {self.blocks} of a {name}, which pools"
             )
-        vit, reads = load_patch_teacher(teacher, data_spec, known.grid(data_spec.image_size))
-        if vit.num_prefix_tokens != known.prefix:
+        vit, reads = load_patch_teacher(teacher, data_spec, where.grid(data_spec.image_size))
+        if vit.num_prefix_tokens != where.prefix:
             raise UserError(
                 "teacher and student must have as many tokens before the patches, "
-                f"{teacher} has {vit.num_prefix_tokens}, the student {known.prefix}"
+                f"{teacher} has {vit.num_prefix_tokens}, the student {where.prefix}"
             )
-        theirs = [max(round((block + 1) * len(vit.blocks) / depth), 1) - 1 for block in self.blocks]
-        heads = layout(vit).heads
+        teacher_blocks = [max(round((block + 1) * len(vit.blocks) / depth), 1) - 1 for block in self.blocks]
+        teacher_heads = layout(vit).heads
         self.heads = nn.ModuleList(
-            nn.Conv2d(known.heads[own], heads[other], 1, bias=False)
-            for own, other in zip(self.blocks, theirs, strict=True)
+            nn.Conv2d(where.heads[ours], teacher_heads[theirs], 1, bias=False)
+            for ours, theirs in zip(self.blocks, teacher_blocks, strict=True)
         )
         self.weight, self.hidden_weight = weight, hidden_weight
         if hidden_weight:
-            own = check(student)
-            self.widen, self.finish = nn.Linear(own.embed_dim, vit.embed_dim, bias=False), partial(finish, own)
-        self.teacher = freeze(vit, reads, data_spec, theirs, to_the_end=hidden_weight > 0)
+            plain = check(student)
+            self.widen, self.finish = nn.Linear(plain.embed_dim, vit.embed_dim, bias=False), partial(finish, plain)
+        self.teacher = freeze(vit, reads, data_spec, teacher_blocks, to_the_end=hidden_weight > 0)
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
-        """`attention`, the sum over blocks of means over everything, and `hidden` where it is asked for."""
-        theirs: PatchReadings = self.teacher(batch["image"], batch.get("kept"))
+        """Return `attention`, the sum over blocks of means over everything, and `hidden` if it has a weight."""
+        theirs: PatchReadings = self.teacher(batch["image"], batch.get("visible"))
         distances = [self._attention(k, readings, theirs) for k in range(len(self.blocks))]
         terms = {"attention": self.weight * torch.stack(distances).sum()}
         if theirs.output is not None:
@@ -97,7 +96,7 @@ class AttentionDistillation(Guide):
         return terms
 
     def _attention(self, which: int, readings: Readings, theirs: PatchReadings) -> Tensor:
-        """Between prefix tokens and patches; what comes after them, such as DHVT's head tokens, the teacher lacks."""
+        """Compare prefix tokens and patches; tokens after them, such as DHVT's head tokens, the teacher lacks."""
         reading = readings.attention[self.blocks[which]]
         tokens = reading.prefix + reading.patches
         ours = self.heads[which](reading.scores()[..., :tokens, :tokens])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CNN's activation maps regularize where a ViT's class token looks, through links that are trained with the ViT.
+"""AAL: a CNN's activation maps regularize a ViT's class-token attention, through links that are trained with the ViT.
 
 Paper: Jin and Choi, "Adaptive Attention Link-based Regularization for Vision Transformers" (AAL), arXiv:2211.13852.
 Recipes: recipes/attention_link/. The attention maps are read by models/taps.py (Eq. 3), the CNN's maps come from
@@ -10,7 +10,7 @@ among trained ones (Algorithm 1).
     L_att = || A+_c / ||A+_c||  -  B_c / ||B_c|| ||^2                       Eq. (5)
     L = L_CE + lambda L_att                                                 Eq. (6)
 
-There is no code of the authors. Where the paper is silent, we read it so:
+The authors published no code. Where the paper is silent, we read it so:
 
 - Attention is scaled by 1 / sqrt(d) as in Eq. (2), and its softmax runs over the patches alone, without class and
   distillation token.
@@ -18,7 +18,7 @@ There is no code of the authors. Where the paper is silent, we read it so:
 - L_att is the mean over images, maps and positions: only then does lambda = 2000 start near 20.
 - lambda changes at the end of every epoch.
 - A student whose maps have several sizes (PiT) is linked in each of them, and the CNN's maps are resized to each.
-- A student with two heads and no label teacher learns its labels at both: set `method.every_head`.
+- A student with two heads and no label teacher trains both on its labels: set `method.every_head`.
 """
 
 from dataclasses import dataclass
@@ -34,17 +34,17 @@ from ..models.data_spec import DataSpec
 from ..models.links import Links, read_link_set
 from ..models.taps import Readings, layout
 from ..models.teachers.feature_maps import load_maps
-from .guide import Batch, Given, Guide
+from .guide import Batch, Capability, Guide
 
 
 @dataclass(frozen=True)
 class Decay:
-    """How the weight falls from epoch to epoch: by one factor at first, by another later.
+    """Decay of the weight from epoch to epoch, by two factors in turn.
 
     Args:
-        rate: factor an epoch, in (0, 1]; 1 keeps the weight.
+        rate: factor an epoch, in (0, 1]; 1 leaves the weight constant.
         late_rate: factor an epoch later on.
-        late_from: how many epochs follow the first rate.
+        late_from: number of epochs with the first rate.
     """
 
     rate: float = 0.99
@@ -56,17 +56,17 @@ class Decay:
         if not (0 < self.rate <= 1 and 0 < self.late_rate <= 1):
             raise UserError(f"decay needs rates in (0, 1], got rate={self.rate}, late_rate={self.late_rate}")
 
-    def left(self, epoch: int) -> float:
-        """Share of the weight in an epoch, counted from 0."""
+    def scale(self, epoch: int) -> float:
+        """Return the factor of the weight in an epoch, counted from 0."""
         return self.rate ** min(epoch, self.late_from) * self.late_rate ** max(0, epoch - self.late_from)
 
 
 @dataclass(frozen=True)
-class View:
-    """What the teacher is shown, and which of its maps are taken.
+class TeacherView:
+    """Input of the teacher and the maps taken from it.
 
     Args:
-        image_size: side of the images that the teacher sees, pixels; null: the student's images as they are.
+        image_size: side of the teacher's images, pixels; null: the student's images unchanged.
         stages: names of the teacher's modules whose outputs are taken; null: the outputs of its stages.
     """
 
@@ -75,9 +75,9 @@ class View:
 
 
 class AttentionLink(Guide):
-    """Draw weighted sums of the class token's attention maps to a frozen CNN's activation maps.
+    """Move weighted sums of the class token's attention maps towards a frozen CNN's activation maps.
 
-    The CNN may have learned other images and classes than the student's.
+    The CNN may have been trained on other images and classes than the student's.
 
     Args:
         student: a ViT with a class token.
@@ -86,12 +86,12 @@ class AttentionLink(Guide):
         links: full links every map to every head; alpha and beta are those of the paper's Table 1; a YAML file holds
             those that `viticulture links` extracted from a run.
         weight: lambda at the start.
-        decay: how it falls.
-        view: what the teacher is shown, and which of its maps are taken.
+        decay: of the weight.
+        teacher_view: input of the teacher and the maps taken from it.
     """
 
     needs = frozenset({"class_attention"})
-    asks = frozenset({Given.PATCHES})
+    requires = frozenset({Capability.PATCHES})
 
     def __init__(
         self,
@@ -102,16 +102,16 @@ class AttentionLink(Guide):
         links: str = "full",
         weight: float = 2000.0,
         decay: Decay = Decay(),
-        view: View = View(),
+        teacher_view: TeacherView = TeacherView(),
     ) -> None:
         super().__init__()
         if weight <= 0:
-            raise UserError(f"weight must be positive, got {weight}; leave the guide out to go without")
+            raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
         where = layout(student)
         if not (where.class_token and where.attention):
             raise UserError(f"it reads the class token's attention, which this {type(student).__name__} lacks")
         grids = where.grids(data_spec.image_size)
-        maps = load_maps(teacher, data_spec, dict.fromkeys(grids), view.image_size, view.stages)
+        maps = load_maps(teacher, data_spec, dict.fromkeys(grids), teacher_view.image_size, teacher_view.stages)
         self.teacher = maps.frozen
         linked = read_link_set(links, len(maps.channels), len(where.heads))
         self.links = Links(maps.channels, where.heads, grids, linked)
@@ -120,12 +120,12 @@ class AttentionLink(Guide):
         self.magnitudes: list[Tensor] = []  # of the links at the start of every epoch so far
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
-        self.weight = self.start * self.decay.left(epoch)
-        if len(self.magnitudes) == epoch:  # not so where a run resumes inside an epoch
+        self.weight = self.start * self.decay.scale(epoch)
+        if len(self.magnitudes) == epoch:  # not where a run resumes inside an epoch
             self.magnitudes.append(self.links.magnitudes().cpu())
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
-        """One term, `attention_link`: lambda L_att, no unit."""
+        """Return one term, `attention_link`: lambda L_att, no unit."""
         targets = self.teacher(batch["image"])
         with torch.autocast(batch["image"].device.type, enabled=False):
             augmented = self.links([maps.float() for maps in readings.class_attention])
@@ -136,11 +136,11 @@ class AttentionLink(Guide):
             return {"attention_link": self.weight * link_loss(pairs)}
 
     def after_backward(self) -> dict[str, Tensor]:
-        """Returns: lambda."""
+        """Return lambda."""
         return {"weight": torch.tensor(self.weight)}
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides the links: how they are laid out, and their magnitudes epoch by epoch."""
+        """Return the layout of the links and their magnitudes epoch by epoch, for checkpoints."""
         return {"links": self.links.about(), "magnitudes": self.magnitudes}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ class AttentionLink(Guide):
 
 
 def link_loss(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Mean squared difference of maps of unit length.
+    """Return the mean squared difference of maps of unit length.
 
         L_att = mean over images, maps c and positions of (A+_c / ||A+_c|| - B_c / ||B_c||)^2        Eq. (5)
               = mean over images and maps of (2 - 2 cos(A+_c, B_c)) / positions
@@ -165,7 +165,7 @@ def link_loss(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def cosines(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Cosine between the maps of two stacks, [B, maps, rows, columns] twice -> [B, maps]."""
+    """Return the cosines between the maps of two stacks, [B, maps, rows, columns] twice -> [B, maps]."""
     ours, theirs = ours.flatten(2), theirs.flatten(2)
     lengths = ours.norm(dim=-1) * theirs.norm(dim=-1)
     return (ours * theirs).sum(-1) / lengths.clamp_min(1e-12)

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CNN made from the student learns beside it and teaches it what convolutions know.
+"""Bootstrapping: a CNN built from the student is trained with it and teaches it the biases of convolutions.
 
 Paper: Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
-arXiv:2112.03552. Recipes: recipes/bootstrap/. The agent is in models/agent/: agent_cnn.py and shared_agent.py.
+arXiv:2112.03552. Recipes: recipes/bootstrap/. The CNN, called agent, is in models/agent/.
 
-Each of the two networks learns from the labels, from the other's predictions (Eq. 8) and the student from the agent's
-feature maps, block by block (Eq. 6, 7). With p_V, p_A their predictions and F_V, F_A their features,
+Each of the two networks learns from the labels and from the other's predictions (Eq. 8), the student also from the
+agent's feature maps, block by block (Eq. 6, 7). With p_V, p_A their predictions and F_V, F_A their features,
 
     L = CE(p_V, y) + w [CE(p_A, y) + m KD(p_V | p_A) + m KD(p_A | p_V) + f (1 - e / E) sum_l ||F_A^l - F_V^l||^2]
 
-at epoch e of E. The student's own label term is the method's (`method.label_weight`). Eq. (9) calls f alpha = 1 and m
+at epoch e of E. The student's label term is the method's (`method.label_weight`). Eq. (9) calls f alpha = 1 and m
 beta = 10; the authors' Table 4 and code have it the other way round, f = 10 and m = 1, and so have we.
 
-Where the agent is made of the student's own weights, the authors' code sums the gradients of both networks after
-halving every term (`method.label_weight` 0.5 and `weight` 0.5 here). Their Algorithm 1 also aligns the agent's gradient
-with the student's first, which their code does not do: `weights` offers both.
+Where the agent shares the student's weights, the authors' code sums the gradients of both networks after halving every
+term (`method.label_weight` 0.5 and `weight` 0.5 here). Their Algorithm 1 also aligns the agent's gradient with the
+student's first, which their code does not do: `weights` offers both.
 """
 
 from dataclasses import dataclass
@@ -32,21 +32,21 @@ from ..models.agent.for_student import agent_for
 from ..models.agent.shared_agent import SharedAgent, shared_agent_for
 from ..models.data_spec import DataSpec
 from ..models.taps import Readings, layout
-from .guide import Batch, Given, Guide
+from .guide import Batch, Capability, Guide
 
 
 @dataclass(frozen=True)
 class Features:
-    """How the student's tokens are drawn to the agent's feature maps.
+    """Term that moves the student's tokens towards the agent's feature maps.
 
     Args:
         weight: factor of the sum over blocks; 0 leaves it out.
-        blocks: which blocks, counted from 0; null takes all.
-        adapt: how the longer of the two is shortened: sequence averages neighbors along the row-major sequence (the
-            published way; groups may straddle rows), grid averages squares of the map (the paper's AP-2D).
-        scale: what makes the two comparable: standardize each token over its channels (the authors' code), or divide
-            each by its length (Eq. 6).
-        decay: linear takes the weight down to 0 over the epochs; none keeps it.
+        blocks: numbers of blocks, from 0; null takes all.
+        adapt: shortens the longer of the two: sequence averages neighbors along the row-major sequence (the published
+            way; groups may span rows), grid averages squares of the map (the paper's AP-2D).
+        scale: makes the two comparable: standardize each token over its channels (the authors' code), or divide each by
+            its length (Eq. 6).
+        decay: linear takes the weight down to 0 over the epochs; none leaves it constant.
     """
 
     weight: float = 10.0
@@ -63,7 +63,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Mutual:
-    """How the two networks learn from each other's predictions.
+    """Terms by which the two networks learn from each other's predictions.
 
     Args:
         weight: factor of either direction; 0 leaves both out.
@@ -83,26 +83,26 @@ class Mutual:
 
 
 class Bootstrap(Guide):
-    """Train an agent CNN beside the student; both see the same images.
+    """Train an agent CNN on the student's images.
 
-    A student with a distillation token is taught at that token's head, and the agent learns from that head, as in the
+    Of a student with a distillation token that token's head is trained, and the agent learns from it, as in the
     authors' code.
 
     Args:
         student: a ViT with square patches; a plain one where its weights are shared.
         data_spec: classes and input of the student.
         agent: architecture of the agent.
-        weights: own gives the agent weights of its own (the paper's joint training); shared makes it of the student's
-            and sums both gradients, as the authors' code does; aligned first takes out of the agent's gradient the
-            part that opposes the student's, as in the paper's Algorithm 1.
+        weights: own gives the agent separate weights (the paper's joint training); shared builds it from the student's
+            and sums both gradients, as the authors' code does; aligned first removes from the agent's gradient the part
+            that opposes the student's, as in the paper's Algorithm 1.
         features: the agent's feature maps as targets.
         mutual: the predictions as targets, both ways.
         weight: factor of all terms; the authors halve all, `method.label_weight` too, where weights are shared.
     """
 
     needs = frozenset({"blocks"})
-    asks = frozenset(Given)
-    learns_labels = True
+    requires = frozenset(Capability)
+    uses_labels = True
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Bootstrap(Guide):
     ) -> None:
         super().__init__()
         if weight <= 0:
-            raise UserError(f"weight must be positive, got {weight}; leave the guide out to go without")
+            raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
         if weights not in ("own", "shared", "aligned"):
             raise UserError(f"weights must be own, shared or aligned, got {weights!r}")
         make = agent_for if weights == "own" else shared_agent_for
@@ -129,52 +129,52 @@ class Bootstrap(Guide):
         for block in self.blocks:
             if not 0 <= block < len(where.blocks):
                 raise UserError(f"features.blocks must lie in 0 to {len(where.blocks) - 1}, got {block}")
-        self.left = 1.0  # share of the feature weight at this epoch
+        self.feature_scale = 1.0  # factor of the feature weight at this epoch
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
-        self.left = max(0.0, 1 - epoch / epochs) if self.features.decay == "linear" else 1.0
+        self.feature_scale = max(0.0, 1 - epoch / epochs) if self.features.decay == "linear" else 1.0
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
-        """Terms `agent_label`, `from_agent`, `to_agent` (nats) and `features` (squared distance, 0 to 4 a block)."""
+        """Return `agent_label`, `from_agent`, `to_agent` (nats) and `features` (squared distance, 0 to 4 a block)."""
         logits, maps = self.agent.watch(batch["image"])
         terms = {"agent_label": cross_entropy(logits, batch["label"])}
         if self.mutual.weight:
             head = readings.outputs[-1]
             for name, learner, teacher in (("from_agent", head, logits), ("to_agent", logits, head)):
                 terms[name] = self.mutual.weight * soft_distillation(learner, teacher, self.mutual.temperature)
-        if self.features.weight * self.left:
+        if self.features.weight * self.feature_scale:
             rows, columns = self.grid
             distances = []
             for block in self.blocks:
                 tokens = readings.blocks[block][:, self.prefix :][:, : rows * columns]  # [B, P, D]
                 map_ = torch.unflatten(tokens.transpose(1, 2), 2, self.grid)  # [B, D, rows, columns]
                 distances.append(feature_distance(map_, maps[block], self.features.adapt, self.features.scale))
-            terms["features"] = self.features.weight * self.left * torch.stack(distances).sum()  # Eq. (7)
+            terms["features"] = self.features.weight * self.feature_scale * torch.stack(distances).sum()  # Eq. (7)
         return {name: self.weight * term for name, term in terms.items()}
 
     def after_backward(self) -> dict[str, Tensor]:
-        """Add the agent's gradient of the shared weights to the student's, aligned if wanted.
+        """Add the agent's gradient of the shared weights to the student's, aligned if configured.
 
-        Returns: the share of the feature weight that is left; where weights are shared also the cosine between the two
-            gradients before they are joined, and whether they conflict (1) or not (0).
+        Returns: the factor of the feature weight; where weights are shared also the cosine between the two gradients
+            before they are combined, and whether they conflict (1) or not (0).
         """
-        logs = {"features_left": torch.tensor(self.left)} if self.features.weight else {}
+        logs = {"feature_scale": torch.tensor(self.feature_scale)} if self.features.weight else {}
         if isinstance(self.agent, SharedAgent):
-            cosine = join(list(self.agent.gradients()), self.weights == "aligned")
+            cosine = combine_gradients(list(self.agent.gradients()), self.weights == "aligned")
             self.agent.forget_gradients()
             logs |= {"gradient_cosine": cosine, "gradient_conflict": (cosine < 0).float()}
         return logs
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """The agent's accuracy."""
-        right = self.agent(batch["image"]).argmax(-1) == batch["label"]
-        return {"agent_accuracy": right.float().mean()}
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the agent's accuracy."""
+        correct = self.agent(batch["image"]).argmax(-1) == batch["label"]
+        return {"agent_accuracy": correct.float().mean()}
 
 
 def feature_distance(
     student: Tensor, agent: Tensor, adapt: Literal["sequence", "grid"], scale: Literal["standardize", "length"]
 ) -> Tensor:
-    """Distance of a student's tokens from the agent's features at the same depth.
+    """Return the distance of a student's tokens from the agent's features at the same depth.
 
         L = mean over tokens of || F_A / |F_A| - F_V / |F_V| ||^2      Eq. (6), after the longer one is shortened
 
@@ -197,7 +197,7 @@ def feature_distance(
 
 
 def shortened_sequences(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Two maps as row-major sequences [B, D, T], the longer averaged over groups of neighbors.
+    """Return two maps as row-major sequences [B, D, T], the longer averaged over groups of neighbors.
 
     Where the longer map is not as many times wider as its groups are long, a group covers parts of a row that lie
     elsewhere in the shorter map: the published adaptation lines the two up vertically only.
@@ -213,7 +213,7 @@ def shortened_sequences(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def shortened_grids(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Two maps as sequences [B, D, T], the larger averaged over rectangles first, so that places correspond."""
+    """Return two maps as sequences [B, D, T], the larger averaged over rectangles first, so that places correspond."""
     rows, columns = (min(first.shape[axis], second.shape[axis]) for axis in (-2, -1))
     first, second = (
         F.avg_pool2d(side, (side.shape[-2] // rows, side.shape[-1] // columns)).flatten(2) for side in (first, second)
@@ -221,7 +221,7 @@ def shortened_grids(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def join(pairs: list[tuple[Tensor, Tensor]], align: bool) -> Tensor:
+def combine_gradients(pairs: list[tuple[Tensor, Tensor]], align: bool) -> Tensor:
     """Add the agent's gradient g_A to the student's g_V in place, over all shared weights as one vector.
 
         g_V <- g_V + g_A - min(0, <g_A, g_V>) / <g_V, g_V> g_V        Algorithm 1, line 8, times 2; Align as in [1]
@@ -234,7 +234,7 @@ def join(pairs: list[tuple[Tensor, Tensor]], align: bool) -> Tensor:
 
     Returns: scalar, the cosine between g_V and g_A; 0 where either vanishes.
 
-    [1] Yu et al., "Gradient Surgery for Multi-DataSpec Learning", NeurIPS 2020, arXiv:2001.06782.
+    [1] Yu et al., "Gradient Surgery for Multi-Task Learning", NeurIPS 2020, arXiv:2001.06782.
     """
     products = torch.stack([torch.stack([(a * v).sum(), (v * v).sum(), (a * a).sum()]) for v, a in pairs])
     dot, student, agent = products.float().sum(0)

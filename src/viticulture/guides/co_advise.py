@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several frozen teachers advise one student, each through a token, or a head, of its own.
+"""Co-advise: several frozen teachers train one student, each through a separate token or head.
 
 Paper: Ren et al., "Co-advise: Cross Inductive Bias Distillation", CVPR 2022, arXiv:2106.12378. Students: cit.py and
-many_heads.py in models/cit/. Recipes: recipes/co_advise/. With token k taught by teacher k, Eq. (1) is
+many_heads.py in models/cit/. Recipes: recipes/co_advise/. With teacher k training token k, Eq. (1) is
 
     L = CE(class token, label) + sum over k of weight_k T_k^2 KL(softmax(teacher_k / T_k) || softmax(token_k / T_k))
 
@@ -24,27 +24,27 @@ from ..models.data_spec import DataSpec
 from ..models.students import token_logits
 from ..models.taps import Readings
 from ..models.teachers.frozen import load_teacher
-from .guide import Batch, Given, Guide
+from .guide import Batch, Capability, Guide
 
 
 class CoAdvise(Guide):
-    """Match each teacher's predictions, on the very images that the student sees, by a token of its own.
+    """Match each teacher's predictions on the student's images by a separate token.
 
-    Logs KL(teacher || token) in nats without temperature and weight, and on held-out images each token's accuracy.
+    Logs KL(teacher || token) in nats without temperature and weight, and each token's accuracy on held-out images.
 
     Args:
         student: has the class token and as many more tokens or heads as there are teachers.
         data_spec: classes and input of the student.
         teachers: name -> teacher, in the order of the tokens after the class token; a teacher is a run, a timm name
             with pretrained weights, or ARCHITECTURE=FILE.
-        token: "own" gives each teacher its token; with "class" all teach the one head of a student that has one.
+        token: "own" gives each teacher a separate token; with "class" all train the one head of a student with one.
         temperature: softens both distributions; one for all, or one a teacher by name.
         weight: factor of a teacher's term; one for all, or one a teacher by name.
-        teacher_size: show teachers images of so many pixels on a side; null: of the size each learned with.
+        teacher_size: side of the teachers' images, pixels; null: the size each was trained at.
     """
 
-    asks = frozenset({Given.LABELS, Given.CLASSES})
-    teaches_heads = True
+    requires = frozenset({Capability.LABELS, Capability.CLASSES})
+    trains_every_head = True
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class CoAdvise(Guide):
             if not name.isidentifier():
                 raise UserError(f"a teacher's name in teachers must be a plain word, got {name!r}")
         _check_heads(student, data_spec, len(teachers), token)
-        self.temperatures = _each("temperature", temperature, teachers)
-        self.weights = _each("weight", weight, teachers)
+        self.temperatures = _per_teacher("temperature", temperature, teachers)
+        self.weights = _per_teacher("weight", weight, teachers)
         self.teachers = nn.ModuleDict(
             {name: load_teacher(net, data_spec, teacher_size) for name, net in teachers.items()}
         )
@@ -75,7 +75,7 @@ class CoAdvise(Guide):
         self.divergences: dict[str, Tensor] = {}
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
-        """One term a teacher, by its name, in nats (times the squared temperature)."""
+        """Return one term a teacher, by its name, in nats (times the squared temperature)."""
         heads = readings.outputs[1:] if self.token == "own" else readings.outputs[:1] * len(self.teachers)
         terms, self.divergences = {}, {}
         for (name, teacher), head in zip(self.teachers.items(), heads, strict=True):
@@ -85,31 +85,31 @@ class CoAdvise(Guide):
         return terms
 
     def after_backward(self) -> dict[str, Tensor]:
-        """KL(teacher || token) of the step, nats."""
+        """Return KL(teacher || token) of the step, nats."""
         return self.divergences
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """Accuracy of the class token and of every teacher's token."""
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the accuracy of the class token and of every teacher's token."""
         if self.token == "class":
             return {}
         heads = zip(("class", *self.teachers), every_head(self.student, batch["image"]), strict=True)
         return {f"{name}_accuracy": (head.argmax(-1) == batch["label"]).float().mean() for name, head in heads}
 
 
-def _each(what: str, value: float | dict[str, float], teachers: Mapping[str, str]) -> dict[str, float]:
-    """One positive number a teacher."""
-    given = value if isinstance(value, dict) else dict.fromkeys(teachers, value)
-    for name in given:
+def _per_teacher(key: str, value: float | dict[str, float], teachers: Mapping[str, str]) -> dict[str, float]:
+    """Return a positive number for each teacher, 1 where a dict of numbers leaves it out."""
+    by_name = value if isinstance(value, dict) else dict.fromkeys(teachers, value)
+    for name in by_name:
         if name not in teachers:
-            raise unknown(f"teacher in {what}", name, teachers)
-    numbers = {name: given.get(name, 1.0) for name in teachers}
+            raise unknown(f"teacher in {key}", name, teachers)
+    numbers = {name: by_name.get(name, 1.0) for name in teachers}
     if any(number <= 0 for number in numbers.values()):
-        raise UserError(f"{what} must be positive, got {value}; leave a teacher out to go without")
+        raise UserError(f"{key} must be positive, got {value}; to switch a teacher off, leave it out")
     return numbers
 
 
 def _check_heads(student: nn.Module, data_spec: DataSpec, teachers: int, token: str) -> None:
-    """There must be a head for every teacher and a teacher for every head."""
+    """Raises: UserError unless there is a head for every teacher and a teacher for every head."""
     if not teachers:
         raise UserError("teachers must name at least one teacher, got none")
     trial = copy.deepcopy(student).to("meta").train()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a guide: it watches one forward pass of the student and says what it would change."""
+"""The contract of a guide, which reads the student's forward pass and adds loss terms."""
 
 from abc import ABC, abstractmethod
 from enum import Enum
@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..data.batches.batch import Batch as Batch  # which a guide of one's own finds here
+from ..data.batches.batch import Batch as Batch
 from ..models.taps import Readings
 
 
-class Given(Enum):
-    """What a method may show the guides beside it. A method lists what it `gives`, a guide what it `asks`."""
+class Capability(Enum):
+    """What a method `provides` and a guide `requires`."""
 
     LABELS = "one label an image"  # batch["label"]
     CLASSES = "scores of the classes"  # Readings.outputs are the student's for the DataSpec's classes
@@ -22,44 +22,44 @@ class Given(Enum):
 class Guide(nn.Module, ABC):
     """Teaches a student during training and is thrown away after it.
 
-    A constructor takes `student` and `data_spec` first; its keywords after them are the guide's entry in a recipe. Its
-    errors begin with the keyword: who makes it adds the entry's name, which is a person's own (`training.assemble`).
-    Trainable parameters of a guide are trained with the student; a frozen teacher is kept in `models.teachers.Frozen`,
-    which hides it from parameters, state dict and DDP.
+    A constructor takes `student` and `data_spec` first; its other keywords are the guide's entry in a recipe. Error
+    messages begin with the keyword, before which the entry's name is put. Trainable parameters of a guide are trained
+    with the student; a frozen teacher belongs into `models.teachers.Frozen`, which hides it from parameters, state dict
+    and DDP.
 
     Attributes:
-        needs: names of the taps it reads (see `models.taps.Taps`), opened only when some guide asks.
-        asks: what the method must give; a recipe that pairs it with another method is refused.
-        learns_labels: whether a term of its own compares predictions with labels.
-        teaches_heads: whether it teaches the student's heads beside the first.
+        needs: names of the taps that it reads (`models.taps.Taps`).
+        requires: what the method must provide; a recipe with another method is refused.
+        uses_labels: a term compares predictions with labels.
+        trains_every_head: it trains the student's heads after the first, too.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    asks: ClassVar[frozenset[Given]] = frozenset()
-    learns_labels: ClassVar[bool] = False
-    teaches_heads: ClassVar[bool] = False
+    requires: ClassVar[frozenset[Capability]] = frozenset()
+    uses_labels: ClassVar[bool] = False
+    trains_every_head: ClassVar[bool] = False
 
     @abstractmethod
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
-        """Named, weighted scalar terms that are added to the method's own.
+        """Return named, weighted scalar terms, added to the method's.
 
         Args:
             batch: images by name, see `Batch`.
-            readings: logits and tap readings of this very forward pass; gradients flow through them.
+            readings: outputs and taps of the student's pass; gradients flow through them.
         """
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
-        """Called before every epoch (0-based) for weights that follow a schedule."""
+        """Runs before every epoch, counted from 0, for weights that follow a schedule."""
 
     def after_backward(self) -> dict[str, Tensor]:
-        """Called once a step when all gradients are there, averaged over processes, not yet unscaled or clipped.
+        """Runs once a step when all gradients are there, averaged over processes, not yet unscaled or clipped.
 
-        A guide with second parameters on the student's storage combines the two gradients here and clears its own.
+        A guide that shares the student's weights combines the two gradients here and clears its gradients.
 
         Returns: scalars to log.
         """
         return {}
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """What the guide's own network scores on a held-out batch, means over its images."""
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """Return metrics of the guide's network on a held-out batch, means over its images."""
         return {}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A frozen teacher's predictions teach the student's: DeiT's soft and hard distillation.
+"""Distillation from a frozen teacher's predictions: DeiT's soft and hard distillation.
 
 Paper: Touvron et al., "Training data-efficient image transformers & distillation through attention", ICML 2021,
 arXiv:2012.12877. It minimizes, for a share alpha,
 
     (1 - alpha) CE(class head, label) + alpha D(distillation head, teacher)         Eq. (2) and (3)
 
-Here the guide adds weight * D alone, and the label term is the method's: write alpha as this `weight` and 1 - alpha as
+The guide adds weight * D, and the label term is the method's: write alpha as this `weight` and 1 - alpha as
 `method.label_weight`. DeiT's alpha is 0.5. Any other pair with the same ratio differs in scale alone.
 
 Deviation: the soft D is averaged over images, where DeiT's code averages over classes too; to repeat that code, give
@@ -22,26 +22,26 @@ from ..losses import binary_distillation, hard_distillation, soft_distillation
 from ..models.data_spec import DataSpec
 from ..models.taps import Readings
 from ..models.teachers.frozen import load_teacher
-from .guide import Batch, Given, Guide
+from .guide import Batch, Capability, Guide
 
 
 class Logits(Guide):
-    """Match a teacher's predictions on the very images that the student sees, mixed ones included.
+    """Match a teacher's predictions on the student's images, mixed ones included.
 
-    The student's last head is taught: the distillation token's in a distilled ViT, else the only one.
+    The student's last head is trained: the distillation token's in a distilled ViT, else the only one.
 
     Args:
         student: the student; its architecture does not matter here.
         data_spec: classes and input of the student.
         teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file.
-        kind: soft matches the teacher's distribution (of several labels an image that of each), hard takes its
-            decision for a label.
-        temperature: softens both distributions of the soft kind; at 1 they stay as they are.
+        kind: soft matches the teacher's distribution (of several labels an image that of each), hard takes its most
+            likely class as label.
+        temperature: softens both distributions of the soft kind; 1 leaves them unchanged.
         weight: factor of this guide's term.
-        teacher_size: show the teacher images of so many pixels on a side; null: of the size it learned with.
+        teacher_size: side of the teacher's images, pixels; null: the size it was trained at.
     """
 
-    asks = frozenset({Given.CLASSES})
+    requires = frozenset({Capability.CLASSES})
 
     def __init__(
         self,
@@ -58,17 +58,17 @@ class Logits(Guide):
         if kind not in ("soft", "hard"):
             raise UserError(f"kind must be soft or hard, got {kind!r}")
         if kind == "hard" and data_spec.several:
-            raise UserError("kind hard takes one class of an image for its label; of several labels take kind: soft")
+            raise UserError("kind hard takes one class of an image as its label; of several labels take kind: soft")
         if temperature <= 0:
             raise UserError(f"temperature must be positive, got {temperature}")
         if weight <= 0:
-            raise UserError(f"weight must be positive, got {weight}; leave the guide out to go without")
+            raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
         self.teacher = load_teacher(teacher, data_spec, teacher_size)
         self.kind, self.temperature, self.weight = kind, temperature, weight
         self.soft = binary_distillation if data_spec.several else soft_distillation
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
-        """One term, `logits`, in nats (times the squared temperature when soft)."""
+        """Return one term, `logits`, in nats (times the squared temperature when soft)."""
         head, teacher = readings.outputs[-1], self.teacher(batch["image"])
         if self.kind == "hard":
             return {"logits": self.weight * hard_distillation(head, teacher)}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a student learns; one way of learning a file."""
+"""Training methods, one a file; a recipe names a method by its file."""

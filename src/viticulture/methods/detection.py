@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn to find objects: boxes, and masks if wanted, from images whose objects are known.
+"""Train a detector: boxes, and masks if requested, from images with annotated objects.
 
 loss = objectness + rpn_box_reg of proposals + classifier + box_reg of objects (+ mask), each a mean, as torchvision has
 them (models/detection/detector.py). Settings as in "A Closer Look at Self-Supervised Lightweight Vision Transformers",
@@ -15,30 +15,30 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batches.annotated import unpacked
-from ..guides.guide import Batch, Given
+from ..guides.guide import Batch, Capability
 from ..models.detection.detector import Detector, Heads, Target
 from ..models.detection.networks import detector
 from ..models.taps import Taps
 from ..scores.objects import Matches, box_areas, box_overlaps, image_precision, match
-from .method import BatchSpec, Method, Setup, check_dense
+from .method import BatchSpec, Method, Setup, check_no_classifier
 
 
 class Detection(Method):
     """Mask R-CNN, or Faster R-CNN without masks, around the student.
 
     Args:
-        masks: learn masks besides boxes; the data must have them.
+        masks: predict masks besides boxes; the data must have them.
         width: channels of the pyramid and of the heads; 256 is usual, a quarter of it is for a CPU.
-        window: side of the windows within which blocks attend, tokens; 0 lets all attend to all. A plain ViT's alone.
+        window: side of the windows within which blocks attend, tokens; 0 lets all attend to all. For plain ViTs.
         global_blocks: numbers of the blocks, from 0, that attend to all nevertheless.
-        relative_positions: learn relative positions besides the student's own. A plain ViT's alone.
-        samples: proposals of an image that the heads learn from; up to four times as many are looked through.
+        relative_positions: learn relative positions besides the student's positions. For plain ViTs.
+        samples: proposals of an image that the heads are trained on; up to four times as many are considered.
     """
 
-    gives: ClassVar[frozenset[Given]] = frozenset()
+    provides: ClassVar[frozenset[Capability]] = frozenset()
     task = "viticulture.tasks.detection.Detection"
     batch_spec: BatchSpec = BatchSpec(contents="objects")
-    chosen_by: ClassVar[str] = "ap50"
+    best_metric: ClassVar[str] = "ap50"
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Detection(Method):
         relative_positions: bool = False,
         samples: int = 512,
     ) -> None:
-        check_dense(setup, "detection")
+        check_no_classifier(setup, "detection")
         heads = Heads(width, masks, samples)
         around = {"window": window, "global_blocks": list(global_blocks), "relative_positions": relative_positions}
         network = detector(setup.student, setup.data_spec, heads=heads, **around)  # type: ignore[arg-type]
@@ -63,17 +63,16 @@ class Detection(Method):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         return self._detector().losses(batch["image"], targets_of(batch))
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """Mean over images of the average precision of each by itself, at an overlap of 0.5; what is found in crowds
-        counts for nothing."""
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the mean over images of each image's average precision at an overlap of 0.5, crowds ignored."""
         detections = self._detector()(batch["image"])
-        known = zip(detections, targets_of(batch), crowds_of(batch), strict=True)
-        values = [image_precision(matched(*each)) for each in known]
+        pairs = zip(detections, targets_of(batch), crowds_of(batch), strict=True)
+        values = [image_precision(matched(*pair)) for pair in pairs]
         return {"ap50": torch.tensor(values).mean().to(batch["image"].device)}
 
     @property
     def counted_network(self) -> nn.Module:
-        """Backbone and pyramid: what the heads compute depends on what is found."""
+        """Backbone and pyramid: the heads' MACs depend on the objects found."""
         return nn.Sequential(self._detector().backbone, _First(), self._detector().pyramid, _Finest())
 
     def _detector(self) -> Detector:
@@ -82,9 +81,9 @@ class Detection(Method):
 
 
 def targets_of(batch: Batch) -> list[Target]:
-    """Objects of each image of a batch."""
+    """Return the objects of each image of a batch."""
     targets = []
-    counts = (batch["labels"] >= 0).sum(1).tolist()  # of all images at once: a GPU is waited for
+    counts = (batch["labels"] >= 0).sum(1).tolist()  # of all images at once: waits for a GPU
     for i, (labels, count) in enumerate(zip(batch["labels"], counts, strict=True)):
         target = {"boxes": batch["boxes"][i, :count], "labels": labels[:count]}
         if "masks" in batch:
@@ -94,13 +93,13 @@ def targets_of(batch: Batch) -> list[Target]:
 
 
 def crowds_of(batch: Batch) -> list[Target]:
-    """Boxes and labels of each image's crowds; a training batch tells none."""
+    """Return boxes and labels of each image's crowds; a training batch has none."""
     none = {"boxes": batch["boxes"][:, :0], "labels": batch["labels"][:, :0]}
     return targets_of({name: batch.get(f"crowd_{name}", value) for name, value in none.items()})
 
 
 def matched(detections: Target, true: Target, crowds: Target) -> list[Matches]:
-    """Boxes found in an image beside the true ones and the crowds, a class after the other."""
+    """Match an image's detected boxes with true ones and crowds, class by class."""
     # On the CPU, as an Apple GPU has no float64.
     boxes, scores = detections["boxes"].cpu().double().numpy(), detections["scores"].cpu().double().numpy()
     labels, known = detections["labels"].cpu().numpy(), torch.cat([true["labels"], crowds["labels"]]).cpu().numpy()
@@ -115,14 +114,14 @@ def matched(detections: Target, true: Target, crowds: Target) -> list[Matches]:
 
 
 class _First(nn.Module):
-    """The only map of several."""
+    """Selects the single map of a list."""
 
     def forward(self, maps: list[Tensor]) -> Tensor:
         return maps[0]
 
 
 class _Finest(nn.Module):
-    """One tensor of a pyramid."""
+    """Selects the finest map of a pyramid."""
 
     def forward(self, maps: dict[str, Tensor]) -> Tensor:
         return maps["0"]

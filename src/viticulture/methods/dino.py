@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn without labels by guessing what a slow copy of oneself makes of another part of the image: DINO.
+"""DINO: train without labels by predicting a slow copy's output for another part of the image.
 
 Paper: Caron et al., "Emerging Properties in Self-Supervised Vision Transformers", ICCV 2021, arXiv:2104.14294; one of
 the methods that "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, compares.
@@ -10,8 +10,8 @@ Recipes: recipes/mae/dino-*.yaml.
     center <- 0.9 center + 0.1 mean over the batch and both large views of teacher                       [Eq. (4)]
 
 Student and teacher are each a ViT and a head (`Head`). The teacher has no gradient and follows the student
-(`models.momentum_encoder`). The kept student is the one with gradient; `train.ema_decay` keeps an average of it
-besides. Deviations: the authors keep the teacher, whose weights are such an average; it moves before a step where
+(`models.momentum_encoder`). The network that remains is the student with gradient; `train.ema_decay` saves an average
+of it, too. Deviations: the authors use the teacher, whose weights are such an average; it moves before a step where
 theirs moves after it; weight decay is constant where theirs rises.
 """
 
@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..guides.guide import Batch, Given
+from ..guides.guide import Batch, Capability
 from ..keywords import check_fields
 from ..models.momentum_encoder import MomentumEncoder
 from ..models.shared_batch_norm import averaged, normalized
@@ -36,13 +36,13 @@ from .method import BatchSpec, Method, Setup
 TEMPERATURE = 0.1  # of the student
 CENTER_MOMENTUM = 0.9
 BOTTLENECK = 256  # width in which a head compares with its prototypes
-FROZEN_EPOCHS = 1  # in which the prototypes stay as they are
+FROZEN_EPOCHS = 1  # in which the prototypes are not trained
 LOCAL = 3 / 7  # side of a local crop over the image's: 96 pixels at 224
 
 
 @dataclass(frozen=True)
 class LocalCrops:
-    """Local crops of an image, beside its two large ones; `augment_local_crops` says how they are made.
+    """Local crops of an image, besides its two large views; `augment_local_crops` augments them.
 
     Args:
         count: of an image; 0 compares the two large views alone.
@@ -60,18 +60,18 @@ class LocalCrops:
 
 
 class DINO(Method):
-    """Two large views (recipe sections `augment`, `augment2`) and local crops (`augment_local_crops`) of every image.
+    """Compare two large views (recipe sections `augment`, `augment2`) and local crops (`augment_local_crops`).
 
     Args:
         local_crops: the local crops.
         temperature: of the teacher, at first and in the end; smaller is sharper.
         temperature_epochs: in which it goes from the first to the last, linearly from epoch to epoch.
         momentum: share of the teacher that stays in the first step; it rises to 1. Take more for small batches.
-        prototypes: what views are compared with, the length of P_s and P_t.
+        prototypes: that views are compared with, the length of P_s and P_t.
         hidden_width: of the head's two hidden layers.
     """
 
-    gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
+    provides: ClassVar[frozenset[Capability]] = frozenset({Capability.PATCHES})
     batch_spec = BatchSpec(labels=False, views=2)
     center: Tensor
 
@@ -86,7 +86,7 @@ class DINO(Method):
         prototypes: int = 65536,
         hidden_width: int = 2048,
     ) -> None:
-        super().__init__(setup, at_any_size(setup.student))
+        super().__init__(setup, forward=at_any_size(setup.student))
         if min(temperature) <= 0 or not 0 <= momentum < 1:
             raise UserError(
                 "method.temperature must be positive and method.momentum lie in [0, 1), "
@@ -107,17 +107,16 @@ class DINO(Method):
         self.auxiliary["head"] = head
         self.auxiliary["teacher"] = MomentumEncoder(student, head, momentum)
         self.register_buffer("center", torch.zeros(prototypes))
-        self._taught: list[Tensor] = []
+        self._teacher_logits: list[Tensor] = []  # of the step's micro-batches so far
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """What the student makes of each view, compared with what the teacher makes of the other large ones.
+        """Compare the student's prediction from each view with the teacher's output for the other large ones.
 
-            guesses = head(student(view))                of both large views and the local crops, [B, prototypes] each
+            predictions = head(student(view))            of both large views and the local crops, [B, prototypes] each
             targets = P_t = softmax((teacher(large view) - center) / temperature)                 [B, prototypes] twice
-            views   = mean over pairs of different views of CE(target, softmax(guess / 0.1))      Eq. (3), nats
+            views   = mean over pairs of different views of CE(target, softmax(prediction / 0.1))      Eq. (3), nats
 
-        Guides read the pass over both large views, [2 B, 3, H, W]. The teacher moves before it is asked, the center
-        after.
+        Guides read the pass over both large views, [2 B, 3, H, W]. The teacher moves before it runs, the center after.
         """
         large, crops = (batch["image"], batch["image2"]), self.batch_spec.local_crops
         both = torch.cat(large)
@@ -126,45 +125,45 @@ class DINO(Method):
         if crops:
             features.append(self._features(torch.cat([batch[f"image{3 + k}"] for k in range(crops)])))
         teacher, head = self._teacher(), self.auxiliary["head"]
-        if self.begins_step:
-            teacher.update(self.student, head, self.course.steps)
-        taught = teacher(*large)
-        guesses = head(torch.cat(features)).chunk(2 + crops)
-        targets = [self._sharpened(logits) for logits in taught]
+        if self.step.begins:
+            teacher.update(self.student, head, self.length.steps)
+        teacher_logits = teacher(*large)
+        predictions = head(torch.cat(features)).chunk(2 + crops)
+        targets = [self._sharpened(logits) for logits in teacher_logits]
         entropies = [torch.special.entr(target).sum(-1).mean() for target in targets]
-        self.extra_logs = {"teacher_entropy": torch.stack(entropies).mean()}
-        if not self.perturbed:
-            self._center(torch.cat(taught).float().mean(0))
-        return {"views": view_loss(guesses, targets), **self.guided({**batch, "image": both}, readings)}
+        self.logs["teacher_entropy"] = torch.stack(entropies).mean()
+        if not self.step.perturbed:
+            self._move_center(torch.cat(teacher_logits).float().mean(0))
+        return {"views": view_loss(predictions, targets), **self.guide_losses({**batch, "image": both}, readings)}
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """The loss of a guess from each image's mirror image."""
-        (taught,) = self._teacher()(batch["image"])
-        guess = self.auxiliary["head"](self._features(batch["image"].flip(-1)))
-        return {"loss": cross_entropy(guess, self._sharpened(taught))}
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss of a prediction from each image's mirror image."""
+        (logits,) = self._teacher()(batch["image"])
+        prediction = self.auxiliary["head"](self._features(batch["image"].flip(-1)))
+        return {"loss": cross_entropy(prediction, self._sharpened(logits))}
 
     def after_backward(self) -> None:
-        """Prototypes do not learn in the first epoch, which keeps a student from agreeing on one of them."""
+        """Leave prototypes untrained in the first epoch, which hinders a collapse onto one of them."""
         if self._epoch() < FROZEN_EPOCHS:
             for parameter in self.auxiliary["head"].get_submodule("prototypes").parameters():
                 parameter.grad = None
 
-    def _center(self, taught: Tensor) -> None:
+    def _move_center(self, mean: Tensor) -> None:
         """Move the center, after a step's last micro-batch, towards the mean [prototypes] over all of them."""
-        self._taught = [*([] if self.moment.first else self._taught), taught.detach()]
-        if self.moment.last:
+        self._teacher_logits = [*([] if self.step.first else self._teacher_logits), mean.detach()]
+        if self.step.last:
             with torch.no_grad():
-                self.center.lerp_(averaged(torch.stack(self._taught).mean(0)), 1 - CENTER_MOMENTUM)
-            self._taught = []
+                self.center.lerp_(averaged(torch.stack(self._teacher_logits).mean(0)), 1 - CENTER_MOMENTUM)
+            self._teacher_logits = []
 
     def _features(self, images: Tensor) -> Tensor:
         return token_logits(self.taps.output(images))[0]
 
-    def _sharpened(self, taught: Tensor) -> Tensor:
-        """P_t, [B, prototypes]."""
+    def _sharpened(self, logits: Tensor) -> Tensor:
+        """Return P_t, [B, prototypes]."""
         first, last = self.temperature
         done = min(self._epoch() / max(self.temperature_epochs - 1, 1), 1.0) if self.temperature_epochs else 1.0
-        return ((taught.float() - self.center) / (first + (last - first) * done)).softmax(-1)
+        return ((logits.float() - self.center) / (first + (last - first) * done)).softmax(-1)
 
     def _teacher(self) -> MomentumEncoder:
         teacher = self.auxiliary["teacher"]
@@ -172,12 +171,12 @@ class DINO(Method):
         return teacher
 
     def _epoch(self) -> int:
-        """Number of the epoch that the step at hand belongs to."""
-        return max(self._teacher().updates - 1, 0) // self.course.steps_per_epoch
+        """Return the current step's epoch, from 0."""
+        return max(self._teacher().updates - 1, 0) // self.length.steps_per_epoch
 
 
 class Head(nn.Module):
-    """Cosines between what a perceptron makes of features and learnt prototypes, [B, D] -> [B, prototypes].
+    """Cosines between a perceptron's output and learned prototypes, [B, D] -> [B, prototypes].
 
     Three linear layers with GELU between them, the result scaled to length 1, then a layer without bias whose rows
     count as directions alone (weight normalization with lengths of 1).
@@ -200,26 +199,27 @@ class Head(nn.Module):
         return F.linear(normalized(self.perceptron(features)), normalized(self.prototypes.weight))
 
 
-def view_loss(guesses: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
-    """Mean over all pairs of a target and a guess from another view, Eq. (3).
+def view_loss(predictions: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+    """Return the mean over all pairs of a target and a prediction from another view, Eq. (3).
 
     Args:
-        guesses: the student's logits [B, K], a view each; the first ones of the views that the targets are of.
+        predictions: the student's logits [B, K] of each view; the views of the targets come first.
         targets: the teacher's probabilities [B, K].
 
     Returns: scalar >= 0, nats, mean over the batch.
     """
-    others = [[target for i, target in enumerate(targets) if i != j] for j in range(len(guesses))]
-    terms = [cross_entropy(g, torch.stack(theirs).sum(0)) for g, theirs in zip(guesses, others, strict=True) if theirs]
+    others = [[target for i, target in enumerate(targets) if i != j] for j in range(len(predictions))]
+    pairs = zip(predictions, others, strict=True)
+    terms = [cross_entropy(logits, torch.stack(theirs).sum(0)) for logits, theirs in pairs if theirs]
     return torch.stack(terms).sum() / sum(map(len, others))
 
 
-def cross_entropy(guess: Tensor, target: Tensor) -> Tensor:
-    """H(target, softmax(guess / 0.1)), nats, mean over the batch, linear in the target, which gets no gradient."""
-    return F.cross_entropy(guess.float() / TEMPERATURE, target.detach())
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Return H(target, softmax(logits / 0.1)), nats, mean over the batch; the target gets no gradient."""
+    return F.cross_entropy(logits.float() / TEMPERATURE, target.detach())
 
 
 def local_side(student: nn.Module, side: int) -> int:
-    """About three sevenths of an image's side, in whole patches."""
+    """Return about three sevenths of an image's side, in whole patches."""
     patch = layout(student).patch
     return max(round(LOCAL * side / patch), 1) * patch

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn without labels by painting what is masked: a masked autoencoder.
+"""Masked autoencoder: train without labels by reconstructing masked patches.
 
 Paper: He et al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022, arXiv:2111.06377; for small ViTs "A
 Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443. Recipes: recipes/mae/.
 
-    kept, masked = the patches with the least noise, and the others
-    tokens = encoder(kept patches)    painted = decoder(tokens, a mask token for every masked patch)
-    loss = mean over masked patches and their pixels of (painted - target)^2     [He et al., Sec. 3], plus guides' terms
+    visible, masked = the patches with the least noise, and the others
+    tokens = encoder(visible patches)    prediction = decoder(tokens, a mask token for every masked patch)
+    loss = mean over masked patches and their pixels of (prediction - target)^2     [He et al., Sec. 3]
 
-The kept student is the encoder; the decoder is thrown away after training.
+The student is the encoder; the decoder is thrown away after training.
 
 Equal to the authors' code. Deviations that change no result: masked patches are not even embedded, mask tokens stand
-behind the kept ones instead of between them (attention knows no order, positions are added), kept patches leave the
-decoder before its last hidden layer, because no loss reads them, and a patch lists its pixels channel by channel
+behind the visible ones instead of between them (attention knows no order, positions are added), visible patches leave
+the decoder before its last hidden layer, because no loss reads them, and a patch lists its pixels channel by channel
 (`models.vit.patches`).
 """
 
@@ -28,7 +28,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..guides.guide import Batch, Given
+from ..guides.guide import Batch, Capability
 from ..models.vit.patches import PatchGrid, check, embed, finish, patchify, rows
 from ..models.vit.positions import choose_positions, sincos
 from .method import BatchSpec, Method, Setup
@@ -37,38 +37,38 @@ HEAD = 32  # width of a head of the decoder
 
 
 def split(noise: Tensor, mask_ratio: float) -> tuple[Tensor, Tensor]:
-    """Numbers of the kept and of the masked patches: those with the least noise are kept.
+    """Return the numbers of visible patches, those with the least noise, and of masked patches.
 
     Args:
         noise: [B, P] uniform numbers.
-        mask_ratio: share of masked patches; floor(P (1 - mask_ratio)) are kept.
+        mask_ratio: share of masked patches; V = floor(P (1 - mask_ratio)) stay visible.
 
-    Returns: [B, K] and [B, P - K].
+    Returns: [B, V] and [B, P - V].
     """
     order = noise.argsort(dim=1, stable=True)
-    keep = int(noise.shape[1] * (1 - mask_ratio))
-    return order[:, :keep], order[:, keep:]
+    visible = int(noise.shape[1] * (1 - mask_ratio))
+    return order[:, :visible], order[:, visible:]
 
 
-def encode(student: VisionTransformer, images: Tensor, kept: Tensor | None = None) -> Tensor:
-    """What the ViT makes of the kept patches: [B, C, H, W] -> [B, prefix + K, D], after its last norm.
+def encode(student: VisionTransformer, images: Tensor, visible: Tensor | None = None) -> Tensor:
+    """Encode the visible patches, after the last norm: [B, C, H, W] -> [B, prefix + V, D]. Others are not computed.
 
-    Where all patches are kept, equal to `student.forward_features` followed by `student.fc_norm`, which is nothing
+    With all patches visible, equal to `student.forward_features` followed by `student.fc_norm`, which is the identity
     where the last norm stands before pooling.
 
     Args:
         student: checked by `models.vit.patches.check`.
         images: normalized.
-        kept: [B, K] numbers of the patches to look at; None takes all. Others are not computed.
+        visible: [B, V] numbers of patches; None for all.
     """
-    x: Tensor = student.blocks(embed(student, images, kept))
+    x: Tensor = student.blocks(embed(student, images, visible))
     return finish(student, x)
 
 
 class Decoder(nn.Module):
-    """Paints the masked patches: its own embedding, one mask token for all, fixed positions, blocks, a linear layer.
+    """Predicts masked patches: an embedding, one mask token for all, fixed positions, blocks, a linear layer.
 
-    Shape: [B, prefix + K, D] -> [B, R, values].
+    Shape: [B, prefix + V, D] -> [B, R, values].
 
     Args:
         encoder_width: D.
@@ -105,13 +105,13 @@ class Decoder(nn.Module):
                 nn.init.zeros_(module.bias)
         nn.init.normal_(self.mask_token, std=0.02)
 
-    def forward(self, latent: Tensor, kept: Tensor, masked: Tensor) -> Tensor:
-        """Predictions for the masked patches, in the order of `masked`."""
-        x = self.embed(latent)
-        prefix = x.shape[1] - kept.shape[1]
-        seen = x[:, prefix:] + self.positions[kept]
+    def forward(self, tokens: Tensor, visible: Tensor, masked: Tensor) -> Tensor:
+        """Predict the masked patches, in the order of `masked`."""
+        x = self.embed(tokens)
+        prefix = x.shape[1] - visible.shape[1]
+        known = x[:, prefix:] + self.positions[visible]
         hidden = (self.mask_token + self.positions[masked]).to(x.dtype)
-        x = torch.cat([x[:, :prefix], seen, hidden], dim=1)
+        x = torch.cat([x[:, :prefix], known, hidden], dim=1)
         for block in self.blocks[:-1]:
             x = block(x)
         last: Any = self.blocks[-1]
@@ -120,7 +120,7 @@ class Decoder(nn.Module):
 
 
 def targets(images: Tensor, patch: PatchGrid, masked: Tensor, patch_norm: bool = True) -> Tensor:
-    """What the decoder is to paint, [B, R, C p p]: the pixels of the masked patches.
+    """Return the pixels of the masked patches, [B, R, C p p].
 
         (x - mean) / sqrt(var + 1e-6)    over each patch, var unbiased      [He et al., Sec. 3, MAE's code]
         = s (x - mean) / sqrt(biased var + 1e-6 s^2),    s^2 = (n - 1) / n for n values: a layer norm, many times faster
@@ -139,26 +139,25 @@ def targets(images: Tensor, patch: PatchGrid, masked: Tensor, patch_norm: bool =
     return F.layer_norm(pixels, (values,), pixels.new_full((values,), share**0.5), eps=1e-6 * share)
 
 
-def restored(painted: Tensor, pixels: Tensor) -> Tensor:
-    """The inverse of `targets`: standardized patches [..., C p p] with the mean and the spread of `pixels`, theirs."""
+def restored(prediction: Tensor, pixels: Tensor) -> Tensor:
+    """Invert `targets`: give standardized patches [..., C p p] the mean and spread of the true `pixels`."""
     mean, variance = pixels.mean(-1, keepdim=True), pixels.var(-1, keepdim=True)  # unbiased
-    return painted * (variance + 1e-6).sqrt() + mean
+    return prediction * (variance + 1e-6).sqrt() + mean
 
 
 class MAE(Method):
-    """Mask most patches, encode the others, paint the masked ones.
+    """Mask most patches, encode the others, reconstruct the masked ones.
 
     Args:
         mask_ratio: share of masked patches, in (0, 1).
-        patch_norm: paint each patch standardized by its own mean and spread; false paints pixels.
+        patch_norm: predict each patch standardized by its mean and spread; false predicts pixels.
         decoder_width: of the decoder's tokens, a multiple of 32 (one head for 32); null takes half the student's width.
         decoder_depth: blocks of the decoder.
-        positions: `fixed` gives the student a table of sines and cosines and keeps it as it is; `learned` trains the
-            student's own.
+        positions: `fixed` gives the student a constant table of sines and cosines; `learned` trains the student's.
     """
 
-    gives: ClassVar[frozenset[Given]] = frozenset()
-    asks_length = False
+    provides: ClassVar[frozenset[Capability]] = frozenset()
+    depends_on_length = False
     batch_spec = BatchSpec(labels=False)
 
     def __init__(
@@ -172,7 +171,7 @@ class MAE(Method):
         positions: Literal["fixed", "learned"] = "fixed",
     ) -> None:
         vit = check(setup.student)
-        super().__init__(setup, partial(encode, vit))
+        super().__init__(setup, forward=partial(encode, vit))
         grid, self.patch = vit.patch_embed.grid_size, vit.patch_embed.patch_size
         patches = grid[0] * grid[1]
         self.batch_spec = replace(self.batch_spec, noise=patches)
@@ -196,45 +195,45 @@ class MAE(Method):
         self.auxiliary["decoder"] = Decoder(vit.embed_dim, grid, values, width, decoder_depth, width // HEAD)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """The reconstruction of the masked patches, and what guides add.
+        """Return the reconstruction loss of the masked patches and the terms of guides.
 
-            kept, masked = split(noise)                       [B, K] and [B, R] of the P patches
-            tokens = encode(student, images, kept)            [B, prefix + K, D]
-            painted = decoder(tokens, kept, masked)           [B, R, C p p]
-            reconstruction = mean of (painted - target)^2     in squared pixels, or without unit with `patch_norm`
+            visible, masked = split(noise)                       [B, V] and [B, R] of the P patches
+            tokens = encode(student, images, visible)            [B, prefix + V, D]
+            prediction = decoder(tokens, visible, masked)        [B, R, C p p]
+            reconstruction = mean of (prediction - target)^2     in squared pixels, or without unit with `patch_norm`
 
-        Guides read the encoder's pass, and find the numbers of the patches that it saw in the batch, as `kept`.
+        Guides read the encoder's pass and find the numbers of its patches in the batch, as `visible`.
         """
-        kept, masked = split(batch["noise"], self.mask_ratio)
-        readings = self.taps(batch["image"], kept)
-        painted = self.auxiliary["decoder"](readings.outputs[0], kept, masked)
-        loss = self._distance(painted, batch["image"], masked)
-        return {"reconstruction": loss, **self.guided({**batch, "kept": kept}, readings)}
+        visible, masked = split(batch["noise"], self.mask_ratio)
+        encoded = self.taps(batch["image"], visible)
+        prediction = self.auxiliary["decoder"](encoded.output, visible, masked)
+        loss = self._distance(prediction, batch["image"], masked)
+        return {"reconstruction": loss, **self.guide_losses({**batch, "visible": visible}, encoded)}
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """The loss under masks that are the same for every epoch."""
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss under masks that are the same in every epoch."""
         images = batch["image"]
-        kept, masked = split(self.batch_spec.noise_of(images), self.mask_ratio)
-        return {"loss": self._distance(self._painted(images, kept, masked), images, masked)}
+        visible, masked = split(self.batch_spec.noise_of(images), self.mask_ratio)
+        return {"loss": self._distance(self._predict(images, visible, masked), images, masked)}
 
     def reconstruct(self, images: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Patches of the images, [B, P, C p p], the masked ones as they are painted, and which ones those are, [B, P].
+        """Return the images as patches [B, P, C p p], masked ones as predicted, and the mask [B, P].
 
-        With `patch_norm` a painted patch gets the mean and the spread of the true one, which are not asked of it.
+        With `patch_norm` a predicted patch gets the true patch's mean and spread, which are not predicted.
 
         Args:
             images: [B, C, H, W], normalized.
             noise: [B, P] uniform numbers; they choose the masks.
         """
-        kept, masked = split(noise, self.mask_ratio)
-        painted, patches = self._painted(images, kept, masked).float(), patchify(images, self.patch)
+        visible, masked = split(noise, self.mask_ratio)
+        prediction, patches = self._predict(images, visible, masked).float(), patchify(images, self.patch)
         if self.patch_norm:
-            painted = restored(painted, rows(patches, masked))
+            prediction = restored(prediction, rows(patches, masked))
         mask = torch.zeros_like(noise, dtype=torch.bool).scatter(1, masked, True)
-        return patches.scatter(1, masked[..., None].expand_as(painted), painted), mask
+        return patches.scatter(1, masked[..., None].expand_as(prediction), prediction), mask
 
-    def _painted(self, images: Tensor, kept: Tensor, masked: Tensor) -> Tensor:
-        return self.auxiliary["decoder"](self.taps.output(images, kept), kept, masked)
+    def _predict(self, images: Tensor, visible: Tensor, masked: Tensor) -> Tensor:
+        return self.auxiliary["decoder"](self.taps.output(images, visible), visible, masked)
 
-    def _distance(self, painted: Tensor, images: Tensor, masked: Tensor) -> Tensor:
-        return F.mse_loss(painted.float(), targets(images, self.patch, masked, self.patch_norm))
+    def _distance(self, prediction: Tensor, images: Tensor, masked: Tensor) -> Tensor:
+        return F.mse_loss(prediction.float(), targets(images, self.patch, masked, self.patch_norm))

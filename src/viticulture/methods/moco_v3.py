@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn without labels by recognizing an image in another view of it: MoCo v3.
+"""MoCo v3: train without labels by recognizing an image in another view of it.
 
 Paper: Chen et al., "An Empirical Study of Training Self-Supervised Vision Transformers", ICCV 2021, arXiv:2104.02057;
 for small ViTs "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443. Recipes:
 recipes/mae/moco-*.yaml.
 
     q = predictor(projector(student(view)))        k = the momentum encoder's projector(student(view))
-    loss = ctr(q1, k2) + ctr(q2, k1)               ctr(q, k) = 2 T CE(cos(q, k) / T, own image)    [Sec. 3, Alg. 1]
+    loss = ctr(q1, k2) + ctr(q2, k1)               ctr(q, k) = 2 T CE(cos(q, k) / T, same image)    [Sec. 3, Alg. 1]
 
 Keys of all processes count as negatives, BatchNorm runs over all of them. The momentum encoder
-(`models.momentum_encoder`) moves before it makes keys. The kept student is the one with gradient.
+(`models.momentum_encoder`) moves before it makes keys. The network that remains is the student with gradient.
 """
 
 from typing import ClassVar, Literal
@@ -19,14 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError
-from ..guides.guide import Batch, Given
+from ..guides.guide import Batch, Capability
 from ..models.momentum_encoder import MomentumEncoder
 from ..models.shared_batch_norm import gathered, normalized, perceptron, rank
 from ..models.students import feature_width
 from ..models.vit.positions import choose_positions
 from .method import BatchSpec, Method, Setup
 
-FEW = 256  # images in a batch, below which a warning is made
+MIN_BATCH = 256  # images, below which a warning is given
 
 
 class MoCoV3(Method):
@@ -37,12 +37,12 @@ class MoCoV3(Method):
         momentum: m0, share of the momentum encoder that stays in the first step; it rises to 1.
         width: of queries and keys.
         hidden_width: of the projector's and the predictor's hidden layers.
-        freeze_patches: leave the student's random patch embedding as it is, which keeps large ViTs stable.
-        positions: `fixed` gives a plain ViT a table of sines and cosines and keeps it as it is; `learned` trains the
-            student's own. Students without such a table keep what they have.
+        freeze_patches: leave the student's random patch embedding untrained, which stabilizes large ViTs.
+        positions: `fixed` gives a plain ViT a constant table of sines and cosines; `learned` trains the student's.
+            Students without such a table are left unchanged.
     """
 
-    gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
+    provides: ClassVar[frozenset[Capability]] = frozenset({Capability.PATCHES})
     batch_spec = BatchSpec(labels=False, views=2)
 
     def __init__(
@@ -80,7 +80,7 @@ class MoCoV3(Method):
         self.auxiliary["momentum"] = MomentumEncoder(student, projector, momentum)
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Each view's query against the keys of all images' other views.
+        """Compare each view's query with the keys of all images' other views.
 
             q1, q2 = predictor(projector(student(views)))                       [B, width] each
             k1, k2 = the momentum encoder's projector(student(views))           [B, width] each, from all processes
@@ -93,14 +93,14 @@ class MoCoV3(Method):
         q1, q2 = (self._query(features) for features in readings.outputs[0].chunk(2))
         momentum = self.auxiliary["momentum"]
         assert isinstance(momentum, MomentumEncoder)
-        if self.begins_step:
-            momentum.update(self.student, self.auxiliary["projector"], self.course.steps)
+        if self.step.begins:
+            momentum.update(self.student, self.auxiliary["projector"], self.length.steps)
         k1, k2 = momentum(batch["image"], batch["image2"])
         loss = self._contrast(q1, k2) + self._contrast(q2, k1)
-        return {"contrast": loss, **self.guided({**batch, "image": both}, readings)}
+        return {"contrast": loss, **self.guide_losses({**batch, "image": both}, readings)}
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """The loss between each image and its mirror image."""
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss between each image and its mirror image."""
         images, mirrored = batch["image"], batch["image"].flip(-1)
         (k,) = self.auxiliary["momentum"](mirrored)
         return {"loss": 2 * self._contrast(self._query(self.student(images)), k)}
@@ -108,13 +108,13 @@ class MoCoV3(Method):
     def warnings(self, batch_size: int) -> list[str]:
         if batch_size < 2:
             raise UserError(
-                f"moco_v3 tells each image from the others of its batch, and it sees {batch_size} at once; take a "
+                f"moco_v3 compares each image with the others of its batch, and the batch size is {batch_size}; take a "
                 "larger train.batch_size (train.accumulate divides it)"
             )
-        if batch_size >= FEW:
+        if batch_size >= MIN_BATCH:
             return []
         return [
-            f"moco_v3 tells each image from the others of its batch, and {batch_size} are few: with fewer than {FEW} "
+            f"moco_v3 compares each image with the others of its batch of {batch_size}: with fewer than {MIN_BATCH} "
             "the task is easy and batch statistics are noisy; take a larger train.batch_size (train.accumulate divides "
             "it), or method mae"
         ]
@@ -125,6 +125,6 @@ class MoCoV3(Method):
     def _contrast(self, query: Tensor, key: Tensor) -> Tensor:
         logits = normalized(query) @ gathered(normalized(key)).T / self.temperature  # [B, world * B]
         world = logits.shape[1] // len(query)
-        own = torch.arange(len(query), device=query.device) * world + rank()
-        self.extra_logs = {"instance_accuracy": (logits.detach().argmax(1) == own).float().mean()}
-        return 2 * self.temperature * F.cross_entropy(logits, own)
+        same = torch.arange(len(query), device=query.device) * world + rank()
+        self.logs["instance_accuracy"] = (logits.detach().argmax(1) == same).float().mean()
+        return 2 * self.temperature * F.cross_entropy(logits, same)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn without labels to find an image as alike to others as a frozen, self-supervised teacher finds it: SEED.
+"""SEED: train without labels to find an image as similar to others as a frozen, self-supervised teacher does.
 
 Paper: Fang et al., "SEED: Self-supervised Distillation for Visual Representation", ICLR 2021, arXiv:2101.04731; "A
 Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443, Sec. 3, pre-trains EfficientNet-B0 by
 it. Recipes: recipes/mae/seed-*.yaml.
 
-    z_T = teacher(image), z_S = head(student(image)), of length 1 each; D: a queue of the teacher's last K, and its own
+    z_T = teacher(image), z_S = head(student(image)), of length 1 each; D: a queue of the teacher's last K, and z_T
     loss = CE(softmax(z_T D / T_T), softmax(z_S D / T_S))                                mean over images, nats
 
-Teacher and student see the same view, and of an image its teacher's own embedding is in D. Temperatures, queue, head
-and the queue's random start are those of the released code, github.com/jacobswan1/SEED. Deviations: embeddings are the
-features under the teacher's classifier, where the authors' teachers have the projection head that they were pre-trained
-with, 128 wide, which published weights seldom hold; the queue moves once a step, whatever its micro-batches.
+Teacher and student process the same view, and an image's teacher embedding is in D. Temperatures, queue, head and the
+queue's random start are those of the released code, github.com/jacobswan1/SEED. Deviations: embeddings are the features
+under the teacher's classifier, where the authors' teachers have the projection head that they were pre-trained with,
+128 wide, which published weights seldom hold; the queue moves once a step, whatever its micro-batches.
 """
 
 from typing import ClassVar
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..guides.guide import Batch, Given
+from ..guides.guide import Batch, Capability
 from ..losses import cross_entropy
 from ..models.shared_batch_norm import gathered, normalized
 from ..models.students import feature_width, token_logits
@@ -29,18 +29,18 @@ from .method import BatchSpec, Method, Setup
 
 
 class Seed(Method):
-    """One view of every image, shown to student and teacher.
+    """Pass one view of every image through student and teacher.
 
     Args:
         teacher: a run; a timm name with pretrained weights, such as vit_small_patch16_224.dino; or ARCHITECTURE=FILE
             with weights from a file, such as resnet50=moco_v2_800ep_pretrain.pth.tar. Its classes do not matter.
         queue: K, images that each image is compared with, besides itself.
         temperature: T_S, of the student.
-        teacher_temperature: T_T; the smaller, the more an image is alike itself alone.
-        teacher_size: show the teacher images of so many pixels on a side; null: of the size it learned with.
+        teacher_temperature: T_T; the smaller, the more an image is similar to itself alone.
+        teacher_size: side of the teacher's images, pixels; null: the size it was trained at.
     """
 
-    gives: ClassVar[frozenset[Given]] = frozenset({Given.PATCHES})
+    provides: ClassVar[frozenset[Capability]] = frozenset({Capability.PATCHES})
     batch_spec = BatchSpec(labels=False)
     queue: Tensor
     oldest: Tensor
@@ -63,55 +63,47 @@ class Seed(Method):
             )
         if queue < 1:
             raise UserError(f"method.queue must be positive, got {queue}")
-        self.temperature, self.teacher_temperature = temperature, teacher_temperature
+        self.temperatures = temperature, teacher_temperature
         self.teacher = load_embedding(teacher, setup.data_spec, teacher_size)
-        side = setup.data_spec.image_size
-        channels = setup.data_spec.channels
-        theirs = self.teacher(torch.zeros(1, channels, *side)).shape[1]
+        side, channels = setup.data_spec.image_size, setup.data_spec.channels
+        teacher_width = self.teacher(torch.zeros(1, channels, *side)).shape[1]
         width = feature_width(setup.student, side, channels)
-        self.auxiliary["head"] = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, theirs))
-        self.register_buffer("queue", normalized(torch.randn(queue, theirs)))
-        self.register_buffer("oldest", torch.zeros((), dtype=torch.int64))  # row of the queue that goes next
-        self.waiting: list[Tensor] = []
+        self.auxiliary["head"] = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, teacher_width))
+        self.register_buffer("queue", normalized(torch.randn(queue, teacher_width)))
+        self.register_buffer("oldest", torch.zeros((), dtype=torch.int64))  # row of the queue that is replaced next
+        self.waiting: list[Tensor] = []  # the step's embeddings
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """The student's likeness to what the teacher has seen, taught by the teacher's own; guides read this pass."""
+        """Compare the student's similarities to the queue with the teacher's; guides read this pass."""
         readings = self.taps(batch["image"])
-        embedded = self._embedded(batch["image"])
-        loss = likeness_loss(self._projected(readings.outputs[0]), embedded, self.queue, self._temperatures)
-        if not self.perturbed:
-            self.waiting.append(embedded)
-        return {"likeness": loss, **self.guided(batch, readings)}
+        embedding = self._embedding(batch["image"])
+        loss = similarity_loss(self._projection(readings.outputs[0]), embedding, self.queue, self.temperatures)
+        if not self.step.perturbed:
+            self.waiting.append(embedding)
+        return {"similarity": loss, **self.guide_losses(batch, readings)}
 
-    def after_backward(self) -> None:
-        """The step's embeddings, of all processes, take the place of the oldest; after SAM's second pass alone, so that
-        both passes are compared with the same."""
-        if self.sam is not None and not self.perturbed:
-            return
+    def after_step(self) -> None:
+        """Replace the oldest embeddings by the step's, of all processes."""
         newest = gathered(torch.cat(self.waiting))[: len(self.queue)]
         self.waiting.clear()
         places = (self.oldest + torch.arange(len(newest), device=newest.device)) % len(self.queue)
         self.queue.index_copy_(0, places, newest.to(self.queue.dtype))
         self.oldest.add_(len(newest)).remainder_(len(self.queue))
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """The same loss, with the queue as it is."""
-        projected = self._projected(token_logits(self.student(batch["image"]))[0])
-        return {"loss": likeness_loss(projected, self._embedded(batch["image"]), self.queue, self._temperatures)}
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the same loss, with the queue as it is."""
+        projection = self._projection(token_logits(self.student(batch["image"]))[0])
+        return {"loss": similarity_loss(projection, self._embedding(batch["image"]), self.queue, self.temperatures)}
 
-    @property
-    def _temperatures(self) -> tuple[float, float]:
-        return self.temperature, self.teacher_temperature
-
-    def _embedded(self, images: Tensor) -> Tensor:
+    def _embedding(self, images: Tensor) -> Tensor:
         return normalized(self.teacher(images))
 
-    def _projected(self, features: Tensor) -> Tensor:
+    def _projection(self, features: Tensor) -> Tensor:
         return normalized(self.auxiliary["head"](features))
 
 
-def likeness_loss(student: Tensor, teacher: Tensor, queue: Tensor, temperatures: tuple[float, float]) -> Tensor:
-    """Cross-entropy between two networks' likeness of an image to itself and to others.
+def similarity_loss(student: Tensor, teacher: Tensor, queue: Tensor, temperatures: tuple[float, float]) -> Tensor:
+    """Return the cross-entropy between two networks' similarities of an image to itself and to others.
 
         p_S = softmax([z_S z_T, z_S Q] / T_S)    p_T = softmax([z_T z_T, z_T Q] / T_T)    loss = -sum p_T log p_S
 

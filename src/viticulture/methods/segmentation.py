@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn the class of every pixel.
+"""Train a segmenter: the class of every pixel.
 
 loss = mean over labeled pixels of CE(logits, class), all of a step's, however processes and micro-batches share them
 
@@ -15,35 +15,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.targets.objects import UNLABELED
-from ..guides.guide import Batch, Given
+from ..guides.guide import Batch, Capability
 from ..models.detection.networks import segmenter
 from ..models.shared_batch_norm import averaged
 from ..models.taps import Taps
 from ..scores.pixels import confusion, mean_iou
-from .method import BatchSpec, Method, Setup, check_dense
+from .method import BatchSpec, Method, Setup, check_no_classifier
 
 
 class Segmentation(Method):
     """A linear segmenter around the student.
 
     Args:
-        blocks: numbers of the blocks, from 0, whose maps are joined; without any, the last one's is read.
+        blocks: numbers of the blocks, from 0, whose maps are concatenated; empty for the last one's.
         dropout: probability of dropping a channel of these maps while training.
     """
 
-    gives: ClassVar[frozenset[Given]] = frozenset()
+    provides: ClassVar[frozenset[Capability]] = frozenset()
     task = "viticulture.tasks.segmentation.Segmentation"
     batch_spec: BatchSpec = BatchSpec(contents="pixels")
-    chosen_by: ClassVar[str] = "iou"
+    best_metric: ClassVar[str] = "iou"
 
-    def __init__(
-        self,
-        setup: Setup,
-        *,
-        blocks: Sequence[int] = (),
-        dropout: float = 0.0,
-    ) -> None:
-        check_dense(setup, "segmentation")
+    def __init__(self, setup: Setup, *, blocks: Sequence[int] = (), dropout: float = 0.0) -> None:
+        check_no_classifier(setup, "segmentation")
         around = {"blocks": list(blocks), "dropout": dropout}
         network = segmenter(setup.student, setup.data_spec, **around)  # type: ignore[arg-type]
         super().__init__(replace(setup, student=network))
@@ -53,26 +47,23 @@ class Segmentation(Method):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         logits, classes = self.student(batch["image"]), batch["classes"]
         total = F.cross_entropy(logits.float(), classes, ignore_index=UNLABELED, reduction="sum")
-        known = len(classes) * averaged(batch["labeled"].mean())  # a part may have few, and they weigh as others do
-        return {"pixels": total / known.clamp(min=torch.finfo().eps)}  # a batch without a labeled pixel teaches nothing
+        labeled = len(classes) * averaged(batch["labeled"].mean())  # of the whole step: pixels of all parts weigh alike
+        return {"pixels": total / labeled.clamp(min=torch.finfo().eps)}  # 0 for a batch without labeled pixels
 
-    def judged(self, batch: Batch) -> int:
-        """Images with labeled pixels."""
+    def num_evaluated(self, batch: Batch) -> int:
+        """Return the number of images with labeled pixels."""
         return int((batch["classes"] != UNLABELED).any((1, 2)).sum())
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
-        """Mean over the batch's images with labeled pixels of the mIoU of each by itself, and of the share of its
-        pixels that are right; 0 where none has any."""
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the means over images with labeled pixels of each image's mIoU and pixel accuracy; 0 without any."""
         predicted = self.student(batch["image"]).argmax(1).cpu().numpy()
-        counts = [
-            confusion(each, true, len(self.data_spec.classes))
-            for each, true in zip(predicted, batch["classes"].cpu().numpy(), strict=True)
-        ]
-        labeled = [each for each in counts if each.sum()]
-        values = [mean_iou(each) for each in labeled]
-        right = [float(each.trace() / each.sum()) for each in labeled]
+        truth, classes = batch["classes"].cpu().numpy(), len(self.data_spec.classes)
+        counts = [confusion(ours, true, classes) for ours, true in zip(predicted, truth, strict=True)]
+        labeled = [count for count in counts if count.sum()]
+        ious = [mean_iou(count) for count in labeled]
+        accuracies = [float(count.trace() / count.sum()) for count in labeled]
         device = batch["image"].device
         return {
-            name: torch.tensor(shares or [0.0]).mean().to(device)
-            for name, shares in (("iou", values), ("accuracy", right))
+            name: torch.tensor(values or [0.0]).mean().to(device)
+            for name, values in (("iou", ious), ("accuracy", accuracies))
         }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn from labels, and from whatever guides watch."""
+"""Train on labels, and with whatever guides add."""
 
 import torch
 import torch.nn.functional as F
@@ -13,22 +13,32 @@ from ..models.weights.load_matching import classifiers
 from .method import Method, Setup
 
 
+def check_label_term(setup: Setup, smoothing: float, label_weight: float) -> None:
+    """Raises: UserError for settings of the label term that are out of range."""
+    if not 0 <= smoothing < 1:
+        raise UserError(f"method.smoothing must lie in [0, 1), got {smoothing}")
+    if label_weight < 0 or (label_weight == 0 and not setup.guides):
+        raise UserError(f"method.label_weight must be positive unless a guide teaches, got {label_weight}")
+    if setup.class_weights is not None and label_weight == 0:
+        raise UserError("data.class_weights weighs the label term, which method.label_weight 0 leaves out")
+
+
 class Supervised(Method):
     """Cross-entropy with hard, smoothed or mixed labels, plus the guides' terms.
 
     Args:
-        smoothing: share of the label spread evenly over all classes, in [0, 1); left alone where `augment.mix`
-            has made the labels distributions already.
-        label_weight: factor of the label term; 0 leaves learning to the guides.
-        every_head: average the label term over all token heads instead of taking the class token's alone, for a
-            student with several heads that no guide teaches.
-        eval_mode: keep the student in evaluation mode while it learns: batch statistics stay as they are, dropout and
-            drop-path are off (DHVT's fine-tuning).
+        smoothing: share of the label spread evenly over all classes, in [0, 1); not applied where `augment.mix` has
+            made the labels distributions already.
+        label_weight: factor of the label term; 0 trains by the guides alone.
+        every_head: average the label term over all token heads instead of the class token's alone, for a student with
+            several heads that no guide trains.
+        eval_mode: train the student in evaluation mode: batch statistics stay constant, dropout and drop-path are off
+            (DHVT's fine-tuning).
     """
 
-    weighs_classes = True
-    oblong = True
-    asks_length = False
+    takes_class_weights = True
+    takes_non_square = True
+    depends_on_length = False
 
     def __init__(
         self,
@@ -40,13 +50,8 @@ class Supervised(Method):
         eval_mode: bool = False,
     ) -> None:
         super().__init__(setup)
+        check_label_term(setup, smoothing, label_weight)
         self.class_weights: Tensor | None
-        if not 0 <= smoothing < 1:
-            raise UserError(f"method.smoothing must lie in [0, 1), got {smoothing}")
-        if label_weight < 0 or (label_weight == 0 and not setup.guides):
-            raise UserError(f"method.label_weight must be positive unless a guide teaches, got {label_weight}")
-        if setup.class_weights is not None and label_weight == 0:
-            raise UserError("data.class_weights weighs the label term, which method.label_weight 0 leaves out")
         self.register_buffer("class_weights", setup.class_weights, persistent=False)
         self.smoothing, self.label_weight = smoothing, label_weight
         self.every_head, self.eval_mode = every_head, eval_mode
@@ -56,49 +61,49 @@ class Supervised(Method):
         return super().has_idle_heads and not self.every_head
 
     def warnings(self, batch_size: int) -> list[str]:
-        """A sentence where answers are the mean of several heads of which all but the first stay as they began."""
+        """Warn of predictions that are the mean of several heads, of which all but the first are untrained."""
         rule = next((layer.inference for layer in self.student.modules() if hasattr(layer, "inference")), "mean")
         if not self.has_idle_heads or rule != "mean":
             return []
         return [
-            f"answers are the mean of {len(classifiers(self.student))} heads, and nothing teaches those beside the "
-            "first, as no guide does and method.every_head is false; --method.every_head true teaches them the labels"
+            f"predictions are the mean of {len(classifiers(self.student))} heads, of which only the first is trained, "
+            "as no guide trains the others and method.every_head is false; --method.every_head true trains them on the "
+            "labels"
         ]
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy with the labels, and what guides add.
+        """Return the cross-entropy with the labels and the terms of guides, which read the same images and pass.
 
             label = label_weight * mean over heads and images of CE(outputs, labels)        nats
 
         `outputs` [B, C] are the class token's alone unless `every_head`; labels are classes [B] or distributions
-        [B, C]; `data.class_weights` are factors of classes. Where its weight is 0 there is no label term. Guides see
-        the same images and the same pass.
+        [B, C]; `data.class_weights` are factors of classes. With label_weight 0 there is no label term.
         """
         if self.eval_mode:
             self.student.eval()
             for switch in head_switches(self.student):
-                switch.training = True  # all heads are there to be taught
+                switch.training = True  # all heads are trained
         readings = self.taps(batch["image"])
-        heads = readings.outputs if self.every_head else readings.outputs[:1]
-        label = batch["label"]
+        outputs, label = readings.outputs, batch["label"]
         if not label.is_floating_point():
-            self.extra_logs = {"accuracy": (readings.outputs[0].detach().argmax(-1) == label).float().mean()}
+            self.logs["accuracy"] = (outputs[0].detach().argmax(-1) == label).float().mean()
         terms = {}
         if self.label_weight:
+            heads = outputs if self.every_head else outputs[:1]
             losses = [cross_entropy(logits, label, self.smoothing, self.class_weights) for logits in heads]
             terms["label"] = self.label_weight * torch.stack(losses).mean()
-        return {**terms, **self.guided(batch, readings)}
+        return {**terms, **self.guide_losses(batch, readings)}
 
-    def measures(self, batch: Batch) -> dict[str, Tensor]:
-        logits = self.student(batch["image"])
-        right = (logits.argmax(-1) == batch["label"]).float()
-        heads = every_head(self.student, batch["image"])[1:] if self.every_head else ()
-        more = {
-            f"head_{k}_accuracy": (head.argmax(-1) == batch["label"]).float().mean() for k, head in enumerate(heads, 2)
-        }
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        """Return accuracy and loss; with class weights also the balanced accuracy and, as `recalls` [2, C], how many
+        images of each class are correct and how many there are."""
+        logits, label = self.student(batch["image"]), batch["label"]
+        correct = (logits.argmax(-1) == label).float()
+        values = {"accuracy": correct.mean(), "loss": cross_entropy(logits, label)}
+        for k, head in enumerate(every_head(self.student, batch["image"])[1:] if self.every_head else (), 2):
+            values[f"head_{k}_accuracy"] = (head.argmax(-1) == label).float().mean()
         if "class_weight" in batch:  # their mean over all images is that over classes
-            more["balanced_accuracy"] = (right * batch["class_weight"]).mean()
-            of_class = F.one_hot(batch["label"], len(self.data_spec.classes)).float()  # [B, C]
-            counts = torch.stack([right @ of_class, of_class.sum(0)])
-            self.by_class = counts if self.by_class is None else self.by_class + counts
-        return {"accuracy": right.mean(), "loss": cross_entropy(logits, batch["label"]), **more}
+            values["balanced_accuracy"] = (correct * batch["class_weight"]).mean()
+            of_class = F.one_hot(label, len(self.data_spec.classes)).float()  # [B, C]
+            values["recalls"] = torch.stack([correct @ of_class, of_class.sum(0)])
+        return values

@@ -218,8 +218,8 @@ class Readings:
     """What one forward pass showed.
 
     Args:
-        outputs: what the pass returned: of the student's own pass one [B, C] per token head, class token first; of
-            another one what it gives, such as tokens [B, T, D].
+        output: what the pass returned: of the student's pass logits [B, C], several of a student with several heads; of
+            another pass its result, such as tokens [B, T, D].
         blocks: output of every block in order, [B, T, D] with prefix tokens first (or [B, D, H, W]), if tapped.
         attention: one reading a layer in order, if tapped.
         class_attention: the class token's attention in every layer, [B, h, rows, columns], if tapped. It is computed
@@ -228,11 +228,16 @@ class Readings:
             output, if tapped.
     """
 
-    outputs: tuple[Tensor, ...]
+    output: Any
     blocks: list[Tensor] = field(default_factory=list)
     attention: list[AttentionReading] = field(default_factory=list)
     class_attention: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The student's logits, one [B, C] per token head, class token first."""
+        return token_logits(self.output)
 
 
 class Taps:
@@ -282,7 +287,7 @@ class Taps:
     def __call__(self, images: Tensor, *more: Tensor) -> Readings:
         """Readings of one forward pass, of images [B, channels, H, W] and what `forward` takes besides."""
         if self.layout is None:
-            return Readings(token_logits(self.output(images, *more)))
+            return Readings(self.output(images, *more))
         readers = self._readers(self.layout, (images.shape[-2], images.shape[-1]))
         handles = self._open(self.layout, readers)
         try:
@@ -291,7 +296,7 @@ class Taps:
             for handle in handles:
                 handle.remove()
         attention = [reader(tensor) for reader, tensor in zip(readers, qkv, strict=True)] if qkv else []
-        return Readings(token_logits(output), blocks, attention, maps, norms)
+        return Readings(output, blocks, attention, maps, norms)
 
     def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, *tuple[list[Tensor], ...]]:
         """One pass with open hooks; the lists that these fill are emptied, so that no tensor outlives its step."""

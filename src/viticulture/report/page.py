@@ -30,7 +30,7 @@ TITLES = {
     "teacher_entropy": ("Entropy of what the teacher says", "nats"),
     "bootstrap_gradient_cosine": ("Shared weights: cosine between the student's and the agent's gradients", "cosine"),
     "bootstrap_gradient_conflict": ("Shared weights: share of steps whose two gradients conflict", "share"),
-    "bootstrap_features_left": ("Share of the feature weight that the decay has left", "share"),
+    "bootstrap_feature_scale": ("Factor of the feature weight by its decay", "factor"),
 }
 
 

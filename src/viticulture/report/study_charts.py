@@ -20,7 +20,6 @@ from ..study.grid import Grid
 from ..study.statistics import FEWEST_SEEDS, Estimate, Interaction, interactions, told
 from ..study.study import Study
 from ..table import Cell, Column, Spread, Table, duration, number, scaled
-from ..tasks.task import task_of
 from ..text import clean
 from .curves import read_curves
 from .html import Markup, Section, fill, html_table, side_by_side
@@ -269,7 +268,7 @@ def confusions(study: Study, verdict: Comparison) -> tuple[list[str], dict[str, 
     for standing in verdict.standings:
         matrices = []
         for outcome in standing.outcomes:
-            results = task_of(study.folder.run(outcome.cell)).read_results()
+            results = study.folder.task(outcome.cell).read_results()
             if results is not None and results.counting is not None:
                 names = names or [score.name for score in results.counting.per_class]
                 matrices.append(results.counting.confusion)

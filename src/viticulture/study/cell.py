@@ -139,7 +139,7 @@ def _judge(session: Session) -> None:
 def _kept(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Session) -> list[Any]:
     """What decides, besides the files, what a cell keeps of an image and its labels. Sizes are those of the recipe:
     what is chosen where it leaves them open changes with the images."""
-    images = study.recipe(cell.candidate).with_keys(plan.shown_to(cell.candidate)).images
+    images = study.recipe(cell.candidate).changed(plan.shown_to(cell.candidate), by="study").images
     sizes = [images.image_size, images.cache_size, images.cache_margin]
     pixels = [images.pixel_format.fingerprint, images.fit, *([] if images.fit == "crop" else [images.normalize])]
     learns, masks = session.method.batch_spec, session.config.values["method"].get("masks", False)

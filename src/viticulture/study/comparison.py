@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from ..errors import UserError
 from ..tasks.results import read_predictions
-from ..tasks.task import task_of
 from .folder import StudyFolder
 from .grid import Candidate, Grid, digest
 from .measures import Measure, measure
@@ -91,7 +90,7 @@ class Answers:
         if outcome.measured == "accuracy":
             return None
         if outcome.cell.name not in self._drawn:
-            evaluations = task_of(self.study.run(outcome.cell)).read_results()
+            evaluations = self.study.task(outcome.cell).read_results()
             counting = evaluations.counting if evaluations else None
             draws = counting.resampled if counting and next(iter(counting.measures)) == outcome.measured else ()
             self._drawn[outcome.cell.name] = np.array(draws) if draws else None

@@ -29,6 +29,7 @@ from ..config.references import GIVEN
 from ..config.resolve import Config, resolve
 from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
+from ..tasks.task import Task, task_class
 from ..text import comment, shell_word
 from ..training.facts import CURE, check_facts
 from ..training.processes import check_devices
@@ -69,6 +70,7 @@ class StudyFolder:
     def __init__(self, path: str | Path, grid: Grid, data: str = "") -> None:
         self.path, self.grid, self.data = Path(path), grid, data
         self.slugs = grid.slugs()
+        self._tasks: dict[str, type[Task]] = {}
         self._facts: tuple[tuple[int, int, int] | None, dict[str, Any]] | None = None
 
     @staticmethod
@@ -261,6 +263,13 @@ class StudyFolder:
         path = self.recipe_file(candidate)
         with of_a_file(self.path):
             return resolve(candidate.recipe, parse(read_text(path, "recipe"), str(path)))
+
+    def task(self, cell: Cell) -> Task:
+        """The task of a cell's run, by its candidate's recipe."""
+        name = cell.candidate.name
+        if name not in self._tasks:
+            self._tasks[name] = task_class(self.recipe(cell.candidate).method_class)
+        return self._tasks[name](self.run(cell))
 
     def run(self, cell: Cell) -> RunFolder:
         """A cell's run folder, there or not."""

@@ -17,14 +17,13 @@ from ..evaluation.localization.metrics import OVERLAPS, PUBLISHED
 from ..evaluation.localization.results import read_localizations
 from ..evaluation.probe.evaluate import read_probes
 from ..evaluation.robustness.evaluate import read_robustness
-from ..tasks.results import RESULTS
-from ..tasks.task import task_of
+from ..tasks.results import RESULTS, Results
 from ..training.run_folder import RunFolder
 from .folder import StudyFolder
 from .grid import Cell
 
 
-def other_measure(run: RunFolder, measure: str) -> dict[str, float]:
+def other_measure(run: RunFolder, measure: str, results: Results[Any] | None = None) -> dict[str, float]:
     """What a table's number is where it is not the student's accuracy, by the split that it is of, test or val (other
     images than the run's are test); empty where the run does not know it.
 
@@ -42,7 +41,6 @@ def other_measure(run: RunFolder, measure: str) -> dict[str, float]:
     kind, _, rest = measure.partition("/")
     name, _, of = rest.partition("/")
     if kind == "top5":
-        results = task_of(run).read_results()
         known = {split: results.of_split(split) for split in ("test", "val")} if results else {}
         return {split: evaluation.topk for split, evaluation in known.items() if evaluation and evaluation.k == 5}
     if kind == "divergence":
@@ -194,7 +192,7 @@ class Outcomes:
         run = self.study.run(cell)
         facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
         if facts and facts.get("status") == "finished":
-            results, measure = task_of(run).read_results(), cell.candidate.measure
+            results, measure = self.study.task(cell).read_results(), cell.candidate.measure
             if results is None:
                 raise UserError(f"{run.path} holds no {RESULTS}")
             if (counting := results.counting) is None:  # it was trained without labels, or no image was held out
@@ -206,7 +204,7 @@ class Outcomes:
             if measure in counting.measures:
                 shares = {split: result.measures.get(measure) for split, result in known.items() if result}
             else:
-                shares = other_measure(run, measure)
+                shares = other_measure(run, measure, results)
             return Outcome(cell, "finished", "", shares.get("test"), shares.get("val"), numbers, facts, measure)
         failure = self.study.failure(cell)
         if failure:

@@ -72,7 +72,7 @@ def _prepare(study: StudyFolder, workers: int, tell: Callable[[str], None]) -> S
 
     def planned(keys: dict[str, Any]) -> StudyPlan:
         chosen = {name: {key: keys[key] for key in keys if key not in named.get(name, ())} for name in recipes}
-        shown = {name: recipe.with_keys(chosen[name]) for name, recipe in recipes.items()}
+        shown = {name: recipe.changed(chosen[name], by="study") for name, recipe in recipes.items()}
         with as_one_of(workers):
             paces = _paces(study, shown, known.paces if known else {}, tell)
         return replace(make_plan(grid, own, warmups, paces, workers, known), shown=keys, named=named)
@@ -142,7 +142,9 @@ def _paces(
                     with TemporaryDirectory() as folder:
                         doubles = stand_ins(study.grid, recipes, candidate, subset, opened, Path(folder))
                         seed, overrides = study.grid.seeds[0], {**doubles, **subset.overrides}
-                        config = recipes[candidate.name].with_keys({**overrides, **study.grid.subsets.fold(seed)})
+                        config = recipes[candidate.name].changed(
+                            {**overrides, **study.grid.subsets.fold(seed)}, by="study"
+                        )
                         check_rates(config)
                         dataset = load_dataset(opened(candidate), config, seed)
                         notes |= dict.fromkeys(dataset.warnings)
@@ -242,7 +244,7 @@ def stand_ins(
     folders: dict[str, str] = {}
     for name in references(candidate.overrides).values():
         other = next(other for other in grid.candidates if other.name == name)
-        config = recipes[name].with_keys(subset.overrides)
+        config = recipes[name].changed(subset.overrides, by="study")
         data_spec = data_spec_of(load_dataset(opened(other), config, grid.seeds[0]))
         folders[name] = str(folder / str(len(folders)))
         save(student_of(config, data_spec), Path(folders[name]), data_spec)

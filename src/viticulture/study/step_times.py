@@ -21,6 +21,7 @@ from ..models.views import EVERY, NAMED, Views
 from ..tasks.task import task_class
 from ..training.assemble import assemble
 from ..training.feed import DENSE_BATCH, ValidationLoader
+from ..training.module import TrainingModule
 from ..training.run import fit
 from ..training.run_folder import RunFolder
 from ..training.session import Session
@@ -125,10 +126,12 @@ def measure_step_times(
         patience: factor on `MAX_STEPS` and `MAX_SECONDS`: more steps tell more.
     """
     held_out = held_out_images(config, dataset)
-    config = config.with_section("images", dataset.image_settings)
+    config = config.changed(
+        {f"images.{key}": value for key, value in vars(dataset.image_settings).items()}, by="images"
+    )
     watch = dataset.held_out.get(config.train.validate)
     longer = {"train.epochs": max(int(MAX_STEPS * patience), config.train.epochs)}
-    config = config.with_keys({**BARE, **longer})
+    config = config.changed({**BARE, **longer}, by="study")
     method, _ = assemble(config, dataset, seed)
     shutil.rmtree(folder, ignore_errors=True)  # what a kill left
     try:
@@ -142,7 +145,7 @@ def measure_step_times(
         shutil.rmtree(folder, ignore_errors=True)
     return StepTimes(
         step=median(clock.steps[1:]),
-        steps=method.course.steps_per_epoch,
+        steps=method.length.steps_per_epoch,
         inference=clock.inference,
         val_images=len(watch) if watch is not None else 0,
         held_out_images=held_out,
@@ -192,7 +195,8 @@ class Clock(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._kept()
-        assert isinstance(pl_module, Method)
+        assert isinstance(pl_module, TrainingModule)
+        method = pl_module.method
         split = "val" if self.session.dataset.val is not None else "test"
         held = self.session.dataset.val if split == "val" else self.session.dataset.test
         if held is not None:
@@ -201,15 +205,15 @@ class Clock(Callback):
             batch = next(iter(ValidationLoader(some, self.session, trainer.strategy.root_device, split)))
             pl_module.eval()
             with torch.inference_mode():
-                self.answer = self._timed(self._last_look(pl_module, some, batch, split)) / len(some)
+                self.answer = self._timed(self._last_look(method, some, batch, split)) / len(some)
                 with trainer.precision_plugin.val_step_context():
-                    self.inference = self._timed(lambda: pl_module.measured(batch)) / len(some)
+                    self.inference = self._timed(lambda: method.all_metrics(batch)) / len(some)
 
     def _last_look(self, method: Method, some: Images, batch: Batch, split: str) -> Callable[[], object]:
         """What is done with held-out images once a training has ended."""
         annotations = self.session.dataset.annotations.get(split)
         work = task_class(type(method)).final_evaluation(method, some, annotations)
-        return work or (lambda: method.measured(batch))
+        return work or (lambda: method.all_metrics(batch))
 
     def _timed(self, work: Callable[[], object]) -> float:
         """Seconds that a work takes after its first time."""

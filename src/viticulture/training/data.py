@@ -179,6 +179,6 @@ def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
         student_of(config, DataSpec(("one", "other"), images.shape, *normalization("half", images.channels)))
     except UserError:
         warning = f"student.patch_size {student.patch_size} of {name} is left out, as it does not fit {student.name}"
-        fitted = config.with_keys({"student.patch_size": None})
+        fitted = config.changed({"student.patch_size": None}, by="default")
         return replace(fitted, warnings=(*fitted.warnings, warning))
     return config

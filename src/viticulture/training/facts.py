@@ -39,6 +39,7 @@ FACTS: dict[str, Any] = {  # what run.json holds from the first on, and with a q
     "student.macs": int | None,
     "warnings": list[str],
     "batch_size?": int,
+    "changes?": dict[str, str],
     "length?": int,
     "logged?": dict[str, Any],
     "seconds?": float,

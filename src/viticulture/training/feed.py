@@ -103,7 +103,7 @@ class ValidationLoader:
     def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
         self.images, self.data_spec, self.device = images, session.method.data_spec, device
         self.crop = session.config.images.crop
-        self.annotations = session.dataset.annotations.get(split or session.method.course.watched)
+        self.annotations = session.dataset.annotations.get(split or session.method.length.split)
         self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
         self.weights: Tensor | None = None
         if session.config.train.best_by:

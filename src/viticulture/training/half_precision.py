@@ -13,7 +13,7 @@ training's own step twice, in memory that is filled differently, and once in flo
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.pytorch.plugins import MixedPrecision, Precision
@@ -25,13 +25,13 @@ from ..config.resolve import Config
 from ..config.sections import Engine, Train
 from ..data.dataset import Dataset
 from ..errors import UserError
-from ..guides.guide import Guide
-from ..methods.method import Course
+from ..methods.method import TrainingLength
 from ..models.students import count
 from ..text import tell
 from .allocator import filled_memory
 from .assemble import assemble
 from .feed import training_loader
+from .module import TrainingModule
 from .run_folder import RunFolder
 from .session import Session
 
@@ -176,20 +176,20 @@ def _gradients(config: Config, dataset: Dataset, seed: int, precision: Precision
         method, _ = assemble(config, dataset, seed)
         loader = training_loader(Session(RunFolder(""), config, dataset, method, seed, []))
         train: Train = config.train
-        method.course = Course(len(loader), train.epochs)
+        method.length = TrainingLength(len(loader), train.epochs)
         batch = loader.batch(0, 0)
         _, macs = count(method.counted_network, method.data_spec.image_size, method.data_spec.channels)
         most = max(FEWEST, int(CHECKED_MACS / max(macs, 1)))
         parts = max(train.accumulate, -(-len(batch["image"]) // most))
         batch = {name: value.chunk(parts)[0] for name, value in batch.items()}
-        method.train().lay_out(batch)
+        TrainingModule(method.train()).set_memory_layout(batch)
         method.start_epoch()
         with precision.forward_context():
             loss = torch.stack(list(method.losses(batch).values())).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         method.after_backward()
-        for guide in method.guides.values():
-            cast(Guide, guide).after_backward()  # of weights that an agent shares
+        for _, guide in method.named_guides():
+            guide.after_backward()  # of weights that an agent shares
         return {name: weight.grad for name, weight in method.named_parameters() if weight.grad is not None}
 
 

@@ -32,7 +32,7 @@ def may_change(session: Session) -> bool:
     """Whether a run learns the same within its warm-up, however long it is to be."""
     guides = session.method.guides.values()
     scheduled = any(isinstance(guide, Guide) and type(guide).start_epoch is not Guide.start_epoch for guide in guides)
-    return not session.method.asks_length and not scheduled
+    return not session.method.depends_on_length and not scheduled
 
 
 def change_length(path: Path, epochs: int | None = None) -> None:

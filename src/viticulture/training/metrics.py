@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ..disk import replacing, unwritable
 from ..errors import UserError
-from ..methods.method import Method
+from .module import TrainingModule
 from .processes import of_every, rank
 
 COLUMNS = ("step", "epoch", "name", "value")
@@ -77,8 +77,8 @@ class EpochMeans(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, Method)
-        for name, value in pl_module.logged.items():
+        assert isinstance(pl_module, TrainingModule)
+        for name, value in pl_module.method.logs.items():
             self.sums[name] = self.sums[name] + value.float() if name in self.sums else value.float()
             self.batches[name] += 1
 

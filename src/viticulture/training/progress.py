@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..errors import UserError
-from ..methods.method import Method
 from ..waiting import STDERR, is_silent
 from .metrics import EpochMeans
+from .module import TrainingModule
 
 QUIET = 30.0
 """Seconds between two lines where nobody is watching a terminal."""
@@ -147,11 +147,11 @@ class ProgressBar(Callback):
     def _facts(self, trainer: Trainer, room: int | None = None) -> str:
         """Describe a step; in `room` columns, as much as fits of the loss, the time that is left, accuracies on
         held-out images, and the rest."""
-        method = trainer.lightning_module
-        assert isinstance(method, Method)
+        module = trainer.lightning_module
+        assert isinstance(module, TrainingModule)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         means = next((callback.means for callback in callbacks if isinstance(callback, EpochMeans)), {})
-        terms = method.seen_terms if len(method.seen_terms) > 1 else ()  # one alone is the loss
+        terms = module.terms if len(module.terms) > 1 else ()  # one alone is the loss
         losses = [f"{name} {means[name]:.3f}" for name in ("loss", *terms) if name in means]
         held_out = {name: value for name, value in trainer.callback_metrics.items() if not name.startswith("train/")}
         known = [f"train/{name} {value:.1%}" for name, value in means.items() if name.endswith("accuracy")]
@@ -211,7 +211,8 @@ class StopOnNonFinite(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        seen: dict[str, torch.Tensor] = pl_module.seen_terms  # type: ignore[assignment]
+        assert isinstance(pl_module, TrainingModule)
+        seen = {name: pl_module.method.logs[name] for name in pl_module.terms}
         if tuple(seen) != self.names:  # a term has come or gone
             self._look()
             self.names, self.bad, self.terms = tuple(seen), None, None

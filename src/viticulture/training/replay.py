@@ -34,10 +34,10 @@ from ..config.schema import transform_class
 from ..data.transforms.transform import send
 from ..disk import write_whole
 from ..errors import UserError
-from ..methods.method import Method
 from ..models.teachers.frozen import Frozen
 from ..models.weights.files import weights_digest
 from ..text import tell
+from .module import TrainingModule
 from .session import Session
 
 _VERSION = "3"
@@ -59,12 +59,12 @@ class Replay(Callback):
         self.memories: list[Memory] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, Method)
+        assert isinstance(pl_module, TrainingModule)
         shown = self._shown(trainer)
         for teacher in pl_module.modules():
             if isinstance(teacher, Frozen):
                 folder = self.budget.folder / digest([_VERSION, *shown, *identity(teacher.net)])
-                teacher.memory = Memory(folder, self.budget, pl_module.epoch_step_of, pl_module.device)
+                teacher.memory = Memory(folder, self.budget, pl_module.place_of, pl_module.device)
                 self.memories.append(teacher.memory)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

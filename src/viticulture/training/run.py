@@ -18,7 +18,7 @@ from ..config.sections import Engine, Train
 from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
 from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
-from ..methods.method import Course
+from ..methods.method import TrainingLength
 from ..models.views import VIEWS
 from ..models.weights.files import save
 from ..text import shell_word, tell
@@ -28,6 +28,7 @@ from .feed import Feed, training_loader, validation_split
 from .half_precision import CpuMixedPrecision
 from .loggers import close, loggers, told_once
 from .metrics import EpochMeans, cut
+from .module import TrainingModule
 from .processes import environment, lost_another, named
 from .progress import EachEpoch, ProgressBar, StopOnNonFinite
 from .replay import Replay
@@ -79,7 +80,7 @@ def fit(
     train: Train = session.config.train
     engine: Engine = session.config.engine
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    method.course = Course(len(training_loader(session)), train.epochs, train.validate)
+    method.length = TrainingLength(len(training_loader(session)), train.epochs, train.validate)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.fingerprint)
     if session.begun and session.leads:
@@ -105,7 +106,7 @@ def fit(
     validation = len(session.dataset.val) if train.validate == "val" and session.dataset.val is not None else 0
     if validation:
         callbacks += [BestCheckpoint(run, facts, validation, train.best_by), perfect]
-    if engine.compile or (engine.compile is None and on_gpu and method.course.steps >= COMPILED_STEPS):
+    if engine.compile or (engine.compile is None and on_gpu and method.length.steps >= COMPILED_STEPS):
         method.taps.compile()
         for network in method.auxiliary.children():
             network.compile()
@@ -116,7 +117,7 @@ def fit(
     trainer = _trainer(session, callbacks, checkpoints, on_gpu)
     try:
         with _signals_as_before(), told_once(), _tf32(on_gpu), named(run.path, engine):
-            trainer.fit(method, datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
+            trainer.fit(TrainingModule(method), datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
     except SystemExit as stop:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from stop
     except BaseException as error:
@@ -154,7 +155,7 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
         max_epochs=train.epochs,
         accumulate_grad_batches=train.accumulate,
         gradient_clip_val=train.clip_norm,
-        log_every_n_steps=min(LOG_EVERY_STEPS, session.method.course.steps_per_epoch),
+        log_every_n_steps=min(LOG_EVERY_STEPS, session.method.length.steps_per_epoch),
         logger=loggers(session.run, session.config),
         callbacks=callbacks,
         plugins=[checkpoints, cluster, *([CpuMixedPrecision("bf16-mixed", "cpu")] if engine.mixed_on_cpu else [])],

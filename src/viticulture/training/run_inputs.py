@@ -39,7 +39,7 @@ def config_of(run: RunFolder) -> Config:
         raise UserError(
             f"{path} was changed after the run began: {shown}; put it back, or begin a new run by it: {run.anew()}"
         )
-    return replace(config, values=where_they_lie(run.path, config.values))
+    return replace(config, values=where_they_lie(run.path, config.values), changes=facts.get("changes", {}))
 
 
 def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:

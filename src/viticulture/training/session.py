@@ -118,7 +118,9 @@ def begin(
     check_rates(checked)
     check_logger(checked.engine)
     dataset = load_dataset(learnt, checked, seed)
-    checked = checked.with_section("images", dataset.image_settings)
+    checked = checked.changed(
+        {f"images.{key}": value for key, value in vars(dataset.image_settings).items()}, by="images"
+    )
     about = {
         "source": dataset.name if given else data,
         "folder": None if given else folder_of(data),
@@ -212,6 +214,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
         teachers=teachers_of(method),
         start=method.start,
         settings=config.values,
+        changes=config.changes,
     )
 
 

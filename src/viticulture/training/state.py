@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from ..disk import replacing
 from ..errors import UserError
+from .module import TrainingModule
 from .processes import of_every
 from .run_folder import RunFolder
 
@@ -249,9 +250,8 @@ class Ema(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if trainer.global_step > self.steps:
-            student = pl_module.student
-            assert isinstance(student, nn.Module)
-            self.follow(student, 1 - self.decay if self.steps else 1.0)
+            assert isinstance(pl_module, TrainingModule)
+            self.follow(pl_module.method.student, 1 - self.decay if self.steps else 1.0)
             self.steps = trainer.global_step
 
     @torch.no_grad()

@@ -7,9 +7,9 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..errors import UserError, counted
-from ..methods.method import Method
 from ..models.weights.files import save
 from ..scores.intervals import error_of_recalls, indistinct
+from .module import TrainingModule
 from .run_folder import RunFolder
 
 
@@ -34,18 +34,18 @@ class BestCheckpoint(Callback):
         self.error: float | None = None  # of a balanced accuracy that is best
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, Method)
-        measure = self.best_by or pl_module.chosen_by
+        assert isinstance(pl_module, TrainingModule)
+        measure = self.best_by or pl_module.method.best_metric
         best = f"val/{measure}"
         metrics = trainer.callback_metrics
         if self.best_by and best not in metrics:
-            raise UserError(f"train.best_by: method {type(pl_module).__name__} does not measure {self.best_by}")
+            raise UserError(f"train.best_by: method {type(pl_module.method).__name__} does not measure {self.best_by}")
         value = float(metrics[best] if best in metrics else -metrics["val/loss"])
         if best in metrics and isnan(value):  # no image could be judged, so that all epochs are alike
             value = 0.0
         if value > self.best:
             self.best = value
-            counts = pl_module.by_class  # of all images: every process measures the whole split
+            counts = pl_module.sums.get("recalls")  # of all images: every process measures the whole split
             self.error = None if counts is None else error_of_recalls(*counts)
         level = indistinct(measure if best in metrics else "loss", self.best, self.images)
         if value >= self.best - (level if self.error is None else self.error):
@@ -53,7 +53,7 @@ class BestCheckpoint(Callback):
             if trainer.is_global_zero:
                 self.run.check_there()
                 facts = {**self.facts, "epoch": self.best_epoch + 1}
-                save(pl_module.student, self.run.weights("best"), pl_module.data_spec, facts)
+                save(pl_module.method.student, self.run.weights("best"), pl_module.method.data_spec, facts)
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "best_epoch": self.best_epoch, "error": self.error}
@@ -78,8 +78,8 @@ class Perfect(Callback):
         self.stop_after, self.count, self.since = stop_after, 0, 0
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, Method)
-        value = trainer.callback_metrics.get(f"val/{pl_module.chosen_by}")
+        assert isinstance(pl_module, TrainingModule)
+        value = trainer.callback_metrics.get(f"val/{pl_module.method.best_metric}")
         perfect = value is not None and float(value) >= 1
         self.since = (self.since or trainer.current_epoch + 1) if perfect else 0
         self.count = self.count + 1 if perfect else 0
@@ -134,8 +134,8 @@ class WatchEvery(Callback):
         if trainer.should_stop:
             trainer.check_val_every_n_epoch = trainer.current_epoch + 1
 
-    def _decide(self, trainer: Trainer, method: LightningModule) -> None:
-        assert isinstance(method, Method)
+    def _decide(self, trainer: Trainer, module: LightningModule) -> None:
+        assert isinstance(module, TrainingModule)
         number = trainer.current_epoch + 1
-        due = number % self.every == 0 or number == method.course.epochs
+        due = number % self.every == 0 or number == module.method.length.epochs
         trainer.check_val_every_n_epoch = number if due else number + 1  # Lightning validates where this divides

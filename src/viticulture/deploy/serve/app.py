@@ -5,8 +5,8 @@
     {"predictions": [{"name": "leaf.jpg", "label": "merlot", "probability": 0.98, "probabilities": {...}, "error": ""}]}
 
 of a detector   {"name": ..., "size": [H, W], "threshold": 0.4, "counts": {"berry": 1}, "objects": [{"category":
-                "berry", "bbox": [left, top, width, height], "score": 0.9, ...}], "error": ""}: COCO's words; with masks,
-                `segmentation` as run lengths; those from `threshold` on count
+                "berry", "bbox": [left, top, width, height], "score": 0.9, ...}], "error": ""}: COCO's words; with
+                masks, `segmentation` as run lengths; those from `threshold` on count
 of a segmenter  {"name": ..., "size": [H, W], "shares": {"sky": 0.4, ...}, "mask": "data:image/png;base64,...", "error":
                 ""}: the mask's values are classes, in the order of the shares
 

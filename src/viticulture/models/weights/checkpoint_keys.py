@@ -28,7 +28,7 @@ from .load_matching import State
 
 WRAPPERS = ("state_dict_ema", "state_dict", "model", "model_ema", "teacher", "student")
 """Keys under which scripts keep the weights; of several the first is taken, which is what their authors take."""
-AROUND = ("module.", "_orig_mod.")  # put before every name by wrappers of a whole network
+AROUND = ("module.", "_orig_mod.", "method.")  # put before every name by wrappers of a whole network
 KEPT = (
     "base_encoder.",
     "encoder_q.",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, unknown
-from .given import as_source, checked, run_word
+from .arguments import as_source, checked, run_folder_of
 
 if TYPE_CHECKING:
     from ..data.inspect import Inspection
@@ -56,23 +56,6 @@ def inspect(data: Any, out: str = "") -> "Inspection | DenseInspection":
 
 
 @checked
-def cache(clear: bool = False) -> str:
-    """Show what decoded images and kept features take on this disk.
-
-    Args:
-        clear: remove them; the next training decodes its images anew. Downloaded data sets stay. They lie in
-            ~/.cache/viticulture and its folder data, or where the environment's VITICULTURE_CACHE and VITICULTURE_DATA
-            say.
-    """
-    from ..cache import cache_folder, cached, clear_cache
-
-    freed = f"freed {clear_cache() / 1e9:.2f} GB; " if clear else ""
-    kept = cached()
-    size = sum(kept.values()) / 1e9
-    return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
-
-
-@checked
 def report(run: Any, beside: Any = "") -> Path:
     """Write a run's or a study's report.html anew, from what its folder holds; a study's tables, too.
 
@@ -80,7 +63,7 @@ def report(run: Any, beside: Any = "") -> Path:
         run: the folder.
         beside: another run on the same images, such as a small CNN's, whose accuracy this run's page shows from now on.
     """
-    run, beside = run_word(run), run_word(beside)
+    run, beside = run_folder_of(run), run_folder_of(beside)
     if (Path(run) / "study.json").exists():
         from ..report.study_page import write_study
         from ..study.halving import write_table
@@ -108,27 +91,6 @@ def report(run: Any, beside: Any = "") -> Path:
         counting = results.counting if results is not None else None
         add_reference(ours, theirs, results.counts if results else "", counting.top1 if counting else None)
     return write_page(RunFolder.open(run))
-
-
-@checked
-def runs(folder: str = "runs", out: str = "") -> "Table":
-    """List every run below a folder: data, student, recipe, state, accuracy.
-
-    Args:
-        folder: is searched.
-        out: an .html file to write, with a link to each run's page.
-
-    Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
-    """
-    from ..outputs import check_out, write_out
-    from ..report.runs import find_runs, render_index
-
-    if out:
-        check_out(out, ".html")
-    index = find_runs(Path(folder))
-    if out:
-        write_out(out, render_index(index, Path(out)))
-    return index.table
 
 
 @checked
@@ -165,7 +127,7 @@ def explain(
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
-    run, data = run_word(run), as_source(data)
+    run, data = run_folder_of(run), as_source(data)
     is_run, options = (Path(run) / "run.json").exists(), ExplainOptions(images, beside, reading, layers)
     if is_run and not out and stands_for_own(folder := RunFolder.open(run), data):
         explanation = explain_run(folder, dataset_of(folder, config_of(folder), data), options)
@@ -200,7 +162,7 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
     from ..report.measurements import link_table
     from ..training.run_folder import RunFolder
 
-    run = run_word(run)
+    run = run_folder_of(run)
     rules = {"magnitude": extraction.magnitude_strengths, "printed": extraction.printed_strengths}
     if rule not in rules:
         raise unknown("rule", rule, rules)
@@ -238,7 +200,7 @@ def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: 
 
     if out:
         check_out(out, ".json")
-    run = run_word(run)
+    run = run_folder_of(run)
     result = probe_features(run, as_source(data), features, weights)
     if keep(result, out) and not out:
         report(run)
@@ -272,7 +234,7 @@ def localize(
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import config_of, dataset_of
 
-    run = run_word(run)
+    run = run_folder_of(run)
     if not boxes:
         raise UserError("true boxes are needed to judge by: --boxes FILE")
     if protocol not in PROTOCOLS:
@@ -311,7 +273,7 @@ def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import config_of, dataset_of, stands_for_own
 
-    folder, data = RunFolder.open(run_word(run)), as_source(data)
+    folder, data = RunFolder.open(run_folder_of(run)), as_source(data)
     result = evaluate_robustness(folder, data, limit, weights)
     if stands_for_own(folder, data):
         save_corruptions(folder, dataset_of(folder, config_of(folder), data))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Python program hands to a verb, where the shell has a word: paths, runs, callbacks."""
+"""Arguments of the commands when called from Python: paths, runs, callbacks."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_origin
 
 from ..errors import UserError, received
 from ..keywords import check_value
-from ..text import shell_word, tell
+from ..text import log, shell_word
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..training.run_folder import RunFolder
 
 
-def as_word(data: Any) -> Any:
-    """A path as the word that names it; words and objects as they are."""
+def path_as_text(data: Any) -> Any:
+    """Return a path as text that can only mean a path; return anything else unchanged."""
     if not isinstance(data, os.PathLike):
         return data
     path = os.fspath(data)
@@ -33,35 +33,34 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def checked(verb: Callable[P, R]) -> Callable[P, R]:
-    """A verb whose arguments are of its annotations, where a Python program may give anything.
+def checked(command: Callable[P, R]) -> Callable[P, R]:
+    """Check a command's arguments against its annotations.
 
-    A path is the word that names it, a number of numpy's one of Python's; None stands for what is left out. Types that
-    take time to import, which are annotated by a word, and lists, in whose place one thing may stand, are for the verb
-    to look at.
+    Paths become text and numpy's numbers Python's; None stands for the default. Types that are slow to import, which
+    are annotated as text, and lists, which a single value may replace, are left to the command.
     """
-    known = signature(verb)
+    known = signature(command)
 
-    @wraps(verb)
+    @wraps(command)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         try:
-            given = known.bind(*args, **keywords)
+            bound = known.bind(*args, **keywords)
         except TypeError as error:
-            raise TypeError(f"{verb.__name__}: {error}{_meant(known, keywords)}") from None
-        for name, value in given.arguments.items():
+            raise TypeError(f"{command.__name__}: {error}{_hint(known, keywords)}") from None
+        for name, value in bound.arguments.items():
             kind, default = known.parameters[name].annotation, known.parameters[name].default
             if value is None and default is not Parameter.empty:
-                given.arguments[name] = default
+                bound.arguments[name] = default
             elif kind is not Any and not isinstance(kind, str) and get_origin(kind) not in (list, tuple):
-                given.arguments[name] = _plain(value)
-                check_value(name, kind, given.arguments[name])
-        return verb(*given.args, **given.kwargs)
+                bound.arguments[name] = _plain(value)
+                check_value(name, kind, bound.arguments[name])
+        return command(*bound.args, **bound.kwargs)
 
     return call
 
 
-def _meant(known: Signature, keywords: Iterable[str]) -> str:
-    """What to write for the first keyword that does not exist: an option of the command may belong to a group."""
+def _hint(known: Signature, keywords: Iterable[str]) -> str:
+    """Return what to write for the first unknown keyword; an option of the shell may be a field of a group here."""
     for keyword in keywords:
         if keyword in known.parameters:
             continue
@@ -76,50 +75,52 @@ def _meant(known: Signature, keywords: Iterable[str]) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, bool | int | float):
         return value
-    return int(value) if isinstance(value, Integral) else float(value) if isinstance(value, Real) else as_word(value)
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else path_as_text(value)
 
 
 def as_source(data: Any) -> "str | Source":
-    """A word, a path or an object as a word or a source."""
+    """Return a name or a path as text, and open any other object as a source."""
     from ..data.open import open_source
 
-    word = as_word(data)
-    return word if isinstance(word, str) else open_source(word)
+    text = path_as_text(data)
+    return text if isinstance(text, str) else open_source(text)
 
 
-def run_word(run: Any) -> str:
-    """The folder of a run that is given as a word, a path or a `Run`. Raises: UserError for anything else."""
+def run_folder_of(run: Any) -> str:
+    """Return the folder of a run, which may be text, a path or a `Run`. Raises: UserError for anything else."""
     path = getattr(run, "path", run)
     if not isinstance(path, str | os.PathLike):
-        raise UserError(f"a run is named by its folder, a word or a path, got {received(run)}")
+        raise UserError(f"a run is a folder, by str or Path, got {received(run)}")
     return os.fspath(path)
 
 
-def usable(word: str) -> "RunFolder":
-    """The run of that folder or of the Hub; where its training has not ended, that is told.
+def trained_run(path: str) -> "RunFolder":
+    """Open a run's folder or a run on the Hub; log a note if its training has not ended.
 
     Raises: UserError if it holds no weights yet.
     """
     from ..deploy.hub.fetch import located
     from ..training.run_folder import RunFolder
 
-    run = RunFolder.open(located(word))
+    run = RunFolder.open(located(path))
     if run.read("run.json")["status"] == "running" and run.which():
-        again = shell_word(run.whole if word == str(run.path) else word)
-        on = "is still being trained" if run.in_use else f"is not finished (`viticulture resume {again}` goes on)"
-        tell(f"note     {word} {on}; its weights are those that it has so far")
+        again = shell_word(run.whole if path == str(run.path) else path)
+        state = "is still training" if run.in_use else f"is not finished (`viticulture resume {again}` continues it)"
+        log(f"note     {path} {state}; using its weights so far")
     return run
 
 
 def with_short(overrides: dict[str, Any], short: dict[str, Any]) -> dict[str, Any]:
-    """Overrides with those that have a keyword of their own. Raises: UserError for one that is given twice."""
+    """Merge overrides and keywords that are short for one. Raises: UserError for a key in both."""
     for key in short.keys() & overrides.keys():
-        raise UserError(f"{key} is given twice, as {short[key]!r} and in overrides as {overrides[key]!r}; keep one")
+        raise UserError(f"{key} is given twice, as {short[key]!r} and in overrides as {overrides[key]!r}; drop one")
     return {**overrides, **short}
 
 
 def check_callbacks(callbacks: "Sequence[Callback]") -> None:
-    """Raises: UserError for what is no callback of the Lightning that trains here."""
+    """Raise UserError for anything but callbacks of the Lightning package that trains here."""
     if not callbacks:
         return
     from lightning.pytorch import Callback
@@ -129,6 +130,6 @@ def check_callbacks(callbacks: "Sequence[Callback]") -> None:
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise UserError(
-                f"callbacks are objects of lightning.pytorch.Callback, got {type(callback).__module__}."
+                f"callbacks must be lightning.pytorch.Callback objects, got {type(callback).__module__}."
                 f"{type(callback).__qualname__}"
             )
