@@ -30,7 +30,7 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
-from viticulture.budget.budget import Budget
+from viticulture.budget.budget import TimeBudget
 from viticulture.budget.plan import read_plan
 from viticulture.config import resolve
 from viticulture.data.open import open_source
@@ -178,7 +178,7 @@ def check_images(parser: argparse.ArgumentParser, images: Sequence[str]) -> None
 
 def check_budget(parser: argparse.ArgumentParser, budget: str) -> None:
     """Exits unless it is a time of processors."""
-    if not Budget(budget).counts_processors:
+    if not TimeBudget(budget).counts_processors:
         parser.error(f"a contest counts the time of processors, such as 15core-m, got {budget}")
 
 

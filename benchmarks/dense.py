@@ -35,13 +35,12 @@ from torchvision.models.detection.faster_rcnn import FasterRCNN, FastRCNNConvFCH
 from torchvision.models.detection.rpn import RPNHead
 from torchvision.transforms import v2
 
-from viticulture.data.annotated import prepare_dense
-from viticulture.data.batches.annotated import DenseLoader
+from viticulture.data.annotated import prepare_annotated
 from viticulture.data.batches.loader import Loader
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import ImageSettings
-from viticulture.data.open_dense import open_dense
-from viticulture.data.sources.annotated import DenseSource
-from viticulture.data.splits import Selection
+from viticulture.data.open import open_source
+from viticulture.data.sources.source import Source
 from viticulture.data.targets.objects import Boxed, Objects
 from viticulture.data.targets.outlines import bitmap
 from viticulture.data.transforms.crop import ScaleJitter
@@ -183,17 +182,17 @@ def drawn(root: Path) -> Path:
     return root
 
 
-def our_epochs(source: DenseSource, masks: bool) -> Callable[[], int]:
+def our_epochs(source: Source, masks: bool) -> Callable[[], int]:
     """One epoch a call, the first with the building of the store where there is none."""
-    every = Selection(val_fraction=0, test_fraction=0, skip_unreadable=True)
-    data = prepare_dense(source, every, ImageSettings(image_size=PIXELS), masks=masks)
+    every = DataSettings(val_fraction=0, test_fraction=0, skip_unreadable=True)
+    data = prepare_annotated(source, every, ImageSettings(image_size=PIXELS), masks=masks)
     augment = Augment([ScaleJitter((0.5, 2.0)), Flip()], (PIXELS, PIXELS), data.mean, data.std, 0)
-    plain = Loader(data.train, (augment,), min(BATCH, len(data.train)), 0)
-    loader = DenseLoader(plain, data.annotations["train"], masks)
+    batch_size, targets = min(BATCH, len(data.train)), data.annotations["train"]
+    loader = Loader(data.train, (augment,), batch_size, 0).with_targets(targets, masks)
     return lambda: sum(len(batch["image"]) for batch in loader)
 
 
-def their_epochs(source: DenseSource, masks: bool) -> Callable[[], int]:
+def their_epochs(source: Source, masks: bool) -> Callable[[], int]:
     """The same by torchvision's v2, image by image from the files."""
     transform = v2.Compose(
         [
@@ -206,11 +205,11 @@ def their_epochs(source: DenseSource, masks: bool) -> Callable[[], int]:
         ]
     )
     assert source.objects is not None
-    objects, rows = source.objects, source.images.splits["train"].tolist()
+    objects, rows = source.objects, source.splits["train"].tolist()
 
     def images() -> Iterator[Any]:
         for row in rows:
-            opened: Any = source.images.reader.open(row)
+            opened: Any = source.reader.open(row)
             with opened as file, Image.open(file) as picture:
                 image = v2.functional.pil_to_tensor(picture.convert("RGB"))
             height, width = image.shape[1:]
@@ -239,7 +238,7 @@ def their_epochs(source: DenseSource, masks: bool) -> Callable[[], int]:
 def loading(options: argparse.Namespace) -> None:
     """Print images a second of ours and torchvision's, with boxes and, where there are any, with masks."""
     with tempfile.TemporaryDirectory() as folder:
-        source = open_dense(options.data or drawn(Path(folder) / "drawn"), "objects")
+        source = open_source(options.data or drawn(Path(folder) / "drawn"), "objects")
         drawn_masks = bool(source.objects and all(each.shapes for each in source.objects if len(each)))
         for masks in (False, True) if drawn_masks else (False,):
             began = core_seconds()

@@ -36,11 +36,11 @@ from torchvision.models.segmentation.fcn import FCN, FCNHead
 
 import viticulture
 from viticulture.config.load import load_config
+from viticulture.config.plan import plan_of
 from viticulture.config.resolve import Config
-from viticulture.data.batches.annotated import DenseLoader
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import Dataset
-from viticulture.data.open_dense import recognized
+from viticulture.data.open import annotation_format
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.disk import replacing
 from viticulture.errors import UserError
@@ -52,7 +52,7 @@ from viticulture.tasks.detection_metrics import evaluate_detections
 from viticulture.tasks.results import Result
 from viticulture.tasks.segmentation import classify_pixels, evaluate_pixels
 from viticulture.tasks.task import task_of
-from viticulture.training.assemble import augmentations, batch_size, data_spec_of
+from viticulture.training.assemble import augmentations, data_spec_of
 from viticulture.training.data import load_dataset, open_for
 
 from .clock import begin, count
@@ -193,9 +193,9 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
     dataset = load_dataset(open_for(recipe, contest.data), recipe, seed)
     torch.manual_seed(seed)
     net: Any = made(len(dataset.classes)).train()
-    size = batch_size(recipe, len(dataset.train))
+    size = plan_of(recipe, len(dataset.train)).batch_size
     augments = augmentations(recipe, dataset, recipe.method_class.batch_spec)
-    loader = DenseLoader(Loader(dataset.train, augments, size, seed), dataset.annotations["train"])
+    loader = Loader(dataset.train, augments, size, seed).with_targets(dataset.annotations["train"])
     optim: Any = recipe.optim
     optimizer = optim.build(optim.groups(net))
     schedule: Any = None
@@ -294,7 +294,7 @@ def _spread(values: list[float]) -> str:
     return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def _measured(loader: DenseLoader, step: Callable[[dict[str, Tensor]], None], seconds: float) -> int:
+def _measured(loader: Loader, step: Callable[[dict[str, Tensor]], None], seconds: float) -> int:
     """Epochs that fit into that processor time, by a few steps after the first."""
     step(loader.batch(0, 0))
     began, steps = time.process_time(), min(4, len(loader))
@@ -339,7 +339,7 @@ def main() -> None:
     parser.add_argument("--threads", type=count, default=2)
     parser.add_argument("--only", default="", help="contenders, separated by semicolons; all where it is left out")
     options = begin(parser)
-    kind = recognized(options.data)
+    kind = annotation_format(options.data)[0]
     if kind not in RECIPES:
         parser.error(f"{options.data} holds neither boxes nor masks of classes")
     contest = Contest(kind, options.data, Path(options.out), 60 * options.core_minutes, {})

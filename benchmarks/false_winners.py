@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from viticulture.study.statistics import bootstrap, difference, level_of_look
+from viticulture.study.statistics import bootstrap, difference, level_of_analysis
 
 from .clock import count
 
@@ -167,7 +167,7 @@ def growing(world: World, looks: int, images: int, spend: bool, studies: int) ->
     for answers in world.batches(studies, looks + 1, images):
         stopped = np.zeros(len(answers), dtype=bool)
         for look in range(looks):
-            rule = at(level_of_look(look + 1 if spend else 1))
+            rule = at(level_of_analysis(look + 1 if spend else 1))
             stopped |= winners(answers[:, :, : look + 2], images, rule) >= 0
         winning += int(stopped.sum())
     return 100 * winning / studies
@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--rows", type=numbers, default=(2, 3, 5, 10), help="methods that are compared")
     parser.add_argument("--seeds", type=numbers, default=(2, 3, 4, 5), help="of each method")
     options = parser.parse_args()
-    studies, now, began = options.studies, at(level_of_look(1)), time.process_time()
+    studies, now, began = options.studies, at(level_of_analysis(1)), time.process_time()
     print(f"{studies} studies each; a share of 5 % is known to +- {100 * (0.05 * 0.95 / studies) ** 0.5:.1f}\n")
     lines = "---|" * len(options.seeds)
     print(f"| nobody is best | rows | {' | '.join(f'{seeds} seeds' for seeds in options.seeds)} |\n|---|---|{lines}")

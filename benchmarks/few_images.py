@@ -24,7 +24,7 @@ from itertools import product
 from pathlib import Path
 from statistics import mean
 
-from viticulture.budget.budget import Budget
+from viticulture.budget.budget import TimeBudget
 from viticulture.budget.plan import read_plan
 from viticulture.study.statistics import estimate
 
@@ -84,7 +84,7 @@ def stages(folder: Path, budget: str, taught: bool) -> dict[Path, list[str]]:
     """Run -> words of its training besides those that all share, in their order; the last one is the student's."""
     if not taught:
         return {folder: ["--budget", budget]}
-    minutes = Budget(budget).seconds / 60
+    minutes = TimeBudget(budget).seconds / 60
     runs = {
         folder.with_name(f"{folder.name}-{name}"): [*HYBRID, *words, "--budget", f"{minutes * share:.2f}core-m"]
         for name, (share, words) in TEACHERS.items()

@@ -25,8 +25,8 @@ from timm.data.loader import create_loader
 from torchvision.transforms import RandomCrop
 
 from viticulture.data.batches.loader import Loader, Shard
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import ImageSettings, prepare
-from viticulture.data.splits import Selection
 from viticulture.data.transforms.crop import PaddedCrop, ResizedCrop
 from viticulture.data.transforms.erase import Erase
 from viticulture.data.transforms.geometry import Flip
@@ -82,7 +82,7 @@ def timm_loader(folder: Path, case: Case) -> Any:
 
 def our_loader(folder: Path, case: Case) -> Loader:
     """Ours, with the store built or found."""
-    every = Selection(val_fraction=0, test_fraction=0)  # as many images as timm reads
+    every = DataSettings(val_fraction=0, test_fraction=0)  # as many images as timm reads
     data = prepare(folder / "train", every, ImageSettings(image_size=case.size))
     augment = Augment(case.transforms, (case.size, case.size), data.mean, data.std, len(data.classes))
     return Loader(data.train, (augment,), BATCH, seed=0, shard=Shard(workers=WORKERS))

@@ -17,7 +17,7 @@ from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
 from viticulture.study.plan import StudyPlan
 from viticulture.study.terms import Subsets
-from viticulture.study.work import Work
+from viticulture.study.work import Worker
 from viticulture.tasks.task import task_of
 from viticulture.training.run import fit
 from viticulture.training.session import begin
@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         study = StudyFolder.create(Path(folder) / "study", grid, "benchmark")
         study.update(plan=StudyPlan({("a", "20 a class"): epochs}, {}, {"a": 100}, {"a": 5.0}).to_dict())
-        work = Work(study, lambda words: None)
+        work = Worker(study, lambda words: None)
         gc.freeze()  # as Work.run does
         overrides = {**grid.conditions, **work.plan.overrides(grid, grid.cells()[0])}
         for number, cell in enumerate(grid.cells()):
@@ -48,7 +48,7 @@ def main() -> None:
             session.run.unlock()
             alone = time.process_time() - start
             start = time.process_time()
-            work.one(cell)
+            work.train(cell)
             spent = time.process_time() - start
             if number:  # the first pair pays for what happens once
                 ratios.append(spent / alone)

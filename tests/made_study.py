@@ -53,7 +53,7 @@ def study(path: Path, names: list[str], subsets: tuple[int, ...], seeds: int, st
         run.write(
             "run.json",
             {
-                "format": 1,
+                "format": 2,
                 "status": "finished",
                 "cell": contents(folder, cell, plan),
                 "vit": which != 1,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
-from viticulture.study.halving import standing
+from viticulture.study.halving import current_outcomes
 from viticulture.study.outcomes import Outcomes
 from viticulture.study.plan import StudyPlan
 from viticulture.study.terms import Subsets, Terms
@@ -33,7 +33,7 @@ def made(path: Path, seeds: int, epochs: int = 1, terms: Terms = Terms()) -> Stu
 
 
 def statuses(study: StudyFolder) -> list[str]:
-    return [one.status for one in standing(study.grid, Outcomes(study))]
+    return [one.status for one in current_outcomes(study.grid, Outcomes(study))]
 
 
 class Killer(threading.Thread):

@@ -225,21 +225,21 @@ def test_work_of_others_is_told_from_the_benchmarks_own(monkeypatch: pytest.Monk
     """Fails if a benchmark's own threads or finished children count as others' work, or others' work as its own."""
     monkeypatch.syspath_prepend(ROOT)
     clock = importlib.import_module("benchmarks.clock")
-    assert clock.foreign(machine=1210, own=1200, wall=600) < clock.OTHERS
-    assert clock.foreign(machine=2400, own=1200, wall=600) == 2
+    assert clock.foreign(machine=1210, recipe_epochs=1200, wall=600) < clock.OTHERS
+    assert clock.foreign(machine=2400, recipe_epochs=1200, wall=600) == 2
 
 
 def test_a_busy_machine_is_told_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The first line names processor, threads and load; the last forbids quoting where others work, and only there."""
     monkeypatch.syspath_prepend(ROOT)
     clock = importlib.import_module("benchmarks.clock")
-    verdicts: list[object] = []
-    monkeypatch.setattr(clock.atexit, "register", verdicts.append)
+    comparisons: list[object] = []
+    monkeypatch.setattr(clock.atexit, "register", comparisons.append)
     monkeypatch.setattr(sys, "argv", ["any"])
     for others, words in ((3e5, "busy: do not quote"), (0.0, "quiet"), (None, "do not quote unless")):
         counts = iter([None, None] if others is None else [0.0, others])
         monkeypatch.setattr(clock, "machine_seconds", lambda counts=counts: next(counts))
         clock.begin(clock.argparse.ArgumentParser())
         assert clock.processor() in capsys.readouterr().out
-        verdicts.pop()()  # type: ignore[operator]
+        comparisons.pop()()  # type: ignore[operator]
         assert words in capsys.readouterr().out

@@ -29,15 +29,22 @@ from viticulture.tasks.detection import DetectionPrediction
 from viticulture.tasks.detection_metrics import DetectedObjects
 from viticulture.tasks.drawing import draw_found
 from viticulture.tasks.segmentation import ClassMap, SegmentationPrediction
+from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 
 for needed in ("starlette", "uvicorn", "python_multipart", "pycocotools"):
     pytest.importorskip(needed, reason="the extras `serve` and `dense`")
 
-from viticulture.deploy.serve.answers import Answerer  # noqa: E402
 from viticulture.deploy.serve.page import page  # noqa: E402
+from viticulture.deploy.serve.predictor import Predictor  # noqa: E402
 
 KINDS = ("detection", "segmentation")
+
+
+def image_predictor(run: RunFolder, weights: str = "") -> Predictor:
+    predictor = Predictor(task_of(run), weights)
+    assert isinstance(predictor, Predictor)
+    return predictor
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
 def ports(runs: dict[str, RunFolder]) -> Iterator[dict[str, int]]:
     """Of real servers, each in a thread of its own."""
     with ExitStack() as stack:
-        yield {kind: stack.enter_context(serving(run, Answerer(run))) for kind, run in runs.items()}
+        yield {kind: stack.enter_context(serving(run)) for kind, run in runs.items()}
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +140,8 @@ def test_a_served_segmenter_says_what_the_command_says(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_picture_is_drawn_beside_the_same_numbers(kind: str, ports: dict[str, int], photos: list[Path]) -> None:
     """Catches: a drawing that alters the answer, a picture of another image, one for a file that cannot be read."""
-    plain, told = sent(ports[kind], contents(photos)), sent(ports[kind], contents(photos), "?look=1")
-    looks = [answer.pop("look") for answer in told]
+    plain, told = sent(ports[kind], contents(photos)), sent(ports[kind], contents(photos), "?draw=1")
+    looks = [answer.pop("picture") for answer in told]
     assert told == plain
     assert [look.partition(",")[0] for look in looks] == ["data:image/jpeg;base64", "", *["data:image/jpeg;base64"] * 2]
     sizes = [Image.open(io.BytesIO(base64.b64decode(look.partition(",")[2]))).size[::-1] for look in looks if look]
@@ -175,9 +182,9 @@ def test_many_at_once_each_get_their_own_answer(kind: str, ports: dict[str, int]
 def test_what_is_no_image_is_said_of_that_image(kind: str, ports: dict[str, int]) -> None:
     """Catches: a bomb that is decoded, an answer of 500, a name that is a path."""
     bad = {"../../etc/passwd": b"", "a.svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>", "b": bomb(50_001, 1000)}
-    answers = sent(ports[kind], list(bad.items()), "?look=1")
+    answers = sent(ports[kind], list(bad.items()), "?draw=1")
     assert [answer["error"][:9] for answer in answers] == ["empty fil", "not an im", "50001 x 1"]
-    assert [(answer["name"], answer["look"]) for answer in answers] == [(name, "") for name in bad]
+    assert [(answer["name"], answer["picture"]) for answer in answers] == [(name, "") for name in bad]
     status, _, content = ask(ports[kind], "POST", "/predict?format=csv", form(list(bad.items())))
     assert status == 200
     assert len(content.splitlines()) == 4
@@ -203,12 +210,12 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
     """Of a detector's last weights their own AP, and their own score from which objects are drawn; of a run not
     judged, nothing. Catches the best weights' number or threshold beside the last weights' answers."""
     run = untrained_dense(tmp_path / "run", "detection")
-    network = Answerer(run, "last")
+    network = image_predictor(run, "last")
     assert isinstance(network.predictor, AnnotatedPredictor)
-    assert (network.predictor.threshold, "AP" in page(run, network).html) == (0.5, False)
+    assert (network.predictor.threshold, "AP" in page(task_of(run), network).html) == (0.5, False)
     judged_objects(run)
-    network = Answerer(run, "last")
-    html = page(run, network, "last").html
+    network = image_predictor(run, "last")
+    html = page(task_of(run), network, "last").html
     assert isinstance(network.predictor, AnnotatedPredictor)
     assert network.predictor.threshold == 0.25
     assert "finds objects (3 classes), trained on cells: AP 40.0 % (95 % interval 30.0 to 50.0) on 20 test" in html
@@ -222,16 +229,16 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
 def test_an_object_whose_score_is_the_threshold_counts(tmp_path: Path) -> None:
     """A threshold is the score of some object. Catches one that is drawn and not counted, for scores are rounded."""
     run, image = untrained_dense(tmp_path / "run", "detection"), np.full((70, 50, 3), 200, np.uint8)
-    ((first, _),) = list(Answerer(run).predictor.predict([("x", image)]))
+    ((first, _),) = list(image_predictor(run).predictor.predict([("x", image)]))
     assert first.objects is not None
     judged_objects(run)
     kept = run.read("evaluation.json")
     for number, score in enumerate(first.objects.scores.tolist()[:10], 1):
         kept["results"]["last/test"]["threshold"] = score
         run.write("evaluation.json", kept)
-        (row,) = Answerer(run, "last").rows([("x", image)])
+        (row,) = image_predictor(run, "last").rows([("x", image)])
         assert sum(row["counts"].values()) == number
-        assert sum(each["score"] >= row["threshold"] for each in row["objects"]) == number
+        assert sum(each["score"] >= row["min_score"] for each in row["objects"]) == number
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
@@ -252,7 +259,7 @@ def test_a_browser_shows_what_is_found_over_the_image(
             browser.wait("state.textContent === '4 images'")
             # what cannot be shown is taken out once the browser has found so, which no clock tells
             browser.wait("String([...list.children].map(card => card.querySelectorAll('img').length)) === '1,0,1,1'")
-            assert browser.run("list.querySelectorAll('img.seen').length") == 3
+            assert browser.run("list.querySelectorAll('img.picture').length") == 3
             assert browser.run("document.documentElement.scrollWidth") <= width
             assert browser.complaints() == []
         cells = browser.run("[...list.children[0].querySelectorAll('tr')].map(row => row.textContent)")
@@ -267,5 +274,5 @@ def test_a_browser_shows_what_is_found_over_the_image(
             "rgb(230, 159, 0)",
             "rgb(0, 158, 115)",
         )
-        browser.run("list.querySelector('.seen').click()")
+        browser.run("list.querySelector('.picture').click()")
         assert browser.run("list.children[0].classList.contains('wide')")

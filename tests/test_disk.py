@@ -30,9 +30,9 @@ def test_text_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
     bad.write_bytes(b"a: \xe9")
     os.mkfifo(tmp_path / "pipe")
     for path, words in {
-        bad: "recipe .*bad.yaml is no text in UTF-8 .byte 3",
-        tmp_path / "pipe": "recipe .*pipe is no file",
-        tmp_path: "is no file",
+        bad: "recipe .*bad.yaml is not UTF-8 text .byte 3",
+        tmp_path / "pipe": "recipe .*pipe is not a file",
+        tmp_path: "is not a file",
         tmp_path / "none": "cannot read recipe .*none: No such file",
         Path("a\0b"): "cannot read recipe .*null",
     }.items():
@@ -42,7 +42,7 @@ def test_text_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_text_longer_than_anybody_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a disk image by mistake, or a file that a program still writes to, that is read until memory is full."""
-    monkeypatch.setattr(disk, "MOST_TEXT", 10)
+    monkeypatch.setattr(disk, "MAX_TEXT", 10)
     path = tmp_path / "long.yaml"
     path.write_text("a" * 10)
     assert disk.read_text(path, "recipe") == "a" * 10
@@ -83,9 +83,9 @@ def test_a_file_may_have_the_longest_name_that_the_disk_takes(tmp_path: Path, na
 WRITER = """
 import sys
 from pathlib import Path
-from viticulture.disk import replacing, unfinished
+from viticulture.disk import replacing, partial_path
 path = Path(sys.argv[1])
-unfinished(path).mkdir()
+partial_path(path).mkdir()
 with replacing(path) as part:
     part.write_text("half")
     print("writes", flush=True)
@@ -118,10 +118,10 @@ def test_no_two_machines_write_one_unfinished_file(tmp_path: Path, monkeypatch: 
     that is removed because no process of its number runs here."""
     monkeypatch.setattr(os, "getpid", lambda: 1)
     path = tmp_path / "a.json"
-    assert len({disk.unfinished(path) for _ in range(100)}) == 100
+    assert len({disk.partial_path(path) for _ in range(100)}) == 100
     monkeypatch.setattr(disk, "_machine", lambda: "0123abcd")
     monkeypatch.setattr(os, "getpid", lambda: 999999999)  # more than there are
-    there = disk.unfinished(path)
+    there = disk.partial_path(path)
     there.write_text("half")
     monkeypatch.undo()
     disk.write_whole(path, "whole")

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 import viticulture
 from untrained import untrained
+from viticulture.deploy.onnx.export import to_onnx
 from viticulture.deploy.onnx.int8 import _quantize, to_int8
-from viticulture.deploy.onnx.onnx_file import to_onnx
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -171,7 +171,11 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_export(
     """Catches: a folder or another format told after the tracing, or not at all; a disk too small for the weights."""
     monkeypatch.setattr(torch.export, "export", None)
     (tmp_path / "file").touch()
-    for name, said in {".": "is a folder", "x.txt": "written as .onnx", "file/x.onnx": "no folder"}.items():
+    for name, said in {
+        ".": "is a folder",
+        "x.txt": "must end in .onnx",
+        "file/x.onnx": "not a writable folder",
+    }.items():
         with pytest.raises(UserError, match=said):
             to_onnx(student, tmp_path / name, TASK)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
@@ -278,7 +282,7 @@ def test_a_disk_without_room_for_eight_bits_names_the_file_that_was_asked_for(
     out, scratch = tmp_path / "out" / "student.onnx", tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    subject: Any = SimpleNamespace(network=student, answers=student, data_spec=TASK)
+    subject: Any = SimpleNamespace(network=student, tta_network=student, data_spec=TASK)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # bytes of a file; more is as on a full disk
     try:

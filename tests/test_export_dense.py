@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from viticulture.data.batches.annotated import dense_views
+from viticulture.data.batches.evaluation import whole_views
 from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.transforms.resample import resize_to_square
-from viticulture.deploy.onnx.agreement import check_agreement, different, fair_image, something, tipped
-from viticulture.deploy.onnx.canvas import Canvas, back, pasted, stretched
-from viticulture.deploy.onnx.dense_file import OPSET, dense_to_onnx, file_of
-from viticulture.deploy.onnx.detections import Detections, _best
+from viticulture.deploy.onnx.agreement import check_agreement, different, perturbed, random_image, stable_image
+from viticulture.deploy.onnx.detection import Canvas, ImageGraph, paste, stretch, to_image
+from viticulture.deploy.onnx.detections import Detections, _top
+from viticulture.deploy.onnx.export import graph_of, to_onnx
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.detector import Heads
@@ -75,7 +75,7 @@ def test_the_canvas_shows_what_a_run_shows(size: tuple[int, int]) -> None:
     """The image in the same place, to two gray levels (one of either rounding), and the very same padding. Fails for
     another filter, an extent off by a pixel, padding in another color or before normalization, or BGR."""
     picture = image(*size)
-    ((_, expected, place),) = dense_views(shown(picture), TASK, 1, torch.device("cpu"))
+    ((_, expected, place),) = whole_views(shown(picture), TASK, 1, torch.device("cpu"))
     canvas = Canvas(TASK, STORE)
     height, width = place.extents[0].tolist()
     assert canvas.extent(picture) == (height, width)
@@ -91,14 +91,14 @@ def test_the_canvas_shows_what_a_run_shows(size: tuple[int, int]) -> None:
 def test_the_way_back_is_the_runs(size: tuple[int, int]) -> None:
     """Boxes as `Placement.back`, maps as F.interpolate of the shown part. Fails for height taken for width, padding
     stretched along, or half a pixel."""
-    ((_, _, place),) = dense_views(shown(image(*size)), TASK, 1, torch.device("cpu"))
+    ((_, _, place),) = whole_views(shown(image(*size)), TASK, 1, torch.device("cpu"))
     height, width = extent = tuple(place.extents[0].tolist())
     generator = torch.Generator().manual_seed(0)
     boxes = 64 * torch.rand(5, 4, generator=generator).sort(1).values
-    torch.testing.assert_close(back(boxes, extent, size), place.back(0, boxes))
+    torch.testing.assert_close(to_image(boxes, extent, size), place.back(0, boxes))
     maps = torch.randn(2, 64, 64, generator=generator)
     expected = F.interpolate(maps[None, :, :height, :width], size=size, mode="bilinear")[0]
-    torch.testing.assert_close(stretched(maps, extent, size), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(stretch(maps, extent, size), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_masks_are_pasted_as_torchvision_does() -> None:
@@ -109,7 +109,7 @@ def test_masks_are_pasted_as_torchvision_does() -> None:
         [[3.2, 4.7, 20.1, 33.9], [0, 0, 50, 40], [45.5, 30, 50, 40], [7.1, 7.2, 7.5, 7.9], [0, 9, 4, 11]]
     )
     expected = paste_masks_in_image(shares[:, None], boxes, (40, 50))[:, 0]
-    torch.testing.assert_close(pasted(shares, boxes, (40, 50)), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(paste(shares, boxes, (40, 50)), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("masks", [False, True])
@@ -158,10 +158,10 @@ def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
     assert found.outlines is not None
     masks = torch.stack([torch.from_numpy(decode(outline)).bool() for outline in found.outlines])
     expected = (torch.from_numpy(found.boxes), torch.from_numpy(found.scores), torch.from_numpy(found.labels), masks)
-    said = file_of(network("detector", masks=True), TASK, STORE)(picture)
+    said = graph_of(network("detector", masks=True), TASK, STORE)(picture)
     assert len(said) == 4
     assert different(list(said[:3]), expected[:3]) < 0.25
-    (classes,) = file_of(network("segmenter"), TASK, STORE)(picture)
+    (classes,) = graph_of(network("segmenter"), TASK, STORE)(picture)
     (known,) = classify_pixels(AnnotatedModel(network("segmenter"), TASK), shown(picture))
     assert (classes.numpy() == known).mean() > 0.97
     assert len(np.unique(known)) > 1
@@ -189,7 +189,7 @@ def canvas_of(file: Any, seed: int) -> Any:
     """The same file where gray levels tip as other kernels tip them."""
 
     def answers(picture: Tensor) -> Any:
-        with tipped(file.canvas, seed):
+        with perturbed(file.canvas, seed):
             return file(picture)
 
     return answers
@@ -200,15 +200,15 @@ def test_a_file_is_judged_on_an_image_on_which_its_network_agrees_with_itself() 
     of the file, because gray levels that tip change more on it than a file may."""
     made = network("detector")
     made.backbone.student.patch_embed.proj.weight.mul_(3)  # sees a gray level as if it were three
-    file, picture = file_of(made, TASK, STORE), something((48, 64), 3)
+    file, picture = graph_of(made, TASK, STORE), random_image((48, 64), 3)
     changed = max(different(canvas_of(file, seed)(picture), file(picture)) for seed in range(6))
-    _, _, alone = fair_image(file, (48, 64))
+    _, _, alone = stable_image(file, (48, 64))
     assert alone <= 0.02 < changed
 
 
 def test_pixels_that_tip_by_a_gray_level_are_no_disagreement() -> None:
     """Of a segmenter, of which few pixels lie between two classes. Catches a file that is thrown away for them."""
-    file = file_of(network("segmenter"), TASK, STORE)
+    file = graph_of(network("segmenter"), TASK, STORE)
     for seed in (11, 12):
         check_agreement(canvas_of(file, seed), file)
 
@@ -219,12 +219,13 @@ def test_of_places_that_are_equally_likely_the_first_are_taken() -> None:
     objectness = torch.zeros(3000)
     objectness[[1500, 2200]] = 1.0
     expected = [1500, *range(998), 2200, *range(2000, 2999)]
-    assert _best(objectness, [2000, 1000], 1000)[:999].tolist() == expected[:999]
-    assert _best(objectness, [2000, 1000], 1000)[1000:].tolist() == [2200, *range(2000, 2200), *range(2201, 3000)]
+    assert _top(objectness, [2000, 1000], 1000)[:999].tolist() == expected[:999]
+    assert _top(objectness, [2000, 1000], 1000)[1000:].tolist() == [2200, *range(2000, 2200), *range(2201, 3000)]
     made = network("detector")
     torch.nn.init.zeros_(made.rpn.head.cls_logits.weight)  # all places alike
-    file, picture = file_of(made, TASK, STORE), something((48, 64), 0)
-    with tipped(file.canvas, 0):
+    file: Any = graph_of(made, TASK, STORE)
+    picture = random_image((48, 64), 0)
+    with perturbed(file.canvas, 0):
         changed = file(picture)
     assert different(changed, file(picture)) < 0.2
     assert len(changed[0]) > 3
@@ -234,7 +235,7 @@ def test_of_places_that_are_equally_likely_the_first_are_taken() -> None:
 @pytest.mark.parametrize("wrong", ["moved", "others", "nothing"])
 def test_answers_that_are_wrong_are_refused_all_the_same(kind: str, wrong: str) -> None:
     """Boxes a pixel off, other classes, no answers. Catches a check that bears everything."""
-    file = file_of(network(kind), TASK, STORE)
+    file = graph_of(network(kind), TASK, STORE)
 
     def answers(picture: Tensor) -> Any:
         said = file(picture)
@@ -245,7 +246,7 @@ def test_answers_that_are_wrong_are_refused_all_the_same(kind: str, wrong: str) 
             return boxes[:0], scores[:0], labels[:0]
         return (boxes + 1, scores, labels) if wrong == "moved" else (boxes, scores, (labels + 1) % 3)
 
-    with pytest.raises(RuntimeError, match="of its answers differ"):
+    with pytest.raises(RuntimeError, match="of its outputs differ"):
         check_agreement(answers, file)
 
 
@@ -256,7 +257,7 @@ def test_a_detector_that_finds_all_places_alike_is_written(tmp_path: Path) -> No
     of a trained detector, asked about what it had never seen, were not the network's."""
     made = network("detector")
     torch.nn.init.zeros_(made.rpn.head.cls_logits.weight)
-    assert dense_to_onnx(made, tmp_path / "a.onnx", TASK, STORE).exists()
+    assert to_onnx(made, tmp_path / "a.onnx", TASK, cache_size=STORE).exists()
 
 
 @needs_onnx
@@ -269,10 +270,10 @@ def test_onnxruntime_says_what_the_network_says(tmp_path: Path, kind: str) -> No
     import onnxruntime
 
     made = network(kind.split()[0], masks="masks" in kind)
-    path = dense_to_onnx(made, tmp_path / "a.onnx", TASK, STORE)
+    path = to_onnx(made, tmp_path / "a.onnx", TASK, cache_size=STORE)
     assert [file.name for file in tmp_path.iterdir()] == ["a.onnx"]
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    eager = file_of(made, TASK, STORE)
+    eager = graph_of(made, TASK, STORE)
     names = [each.name for each in session.get_outputs()]
     for size in SIZES:
         picture = image(*size)
@@ -285,7 +286,7 @@ def test_onnxruntime_says_what_the_network_says(tmp_path: Path, kind: str) -> No
     assert (about["outputs"], about["image_size"]) == (names, [64, 64])
     assert about["kind"] == ("segmentation" if kind == "segmenter" else "detection")
     assert "any height and width" in about["input"]
-    assert {each.version for each in onnx.load(str(path)).opset_import if each.domain == ""} == {OPSET}
+    assert {each.version for each in onnx.load(str(path)).opset_import if each.domain == ""} == {ImageGraph.opset}
 
 
 class Other(Segmenter):
@@ -301,8 +302,8 @@ class Other(Segmenter):
 def test_a_file_that_disagrees_is_not_kept(tmp_path: Path) -> None:
     made = network("segmenter")
     made.__class__ = Other
-    with pytest.raises(RuntimeError, match="of its answers differ"):
-        dense_to_onnx(made, tmp_path / "a.onnx", TASK, STORE)
+    with pytest.raises(RuntimeError, match="of its outputs differ"):
+        to_onnx(made, tmp_path / "a.onnx", TASK, cache_size=STORE)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -311,6 +312,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_tracing(
 ) -> None:
     monkeypatch.setattr(torch.export, "export", None)
     (tmp_path / "file").touch()
-    for name, said in {"x.txt": "written as .onnx", "file/x.onnx": "no folder"}.items():
+    for name, said in {"x.txt": "must end in .onnx", "file/x.onnx": "not a writable folder"}.items():
         with pytest.raises(UserError, match=said):
-            dense_to_onnx(network("segmenter"), tmp_path / name, TASK, STORE)
+            to_onnx(network("segmenter"), tmp_path / name, TASK, cache_size=STORE)

@@ -17,7 +17,7 @@ from untrained import SIDE, photo, untrained
 from viticulture.api import export, predict
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.transforms.resample import on_pixels
-from viticulture.deploy.onnx.preparation import by_timms_transform
+from viticulture.deploy.onnx.preparation import compare_preparations
 from viticulture.evaluation import inputs
 from viticulture.models.data_spec import DataSpec
 from viticulture.training.run_folder import RunFolder
@@ -129,7 +129,7 @@ def test_a_file_appears_once_it_takes_pixels(tmp_path: Path, monkeypatch: pytest
     """A kill in the last step leaves the older file. Catches: one that takes another input for a while."""
     out = tmp_path / "student.onnx"
     out.write_bytes(b"older")
-    monkeypatch.setattr("viticulture.deploy.onnx.pixels.put_before", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("viticulture.deploy.onnx.pixels.add_preparation", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         export(untrained(tmp_path / "run").path, out, from_pixels=True)
     assert out.read_bytes() == b"older"
@@ -143,25 +143,25 @@ def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pyt
     person's own large photographs taken for a stranger's, a set that is called as an object of a Python program was
     (torchvision's `CIFAR10`, which would be downloaded) taken for it.
     """
-    same = by_timms_transform(of_photos(tmp_path / "same", (SIDE, SIDE), SIDE))
-    moved = by_timms_transform(of_photos(tmp_path / "moved", (60, 40), 20))
+    same = compare_preparations(of_photos(tmp_path / "same", (SIDE, SIDE), SIDE))
+    moved = compare_preparations(of_photos(tmp_path / "moved", (60, 40), 20))
     assert same is not None
     assert moved is not None
     assert same.images == moved.images == 3
     assert same.largest < 1e-5, "float32"
-    assert not same.matters
-    assert replace(same, largest=0.01).matters
-    assert replace(same, same=2 / 3).matters
+    assert not same.visible
+    assert replace(same, largest=0.01).visible
+    assert replace(same, same=2 / 3).visible
     assert moved.largest > 1e-4
     assert moved.largest >= moved.mean > 0
     monkeypatch.setattr(inputs, "MAX_SENT_PIXELS", 100)  # which bounds what strangers send
-    assert by_timms_transform(RunFolder(tmp_path / "moved" / "run")) == moved
+    assert compare_preparations(RunFolder(tmp_path / "moved" / "run")) == moved
     (tmp_path / "same" / "run" / "split.json").unlink()  # as of a run on the Hub
-    assert by_timms_transform(RunFolder(tmp_path / "same" / "run")) is None
+    assert compare_preparations(RunFolder(tmp_path / "same" / "run")) is None
     gone = of_photos(tmp_path / "gone", (20, 20), 20)
     gone.update(data={**gone.read("run.json")["data"], "folder": str(tmp_path / "nowhere")})
-    assert by_timms_transform(gone) is None
+    assert compare_preparations(gone) is None
     given = of_photos(tmp_path / "given", (20, 20), 20)
     data = {"source": str(tmp_path / "given" / "photos"), "folder": None, "given": "an object's fingerprint"}
     given.update(data={**given.read("run.json")["data"], **data})
-    assert by_timms_transform(given) is None
+    assert compare_preparations(given) is None

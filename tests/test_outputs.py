@@ -53,9 +53,9 @@ def test_a_file_that_cannot_be_written_is_refused_with_its_reason(
     assert check_out(tmp_path / "new" / "A.CSV", ".csv", ".json") == tmp_path / "new" / "A.CSV"
     for name, words in {
         ".": "is a folder; name a file",
-        "x.xlsx": "written as .csv or .json, got",
-        "x": "written as .csv or .json, got",
-        "file/x.csv": "no folder that may be written",
+        "x.xlsx": "must end in .csv or .json, got",
+        "x": "must end in .csv or .json, got",
+        "file/x.csv": "not a writable folder",
     }.items():
         with pytest.raises(UserError, match=words) as caught:
             check_out(tmp_path / name, ".csv", ".json")

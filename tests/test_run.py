@@ -48,7 +48,7 @@ def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Pat
     wrong: tuple[Any, ...] = (None, 5, b"run", [])
     for given in wrong:
         for verb in (viticulture.open, viticulture.resume, viticulture.report, viticulture.robustness):
-            with pytest.raises(UserError, match="a run is named by its folder, a word or a path, got"):
+            with pytest.raises(UserError, match="a run is a folder, by str or Path, got"):
                 verb(given)
 
 
@@ -57,7 +57,7 @@ def test_a_run_or_a_path_names_itself_to_every_verb(run: viticulture.Run, tmp_pa
     boxes = tmp_path / "boxes.txt"
     boxes.write_text("a 0 0 1 1\n")
     for named in (run, run.path, str(run.path)):
-        assert viticulture.report(named, beside=named) == run.path / "report.html"
+        assert viticulture.report(named, compare_with=named) == run.path / "report.html"
         with pytest.raises(UserError, match=r"written as \.onnx"):
             viticulture.export(named, tmp_path / "x.txt")
         with pytest.raises(UserError, match="nowhere"):

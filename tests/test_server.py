@@ -27,15 +27,16 @@ from viticulture.evaluation.inputs import MAX_SENT_PIXELS
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.weights.files import load, save
 from viticulture.tasks.classification_metrics import evaluate_predictions
+from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 
 for needed in ("starlette", "uvicorn", "python_multipart"):
     pytest.importorskip(needed, reason="the extra `serve`")
 
 from viticulture.deploy.serve import limits  # noqa: E402
-from viticulture.deploy.serve.answers import Answerer  # noqa: E402
 from viticulture.deploy.serve.app import application  # noqa: E402
 from viticulture.deploy.serve.page import page  # noqa: E402
+from viticulture.deploy.serve.predictor import Predictor  # noqa: E402
 
 CLASSES = ("=cmd()", "<i>merlot</i>, red")
 
@@ -48,7 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 @pytest.fixture(scope="module")
 def port(run: RunFolder) -> Iterator[int]:
     """Of a real server, in a thread of its own."""
-    with serving(run, Answerer(run)) as port:
+    with serving(run) as port:
         yield port
 
 
@@ -98,8 +99,8 @@ def test_where_it_looks_is_drawn_beside_the_same_numbers(port: int, tmp_path: Pa
     """Catches: attention read by another forward pass than the answer's changing the answer, pictures moved by a file
     that cannot be read."""
     files = [("torn", b"GIF89a"), ("a", photo(tmp_path / "a.png", 1).read_bytes())]
-    plain, drawn = sent(port, files), sent(port, files, "?look=1")
-    assert [answer.pop("look")[:22] for answer in drawn] == ["", "data:image/png;base64,"]
+    plain, drawn = sent(port, files), sent(port, files, "?draw=1")
+    assert [answer.pop("picture")[:22] for answer in drawn] == ["", "data:image/png;base64,"]
     assert drawn == plain
 
 
@@ -181,19 +182,19 @@ async def statuses(app: Any, *receives: Any) -> list[int]:
 
 def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunFolder) -> None:
     """Somebody closed the page, or pressed Ctrl-C. Catches: a traceback in the server's own terminal for each."""
-    network = Answerer(run)
+    network = Predictor(task_of(run))
 
     async def ended() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
-    assert asyncio.run(statuses(application(network, page(run, network), ["*"]), ended)) == [400]
+    assert asyncio.run(statuses(application(network, page(task_of(run), network), ["*"]), ended)) == [400]
 
 
 def test_uploads_that_never_end_leave_room_and_are_let_go_of(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a temporary folder that unfinished uploads fill, room that is not given back, a request that is waited
     for without end."""
-    network = Answerer(run)
-    app = application(network, page(run, network), ["*"])
+    network = Predictor(task_of(run))
+    app = application(network, page(task_of(run), network), ["*"])
     monkeypatch.setattr(limits, "MAX_HELD", 1000)
 
     async def small() -> dict[str, Any]:
@@ -234,7 +235,7 @@ def test_a_connection_whose_header_never_ends_is_closed(
     """Catches: a few hundred half-sent requests after which nothing is answered any more; a limit that holds for the
     first request of a connection alone."""
     monkeypatch.setattr(limits, "HEADER_SECONDS", 0.5)
-    with serving(run, Answerer(run)) as port, socket.create_connection(("127.0.0.1", port)) as half:
+    with serving(run) as port, socket.create_connection(("127.0.0.1", port)) as half:
         half.sendall(earlier + b"GET / HTTP/1.1\r\nX: ")
         received = b""
         while part := half.recv(2**16):
@@ -260,7 +261,7 @@ def test_a_server_that_stops_within_a_request_says_so_and_nothing_else(
         return {"type": "http.request", "body": form([("a", b"x")]), "more_body": False}
 
     async def stopped() -> list[int]:
-        app = application(cast("Answerer", Slow()), page(run, Answerer(run)), ["*"])
+        app = application(cast("Predictor", Slow()), page(task_of(run), Predictor(task_of(run))), ["*"])
         data_spec = asyncio.create_task(statuses(app, one))
         await asyncio.to_thread(begun.wait)
         for each in asyncio.all_tasks() - {asyncio.current_task(), data_spec}:
@@ -312,9 +313,9 @@ def test_a_browser_shows_what_the_server_says(port: int, tmp_path: Path) -> None
             assert [name for name, _ in shown] == [path.name for path in files]
             assert browser.run("document.documentElement.scrollWidth") <= width
             assert browser.complaints() == []
-        browser.run("look.click()")
+        browser.run("attention.click()")
         browser.wait("state.textContent === '4 images'")
-        assert browser.run("list.querySelectorAll('img.seen').length") == 3
+        assert browser.run("list.querySelectorAll('img.picture').length") == 3
         browser.run("var saved, keep = URL.createObjectURL; URL.createObjectURL = (blob) => keep(saved = blob)")
         browser.run("HTMLAnchorElement.prototype.click = function () { this.remove() }; form.requestSubmit()")
         browser.wait("saved")
@@ -332,7 +333,7 @@ def test_weights_that_say_no_numbers_are_no_answer(tmp_path: Path) -> None:
     image = photo(tmp_path / "a.png", 0)
     with pytest.raises(UserError, match="outputs are not finite for 1 of 1"):
         predict(str(run.path), [str(image)])
-    with serving(run, Answerer(run)) as port:
+    with serving(run) as port:
         status, _, content = ask(port, "POST", "/predict", form([("a.png", image.read_bytes())]))
     assert status == 500
     assert "are not finite" in json.loads(content)["error"]
@@ -350,12 +351,12 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
         for name, each in said.items()
     }
     run.write("evaluation.json", classified("best/test", results).to_dict())
-    student = Answerer(run)
-    shown = {name: page(run, student, name).html for name in ("", "best", "last", "ema")}
+    student = Predictor(task_of(run))
+    shown = {name: page(task_of(run), student, name).html for name in ("", "best", "last", "ema")}
     assert shown[""] == shown["best"]
-    assert "100.0 % right" in shown["best"]
-    assert "70.0 % right" in shown["last"]
-    assert "% right" not in shown["ema"]
+    assert "top-1 100.0 %" in shown["best"]
+    assert "top-1 70.0 %" in shown["last"]
+    assert "top-1" not in shown["ema"]
 
 
 def test_a_mistake_is_said_before_anything_is_served(
@@ -367,7 +368,7 @@ def test_a_mistake_is_said_before_anything_is_served(
         (str(run.path), "--port", str(port)): "choose another --host or --port",
         (str(run.path), "--port", "70000"): "a port lies in",
         (str(run.path), "--port", "0", "--weights", "ema"): "ema",
-        (str(untrained(tmp_path / "blind", ()).path), "--port", "0"): "learnt without labels",
+        (str(untrained(tmp_path / "blind", ()).path), "--port", "0"): "trained without labels",
     }.items():
         assert main(["serve", *words]) == 2
         error = capsys.readouterr().err

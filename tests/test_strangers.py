@@ -19,7 +19,7 @@ from made_study import study as made_study
 from untrained import photo, untrained
 from viticulture import api, user_code
 from viticulture.budget.choices import Kind
-from viticulture.budget.plan import Plan, Stage, read_plan
+from viticulture.budget.plan import BudgetPlan, Stage, read_plan
 from viticulture.config.load import load_config, read
 from viticulture.config.resolve import resolve
 from viticulture.deploy.hub.push import contents
@@ -235,7 +235,7 @@ def test_a_value_of_another_type_in_a_plan_is_a_line(tmp_path: Path) -> None:
     run.mkdir(parents=True)
     pace = StepTimes(0.1, 3, 0.01, 10, 10, 0.1)
     stages = [Stage(name, kind, recipe.name, recipe.values, pace, 3, 9.0) for name, kind in KINDS]
-    Plan("60s", "digits", None, 0, "viticulture train", 1.0, tuple(stages)).write(run)
+    BudgetPlan("60s", "digits", None, 0, "viticulture train", 1.0, tuple(stages)).write(run)
     content = json.loads((run / "budget.json").read_text())
     values = (*OTHERS, "../../elsewhere", f"python:{CANARY}.Thing")
     for number, place in enumerate(leaves(content)):
@@ -243,7 +243,7 @@ def test_a_value_of_another_type_in_a_plan_is_a_line(tmp_path: Path) -> None:
             (run / "budget.json").write_text(json.dumps(changed(content, place, value)))
             api.runs(str(run.parent))
             quietly(lambda: plan_table(plan := read_plan(run)) and [plan.place(run, i) for i in range(2)])
-            quietly(lambda: [stage.resolved for stage in read_plan(run).stages])
+            quietly(lambda: [stage.config for stage in read_plan(run).stages])
             assert not (tmp_path / "elsewhere").exists()
 
 

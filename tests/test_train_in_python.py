@@ -280,9 +280,9 @@ def test_ctrl_c_works_as_before_after_a_training_that_it_has_stopped(
         ({"epochs": 3, "overrides": {"train.epochs": 4}}, "train.epochs is given twice, as 3 and .* as 4"),
         ({"callbacks": [print]}, r"lightning.pytorch.Callback objects, got builtins"),
         ({"budget": "1m"}, "an object of this program teaches one training, and a budget"),
-        ({"method_search": False}, "is of a budget"),
+        ({"method_search": False}, "belongs to --budget"),
         ({"epochs": 0}, "train.epochs must be at least 1"),
-        ({"recipe": "detection/photos"}, "learns from files with objects; name a folder"),
+        ({"recipe": "detection/photos"}, "are read from files; name a folder"),
     ],
 )
 def test_a_mistake_is_told_before_a_folder_is_made(keywords: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from PIL import Image
 
 from viticulture.cache import publish
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare
+from viticulture.data.dataset import Dataset, DataSettings, ImageSettings, prepare
 from viticulture.data.open import open_source
 from viticulture.data.transforms.crop import ResizedCrop
 from viticulture.data.transforms.view import Augment
@@ -152,7 +152,7 @@ def _photograph(seed: int) -> Image.Image:
 
 
 def _prepare(root: Path) -> Dataset:
-    return prepare(root, Selection(val_fraction=0, test_fraction=0), STREAM)
+    return prepare(root, DataSettings(val_fraction=0, test_fraction=0), STREAM)
 
 
 def _loader(dataset: Dataset, rank: int, world: int) -> Loader:

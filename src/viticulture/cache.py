@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders that are made once and used by every process: complete or absent, never half, never damaged.
+"""Cached folders, made once and used by every process: complete or absent, never damaged.
 
-A folder is made under another name and renamed when it is complete. Whoever makes it holds a lock, so that others wait
-and then use it; the lock falls with its process, and what a killed process left behind is removed at the next making.
+A folder is made under another name and renamed when it is complete. The process that makes it holds a lock, so that
+others wait and then use it; the lock ends with its process, and leftovers of a killed one are removed next time.
 
-A folder carries the checksums of its files. They are compared whenever it is asked for, in whole: that reads as fast
-as memory and CRC-32 allow (a second a gigabyte and core), once before a training reads the same bytes every epoch. A
-folder that a power cut, disks or people have damaged is made again; so nobody waits until it has reached the disk.
+A folder holds checksums of its files, all of which are compared at every use: that reads as fast as memory and CRC-32
+allow (a second a gigabyte and core), once before a training reads the same bytes every epoch. A folder damaged by a
+power cut, the disk or the user is made again, so nothing waits for data to reach the disk.
 """
 
 import errno
@@ -26,26 +26,26 @@ from .errors import UserError
 from .parallel import cores
 
 SEAL = "checksums.json"
-"""In every folder: name of each other file -> CRC-32 of each of its blocks."""
+"""Name of each other file in the folder -> CRC-32 of each of its blocks."""
 
 PLACES = "VITICULTURE_CACHE (decoded images) or VITICULTURE_DATA (downloads)"
-"""Variables of the environment that name the folders."""
+"""Environment variables of the folders."""
 
 _BLOCK = 2**24  # bytes
 
 
 def cache_folder() -> Path:
-    """Where decoded images are kept: the environment's VITICULTURE_CACHE, else ~/.cache/viticulture."""
+    """Folder of decoded images: the environment's VITICULTURE_CACHE, else ~/.cache/viticulture."""
     return Path(os.environ.get("VITICULTURE_CACHE") or "~/.cache/viticulture").expanduser()
 
 
 def data_folder() -> Path:
-    """Where named data sets lie: the environment's VITICULTURE_DATA, else ~/.cache/viticulture/data."""
+    """Folder of named data sets: the environment's VITICULTURE_DATA, else ~/.cache/viticulture/data."""
     return Path(os.environ.get("VITICULTURE_DATA") or "~/.cache/viticulture/data").expanduser()
 
 
 def digest(parts: Iterable[str]) -> str:
-    """32 hexadecimal digits for a sequence of texts, such as a folder's name for what it is made of."""
+    """Hash a sequence of texts to 32 hexadecimal digits."""
     hashed = hashlib.blake2b(digest_size=16)
     for part in parts:
         raw = part.encode("utf-8", "surrogateescape")
@@ -58,15 +58,15 @@ def locked(path: Path) -> Iterator[None]:
     """Hold a `disk.file_lock`; wait for it."""
     with refusals(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        held = file_lock(path, cure=f"point {PLACES} at a folder on a local disk").acquire()
+        held = file_lock(path, fix=f"point {PLACES} at a folder on a local disk").acquire()
     with held:
         yield
 
 
 @contextmanager
 def refusals(folder: Path) -> Iterator[None]:
-    """Turn a full disk, a forbidden folder and one that is removed meanwhile into errors that say what to do."""
-    advice = f"point {PLACES} at another folder, or make room"
+    """Turn a full disk, a forbidden folder and one that is removed meanwhile into errors with a way out."""
+    advice = f"point {PLACES} at another folder, or free some space"
     try:
         yield
     except OSError as error:
@@ -87,13 +87,13 @@ def publish(
     outdated: Callable[[Path], bool] = lambda _: False,
     holds: Sequence[str] = (),
 ) -> Path:
-    """Return a folder, having it made where it is missing, and made again where it is damaged (the log says so).
+    """Return a folder; make it where it is missing, and again where it is damaged (which is logged).
 
     Args:
         folder: its final path; its parent holds nothing but such folders.
-        make: fills an empty folder; what it raises leaves no trace.
-        outdated: whether a folder that is whole is to be made again all the same.
-        holds: files that a whole one has; one may vanish while others are made, where the cache is removed.
+        make: fills an empty folder; an error leaves no trace.
+        outdated: whether an intact folder is to be made again.
+        holds: files of a complete folder; one may vanish meanwhile if the cache is removed.
 
     Raises: UserError where the disk is full or may not be written, or the folder is removed while it is made.
     """
@@ -105,7 +105,7 @@ def publish(
                 logging.getLogger(__name__).warning("%s is damaged (%s); it is made again", folder, damage)
             elif not outdated(folder):
                 return folder
-            shutil.rmtree(folder, ignore_errors=True)  # who has its files open keeps them
+            shutil.rmtree(folder, ignore_errors=True)  # open files stay readable
         partial = folder.with_name(f"{folder.name}.partial")
         _remove_leftovers(folder.parent, but=partial)
         shutil.rmtree(partial, ignore_errors=True)
@@ -125,14 +125,14 @@ def publish(
 
 
 def cached() -> dict[str, int]:
-    """What the cache holds: relative path of each folder -> bytes on disk."""
+    """Relative path of each cached folder -> bytes on disk."""
     return {str(folder.relative_to(cache_folder())): _size(folder) for folder in _made()}
 
 
 def clear_cache() -> int:
-    """Remove all stores, indexes and features (not downloaded data sets); return the bytes that this freed.
+    """Remove all decoded images, indexes and features (not downloaded data sets); return the bytes freed.
 
-    Folders that a process is making at this moment stay.
+    Folders that a process is making now stay.
     """
     freed = 0
     for folder in _made():
@@ -158,16 +158,16 @@ def _lock(folder: Path) -> Path:
 
 def _abandoned(folder: Path) -> bool:
     """Return whether no process is making this folder. Raises: UserError on a file system without locks."""
-    cure = f"see that nothing trains, and remove {folder} by hand"
+    cure = f"stop all trainings, and remove {folder} by hand"
     try:
-        with file_lock(_lock(folder), wait=False, cure=cure):
+        with file_lock(_lock(folder), wait=False, fix=cure):
             return True
     except OSError:
         return False
 
 
 def _damage(folder: Path, holds: Sequence[str]) -> str:
-    """What is wrong with a folder; empty where it is as it was made."""
+    """Say what is wrong with a folder; empty where it is intact."""
     try:
         made = json.loads((folder / SEAL).read_text("utf-8"))
     except FileNotFoundError:
@@ -179,7 +179,7 @@ def _damage(folder: Path, holds: Sequence[str]) -> str:
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
     if not isinstance(made, dict) or made.keys() != checksums.keys():
-        return "it holds other files than were made"
+        return "its files are not those that were made"
     if lost := [name for name in holds if name not in checksums]:
         return f"it lacks {lost[0]}"
     return ", ".join(f"{name} has another checksum" for name in checksums if checksums[name] != made[name])

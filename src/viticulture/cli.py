@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from . import api, completion
-from .budget.budget import Budget
+from .budget.budget import TimeBudget
 from .command import COMMANDS, HELP, MAX_ERROR, WITH_TABLE, Command, Parser, parser_of
 from .config.keys import check_key
 from .errors import HELPER_LOST, UserError, is_lost_helper, shortened
@@ -213,7 +213,7 @@ def _check(command: Command) -> None:
     for key in arguments.get("overrides", ()):
         check_key(key)
     if isinstance(arguments.get("budget"), str) and arguments["budget"]:
-        Budget(arguments["budget"])
+        TimeBudget(arguments["budget"])
     out_first = bool(arguments.get("out")) and command.function not in (
         api.train,
         api.train_row,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that appear under their name only when they are whole, and locks that one process holds at a time."""
+"""Atomic file writes, locks, and reading of text and JSON files."""
 
 import codecs
 import errno
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
-"""Errors of file systems without locks: NFS, Lustre, FUSE and others, by how they are mounted."""
+"""Errors of file systems without locks: NFS, Lustre, FUSE and others, depending on mount options."""
 ABANDONED = 3600.0
-"""Seconds after which a half-written file has no writer: one that is whole is renamed at once."""
-MOST_TEXT = 2**28
-"""Bytes of the longest text that is read; what is longer, or grows while it is read, was not written by hand."""
-MOST_LIST = 2**34
-"""The same of lists of images, which programs write."""
+"""Seconds without a write after which a partial file is stale; a complete one is renamed at once."""
+MAX_TEXT = 2**28
+"""Maximum bytes of a text file written by hand."""
+MAX_LIST = 2**34
+"""Maximum bytes of a list of images, which programs write."""
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, which begins alike
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-"""Byte-order mark of Excel's and Windows' editors -> encoding of the text; without one it is UTF-8."""
+"""Byte-order mark, as Excel and Windows editors write it -> encoding; without one it is UTF-8."""
 
-LONG_NAME = 96
-"""Bytes of a file's name beyond which some file system (143) takes no more than `unfinished` adds."""
-_UNFINISHED = re.compile(r"[.].+[.](?P<machine>[0-9a-f]{8})[.](?P<process>\d{1,9})[.][0-9a-f]{8}[.]part", re.DOTALL)
+MAX_NAME = 96
+"""Maximum bytes of a file name for which `partial_path` fits every file system (one allows 143)."""
+_PARTIAL = re.compile(r"[.].+[.](?P<machine>[0-9a-f]{8})[.](?P<process>\d{1,9})[.][0-9a-f]{8}[.]part", re.DOTALL)
 
 _SYSTEMS = frozenset(
     {"__macosx", "icon\r", "network trash folder", "temporary items"}  # macOS; its ._NAME and .DS_Store are hidden
@@ -51,40 +51,40 @@ _SYSTEMS = frozenset(
     | {"lost+found", "lost.dir"}
     | {"#recycle", "@recycle", "#snapshot", "~snapshot", "@recently-snapshot", "@eadir", "@tmp"}  # network disks
 )
-"""Names, in lower case, of what systems, file managers and network disks leave among a user's own files."""
+"""Names, in lower case, of files that systems, file managers and network disks create."""
 
 
-def is_left_behind(path: str) -> bool:
-    """Return whether a file or folder is hidden or left behind by a system, or lies in a folder that is.
+def is_system_file(path: str) -> bool:
+    """Return whether a file or folder, or one above it, is hidden or created by a system.
 
     Args:
-        path: relative to the folder that the user named, with slashes.
+        path: relative to the user's folder, with slashes.
     """
-    return any(map(_is_systems, path.split("/")))
+    return any(map(_is_system_name, path.split("/")))
 
 
-def _is_systems(name: str) -> bool:
+def _is_system_name(name: str) -> bool:
     lower = name.lower()
     hidden = name.startswith(".") and name != "."
-    return hidden or lower in _SYSTEMS or lower.endswith(":zone.identifier")  # Windows' mark of a download
+    return hidden or lower in _SYSTEMS or lower.endswith(":zone.identifier")  # Windows marks downloads
 
 
 def matching(folder: Path, *patterns: str) -> list[Path]:
-    """Files and folders that match one of several patterns, sorted, without what is left behind by systems."""
+    """Return the files and folders that match one of the patterns, sorted, without system files."""
     paths = {path for pattern in patterns for path in folder.glob(pattern)}
-    return sorted(path for path in paths if not is_left_behind(path.relative_to(folder).as_posix()))
+    return sorted(path for path in paths if not is_system_file(path.relative_to(folder).as_posix()))
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, that takes the place of `path` once the block ends well.
+    """Yield a temporary path that replaces `path` when the block succeeds.
 
-    The data is flushed to the disk before the rename, so a kill or a full disk leaves the old file as it was. What
-    killed processes of this machine left unfinished in the folder is removed.
+    The data is flushed before the rename, so a kill or a full disk leaves the old file intact. Partial files of killed
+    processes of this machine in the folder are removed.
 
-    Raises: UserError if the disk is full or may not be written.
+    Raises: UserError if the disk is full or not writable.
     """
-    part = unfinished(path)
+    part = partial_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for left in path.parent.glob(".*.part"):
@@ -101,79 +101,80 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def unfinished(path: Path) -> Path:
-    """Return where a file, or a folder of what it is made of, is written before it has its name: a name that no other
-    writer on any machine uses, and that `sweep` knows. A long name, which may be the longest that the disk takes, is
-    replaced by a digest."""
+def partial_path(path: Path) -> Path:
+    """Return a temporary path for a file or folder, unique among all machines, that `sweep` recognizes; long names
+    become a digest."""
     own = os.fsencode(path.name)
-    word = path.name if len(own) <= LONG_NAME else hashlib.sha256(own).hexdigest()[:16]
+    word = path.name if len(own) <= MAX_NAME else hashlib.sha256(own).hexdigest()[:16]
     return path.with_name(f".{word}.{_machine()}.{os.getpid()}.{secrets.token_hex(4)}.part")
 
 
 @cache
 def _machine() -> str:
-    """8 hexadecimal digits of where the numbers of processes count: a machine since its start, or a container."""
-    facts = [socket.gethostname()]
-    with suppress(OSError):  # Linux alone has them
-        facts += [Path("/proc/sys/kernel/random/boot_id").read_text("utf-8"), str(Path("/proc/self/ns/pid").readlink())]
-    return hashlib.sha256(" ".join(facts).encode()).hexdigest()[:8]
+    """Return 8 hexadecimal digits of the scope of process ids: a machine since its boot, or a container."""
+    scope = [socket.gethostname()]
+    with suppress(OSError):  # Linux only
+        scope += [
+            Path("/proc/sys/kernel/random/boot_id").read_text("utf-8"),
+            str(Path("/proc/self/ns/pid").readlink()),
+        ]
+    return hashlib.sha256(" ".join(scope).encode()).hexdigest()[:8]
 
 
 def _is_dead(part: Path) -> bool:
-    """Return whether a process of this machine that has ended left a file unfinished; of other machines: False."""
-    match = _UNFINISHED.fullmatch(part.name)
+    """Return whether a dead process of this machine left a partial file; False for other machines."""
+    match = _PARTIAL.fullmatch(part.name)
     if match is None or match["machine"] != _machine():
         return False
     try:
         os.kill(int(match["process"]), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # of another user; no number of a process
+    except (OSError, OverflowError):  # another user's; not a process id
         pass
     return False
 
 
 def _remove(part: Path) -> None:
-    with suppress(OSError):  # another process sweeps, too
+    with suppress(OSError):  # another process may sweep, too
         shutil.rmtree(part) if part.is_dir() and not part.is_symlink() else part.unlink()
 
 
 def sweep(folder: Path, idle: float = ABANDONED) -> None:
-    """Remove what killed processes left half-written, however deep: those of this machine at once.
+    """Remove partial files of killed processes, recursively.
 
     Args:
-        folder: that holds it.
-        idle: seconds since it was last written to, on another machine; 0 where no other process may write.
+        folder: to search.
+        idle: minimum seconds since the last write, for other machines; 0 if no other process may write.
     """
     for part in folder.rglob(".*.part"):
-        with suppress(OSError):  # another process sweeps, too
+        with suppress(OSError):  # another process may sweep, too
             age = time.time() - part.stat().st_mtime
-            if _is_dead(part) or (max(0, age) >= idle and not part.is_dir()):  # clocks of other machines may be ahead
+            if _is_dead(part) or (max(0, age) >= idle and not part.is_dir()):  # other clocks may be ahead
                 _remove(part)
 
 
 def write_whole(path: Path, content: str | dict[str, Any]) -> Path:
-    """A text or JSON file, whole or not at all. Raises: as `replacing`."""
+    """Write a text or JSON file atomically. Raises: as `replacing`."""
     text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     with replacing(path) as part:
-        # A path may hold bytes that are no text: escaped so, JSON gives them back as they were.
+        # undecodable bytes of paths, escaped so, survive JSON
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 
-def file_lock(path: Path, wait: bool = True, cure: str = "keep it on a local disk (another --out)") -> "BaseFileLock":
-    """A lock that one process holds at a time, on this machine or on any that share a file system which has locks.
+def file_lock(path: Path, wait: bool = True, fix: str = "keep it on a local disk (another --out)") -> "BaseFileLock":
+    """Return a lock for one process at a time, on this machine or on all that share a file system with locks.
 
-    It is the kernel's (flock), so that it falls with its process, after kill -9 too; children that a process forks do
-    not keep it. On a file system without locks taking it raises UserError: a file that stands for a lock would outlive
-    a kill.
+    It is the kernel's (flock): it is released when the process dies, and forked children do not hold it. On a file
+    system without locks, acquiring raises UserError, since a lock file would outlive a killed process.
 
     Args:
-        path: of a file in a folder that is there; the file stays.
-        wait: for as long as it takes; else taking it raises `filelock.Timeout`, an OSError, if another process has it.
-        cure: what helps on a file system without locks.
+        path: of the lock file, in an existing folder; the file stays.
+        wait: as long as needed; else acquiring raises `filelock.Timeout`, an OSError, if another process holds it.
+        fix: advice for a file system without locks.
     """
-    from filelock import FileLock  # here: only who locks waits for its import
+    from filelock import FileLock  # slow import
 
     class Lock(FileLock):
         def acquire(self, *args: Any, **keywords: Any) -> Any:
@@ -184,77 +185,77 @@ def file_lock(path: Path, wait: bool = True, cure: str = "keep it on a local dis
                     raise
                 raise UserError(
                     f"{path.parent} lies on a file system without locks ({error.strerror}), where two processes would "
-                    f"write over each other; {cure}"
+                    f"write over each other; {fix}"
                 ) from error
 
     return Lock(path, blocking=wait, thread_local=False, fallback_to_soft=False)
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
-    """What to tell a person whose file could not be written: space is the cure for a full disk alone."""
-    mend = "see that its folder is there and may be written, or choose another place"
+    """Return the error for a file that could not be written."""
+    fix = "check that its folder exists and is writable, or choose another place"
     if error.errno in FULL:
-        mend = (
-            "free some space or choose another place (a training goes on from its last whole checkpoint by "
+        fix = (
+            "free some space or choose another place (a training continues from its last checkpoint by "
             "`viticulture resume`)"
         )
-    return UserError(f"cannot write {path}: {error.strerror or error}; {mend}")
+    return UserError(f"cannot write {path}: {error.strerror or error}; {fix}")
 
 
-def read_text(path: Path, what: str, most: int = 0) -> str:
-    """The text of a file, in UTF-8 or, where a byte-order mark says so, in UTF-16 or UTF-32; without the mark.
+def read_text(path: Path, what: str, max_bytes: int = 0) -> str:
+    """Read a text file in UTF-8, or in UTF-16 or UTF-32 with a byte-order mark.
 
     Args:
         path: the file.
-        what: it is, for the error: "recipe".
-        most: bytes that are read at most; `MOST_TEXT` by default.
+        what: kind of file for errors: "recipe".
+        max_bytes: maximum size; `MAX_TEXT` by default.
 
-    Raises: UserError if there is no such file, it cannot be read, is no text, or is too long.
+    Raises: UserError if it is missing, unreadable, not text, or too long.
     """
-    most = most or MOST_TEXT
+    max_bytes = max_bytes or MAX_TEXT
     try:
-        regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would be waited for
+        regular = stat.S_ISREG(path.stat().st_mode)  # reading a pipe would block
         raw = b""
         if regular:
             with path.open("rb") as file:
-                raw = file.read(most + 1)
-        text = decoded(raw) if len(raw) <= most else ""
+                raw = file.read(max_bytes + 1)
+        text = decoded(raw) if len(raw) <= max_bytes else ""
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{what} {path} is no text in UTF-8 (byte {error.start}); save it as that: what Excel calls CSV, and older "
-            "files of Windows, are not UTF-8"
+            f"{what} {path} is not UTF-8 text (byte {error.start}); save it as UTF-8: Excel's plain CSV and older "
+            "Windows files are not"
         ) from error
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"cannot read {what} {as_named(path)}: {reason}") from error
     if not regular:
-        raise UserError(f"{what} {path} is no file")
-    if len(raw) > most:
-        raise UserError(f"{what} {path} is longer than {most:,} bytes; is it the right file?")
+        raise UserError(f"{what} {path} is not a file")
+    if len(raw) > max_bytes:
+        raise UserError(f"{what} {path} is longer than {max_bytes:,} bytes; is it the right file?")
     return text
 
 
 def decoded(raw: bytes, errors: str = "strict") -> str:
-    """Bytes of a file as text, by the byte-order mark that they begin with."""
+    """Decode a file's bytes by their byte-order mark."""
     encoding = next((encoding for mark, encoding in _MARKS.items() if raw.startswith(mark)), "utf-8-sig")
     return raw.decode(encoding, errors)
 
 
-def read_json(path: Path, cure: str = "") -> dict[str, Any]:
-    """The JSON object in a file of ours.
+def read_json(path: Path, fix: str = "") -> dict[str, Any]:
+    """Read a JSON object.
 
     Args:
         path: the file.
-        cure: for a damaged one, after a semicolon.
+        fix: advice for a damaged one, after a semicolon.
 
     Raises: UserError if it is missing or damaged.
     """
     try:
         content = json.loads(read_text(path, "file"))
     except UserError as error:
-        raise UserError(f"{error}{cure}") from error
+        raise UserError(f"{error}{fix}") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: {error}{cure}") from error
+        raise UserError(f"{path} is damaged: {error}{fix}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: expected a JSON object{cure}")
+        raise UserError(f"{path} is damaged: expected a JSON object{fix}")
     return content

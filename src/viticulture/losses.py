@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses on logits that several files use: pure functions that return a scalar, averaged over the batch."""
+"""Losses on logits: pure functions that return a scalar, the mean over the batch.
+
+All take `student` or `logits` [B, C]; a `teacher` [B, C] receives no gradient. They raise ValueError for other shapes.
+
+[1] Touvron et al., "Training data-efficient image transformers" (DeiT), 2021, arXiv:2012.12877.
+[2] Hinton et al., "Distilling the Knowledge in a Neural Network", 2015, arXiv:1503.02531.
+[3] Ridnik et al., "Asymmetric Loss For Multi-Label Classification", ICCV 2021, arXiv:2009.14119.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -7,19 +14,18 @@ from torch import Tensor
 
 
 def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0, class_weights: Tensor | None = None) -> Tensor:
-    """Bring the prediction to its label, or to a distribution over labels.
+    """Return the cross-entropy with a label, or with a distribution over labels.
 
         L = - sum_c w_c y_c log softmax(logits)_c,    y = (1 - smoothing) onehot(label) + smoothing / C
 
     Args:
         logits: [B, C].
         label: class numbers, [B] int64, or the distribution y itself, [B, C] float, after mixup or cutmix.
-        smoothing: part of y spread over all classes, in [0, 1]; a distribution is taken as it is.
-        class_weights: w, [C]; None for 1. The mean is over images, and not over weights, which torch takes of class
+        smoothing: part of y spread over all classes, in [0, 1]; not applied to a distribution.
+        class_weights: w, [C]; None for 1. The mean is over images, not over weights, which torch takes of class
             numbers: so parts of a batch, on several processes, add up to the whole.
 
-    Returns: scalar >= 0, nats, mean over the batch.
-    Raises: ValueError if the label has neither shape.
+    Returns: scalar >= 0, nats.
     """
     if label.shape not in (logits.shape, logits.shape[:1]):
         raise ValueError(
@@ -32,26 +38,17 @@ def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0, class_w
 
 
 def soft_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """Move the student's distribution over classes towards the teacher's.
+    """Return the divergence of the student's distribution over classes from the teacher's.
 
         L = T^2 KL(softmax(teacher / T) || softmax(student / T))     DeiT [1], Eq. (2), second term
 
-    The factor T^2 keeps the gradient's size comparable across temperatures [2, Sec. 2]. Deviation: DeiT's code
-    averages over classes as well as images, so its term is this one divided by C; the papers that came after
-    average over images alone, as here.
+    The factor T^2 makes the gradient's size comparable across temperatures [2, Sec. 2]. Deviation: DeiT's code averages
+    over classes as well as images, so its term is this one divided by C; later papers average over images, as here.
 
-    Half precision is taken to float32 first: between networks that nearly agree its rounding is larger than KL, and a
+    Half precision is converted to float32 first: between networks that nearly agree its rounding exceeds KL, and a
     CPU's autocast leaves it so.
 
-    Args:
-        student: logits, [B, C].
-        teacher: logits, [B, C]; receives no gradient.
-        temperature: T > 0, no unit.
-
-    Returns: scalar >= 0, nats times T^2, mean over the batch; 0 only where both predict the same.
-    Raises: ValueError if the shapes differ or T is not positive.
-
-    [1] Touvron et al. 2021, arXiv:2012.12877. [2] Hinton et al. 2015, arXiv:1503.02531.
+    Returns: scalar >= 0, nats times T^2; 0 only where both predict the same.
     """
     _check(student, teacher)
     if temperature <= 0:
@@ -63,18 +60,9 @@ def soft_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0
 
 
 def hard_distillation(student: Tensor, teacher: Tensor) -> Tensor:
-    """Take the teacher's decision for a label.
+    """Return the cross-entropy with the teacher's most likely class, nats.
 
-        L = - log softmax(student)_y,    y = argmax_c teacher_c      DeiT [1], Eq. (3), second term
-
-    Args:
-        student: logits, [B, C].
-        teacher: logits, [B, C]; receives no gradient.
-
-    Returns: scalar >= 0, nats, mean over the batch.
-    Raises: ValueError if the shapes differ.
-
-    [1] Touvron et al. 2021, arXiv:2012.12877.
+    L = - log softmax(student)_y,    y = argmax_c teacher_c      DeiT [1], Eq. (3), second term
     """
     _check(student, teacher)
     return F.cross_entropy(student, teacher.argmax(dim=-1))
@@ -83,7 +71,7 @@ def hard_distillation(student: Tensor, teacher: Tensor) -> Tensor:
 def binary_cross_entropy(
     logits: Tensor, labels: Tensor, smoothing: float = 0.0, positive_weights: Tensor | None = None
 ) -> Tensor:
-    """Bring the probability of every class to whether an image shows it; each class is told by itself.
+    """Return the cross-entropy of every class with whether an image has it.
 
         L = - sum_c [w_c y_c log s(z_c) + (1 - y_c) log(1 - s(z_c))],    y = (1 - smoothing) label + smoothing / 2
 
@@ -91,12 +79,11 @@ def binary_cross_entropy(
 
     Args:
         logits: z, [B, C].
-        labels: [B, C] in [0, 1]: 1 where an image shows a class; in between after mixup or cutmix.
+        labels: [B, C] in [0, 1]: 1 where an image has a class; in between after mixup or cutmix.
         smoothing: in [0, 1).
         positive_weights: w, [C]; None for 1.
 
-    Returns: scalar >= 0, nats: sum over classes, mean over the batch.
-    Raises: ValueError if the shapes differ.
+    Returns: scalar >= 0, nats: sum over classes.
     """
     _check(logits, labels)
     labels = torch.lerp(labels, torch.full_like(labels, 0.5), smoothing)
@@ -105,44 +92,31 @@ def binary_cross_entropy(
 
 
 def asymmetric_binary(logits: Tensor, labels: Tensor) -> Tensor:
-    """Bring the probability of every class to whether an image shows it, with less heed to the many that it does not.
+    """Return a cross-entropy of every class with less weight for the many classes that an image lacks.
 
-        L = - sum_c w_c [y_c log p_c + (1 - y_c) log(1 - p'_c)],    p = s(z),  p' = max(p - 0.05, 0)       [1], Eq. (7)
+        L = - sum_c w_c [y_c log p_c + (1 - y_c) log(1 - p'_c)],    p = s(z),  p' = max(p - 0.05, 0)       [3], Eq. (7)
         w_c = (1 - t_c)^(y_c + 4 (1 - y_c)),    t = y p + (1 - y) (1 - p')
 
-    with s the logistic sigmoid. Deviation from [1]: what is shown is focused, too (its gamma+ is 1), and t is that of a
-    mixed label as well; both as timm has them.
+    with s the logistic sigmoid; arguments as `binary_cross_entropy`'s. Deviation from [3]: classes that an image has
+    are focused, too (its gamma+ is 1), and t is that of a mixed label as well; both as timm has them.
 
-    Args:
-        logits: z, [B, C].
-        labels: y, [B, C] in [0, 1]: 1 where an image shows a class; in between after mixup or cutmix.
-
-    Returns: scalar >= 0, nats: sum over classes, mean over the batch.
-    Raises: ValueError if the shapes differ.
-
-    [1] Ridnik et al., "Asymmetric Loss For Multi-Label Classification", ICCV 2021, arXiv:2009.14119.
+    Returns: scalar >= 0, nats: sum over classes.
     """
     _check(logits, labels)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    shown = logits.sigmoid()
-    not_shown = (1.05 - shown).clamp(max=1)
-    focus = (1 - labels * shown - (1 - labels) * not_shown) ** (labels + 4 * (1 - labels))
-    each = focus * (labels * F.logsigmoid(logits) + (1 - labels) * not_shown.log())
+    present = logits.sigmoid()
+    absent = (1.05 - present).clamp(max=1)
+    focus = (1 - labels * present - (1 - labels) * absent) ** (labels + 4 * (1 - labels))
+    each = focus * (labels * F.logsigmoid(logits) + (1 - labels) * absent.log())
     return -each.sum(-1).mean()
 
 
 def binary_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """Move the student's probability of every class towards the teacher's; `soft_distillation` of several labels.
+    """Return the divergence of the student's probability of every class; `soft_distillation` for several labels.
 
         L = T^2 sum_c KL(Bernoulli(s(teacher_c / T)) || Bernoulli(s(student_c / T)))
 
-    Args:
-        student: logits, [B, C].
-        teacher: logits, [B, C]; receives no gradient.
-        temperature: T > 0, no unit.
-
-    Returns: scalar >= 0, nats times T^2: sum over classes, mean over the batch; 0 only where both predict the same.
-    Raises: ValueError if the shapes differ or T is not positive.
+    Returns: scalar >= 0, nats times T^2: sum over classes; 0 only where both predict the same.
     """
     _check(student, teacher)
     ours, theirs = (torch.stack([z, torch.zeros_like(z)], -1).flatten(0, -2) for z in (student, teacher))  # [B C, 2]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work divided among threads, one a processor core as a rule."""
+"""Threads, one per processor core."""
 
 import os
 from collections import deque
@@ -8,15 +8,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 Progress = Callable[[int, int], None]
-"""Called with the items done and the items in all."""
+"""Called with the number of finished items and of all items."""
 
 CHUNK = 32
-"""Items that a thread takes at once."""
+"""Items per thread and call."""
 _T = TypeVar("_T")
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -26,13 +26,13 @@ def in_parallel(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> Iterator[_T]:
-    """The results of `work`, in the order of the items, computed by threads a little ahead of their use.
+    """Yield the results of `work` in the order of the items, computed by threads slightly ahead.
 
     Args:
-        work: what is done with an item.
-        items: the items.
-        progress: told about every chunk.
-        threads: how many; None for one a core.
+        work: function of an item.
+        items: its arguments.
+        progress: called after every chunk.
+        threads: number of threads; None for one per core.
     """
     threads = threads or cores()
     parts = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]

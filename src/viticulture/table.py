@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of plain values, shown in a terminal, as Markdown, as CSV or on a page."""
 
-# Numbers as a person reads them.
-# A table as a LaTeX table with booktabs' rules.
 import io
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,12 +21,12 @@ from .outputs import csv_text
 from .text import clean
 
 GAP = 3  # columns of a terminal between two of a table
-LEAST = {"text": 10, "prose": 24, "sentence": 24, "name": 80}
-"""To which columns of words shrink before others have to stand below."""
+MIN_WIDTHS = {"text": 10, "prose": 24, "sentence": 24, "name": 80}
+"""Minimum widths of columns of text, before other columns move below."""
 SENTENCE = 48
-"""Columns to which sentences are wrapped in a pipe, which has no width of its own."""
+"""Width of sentences in a pipe, which has no width."""
 ENDLESS = 10_000
-"""Columns of a pipe."""
+"""Width of a pipe."""
 
 MAX_ROWS = 60
 """Rows of a table of classes in the terminal."""
@@ -38,7 +36,7 @@ Form = Literal["text", "prose", "sentence", "name", "count", "percent", "decimal
 
 @dataclass(frozen=True)
 class Spread:
-    """One number a seed, shown as mean and sample standard deviation."""
+    """One number per seed, shown as mean and sample standard deviation."""
 
     values: tuple[float, ...]
 
@@ -57,10 +55,10 @@ Cell = str | int | float | Spread | None
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and how the values below it are written.
+    """A heading and the form of its values.
 
-    `text` is cut where space is short, `prose` is wrapped, a `sentence` in a pipe as well, a `name` stays whole, to be
-    copied; `percent` takes shares in [0, 1]; `signed` has its sign and one decimal, `significant` three digits.
+    `text` is cut where space is short, `prose` is wrapped, a `sentence` in a pipe too, a `name` stays whole, to be
+    copied; `percent` takes values in [0, 1]; `signed` has a sign and one decimal, `significant` three digits.
     """
 
     name: str
@@ -68,19 +66,19 @@ class Column:
 
     @property
     def words(self) -> bool:
-        """Whether it reads from the left."""
-        return self.form in LEAST
+        """Whether it is aligned to the left."""
+        return self.form in MIN_WIDTHS
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns; None is shown as n/a. Printing one with rich draws a terminal table, and iterating over it
-    gives a dictionary a row.
+    """Rows under columns; None is shown as n/a. rich prints it as a terminal table; iterating gives a dictionary per
+    row.
 
     Args:
         title: a few words; may be empty.
-        columns: one a value of each row; the first names the row and is cut first where space is short.
-        rows: plain values.
+        columns: the first names the row and is cut first where space is short.
+        rows: plain values, one per column.
         note: a sentence below the table; may be empty.
     """
 
@@ -90,7 +88,7 @@ class Table:
     note: str = ""
 
     def __iter__(self) -> Iterator[dict[str, str | int | float | None]]:
-        """Rows as column -> value, as `csv` has them: pandas.DataFrame(table) is a table of them."""
+        """Yield rows as column -> value, as `csv` writes them, for pandas.DataFrame(table)."""
         names, rows = self._plain()
         return (dict(zip(names, row, strict=True)) for row in rows)
 
@@ -99,11 +97,11 @@ class Table:
         return f"<Table {self.title or 'without a title'}: {counted(len(self.rows), 'row')} of {names}>"
 
     def texts(self) -> list[list[str]]:
-        """Every cell as a person reads it."""
+        """Return every cell as text."""
         return [[show(cell, c.form) for cell, c in zip(row, self.columns, strict=True)] for row in self.rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Title and note take the whole width; columns that do not fit stand below, beside the first one again."""
+        """Draw it; columns that do not fit follow below, next to the first one again."""
         texts = self.texts()
         if self.title:
             yield Text(clean(self.title), "bold")
@@ -115,16 +113,16 @@ class Table:
             yield Text(clean(self.note))
 
     def _widths(self, texts: Sequence[Sequence[str]]) -> list[int]:
-        """What each column takes at least: numbers are never cut, words where they are long."""
+        """Return each column's minimum width: numbers are never cut, long text is."""
         widths = []
         for number, column in enumerate(self.columns):
             cells = max([cell_len(row[number]) for row in texts], default=0)
             heading = max(map(cell_len, clean(column.name).split()), default=0)
-            widths.append(min(max(cells, heading), LEAST[column.form]) if column.words else max(cells, heading, 1))
+            widths.append(min(max(cells, heading), MIN_WIDTHS[column.form]) if column.words else max(cells, heading, 1))
         return widths
 
     def _blocks(self, texts: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-        """Numbers of columns that stand side by side; the first column leads each block."""
+        """Divide the columns into blocks that fit; the first column leads each block."""
         widths = self._widths(texts)
         blocks: list[list[int]] = [[]]
         for number in range(len(self.columns)):
@@ -159,7 +157,7 @@ class Table:
         return table
 
     def markdown(self) -> str:
-        """A GitHub table with its title and note."""
+        """Return a GitHub table with its title and note."""
         rule = ["---" if column.words else "--:" for column in self.columns]
         body = [[clean(column.name) for column in self.columns], rule, *self.texts()]
         lines = [
@@ -170,12 +168,12 @@ class Table:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def csv(self) -> str:
-        """Unrounded values, shares as shares, n/a as nothing; a spread takes three columns: mean, sd, seeds."""
+        """Return unrounded values, with n/a as nothing; a spread has three columns: mean, sd, seeds."""
         names, rows = self._plain()
         return csv_text([names, *rows])
 
     def _plain(self) -> tuple[list[str], list[list[str | int | float | None]]]:
-        """Names of the columns, and rows, as `csv` writes them."""
+        """Return the names of the columns, and rows, as `csv` writes them."""
         ends = [(" mean", " sd", " seeds") if column.form == "spread" else ("",) for column in self.columns]
         names = [column.name + end for column, each in zip(self.columns, ends, strict=True) for end in each]
         rows: list[list[str | int | float | None]] = []
@@ -191,7 +189,7 @@ class Table:
 
 
 def show(cell: Cell, form: Form) -> str:
-    """A value as a person reads it."""
+    """Return a value as text."""
     if cell is None:
         return "" if form == "spread" else "n/a"
     if isinstance(cell, Spread):
@@ -213,13 +211,13 @@ def percent(share: float) -> str:
 
 
 def unread(errors: Sequence[str]) -> str:
-    """How many images had an error, as a table's note; empty where none had."""
+    """Return the number of images with an error, as a table's note; empty without any."""
     broken = sum(map(bool, errors))
     return f"{broken} of {len(errors)} images could not be read" if broken else ""
 
 
 def print_table(*tables: RenderableType, file: TextIO | None = None) -> None:
-    """Print tables: drawn to the width of a terminal, or whole and without color where nobody watches."""
+    """Print tables: drawn to the width of a terminal, or whole and without color to a pipe."""
     file = file or sys.stdout
     terminal = file.isatty()
     console = Console(file=file, highlight=False, width=None if terminal else ENDLESS)
@@ -236,7 +234,7 @@ def print_table(*tables: RenderableType, file: TextIO | None = None) -> None:
 
 
 def number(value: float) -> str:
-    """A number for an axis: 4 digits at most, 3e-4 rather than 0.0003."""
+    """Return a number with at most 4 digits, 3e-4 rather than 0.0003."""
     if value and abs(value) < 1e-2:
         mantissa, exponent = f"{value:.3e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
@@ -263,40 +261,26 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "±": r"$\pm$",
-    "−": r"$-$",
-    "–": "--",
-    "×": r"$\times$",
-    "\u00a0": "~",
-}
+SPECIAL = str.maketrans(
+    {letter: f"\\{letter}" for letter in "{}$&#%_"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}"}
+    | {">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$", "−": r"$-$", "–": "--"}
+    | {"×": r"$\times$", "\u00a0": "~"}
+)
 
 
 def escaped(text: str) -> str:
-    """Words as LaTeX prints them, letter by letter."""
-    return "".join(SPECIAL.get(letter, letter) for letter in clean(text))
+    """Return text for LaTeX."""
+    return clean(text).translate(SPECIAL)
 
 
 def latex(table: Table) -> str:
-    """A complete `table` environment; needs \\usepackage{booktabs}, and [T1]{fontenc} for quotation marks."""
+    """Return a complete `table` environment; needs \\usepackage{booktabs}, and [T1]{fontenc} for quotation marks."""
     columns = "".join("l" if column.words else "r" for column in table.columns)
     rows = [[column.name for column in table.columns], *table.texts()]
     lines = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in rows]
-    caption = " ".join(part for part in (_sentence(table.title), table.note) if part)
+    title = table.title if not table.title or table.title.endswith((".", "?")) else f"{table.title}."
+    caption = " ".join(part for part in (title, table.note) if part)
     body = "\n    ".join(lines[1:])
     return (
         "% \\usepackage{booktabs} \\usepackage[T1]{fontenc}\n"
@@ -305,7 +289,3 @@ def latex(table: Table) -> str:
         + f"  \\begin{{tabular}}{{{columns}}}\n    \\toprule\n    {lines[0]}\n    \\midrule\n    {body}\n"
         "    \\bottomrule\n  \\end{tabular}\n\\end{table}\n"
     )
-
-
-def _sentence(title: str) -> str:
-    return title if not title or title.endswith((".", "?")) else f"{title}."

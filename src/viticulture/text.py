@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from people and for people: YAML read within bounds, commands that can be pasted back, a terminal left alone."""
+"""Untrusted and printed text: YAML within bounds, commands that can be pasted into a shell, no control characters."""
 
 import os
 import re
@@ -15,25 +15,22 @@ from yaml.composer import Composer
 from .errors import UserError
 from .waiting import STDERR, is_silent
 
-LONGEST = 2**18
-"""Letters of the longest YAML that is read: a study of a thousand candidates; more would take many seconds."""
-DEEPEST = 32
-"""Levels of brackets or indentation in it."""
+MAX_LENGTH = 2**18
+"""Maximum characters of YAML (a study of a thousand candidates); more would take many seconds."""
+MAX_DEPTH = 32
+"""Maximum levels of brackets or indentation in it."""
 _UNPRINTABLE = re.compile(r"[\ud800-\udfff]|\\u[0-9a-f]{4}")
-UNSEEN = "\N{REPLACEMENT CHARACTER}"
-TURNERS = frozenset(
-    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-)  # of the reading direction
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 _PARSER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 class _Loader(*((Composer, _PARSER) if yaml.__with_libyaml__ else (_PARSER,))):  # type: ignore[misc]
-    """Plain values only, of bounded depth and size; every key stands once and is text as written (007, yes), and a day
-    or a lone = is a name.
+    """Plain values of bounded depth and size; keys are unique text as written (007, yes), dates and a lone = are text.
 
-    C parses where PyYAML has it, three times as fast; Python composes, or nothing would be bounded.
+    PyYAML's C parser is three times as fast; composing stays in Python to enforce the bounds.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 (as PyYAML declares it)
@@ -47,19 +44,19 @@ class _Loader(*((Composer, _PARSER) if yaml.__with_libyaml__ else (_PARSER,))): 
         _PARSER.__init__(self, stream)
         self.anchors: dict[str, yaml.Node] = {}  # as Composer does
         self.depth = self.values = 0
-        self.behind: dict[str, int] = {}  # anchor -> values that it stands for
+        self.sizes: dict[str, int] = {}  # anchor -> number of values
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event, before = self.peek_event(), self.values
         alias = isinstance(event, yaml.AliasEvent)
-        self.values += self.behind.get(event.anchor, LONGEST) if alias else 1  # an anchor within itself has no size
+        self.values += self.sizes.get(event.anchor, MAX_LENGTH) if alias else 1  # an anchor in itself: no size
         self.depth += 1
-        if self.depth > DEEPEST or self.values > LONGEST:
-            raise yaml.YAMLError(f"more than {DEEPEST} levels or {LONGEST:,} values")
+        if self.depth > MAX_DEPTH or self.values > MAX_LENGTH:
+            raise yaml.YAMLError(f"more than {MAX_DEPTH} levels or {MAX_LENGTH:,} values")
         node = super().compose_node(parent, index)
         self.depth -= 1
         if event.anchor and not alias:
-            self.behind[event.anchor] = self.values - before
+            self.sizes[event.anchor] = self.values - before
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -67,73 +64,73 @@ class _Loader(*((Composer, _PARSER) if yaml.__with_libyaml__ else (_PARSER,))): 
         known: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.YAMLError(f"a key is a word, and no list or section (line {key.start_mark.line + 1})")
+                raise yaml.YAMLError(f"a key must be text, not a list or section (line {key.start_mark.line + 1})")
             if key.value in known:
-                raise yaml.YAMLError(f"{key.value!r} stands twice in a section")
+                raise yaml.YAMLError(f"{key.value!r} appears twice in a section")
             known.add(key.value)
             key.tag = "tag:yaml.org,2002:" + ("merge" if key.value == "<<" and not key.style else "str")
         return node
 
 
 class _TextLoader(_Loader):
-    """The same, but every plain value is text as written, too: 02146, no, 1:30, null."""
+    """Keeps every plain value as text: 02146, no, 1:30, null."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 (as above)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a value out wherever it stands."""
+    """Writes repeated values in full, without anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def read_yaml(text: str, name: str, as_text: bool = False) -> Any:
-    """YAML as plain values; keys are text as written.
+    """Parse YAML to plain values; keys are text as written.
 
     Args:
-        text: what a person wrote.
-        name: of the text, for the error: "recipe mine.yaml".
-        as_text: keep every value as it is written, where names stand: 02146 is no number and no is not false.
+        text: YAML.
+        name: of the text, for errors: "recipe mine.yaml".
+        as_text: keep values as text, too, where they are names (02146, no).
 
-    Raises: UserError for what is no YAML, or longer or deeper than anybody writes by hand.
+    Raises: UserError for invalid, too long or too deep YAML.
     """
-    if len(text) > LONGEST:
-        raise UserError(f"{name} is too long, {len(text):,} letters; at most {LONGEST:,} are read")
+    if len(text) > MAX_LENGTH:
+        raise UserError(f"{name} is too long: {len(text):,} characters, at most {MAX_LENGTH:,} are allowed")
     try:
         return yaml.load(text, _TextLoader if as_text else _Loader)
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter two from numbers that are none
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter two from malformed numbers
         raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def write_yaml(value: Any) -> str:
-    """Plain values as YAML that `read_yaml` takes back."""
+    """Format plain values as YAML for `read_yaml`."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def yaml_word(value: Any) -> str:
-    """A plain value as YAML in one word of a command, which `read_yaml` takes back."""
+    """Format a plain value as YAML on one line, for a command."""
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def command_line(words: Iterable[str]) -> str:
-    """A command as one line of printable characters that bash and zsh read back, whatever its words hold."""
+    """Quote words as one line of printable characters for bash and zsh."""
     return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_escaped, word))}'" for word in words)
 
 
 def shell_word(word: object) -> str:
-    """A path, or another value, as one word of a command that a message names."""
+    """Quote a path or another value for a command in a message."""
     return command_line([str(word)])
 
 
 def comment(line: str) -> str:
-    """A line of YAML that says nothing to a program, whatever it holds."""
+    """Format a line as a YAML comment."""
     return "# " + "".join(letter if letter.isprintable() else _escaped(letter) for letter in line) + "\n"
 
 
 def _escaped(letter: str) -> str:
-    r"""A letter between the quotes of $'...': \n, \x1b, \u202e; \xff for a byte of a name that is not UTF-8."""
+    r"""Escape a character within $'...': \n, \x1b, \u202e; \xff for a byte that is not UTF-8."""
     number = ord(letter)
     if letter in "\\'":
         return f"\\{letter}"
@@ -141,22 +138,22 @@ def _escaped(letter: str) -> str:
         return letter
     if letter == "\n":
         return "\\n"
-    if 0xDC80 <= number <= 0xDCFF:  # Python's stand-in for such a byte
+    if 0xDC80 <= number <= 0xDCFF:  # surrogateescape
         return f"\\x{number - 0xDC00:02x}"
     return f"\\x{number:02x}" if number < 0x80 else f"\\U{number:08x}"
 
 
 def clean(text: str) -> str:
-    """Text without characters that steer a terminal or a reader's direction: names come from strangers' files."""
-    bad = {c for c in set(text) if c in TURNERS or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")}
-    return "".join(UNSEEN if c in bad else c for c in text) if bad else text
+    """Replace control and bidirectional characters, which names in untrusted files may contain."""
+    bad = {c for c in set(text) if c in BIDI_CONTROLS or unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")}
+    return "".join(REPLACEMENT if c in bad else c for c in text) if bad else text
 
 
 def readable(name: str) -> str:
-    """A name that can be printed and written, also where a file system holds bytes that are no text.
+    """Return a printable form of a file name that may contain undecodable bytes.
 
-    Such a byte becomes `\\udc` and two hexadecimal digits. In a name with one, or with what looks like one, a backslash
-    becomes two: different names stay different. A name in UTF-8 is read as such where the locale knows ASCII alone.
+    Such a byte becomes `\\udc` and two hexadecimal digits; in a name with one, or what looks like one, backslashes are
+    doubled, so that names stay distinct. UTF-8 is decoded even in an ASCII locale.
     """
     if not _UNPRINTABLE.search(name):
         return name
@@ -168,11 +165,10 @@ def readable(name: str) -> str:
 
 
 def on_disk(name: str) -> str:
-    """A name out of a text as the file system's functions take it in any locale: one that knows ASCII alone has escapes
-    for the bytes of other letters."""
+    """Encode a name from a text file for the file system in any locale; an ASCII locale escapes other bytes."""
     try:
         return os.fsdecode(name.encode("utf-8", "surrogateescape"))
-    except UnicodeEncodeError:  # half a letter, which no file's name holds
+    except UnicodeEncodeError:  # a lone surrogate, which no file name contains
         return name
 
 

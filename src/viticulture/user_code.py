@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recipe or a command names: by a short name what ships with the package, by a dotted path a person's own code.
+"""Classes and functions named in a recipe or a command: by a short name those of the package, by a dotted path the
+user's code.
 
     guides: {energy: {class: my_module.AttentionTransfer, weight: 0.1}}
     viticulture train python:my_module.open_scans
@@ -32,7 +33,7 @@ _GUARD: ContextVar[tuple[str, Collection[str]] | None] = ContextVar("_GUARD", de
 
 @contextmanager
 def only_known(place: object, known: Collection[str]) -> Iterator[None]:
-    """Within the block, names come out of a file: import no code that the user has not named.
+    """Within the block, names come from a file: import no code that the user has not named.
 
     Args:
         place: the file or its folder, for the error.
@@ -59,7 +60,7 @@ def check_known(path: str) -> None:
 
 
 def class_of(kind: str, name: Any, shipped: Mapping[str, str], base: type, given: tuple[str, ...] = ()) -> type:
-    """The class that a name in a recipe stands for.
+    """Return the class that a name in a recipe stands for.
 
     Args:
         kind: what it is, for errors: "guide".
@@ -124,7 +125,7 @@ def imported(kind: str, path: str) -> Any:
 
 
 def blamed(error: Exception) -> str:
-    """Where an exception of a person's code arose, and what it says, in a line."""
+    """Return where an exception of the user's code arose, and its message, in a line."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else f"{last.filename}:{last.lineno}"
     return f"{place}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
@@ -135,7 +136,7 @@ def _words(parameters: list[inspect.Parameter]) -> str:
 
 
 CODE = "python:"
-"""How the name of data begins that a function of the user's own opens."""
+"""Prefix of data that a function of the user's opens."""
 USED = "code.txt"
 """In the cache: dotted paths of code that trainings were begun with, one a line."""
 
@@ -148,8 +149,7 @@ def known_code() -> set[str]:
 
 
 def keep_known_code(*data: str) -> None:
-    """Write down the code that this process has imported for the user, and what opens `data`, so that what it makes
-    opens later."""
+    """Record the code that this process has imported for the user, and what opens `data`, as trusted."""
     NAMED.update(_code_of(data))
     if NAMED and not (known := known_code()) >= NAMED:
         write_whole(cache_folder() / USED, "\n".join(sorted(NAMED | known)))
@@ -161,12 +161,12 @@ def _code_of(data: Iterable[str]) -> list[str]:
 
 
 def check_data(place: object, *data: str) -> None:
-    """Raises: UserError for data in a file that code opens which the user has not named."""
+    """Raises: UserError for data, named in a file, that is opened by code which the user has not named."""
     with of_a_file(place):
         for path in _code_of(data):
             check_known(path)
 
 
 def of_a_file(place: object) -> AbstractContextManager[None]:
-    """Within the block, the user did not name the code that is named, but a file of a run, a study or a budget."""
+    """Within the block, code is named by a file of a run, a study or a budget, not by the user."""
     return only_known(place, known_code())

@@ -131,7 +131,7 @@ def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFi
     """From the shell, compared with itself. Catches: lost sections, training images for test ones, unescaped names."""
     small = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0}
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "a<b"), overrides=small)
-    assert cli.main(["explain", str(run.path), "--beside", str(run.path), "--images", "16"]) == 0
+    assert cli.main(["explain", str(run.path), "--compare-with", str(run.path), "--images", "16"]) == 0
     assert "explain.html" in capsys.readouterr().out
     page = (run.path / "explain.html").read_text(encoding="utf-8")
     shared = {"Attention distance, pixels", "Similarity of layers", "16 test images"}
@@ -183,7 +183,7 @@ def test_weights_and_checkpoints_are_compared_with_a_run(tmp_path: Path, capsys:
     page = tmp_path / "inside.html"
     words = ["--images", "8", "--out", str(page)]
     for first, second in ((folder, str(run.path)), (str(run.path), folder)):
-        assert cli.main(["explain", first, photos, "--beside", second, *words]) == 0
+        assert cli.main(["explain", first, photos, "--compare-with", second, *words]) == 0
         assert "inside.html" in capsys.readouterr().out
         found = json.loads(page.with_suffix(".json").read_text())
         cka = torch.tensor(found["compared_with"]["cka"])

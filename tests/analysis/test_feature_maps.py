@@ -16,10 +16,10 @@ from viticulture.analysis.pictures import attention_galleries
 from viticulture.api.run import Run
 from viticulture.api.training import train
 from viticulture.data.batches.loader import CPU
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import prepare
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.sources.arrays import from_arrays
-from viticulture.data.splits import Selection
 from viticulture.errors import UserError
 from viticulture.evaluation.model import EvaluatedModel
 from viticulture.models.agent.agent_cnn import AgentCNN
@@ -82,7 +82,7 @@ def test_layers_of_a_network_with_several_a_block_are_its_own() -> None:
     pixels = torch.randint(0, 255, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     source = from_arrays("noise", ("a", "b"), {"train": (pixels.permute(0, 2, 3, 1).numpy(), np.arange(2))})
     with showing("reading images") as progress:
-        whole = Selection(val_fraction=0, test_fraction=0)
+        whole = DataSettings(val_fraction=0, test_fraction=0)
         images = prepare(source, whole, pit.image_settings, 0, progress).train
     (first, _) = feature_galleries({"pit": pit}, images, (3,))
     assert first.groups[0][1] == ["pit", "layer 3"]

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 
 from viticulture.budget import choices, lengths
-from viticulture.budget.budget import Budget
-from viticulture.budget.choices import LADDER, MOST_EPOCHS, Kind, Rung, kinds, rungs
-from viticulture.budget.follow import Stopwatch, after_trial, settled
+from viticulture.budget.budget import TimeBudget
+from viticulture.budget.choices import CANDIDATES, MAX_EPOCHS, Kind, SizedStudent, candidates, stage_shares
+from viticulture.budget.follow import Stopwatch, calibrated, corrected
 from viticulture.budget.lengths import (
+    CALIBRATION_SECONDS,
     MARGIN,
-    MOST_SLOWNESS,
+    MAX_SLOWDOWN,
     RESERVE,
-    TRIAL_SECONDS,
-    again,
-    climb,
-    cost,
-    divide,
-    fitting,
-    trial,
+    calibration_epochs,
+    divide_time,
+    epochs_within,
+    largest_that_fits,
+    remaining_epochs,
+    stage_seconds,
 )
-from viticulture.budget.plan import Plan, Stage
+from viticulture.budget.plan import BudgetPlan, Stage
 from viticulture.errors import UserError
 from viticulture.models.students import fitting_patch
 from viticulture.report.stages import stages_table
@@ -48,14 +48,14 @@ from viticulture.tasks.results import Headline
 )
 def test_a_time_is_read_as_people_write_it(words: str, seconds: float, processors: bool) -> None:
     """Fails for a unit that is lost, or processors' time that is counted by the wall."""
-    assert Budget(words).seconds == seconds
-    assert Budget(words).counts_processors is processors
+    assert TimeBudget(words).seconds == seconds
+    assert TimeBudget(words).counts_processors is processors
 
 
 @pytest.mark.parametrize("words", ["", "soon", "0m", "-5m", "core-m", "1e3s", "3 weeks", "15m core", "9" * 400])
 def test_what_is_no_time_is_refused(words: str) -> None:
     with pytest.raises(UserError, match="a budget is a time such as"):
-        Budget(words)
+        TimeBudget(words)
 
 
 def drawn(random_numbers: random.Random) -> tuple[dict[tuple[Kind, bool], StepTimes], int]:
@@ -80,11 +80,11 @@ def test_what_is_planned_fits_and_more_time_never_buys_less(seed: int) -> None:
     """
     random_numbers = random.Random(seed)
     paces, images = drawn(random_numbers)
-    before: tuple[lengths.Length, ...] = ()
+    before: tuple[lengths.StageLength, ...] = ()
     for seconds in sorted(10 ** random_numbers.uniform(0, 6) for _ in range(60)):
         search, startable = random_numbers.random() < 0.8, random_numbers.random() < 0.8
-        found = divide(seconds, images, lambda kind, taught: paces[kind, taught], search, startable)
-        always = divide(seconds, images, lambda kind, taught: paces[kind, taught], True, True)
+        found = divide_time(seconds, images, lambda kind, taught: paces[kind, taught], search, startable)
+        always = divide_time(seconds, images, lambda kind, taught: paces[kind, taught], True, True)
         for plan in (found, always):
             assert sum(length.seconds for length in plan) <= seconds
             assert all(length.epochs >= 1 for length in plan)
@@ -108,46 +108,50 @@ def test_nearly_all_of_the_time_is_used() -> None:
         ("student", False): StepTimes(0.05, 50, 0.001, 100, 200),
         ("student", True): StepTimes(0.1, 50, 0.001, 100, 200),
     }
-    plan = divide(1200, 2000, lambda kind, taught: paces[kind, taught], True, True)
+    plan = divide_time(1200, 2000, lambda kind, taught: paces[kind, taught], True, True)
     assert [length.kind for length in plan] == ["mae", "teacher", "student"]
     assert 1200 - sum(length.seconds for length in plan) < paces["student", True].epoch
-    capped = divide(10**7, 2000, lambda kind, taught: paces[kind, taught], True, True)
-    assert [length.epochs for length in capped] == [MOST_EPOCHS] * 3
+    capped = divide_time(10**7, 2000, lambda kind, taught: paces[kind, taught], True, True)
+    assert [length.epochs for length in capped] == [MAX_EPOCHS] * 3
 
 
 def test_a_stage_that_would_be_too_short_is_left_out() -> None:
     """A slow teacher leaves; where the taught student would get too little, it trains alone. Fails if a plan holds
-    what `FEWEST_EPOCHS` forbids, or if everything is given up for one stage."""
+    what `MIN_STAGE_EPOCHS` forbids, or if everything is given up for one stage."""
     fast, slow = StepTimes(0.1, 100, 0.001, 0, 0), StepTimes(20.0, 100, 0.001, 0, 0)
     keys: list[tuple[Kind, bool]] = [("mae", False), ("teacher", False), ("student", False), ("student", True)]
     paces = dict.fromkeys(keys, fast)
     seconds = 1.1 * choices.MAE_FROM * fast.step + 10
-    every = divide(seconds, 2000, lambda kind, taught: paces[kind, taught], True, False)
+    every = divide_time(seconds, 2000, lambda kind, taught: paces[kind, taught], True, False)
     assert [length.kind for length in every] == ["teacher", "student"]
-    alone = divide(seconds, 2000, lambda kind, taught: {**paces, ("teacher", False): slow}[kind, taught], True, False)
+    alone = divide_time(
+        seconds, 2000, lambda kind, taught: {**paces, ("teacher", False): slow}[kind, taught], True, False
+    )
     assert [length.kind for length in alone] == ["student"]
-    alone = divide(seconds, 2000, lambda kind, taught: {**paces, ("student", True): slow}[kind, taught], True, False)
+    alone = divide_time(
+        seconds, 2000, lambda kind, taught: {**paces, ("student", True): slow}[kind, taught], True, False
+    )
     assert [length.kind for length in alone] == ["student"]
-    assert divide(RESERVE, 2000, lambda kind, taught: slow, True, False) == ()
+    assert divide_time(RESERVE, 2000, lambda kind, taught: slow, True, False) == ()
 
 
 @pytest.mark.parametrize("power", [0.7, 0.9, 1.0])
 def test_more_time_never_buys_a_smaller_student(power: float) -> None:
     """Paces that grow as a power of the multiply-adds. Fails if a guess stands for a measurement that was made, or if
     a rung is taken that is measured not to fit; and if large students are measured in a small budget."""
-    ladder = rungs(224)
+    ladder = candidates(224)
     macs = {rung: 4**i for i, rung in enumerate(ladder)}
     taken = []
     for seconds in [10 * 2**k for k in range(20)]:
-        measured: list[Rung] = []
+        measured: list[SizedStudent] = []
 
-        def pace(rung: Rung, measured: list[Rung] = measured) -> StepTimes:
+        def pace(rung: SizedStudent, measured: list[SizedStudent] = measured) -> StepTimes:
             measured.append(rung)
             return StepTimes(0.01 * macs[rung] ** power, 50, 0.0001, 100, 300)
 
-        rung = climb(ladder, lambda seconds=seconds: seconds, pace, macs.__getitem__)  # type: ignore[misc]
+        rung = largest_that_fits(ladder, lambda seconds=seconds: seconds, pace, macs.__getitem__)  # type: ignore[misc]
         taken.append(ladder.index(rung))
-        assert rung == ladder[0] or lengths.affords(rung, pace(rung), seconds)
+        assert rung == ladder[0] or lengths.has_time_for(rung, pace(rung), seconds)
         assert len(set(measured)) <= len(ladder)
         assert seconds > 100 or ladder[-1] not in measured
     assert taken == sorted(taken)
@@ -156,33 +160,33 @@ def test_more_time_never_buys_a_smaller_student(power: float) -> None:
 
 
 def test_a_single_rung_is_not_measured() -> None:
-    def pace(rung: Rung) -> StepTimes:
+    def pace(rung: SizedStudent) -> StepTimes:
         raise AssertionError(rung)
 
-    assert climb(LADDER[:1], lambda: 1.0, pace, lambda rung: 1) == LADDER[0]
+    assert largest_that_fits(CANDIDATES[:1], lambda: 1.0, pace, lambda rung: 1) == CANDIDATES[0]
 
 
 def test_the_ladder_suits_images_of_any_size() -> None:
     """Fails for images larger than there are pixels but where a hybrid's are enlarged, sizes that patches do not tile,
     a person's choice replaced, or a rung that stands twice."""
-    assert rungs(224) == LADDER
+    assert candidates(224) == CANDIDATES
     for side in (8, 17, 28, 32, 45, 64, 96, 128, 160, 224):
-        found = rungs(side)
+        found = candidates(side)
         assert len(set(found)) == len(found)
         enlarged = 32 <= side < 64
-        assert (found[-2:] == LADDER[:2]) == (enlarged or side == 64)
+        assert (found[-2:] == CANDIDATES[:2]) == (enlarged or side == 64)
         for rung in found[:-2] if enlarged else found:
             patch = rung.patch_size or fitting_patch(rung.student, (rung.image_size, rung.image_size))
             assert patch is not None
             assert rung.image_size <= side
             assert rung.image_size > side - patch or side > 64
             assert rung.image_size % patch == 0
-    assert {rung.student for rung in rungs(32)} == {rung.student for rung in LADDER}
-    assert rungs(32, "botnet14t") == (Rung("botnet14t", 32),)
-    assert [rung.student for rung in rungs(32, image_size=32)] == ["botnet14n", "botnet14t"]
-    assert {rung.student for rung in rungs(96, "vit_tiny")} == {"vit_tiny"}
-    assert {rung.image_size for rung in rungs(224, image_size=50)} == {50}
-    assert rungs(224, "vit_tiny", 50) == (Rung("vit_tiny", 50),)
+    assert {rung.student for rung in candidates(32)} == {rung.student for rung in CANDIDATES}
+    assert candidates(32, "botnet14t") == (SizedStudent("botnet14t", 32),)
+    assert [rung.student for rung in candidates(32, image_size=32)] == ["botnet14n", "botnet14t"]
+    assert {rung.student for rung in candidates(96, "vit_tiny")} == {"vit_tiny"}
+    assert {rung.image_size for rung in candidates(224, image_size=50)} == {50}
+    assert candidates(224, "vit_tiny", 50) == (SizedStudent("vit_tiny", 50),)
 
 
 @pytest.mark.parametrize(
@@ -199,10 +203,10 @@ def test_a_larger_student_wants_more_epochs_than_small_images_enlarged(
     side: int, rung: int, epochs: int, taken: tuple[str, int]
 ) -> None:
     """A budget that buys so many epochs of a rung. Fails for one threshold for both."""
-    ladder = rungs(side)[0], rungs(side)[rung]
+    ladder = candidates(side)[0], candidates(side)[rung]
     paces = {ladder[0]: StepTimes(0.5, 100, 0.0, 0, 0), ladder[1]: StepTimes(1.0, 100, 0.0, 0, 0)}
-    seconds = lengths.cost(paces[ladder[1]], epochs) + 0.5
-    found = climb(ladder, lambda: seconds, paces.__getitem__, lambda rung: 1 + ladder.index(rung))
+    seconds = lengths.stage_seconds(paces[ladder[1]], epochs) + 0.5
+    found = largest_that_fits(ladder, lambda: seconds, paces.__getitem__, lambda rung: 1 + ladder.index(rung))
     assert (found.student, found.image_size) == taken
 
 
@@ -210,53 +214,53 @@ def test_stages_share_the_time() -> None:
     """Fails for shares that are not the whole, and thresholds that are not where they are said to be."""
     for images in (10, choices.MAE_FROM_IMAGES, 10**6):
         for steps in (0, choices.TEACHER_FROM, choices.MAE_FROM):
-            found = dict(kinds(images, steps, True))
+            found = dict(stage_shares(images, steps, True))
             assert sum(found.values()) == pytest.approx(1)
             assert min(found.values()) > 0
             assert ("teacher" in found) is (steps >= choices.TEACHER_FROM)
             assert ("mae" in found) is (steps >= choices.MAE_FROM and images >= choices.MAE_FROM_IMAGES)
-    assert dict(kinds(10**6, 10**6, False)).keys() == {"teacher", "student"}
+    assert dict(stage_shares(10**6, 10**6, False)).keys() == {"teacher", "student"}
 
 
-def planned(budget: str = "1000s") -> Plan:
+def planned(budget: str = "1000s") -> BudgetPlan:
     """Two stages, 400 and 500 seconds of 1,000, 50 having gone."""
     pace = StepTimes(0.1, 40, 0.0, 0, 0)
-    epochs = fitting(pace, 400), fitting(pace, 500)
+    epochs = epochs_within(pace, 400), epochs_within(pace, 500)
     values = {"student": {"name": "vit_nano"}, "images": {"image_size": 8}, "train": {"epochs": 100}}
     stages = [
-        Stage(f"{n}-{kind}", kind, "r", values, pace, epochs[n - 1], cost(pace, epochs[n - 1]))  # type: ignore[arg-type]
+        Stage(f"{n}-{kind}", kind, "r", values, pace, epochs[n - 1], stage_seconds(pace, epochs[n - 1]))  # type: ignore[arg-type]
         for n, kind in ((1, "teacher"), (2, "student"))
     ]
-    return Plan(budget, "digits", None, 0, "", 50.0, tuple(stages))
+    return BudgetPlan(budget, "digits", None, 0, "", 50.0, tuple(stages))
 
 
 @pytest.mark.parametrize("slowness", [0.8, 1.0, 1.25])
 def test_a_later_stage_makes_good_for_what_an_earlier_one_took(slowness: float) -> None:
     """At any speed between, all stages end within the budget and use it to within an epoch. Fails if the time that is
     left, or the speed that showed, is not heeded, and if the first stage is planned anew."""
-    plan = settled(planned(), 0)
+    plan = corrected(planned(), 0)
     first = plan.stages[0]
     assert (first.epochs, first.begun) == (planned().stages[0].epochs, True)
     plan = plan.with_stage(0, replace(first, spent=slowness * first.seconds))
-    last = settled(plan, 1).stages[1]
-    took = plan.spent + slowness * cost(last.pace, last.epochs)
+    last = corrected(plan, 1).stages[1]
+    took = plan.spent + slowness * stage_seconds(last.step_times, last.epochs)
     assert took <= 1000 * (1 - MARGIN)
-    assert took > 1000 * (1 - MARGIN) - slowness * last.pace.epoch
-    assert last.seconds == pytest.approx(slowness * cost(last.pace, last.epochs))
+    assert took > 1000 * (1 - MARGIN) - slowness * last.step_times.epoch
+    assert last.seconds == pytest.approx(slowness * stage_seconds(last.step_times, last.epochs))
 
 
 @pytest.mark.parametrize("slowness", [0.5, 2.0])
 def test_a_stage_that_its_trial_has_corrected_still_tells_the_next_how_fast_it_goes(slowness: float) -> None:
     """Catches: a first stage whose corrected seconds are what it then took, so that the next one is planned by a pace
     that is known to be wrong, and has twice the time that is left."""
-    plan = settled(planned(), 0)
-    pace = plan.stages[0].pace
+    plan = corrected(planned(), 0)
+    pace = plan.stages[0].step_times
     took = slowness * pace.epoch * 20
-    plan = after_trial(plan, 0, 20, took, took)
+    plan = calibrated(plan, 0, 20, took, took)
     first = plan.stages[0]
-    plan = plan.with_stage(0, replace(first, spent=slowness * cost(pace, first.epochs)))
-    last = settled(plan, 1).stages[1]
-    took = plan.spent + slowness * cost(last.pace, last.epochs)
+    plan = plan.with_stage(0, replace(first, spent=slowness * stage_seconds(pace, first.epochs)))
+    last = corrected(plan, 1).stages[1]
+    took = plan.spent + slowness * stage_seconds(last.step_times, last.epochs)
     assert 1000 * (1 - MARGIN) - 2 * slowness * pace.epoch < took <= 1000 * (1 - MARGIN)
 
 
@@ -264,26 +268,26 @@ def test_a_stage_that_its_trial_has_corrected_still_tells_the_next_how_fast_it_g
 def test_a_stages_length_is_settled_by_what_its_first_epochs_took(slowness: float) -> None:
     """Steps and answers take so much longer than they were measured. Catches: a stage that takes other stages' time,
     time that is left over, epochs of the trial that are trained twice or forgotten."""
-    plan = settled(planned(), 0)
+    plan = corrected(planned(), 0)
     first, tried = plan.stages[0], 20
     opened = 3.0
-    took = slowness * first.pace.epoch * tried
-    plan = after_trial(plan, 0, tried, took, opened + took)
+    took = slowness * first.step_times.epoch * tried
+    plan = calibrated(plan, 0, tried, took, opened + took)
     stage = plan.stages[0]
-    spent = opened + slowness * (stage.pace.epoch * stage.epochs + cost(stage.pace, 0))
+    spent = opened + slowness * (stage.step_times.epoch * stage.epochs + stage_seconds(stage.step_times, 0))
     share = first.seconds / sum(stage.seconds for stage in planned().stages)
     aim = share * (1000 * (1 - MARGIN) - plan.prepared)
     assert stage.seconds == pytest.approx(spent)
-    assert aim - slowness * stage.pace.epoch < spent <= aim
+    assert aim - slowness * stage.step_times.epoch < spent <= aim
 
 
 def test_a_trial_is_not_believed_without_measure() -> None:
     """A machine that slept in it, or a clock that stood. Fails for a stage without epochs, or without end."""
-    plan = settled(planned(), 0)
-    pace, tried = plan.stages[0].pace, 20
-    slept = after_trial(plan, 0, tried, 1e6, 30.0).stages[0]
-    assert slept.epochs - tried == max(1, fitting(pace, (plan.stages[0].seconds - 30) / MOST_SLOWNESS))
-    assert tried < after_trial(plan, 0, tried, 0.0, 0.0).stages[0].epochs <= MOST_EPOCHS
+    plan = corrected(planned(), 0)
+    pace, tried = plan.stages[0].step_times, 20
+    slept = calibrated(plan, 0, tried, 1e6, 30.0).stages[0]
+    assert slept.epochs - tried == max(1, epochs_within(pace, (plan.stages[0].seconds - 30) / MAX_SLOWDOWN))
+    assert tried < calibrated(plan, 0, tried, 0.0, 0.0).stages[0].epochs <= MAX_EPOCHS
 
 
 @pytest.mark.parametrize(
@@ -292,7 +296,7 @@ def test_a_trial_is_not_believed_without_measure() -> None:
         (100, 5.0, 10.0, 5),
         (130, 5.9, 10.0, 5),
         (130, 20.0, 10.0, 7),
-        (100, 5.0, TRIAL_SECONDS / 6, 0),
+        (100, 5.0, CALIBRATION_SECONDS / 6, 0),
         (100, 0.0, 10.0, 0),
         (15, 0.75, 100.0, 0),
     ],
@@ -300,12 +304,12 @@ def test_a_trial_is_not_believed_without_measure() -> None:
 def test_a_trial_lies_within_the_warm_up(epochs: int, warmup: float, seconds: float, tried: int) -> None:
     """Fails for a length that changes when the rate falls already, for a trial that tells nothing, and for one that
     takes much of the stage."""
-    assert trial(StepTimes(seconds / 2, 2, 0.0, 0, 0), epochs, warmup) == tried
+    assert calibration_epochs(StepTimes(seconds / 2, 2, 0.0, 0, 0), epochs, warmup) == tried
 
 
 def test_an_epoch_of_one_step_tells_nothing() -> None:
     """The first step pays for what happens once, and no other one is there to tell how much."""
-    assert trial(StepTimes(100.0, 1, 0.0, 0, 0), 1000, 50.0) == 0
+    assert calibration_epochs(StepTimes(100.0, 1, 0.0, 0, 0), 1000, 50.0) == 0
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 2), (1, 5), (3, 2)])
@@ -326,23 +330,27 @@ def test_a_stopwatch_counts_epochs_but_for_what_happens_once(epochs: int, steps:
 
 def test_answers_take_their_own_time() -> None:
     """Held-out images are answered in float32, validation ones in bfloat16. Fails if they are planned at that pace."""
-    pace = StepTimes(1.0, 10, 0.25, 4, 100, answer=0.5)
+    pace = StepTimes(1.0, 10, 0.25, 4, 100, evaluation=0.5)
     assert pace.training(3) == pytest.approx(3 * pace.epoch + 100)
-    assert replace(pace, answer=None).training(3) == pytest.approx(3 * pace.epoch + 50)
+    assert replace(pace, evaluation=None).training(3) == pytest.approx(3 * pace.epoch + 50)
     assert pace.scaled(2).training(0) == pytest.approx(200)
 
 
 def test_a_stage_trains_however_late_it_is() -> None:
-    assert again(StepTimes(1.0, 100, 0.0, 0, 0), [10.0], -50.0, 2.0) == 1
+    assert remaining_epochs(StepTimes(1.0, 100, 0.0, 0, 0), [10.0], -50.0, 2.0) == 1
 
 
 def test_epochs_grow_with_seconds() -> None:
     """Fails for a fractional or negative number of epochs."""
     pace = StepTimes(0.1, 40, 0.001, 50, 100, 0.02)
-    epochs = [fitting(pace, seconds) for seconds in range(0, 2000, 7)]
+    epochs = [epochs_within(pace, seconds) for seconds in range(0, 2000, 7)]
     assert epochs[0] == 0
     assert all(now >= before for before, now in pairwise(epochs))
-    assert all(cost(pace, n) <= s < cost(pace, n + 1) for n, s in zip(epochs, range(0, 2000, 7), strict=True) if n)
+    assert all(
+        stage_seconds(pace, n) <= s < stage_seconds(pace, n + 1)
+        for n, s in zip(epochs, range(0, 2000, 7), strict=True)
+        if n
+    )
 
 
 @pytest.mark.parametrize("name", ["top-1", "mAP", "AP", "mIoU"])

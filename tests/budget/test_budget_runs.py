@@ -27,12 +27,12 @@ from trained import weights
 from viticulture.api.training import _planned
 from viticulture.budget import choices, lengths, recipes
 from viticulture.budget import follow as follow_module
-from viticulture.budget.budget import Budget
-from viticulture.budget.follow import Trial, follow
-from viticulture.budget.lengths import MARGIN, fitting
+from viticulture.budget.budget import TimeBudget
+from viticulture.budget.follow import Calibration, follow
+from viticulture.budget.lengths import MARGIN, epochs_within
 from viticulture.budget.measure import Measurements
-from viticulture.budget.plan import Plan, Stage, read_plan
-from viticulture.budget.prepare import Wish, make_folder, make_plan
+from viticulture.budget.plan import BudgetPlan, Stage, read_plan
+from viticulture.budget.prepare import BudgetRequest, make_folder, make_plan
 from viticulture.cli import main
 from viticulture.config.checks import check_parts
 from viticulture.config.load import load_config, read
@@ -41,7 +41,7 @@ from viticulture.data.dataset import Dataset
 from viticulture.data.open import open_source
 from viticulture.disk import file_lock
 from viticulture.errors import UserError
-from viticulture.evaluation.agreement.evaluate import read_agreement
+from viticulture.evaluation.agreement import read_agreement
 from viticulture.methods.method import Method
 from viticulture.report.run_page import page_of
 from viticulture.report.runs import find_runs
@@ -75,7 +75,7 @@ STEP = 2.0
 class Told(Measurements):
     """Paces that nobody measured; what is assembled to be measured is assembled."""
 
-    def pace(self, config: Config, dataset: Dataset) -> StepTimes:
+    def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
         assert len(dataset.train)
         return StepTimes(STEP, max(1, len(dataset.train) // 20), 0.001, 0, 0)
 
@@ -96,15 +96,17 @@ def eager(place: Any = None) -> None:
     place.setattr(choices, "TEACHER_FROM", 1)
     place.setattr(choices, "MAE_FROM", 1)
     place.setattr(choices, "MAE_FROM_IMAGES", 1)
-    place.setattr(lengths, "FEWEST_EPOCHS", {"mae": 1, "teacher": 1, "student": 1})
+    place.setattr(lengths, "MIN_STAGE_EPOCHS", {"mae": 1, "teacher": 1, "student": 1})
 
 
 def planned(
     out: Path, budget: str = "60s", overrides: dict[str, Any] | None = None, search: bool = True, **wish: Any
-) -> Plan:
+) -> BudgetPlan:
     """The plan of a run on digits, in its folder."""
     given = {"data": "digits", "recipe": "default", **wish}
-    asked = Wish(seed=0, out=out, overrides={**TINY, **(overrides or {})}, budget=Budget(budget, search), **given)
+    asked = BudgetRequest(
+        seed=0, out=out, overrides={**TINY, **(overrides or {})}, budget=TimeBudget(budget, search), **given
+    )
     plan = make_plan(asked, "test", SetClock(), 0.0, Told)
     make_folder(asked, plan)
     return plan
@@ -136,12 +138,16 @@ def trained(run: Path, most: int = 99, slowness: float = 1.0, data: str = "") ->
     """
     clock, left, told = SetClock(), most, list[str]()
 
-    def grow(session: Session, trial: Trial | None) -> None:
+    def grow(session: Session, trial: Calibration | None) -> None:
         nonlocal left
         began = clock.seconds
         if trial is not None:
-            fit(session, until=trial.epochs, more=[trial.stopwatch, Slow(clock, slowness * under_way().pace.epoch)])
-            session = trial.settle(session)
+            fit(
+                session,
+                until=trial.epochs,
+                more=[trial.stopwatch, Slow(clock, slowness * under_way().step_times.epoch)],
+            )
+            session = trial.fix(session)
         fit(session)
         session.run.update(status="finished")
         session.run.unlock()
@@ -157,7 +163,7 @@ def trained(run: Path, most: int = 99, slowness: float = 1.0, data: str = "") ->
     return told
 
 
-def stopped(session: Session, trial: Trial | None) -> None:
+def stopped(session: Session, trial: Calibration | None) -> None:
     """Ctrl-C as a stage begins."""
     session.run.unlock()
     raise KeyboardInterrupt
@@ -174,8 +180,8 @@ class TwoPrecisions(Told):
 
     bfloat16_is_fast = True
 
-    def pace(self, config: Config, dataset: Dataset) -> StepTimes:
-        told = super().pace(config, dataset)
+    def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
+        told = super().step_times(config, dataset)
         mixed = config.engine.precision == "bf16-mixed"
         slow = config.student.name.startswith("resnet")
         return told.scaled((3 if slow else 0.25) if mixed else 1)
@@ -195,7 +201,7 @@ def test_every_stage_takes_the_precision_that_is_faster_there(
         eager(monkeypatch)
     stages = []
     for number, clock in enumerate((Told, TwoPrecisions)):
-        asked = Wish("digits", "default", 0, tmp_path / str(number), {**TINY, **overrides}, Budget("60s"))
+        asked = BudgetRequest("digits", "default", 0, tmp_path / str(number), {**TINY, **overrides}, TimeBudget("60s"))
         stages.append(make_plan(asked, "test", SetClock(), 0.0, clock).stages)
     precisions = {stage.kind: stage.values["engine"]["precision"] for stage in stages[1]}
     if student == "bf16-mixed":
@@ -234,7 +240,7 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
         return found if compared[-1] == "supervised" else Comparison((), 0.1)
 
     monkeypatch.setattr("viticulture.budget.measure.compare_gradients", compare)
-    request = Wish("digits", "default", 0, tmp_path / "run", TINY, Budget("60s"))
+    request = BudgetRequest("digits", "default", 0, tmp_path / "run", TINY, TimeBudget("60s"))
     slow, plan = (make_plan(request, "test", SetClock(), 0.0, clock) for clock in (Told, TwoPrecisions))
     precisions = {stage.kind: stage.values["engine"]["precision"] for stage in plan.stages}
     assert precisions == {"mae": "bf16-mixed", "teacher": "auto", "student": "auto"}
@@ -252,7 +258,7 @@ def test_validation_takes_a_twentieth_of_the_time(images: int, overrides: dict[s
     config = load_config("default/digits", overrides)
     pace = StepTimes(step=0.1, steps=10, inference=0.001, val_images=images, held_out_images=0)
     pace = replace(pace, validate_every=config.train.validate_every)
-    seldom, paced = recipes.watched(overrides, config, pace)
+    seldom, paced = recipes.with_sparse_validation(overrides, config, pace)
     assert (seldom.train.validate_every, paced.validate_every) == (every, every)
     assert paced.epoch == pytest.approx(pace.learning + pace.validation / every + EPOCH)
 
@@ -276,8 +282,8 @@ def test_a_budget_of_centuries_is_not_spent_on_measuring(tmp_path: Path) -> None
     """Fails by never ending, where the steps that are tried follow from the time alone."""
     config = load_config("default/digits", TINY)
     source = open_source("digits")
-    tried = Measurements(source, 0, tmp_path, time.process_time, Budget("36500d").seconds)
-    assert tried.pace(config, load_dataset(source, config, 0)).step > 0
+    tried = Measurements(source, 0, tmp_path, time.process_time, TimeBudget("36500d").seconds)
+    assert tried.step_times(config, load_dataset(source, config, 0)).step > 0
 
 
 def test_stages_build_on_one_another(
@@ -289,9 +295,9 @@ def test_stages_build_on_one_another(
     without its stages, a second resume that trains, verbs that do not take the run for one.
     """
     eager(monkeypatch)
-    monkeypatch.setattr(Measurements, "pace", Told.pace)
-    monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
-    monkeypatch.setattr("viticulture.budget.lengths.MOST_SLOWNESS", 1.0)  # or a clock that stands promises many epochs
+    monkeypatch.setattr(Measurements, "step_times", Told.step_times)
+    monkeypatch.setattr(TimeBudget, "clock", property(lambda self: SetClock()))
+    monkeypatch.setattr("viticulture.budget.lengths.MAX_SLOWDOWN", 1.0)  # or a clock that stands promises many epochs
     out = tmp_path / "run"
     run = viticulture.train("digits", out=str(out), overrides=TINY, budget="60s")
     shown = capsys.readouterr().err
@@ -302,7 +308,7 @@ def test_stages_build_on_one_another(
     facts = []
     for number, stage in enumerate(plan.stages):
         folder = viticulture.Run(plan.place(out, number)).folder
-        config = stage.resolved
+        config = stage.config
         assert folder.read("run.json")["settings"] == json.loads(json.dumps(config.values)) | {
             "images": folder.read("run.json")["settings"]["images"]
         }
@@ -353,7 +359,7 @@ def test_what_a_person_says_is_left_alone(
         keys["student.options"] = {"depth": 1}
     plan = planned(tmp_path / "run", overrides=keys, **wish)
     assert [stage.kind for stage in plan.stages] == kinds
-    values = plan.stages[-1].resolved.values
+    values = plan.stages[-1].config.values
     assert values["optim"]["lr"] == 3e-3
     assert values["method"]["smoothing"] == 0.2
     assert values["student"]["name"] == keys.get("student.name", TINY["student.name"])
@@ -385,7 +391,7 @@ def test_a_hybrids_images_are_mixed_in_long_trainings(
     config = load_config("default/photos", overrides)
     least = (choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
     epochs, steps, per_class = (bound - less for bound, less in zip(least, fewer, strict=True))
-    found = recipes.mixed(config, overrides, epochs, steps, per_class).values
+    found = config.changed(recipes.mix_keys(config, overrides, epochs, steps, per_class), by="budget").values
     augment = found["augment"]
     assert augment == config.values["augment"] | ({"mix": augment.get("mix")} if mixed else {})
     assert found["optim"] == config.values["optim"] | ({"weight_decay": 0.35} if mixed else {})
@@ -398,7 +404,9 @@ def test_mixed_labels_are_smoothed_as_the_recipe_says(smoothing: float) -> None:
     """The method leaves mixed labels alone. Catches: mixing's own smoothing in place of what a person asked for."""
     keys = {"method.smoothing": smoothing}
     config = load_config("default/photos", keys)
-    found = recipes.mixed(config, keys, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
+    found = config.changed(
+        recipes.mix_keys(config, keys, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS), by="budget"
+    )
     assert found.values["augment"]["mix"]["smoothing"] == smoothing
 
 
@@ -411,7 +419,7 @@ def test_decay_forgets_in_the_same_epochs_whatever_the_batches(steps: int, keys:
     """Catches: a decay that forgets within one epoch of many steps, or does not follow the kernels' rate."""
     config = load_config("default/photos", keys)
     epochs = max(choices.MIX_FROM, 1 + choices.MIX_STEPS // steps)
-    found = recipes.mixed(config, keys, epochs, epochs * steps, choices.MIX_PER_CLASS)
+    found = config.changed(recipes.mix_keys(config, keys, epochs, epochs * steps, choices.MIX_PER_CLASS), by="budget")
     assert found.values["optim"] == config.values["optim"] | {"weight_decay": decay}
 
 
@@ -423,7 +431,9 @@ def test_decay_forgets_in_the_same_epochs_whatever_the_batches(steps: int, keys:
 def test_a_decay_goes_with_mixing_by_muon_alone(own: dict[str, Any], overrides: dict[str, Any]) -> None:
     """Catches: a decay of a person's or their recipe's replaced, and one with which another optimizer was not tried."""
     config = load_config("default/photos", {**own, **overrides})
-    found = recipes.mixed(config, overrides, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
+    found = config.changed(
+        recipes.mix_keys(config, overrides, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS), by="budget"
+    )
     assert "mix" in found.values["augment"]
     assert found.values["optim"] == config.values["optim"]
 
@@ -456,7 +466,7 @@ def test_the_plan_mixes_and_says_so(search: bool, mixed: bool, tmp_path: Path) -
     """Fails if a plain run is mixed, or the plan trains another recipe than it tells of."""
     keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.per_class": choices.MIX_PER_CLASS}
     plan = planned(tmp_path / "run", "4h", keys, search)
-    assert ("mix" in plan.stages[-1].resolved.values["augment"]) is mixed
+    assert ("mix" in plan.stages[-1].config.values["augment"]) is mixed
     assert ("mixed" in str(plan_table(plan).note)) is mixed
 
 
@@ -478,15 +488,15 @@ def test_views_of_a_persons_own_recipe_of_several_labels_stay(tmp_path: Path) ->
     recipe.write_text(load_config("multilabel/photos", {"images.eval_views": "best"}).to_yaml())
     keys = {"data.per_class": None, "train.batch_size": 8}
     plan = planned(tmp_path / "run", "30m", keys, recipe=str(recipe), data=data)
-    assert plan.stages[-1].resolved.images.eval_views == "best"
+    assert plan.stages[-1].config.images.eval_views == "best"
 
 
 @pytest.mark.parametrize("keys", [{"data.class_weights": "balanced"}, {"data.sampling": "balanced"}])
 def test_uneven_classes_concern_the_stages_with_labels_alone(keys: dict[str, Any]) -> None:
     """Fails if a stage asks for what its method refuses, or the teacher forgets what the person said."""
     config = load_config("default/photos", keys)
-    check_parts(recipes.of_mae(config))
-    assert recipes.of_teacher(config, "default/photos", "resnet10t").values["data"] == config.values["data"]
+    check_parts(recipes.mae_stage(config))
+    assert recipes.teacher_stage(config, "default/photos", "resnet10t").values["data"] == config.values["data"]
 
 
 def test_what_a_persons_recipe_leaves_out_is_told_within_a_budget(tmp_path: Path) -> None:
@@ -505,7 +515,9 @@ def test_the_teacher_of_combinations_learns_combinations(tmp_path: Path, monkeyp
     """Labels that are joined, learnt as classes because the recipe says so. Catches: a teacher of several labels."""
     eager(monkeypatch)
     data = pictures(tmp_path / "photos", {"cat": 12, "cat|dog": 12, "dog": 12})
-    asked = Wish(str(data), "default/photos", 0, tmp_path / "run", {**TINY, "student.name": "vit_nano"}, Budget("60s"))
+    asked = BudgetRequest(
+        str(data), "default/photos", 0, tmp_path / "run", {**TINY, "student.name": "vit_nano"}, TimeBudget("60s")
+    )
     stages = make_plan(asked, "test", SetClock(), 0.0, Told).stages
     assert {stage.kind: stage.values["method"]["name"] for stage in stages if stage.kind != "mae"} == {
         "teacher": "supervised",
@@ -534,7 +546,7 @@ def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dic
     config = resolve(config.name, {**config.values, **method})
     once = held_out_images(config, dataset)
     pace = StepTimes(0.01, 10, 0.001, 0, once)
-    asked, dearer = recipes.asked_well(overrides, config, pace, dataset, seconds)
+    asked, dearer = recipes.with_affordable_views(overrides, config, pace, dataset, seconds)
     assert asked.values == {**config.values, "images": {**config.values["images"], "eval_views": views}}
     assert dearer == replace(pace, held_out_images=held_out_images(asked, dataset))
     if views == "best":
@@ -568,9 +580,10 @@ def test_the_plan_says_how_images_are_asked(said: dict[str, Any], views: str, tm
 def test_a_recipe_whose_views_are_open_is_asked_once_at_first(said: dict[str, Any], views: str) -> None:
     """Catches: a teacher that is asked by several views, a student taken for dearer than it is, and a person's word
     replaced."""
-    base = recipes.asked_once(load_config("default/photos", said), said)
+    base = load_config("default/photos", said)
+    base = base.changed(recipes.one_view_keys(base, said), by="budget")
     assert base.images.eval_views == views
-    assert recipes.of_teacher(base, "default/photos", "resnet10t").images.eval_views == views
+    assert recipes.teacher_stage(base, "default/photos", "resnet10t").images.eval_views == views
 
 
 @pytest.mark.parametrize("name", ["default/photos", "default/small-images", "default/tiny-images", "multilabel/photos"])
@@ -579,9 +592,10 @@ def test_every_rung_learns_by_the_optimizer_of_its_student(name: str) -> None:
     wants another one."""
     side = 16 if "tiny" in name else 64
     base = load_config(name)
-    for rung in recipes.ladder(base, {}, named=False, side=side):
+    for rung in recipes.candidates_for(base, {}, named=False, side=side):
         anew = load_config(name, {"student.name": rung.student})
-        assert recipes.of_rung(base, rung, {}).values["optim"] == anew.values["optim"]
+        sized = base.changed(recipes.candidate_keys(base, rung, {}), by="budget")
+        assert sized.values["optim"] == anew.values["optim"]
 
 
 @pytest.mark.parametrize(
@@ -597,10 +611,10 @@ def test_time_chooses_the_student_unless_a_recipe_is_named(
 ) -> None:
     """Fails if a named recipe's student is replaced, if more time buys nothing, or if images are enlarged."""
     keys = {key: value for key, value in TINY.items() if not key.startswith("student")}
-    wish = Wish("digits", recipe, 0, tmp_path / "run", keys, Budget(budget, search=False))
+    wish = BudgetRequest("digits", recipe, 0, tmp_path / "run", keys, TimeBudget(budget, search=False))
     (stage,) = make_plan(wish, "test", SetClock(), 0.0, Told).stages
     assert (stage.student, stage.image_size) == (student, 8)
-    assert stage.resolved.values["student"]["patch_size"] in (None, 2)
+    assert stage.config.values["student"]["patch_size"] in (None, 2)
 
 
 def test_images_without_labels_are_measured_too(tmp_path: Path) -> None:
@@ -608,9 +622,9 @@ def test_images_without_labels_are_measured_too(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "bare", {"": 12}, 40)
     config = load_config("mae/photos", {"images.image_size": 32, "student.patch_size": 4})
     told = Told(open_source(str(folder)), 0, tmp_path, SetClock())
-    assert told.guessed(config).step == STEP
+    assert told.estimated(config).step == STEP
     with pytest.raises(UserError, match="no labels"):
-        told.guessed(load_config("default/photos", {"images.image_size": 32}))
+        told.estimated(load_config("default/photos", {"images.image_size": 32}))
 
 
 def test_a_long_training_is_told_by_its_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -623,7 +637,7 @@ def test_a_long_training_is_told_by_its_later_steps(monkeypatch: pytest.MonkeyPa
     bar.total, bar.began_step, bar.warm_at = 5400, 0, 0.0
     for step in range(1, 60):
         clock.seconds = 89.0 + step
-        bar._foretell(step)
+        bar._estimate(step)
     assert heard == [5400.0]
     words = long_training(100, 224, 5400)
     assert "100 epochs at 224 px take about 1 h 30 min" in words
@@ -637,16 +651,16 @@ def test_a_warm_up_keeps_its_share_and_a_persons_own_its_epochs(tmp_path: Path) 
     warm-up is taken for one of the recipe's length."""
     plan = planned(tmp_path / "a", "200s", search=False)
     epochs = plan.stages[0].epochs
-    assert plan.stages[0].resolved.values["schedule"]["warmup_epochs"] == pytest.approx(5 * epochs / 100)
+    assert plan.stages[0].config.values["schedule"]["warmup_epochs"] == pytest.approx(5 * epochs / 100)
     plan = planned(tmp_path / "b", "200s", {"schedule.warmup_epochs": 2}, search=False)
-    assert plan.stages[0].resolved.values["schedule"]["warmup_epochs"] == 2
+    assert plan.stages[0].config.values["schedule"]["warmup_epochs"] == 2
 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "no time": (["--budget", "soon"], "a budget is a time such as 90s"),
     "epochs besides": (["--budget", "5m", "--epochs", "3"], "give --budget or --epochs"),
     "two processes": (["--budget", "5m", "--devices", "2"], "leave out --devices"),
-    "too short": (["--budget", "10s"], "is too short: to begin, and one epoch of"),
+    "too short": (["--budget", "10s"], "is too short: preparing, and one epoch of"),
     "a word": (["--budget", "5m", "--method-search", "maybe"], "valid: off, on"),
     "no such student": (["--budget", "5m", "--student", "vit_nan"], "did you mean vit_nano"),
     "a size that no patch divides": (
@@ -664,8 +678,8 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_a_folder_is_made(
 ) -> None:
     """One line, exit 2, nothing left behind: neither the run nor what paces were measured in."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Measurements, "pace", Told.pace)
-    monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
+    monkeypatch.setattr(Measurements, "step_times", Told.step_times)
+    monkeypatch.setattr(TimeBudget, "clock", property(lambda self: SetClock()))
     words, message = MISTAKES[mistake]
     assert main(["train", "digits", *words]) == 2
     shown = capsys.readouterr().err
@@ -695,7 +709,7 @@ def test_reading_images_ends_where_the_budget_does(tmp_path: Path) -> None:
             return self.seconds
 
     photos = str(pictures(tmp_path / "photos", {"a": 40, "b": 40}))
-    wish = Wish(photos, "default", 0, tmp_path / "run", {"student.name": "vit_nano"}, Budget("60s"))
+    wish = BudgetRequest(photos, "default", 0, tmp_path / "run", {"student.name": "vit_nano"}, TimeBudget("60s"))
     with pytest.raises(
         UserError, match=r"a budget of 60s is too short: to read 80 images takes about \d+ s; give more"
     ):
@@ -712,7 +726,7 @@ def test_a_run_before_its_last_stage_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="exists already"):
         viticulture.train("digits", "default/digits", out=str(run), overrides=TINY)
     planned(run, overwrite=True)
-    (run / "budget.json").write_text(json.dumps({"format": 1, "stages": []}))
+    (run / "budget.json").write_text(json.dumps({"format": 2, "stages": []}))
     with pytest.raises(UserError, match=r"budget.json is damaged"):
         viticulture.resume(str(run))
 
@@ -723,7 +737,7 @@ def test_a_run_interrupted_in_a_stage_is_told_as_a_whole(tmp_path: Path, monkeyp
     run = tmp_path / "runs/x"
     planned(run)
 
-    def stopped(session: Session, trial: Trial | None) -> None:
+    def stopped(session: Session, trial: Calibration | None) -> None:
         row = find_runs(tmp_path).table.rows[0]
         assert row[:5] == ["runs/x", "digits", "vit_nano", "default/digits", "running (stage 1 of 3)"]
         session.run.unlock()
@@ -744,14 +758,14 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest
     plan = planned(tmp_path / "run")
     back = read_plan(tmp_path / "run")
     assert json.dumps(asdict(back)) == json.dumps(asdict(plan))
-    assert [stage.resolved for stage in back.stages] == [stage.resolved for stage in plan.stages]
+    assert [stage.config for stage in back.stages] == [stage.config for stage in plan.stages]
     known = json.loads((tmp_path / "run/budget.json").read_text())
     known["version"] = "0.0.0"
     (tmp_path / "run/budget.json").write_text(json.dumps(known))
     with pytest.raises(UserError, match=r"was planned by viticulture 0\.0\.0"):
         trained(tmp_path / "run")
-    (tmp_path / "run/budget.json").write_text(json.dumps({**known, "format": 2}))
-    with pytest.raises(UserError, match="another version of viticulture \\(layout 2"):
+    (tmp_path / "run/budget.json").write_text(json.dumps({**known, "format": 1}))
+    with pytest.raises(UserError, match="another version of viticulture \\(layout 1"):
         read_plan(tmp_path / "run")
 
 
@@ -791,8 +805,8 @@ def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Method, "all_metrics", watched)
     pace = measure_step_times(config, dataset, tmp_path / "pace")
     assert mixed == [False, False, True, True], "each once to warm up"
-    assert pace.answer is not None
-    assert pace.answer > 0
+    assert pace.evaluation is not None
+    assert pace.evaluation > 0
 
 
 def test_ctrl_c_in_any_stage_says_how_the_whole_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -934,7 +948,7 @@ def test_a_run_is_not_replaced_while_a_stage_is_trained(tmp_path: Path, monkeypa
     run = tmp_path / "run"
     planned(run)
 
-    def under_way(session: Session, trial: Trial | None) -> None:
+    def under_way(session: Session, trial: Calibration | None) -> None:
         with pytest.raises(UserError, match="in use by another process"):
             RunFolder.create(run, overwrite=True)
         session.run.unlock()
@@ -957,14 +971,14 @@ def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
     seen = list[Path]()
 
     class Looking(Told):
-        def pace(self, config: Config, dataset: Dataset) -> StepTimes:
+        def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
             seen.append(self.folder)
-            return super().pace(config, dataset)
+            return super().step_times(config, dataset)
 
     monkeypatch.setattr("os.access", lambda place, mode: Path(place) == out)
     left = out / ".viticulture-of-a-kill.part"
     left.mkdir()
-    asked = Wish("digits", "default", 0, out, TINY, Budget("60s"))
+    asked = BudgetRequest("digits", "default", 0, out, TINY, TimeBudget("60s"))
     make_folder(asked, make_plan(asked, "test", SetClock(), 0.0, Looking))
     assert {folder.parent for folder in seen} == {out}
     assert not list(out.glob(".viticulture-*"))
@@ -990,16 +1004,16 @@ def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
     other's folder, stages that are looked for there."""
     eager(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Budget, "clock", property(lambda self: SetClock()))
+    monkeypatch.setattr(TimeBudget, "clock", property(lambda self: SetClock()))
     first = tmp_path / "runs" / "digits"
 
     def pace(self: Measurements, config: Config, dataset: Dataset) -> StepTimes:
         assert not (tmp_path / "runs" / "digits-2").exists()
         (first / "stages" / "1-mae").mkdir(parents=True, exist_ok=True)
-        return Told.pace(self, config, dataset)  # type: ignore[arg-type]
+        return Told.step_times(self, config, dataset)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Measurements, "pace", pace)
-    run = _planned("digits", "default", 0, "", False, TINY, Budget("60s"))
+    monkeypatch.setattr(Measurements, "step_times", pace)
+    run = _planned("digits", "default", 0, "", False, TINY, TimeBudget("60s"))
     assert run == Path("runs", "digits-2")
     trained(run)
     assert RunFolder(run).read("run.json")["settings"]["student"]["init"] == str(run.absolute() / "stages" / "1-mae")
@@ -1011,11 +1025,11 @@ def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monk
     eager(monkeypatch)
 
     class Dear(Told):
-        def pace(self, config: Config, dataset: Dataset) -> StepTimes:
-            told = super().pace(config, dataset)
+        def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
+            told = super().step_times(config, dataset)
             return replace(told, val_images=10, inference=told.learning / 10)
 
-    asked = Wish("digits", "default", 0, tmp_path / "run", TINY, Budget("20m"))
+    asked = BudgetRequest("digits", "default", 0, tmp_path / "run", TINY, TimeBudget("20m"))
     stages = make_plan(asked, "test", SetClock(), 0.0, Dear).stages
     every = {stage.kind: stage.values["train"]["validate_every"] for stage in stages}
     assert every["teacher"] == every["student"] == 20
@@ -1062,7 +1076,7 @@ SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"tra
 
 
 @pytest.mark.parametrize("slowness", [0.5, 1.0, 2.0])
-def test_a_stage_settled_under_way_learns_as_one_of_that_length(slowness: float, tmp_path: Path) -> None:
+def test_a_stage_settled_under_way_learns_threads_of_one_that_length(slowness: float, tmp_path: Path) -> None:
     """Its weights are, bit for bit, those of a training that had this length and warm-up from the beginning. Catches:
     a schedule that keeps the old length, epochs trained twice, a folder that tells another recipe than was trained, a
     budget that is not kept."""
@@ -1071,13 +1085,13 @@ def test_a_stage_settled_under_way_learns_as_one_of_that_length(slowness: float,
     told = trained(run, slowness=slowness)
     plan = read_plan(run)
     stage, facts = plan.stages[0], json.loads((run / "run.json").read_text())
-    assert 300 * 0.95 - slowness * stage.pace.epoch < plan.spent <= 300 * 0.95
+    assert 300 * 0.95 - slowness * stage.step_times.epoch < plan.spent <= 300 * 0.95
     assert (stage.epochs > first, stage.epochs < first) == (slowness < 1, slowness > 1)
     assert any(f"{stage.epochs} epochs in place of {first}" in words for words in told) is (slowness != 1)
     settings = facts["settings"]
     assert settings["train"]["epochs"] == stage.epochs
     assert settings["schedule"]["warmup_epochs"] == pytest.approx(0.05 * first)
-    assert facts["steps"] == stage.epochs * stage.pace.steps
+    assert facts["steps"] == stage.epochs * stage.step_times.steps
     config = config_of(RunFolder(run))
     fit(begin("digits", config, 0, str(straight), False, {}, "test"))
     check_same_bits(weights(run), weights(straight))
@@ -1095,7 +1109,7 @@ def test_the_first_of_a_few_epochs_settles_how_many(slowness: float, tmp_path: P
     trained(run, slowness=slowness)
     plan = read_plan(run)
     assert (plan.stages[0].epochs > first, plan.stages[0].epochs < first) == (slowness < 1, slowness > 1)
-    assert 100 * 0.95 - slowness * plan.stages[0].pace.epoch < plan.spent <= 100 * 0.95
+    assert 100 * 0.95 - slowness * plan.stages[0].step_times.epoch < plan.spent <= 100 * 0.95
     assert config_of(RunFolder(run)).schedule.warmup_epochs == 1.0
 
 
@@ -1107,7 +1121,8 @@ def test_a_warm_up_that_a_recipe_leaves_open_takes_an_epoch(
 ) -> None:
     """Fails for half of a training spent on it, one that a recipe or a person names, or one that is longer anyway."""
     config = load_config("default/photos", {"schedule.warmup_epochs": own})
-    assert recipes.warmed(config, epochs).values["schedule"]["warmup_epochs"] == warmup
+    changed = config.changed(recipes.warmup_keys(config, epochs), by="budget")
+    assert changed.schedule.warmup_epochs == warmup
 
 
 def dies_while_its_length_is_set(out: str, moment: int) -> None:
@@ -1164,7 +1179,7 @@ def test_a_person_may_end_a_budget_sooner(killed: bool, tmp_path: Path, monkeypa
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    def stopped(session: Session, trial: Trial | None) -> None:
+    def stopped(session: Session, trial: Calibration | None) -> None:
         fit(session, until=4)
         session.run.unlock()
         interrupt()
@@ -1197,7 +1212,7 @@ def test_a_person_may_end_a_budget_sooner(killed: bool, tmp_path: Path, monkeypa
     assert stage.seconds == pytest.approx(before.seconds * 6 / before.epochs)
     trained(run)
     facts = json.loads((run / "run.json").read_text())
-    assert facts["steps"] == 6 * stage.pace.steps
+    assert facts["steps"] == 6 * stage.step_times.steps
     assert any(f"6 epochs in place of {before.epochs}" in warning for warning in facts["warnings"]) is not killed
 
 
@@ -1252,11 +1267,11 @@ def test_a_detectors_budget_chooses_its_epochs(
     students of classifiers are planned, or where no page tells what the time brought."""
     data = folder(tmp_path / "data", {"train": 4, "val": 2, "test": 2})
     keys = {"images.image_size": 64, "train.batch_size": 2, "engine.device": "cpu", "schedule.warmup_epochs": 0.0}
-    wish = Wish(str(data), recipe, 0, tmp_path / "run", keys, Budget("40s"))
+    wish = BudgetRequest(str(data), recipe, 0, tmp_path / "run", keys, TimeBudget("40s"))
     plan = make_plan(wish, "test", SetClock(), 0.0, Told)
     (stage,) = plan.stages
     assert (stage.kind, stage.student, stage.image_size) == ("student", "dhvt_nano", 64)
-    assert stage.epochs == fitting(stage.pace, 40 * (1 - MARGIN))
+    assert stage.epochs == epochs_within(stage.step_times, 40 * (1 - MARGIN))
     assert "chooses the epochs alone" in str(plan_table(plan).note)
     plan = plan.with_stage(0, replace(stage, epochs=1))
     make_folder(wish, plan)
@@ -1283,5 +1298,5 @@ def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pyte
         return evaluate(model, images, true)
 
     monkeypatch.setattr(Segmentation, "evaluate_images", watched)
-    assert (measure_step_times(config, dataset, tmp_path / "pace").answer or 0) > 0
+    assert (measure_step_times(config, dataset, tmp_path / "pace").evaluation or 0) > 0
     assert judged == [(3, 3, 64, 80)] * 2, "once to warm up"

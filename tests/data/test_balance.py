@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
-from viticulture.data.balance import balanced_order, class_weights, is_uneven
+from viticulture.data.balance import balanced_order, class_weights, is_unbalanced
 from viticulture.data.batches.sampling import seeded
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
@@ -111,4 +111,4 @@ def test_parts_of_a_batch_add_up_to_the_whole() -> None:
 
 
 def test_from_ten_times_on_a_person_is_told() -> None:
-    assert [is_uneven(sizes) for sizes in ((10, 1), (11, 1), (3, 3), ())] == [False, True, False, False]
+    assert [is_unbalanced(sizes) for sizes in ((10, 1), (11, 1), (3, 3), ())] == [False, True, False, False]

@@ -15,12 +15,11 @@ import torch
 from PIL import Image
 
 from viticulture.data.dataset import ImageSettings, prepare
-from viticulture.data.image_set import CachedImages
+from viticulture.data.image_set import CachedImages, StreamedImages
 from viticulture.data.images.decode import OtherValues, as_pixels, decode, image_size, numbers_of
 from viticulture.data.images.format import ANY_FORMAT, RGB, PixelFormat, Unfit, as_picture, displayed
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
-from viticulture.data.stream import StreamImages
 from viticulture.data.transforms.color import Blur, ColorJitter, Gray, Solarize
 from viticulture.data.transforms.rand_augment import RandAugment
 from viticulture.data.transforms.view import Augment
@@ -114,8 +113,8 @@ def test_values_beyond_a_range_are_cut_off_and_each_channel_may_have_its_own() -
 
 
 def test_a_gray_value_becomes_three_by_the_ranges_of_three_channels(tmp_path: Path) -> None:
-    """Each range maps the one value there is, and the store's row of an image is that image's. Catches: nine channels,
-    three for each range, which move every later image of a store."""
+    """Each range maps the one value there is, and the cache's row of an image is that image's. Catches: nine channels,
+    three for each range, which move every later image of a cache."""
     kept = PixelFormat(3, ((0, 10), (0, 20), (10, 30)))(np.array([[0, 10, 20]], dtype=np.int32))
     assert kept.tolist() == [[[0, 0, 0], [255, 128, 0], [255, 255, 128]]]
     flat = {
@@ -402,7 +401,7 @@ def test_a_tiff_of_bands_without_its_reader_names_the_extra(monkeypatch: pytest.
 def test_a_store_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path, channels: int) -> None:
     """The statistics of a folder of arrays are those of its numbers, and batches have its channels, stored or not.
 
-    Fails if channels are mixed up between memory layouts, or the store of another number of channels is taken.
+    Fails if channels are mixed up between memory layouts, or the cache of another number of channels is taken.
     """
     images = {f"{name}/{i}.npy": noise(12, 10, channels, seed=i + 6 * (name == "b")) for i in range(6) for name in "ab"}
     root = folder_of(tmp_path / "data", images)
@@ -410,7 +409,7 @@ def test_a_store_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path
     stored = prepare(str(root), image_settings=settings)
     streamed = prepare(str(root), image_settings=ImageSettings(**{**vars(settings), "stream": True}))
     assert isinstance(stored.train, CachedImages)
-    assert isinstance(streamed.train, StreamImages)
+    assert isinstance(streamed.train, StreamedImages)
     numbers = torch.arange(len(stored.train))
     augment = Augment(
         [ColorJitter(hue=0.0), Blur(1.0), Gray(0.5), Solarize(0.5), RandAugment(probability=1.0)],
@@ -456,14 +455,14 @@ def test_a_hue_is_refused_where_there_are_no_three_colors() -> None:
     [
         (
             {"channels": 1},
-            "normalize imagenet is of three colors, and images.channels is 1: --images.normalize dataset",
+            "normalize imagenet is for three colors, and images.channels is 1: --images.normalize dataset",
         ),
         ({"channels": 0}, "channels must lie in 1 to"),
         ({"range": [5, 5]}, r"images.range is \[low, high\], low below high"),
-        ({"range": [5]}, "images.range is"),
+        ({"range": [5]}, "images.range"),
         ({"range": []}, "images.range has one pair or one for each of the 3 channels, got 0"),
         ({"range": [[0, 1], [0, 2]]}, "one pair or one for each of the 3 channels, got 2"),
-        ({"range": [[0, "a"]]}, "images.range is"),
+        ({"range": [[0, "a"]]}, "images.range"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:
@@ -566,10 +565,10 @@ def test_of_pages_and_frames_it_is_told_that_the_first_is_read(tmp_path: Path) -
             pages[0].save(tmp_path / "scans" / name / f"{number}.{kind}", save_all=True, append_images=pages[1:])
     source = open_source(tmp_path / "scans")
     told = "of several pages or frames in a file the first is read: 6 of 8 images"
-    assert told in inspect(source).notes
+    assert told in inspect(source).warnings
     (words,) = [words for words in prepare(source).warnings if "several pages" in words]
     assert words.startswith(told[: told.index(":")])
-    assert not any("several pages" in words for words in inspect("digits").notes)
+    assert not any("several pages" in words for words in inspect("digits").warnings)
     with Image.open(tmp_path / "scans" / "a" / "1.gif") as opened:
         once, again = (decode(opened, "a").pixels for _ in range(2))
     assert np.array_equal(once, again)

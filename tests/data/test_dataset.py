@@ -15,15 +15,14 @@ from PIL import Image
 
 from noise import noise
 from viticulture.data import decoded_cache
-from viticulture.data.dataset import Dataset, ImageSettings, Selection, prepare, prepare_test, read_rows
-from viticulture.data.image_set import CachedImages, Images, Records
+from viticulture.data.dataset import Dataset, DataSettings, ImageSettings, prepare, prepare_test, read_rows
+from viticulture.data.image_set import CachedImages, Images, Records, StreamedImages
 from viticulture.data.image_settings import choose_cache_size, choose_image_size
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.data.sources.source import Source
 from viticulture.data.statistics import cached_statistics, streamed_statistics
-from viticulture.data.stream import StreamImages
 from viticulture.errors import UserError
 
 
@@ -55,7 +54,7 @@ def sets(data: Dataset) -> tuple[set[str], set[str], set[str]]:
 
 
 def test_pixels_labels_sizes_and_names_stay_together() -> None:
-    """Of every split. Fails if rows of the store, labels, or names are shifted against each other."""
+    """Of every split. Fails if rows of the cache, labels, or names are shifted against each other."""
     given = source({"train": [20, 30, 10], "test": [5, 5, 5]})
     data = prepare(given, image_settings=ImageSettings(image_size=8))
     for part in (data.train, present(data.val), present(data.test)):
@@ -94,7 +93,7 @@ def test_only_what_the_data_does_not_declare_is_held_out(
 
 def test_nothing_is_held_out_where_the_fraction_is_zero() -> None:
     """Fails if zero means the default, or a split that is not there is named."""
-    data = prepare(source({"train": [9, 9, 9]}), Selection(val_fraction=0, test_fraction=0))
+    data = prepare(source({"train": [9, 9, 9]}), DataSettings(val_fraction=0, test_fraction=0))
     assert (len(data.train), data.val, data.test, data.held_out) == (27, None, None, {})
 
 
@@ -102,16 +101,16 @@ def test_the_run_s_seed_draws_the_subset_and_leaves_what_is_held_out() -> None:
     """Runs over seeds are compared on the same test images. Fails if one seed draws both, or the subset is drawn first
     (a test image could then be a training image of another seed)."""
     given = source({"train": [100, 100, 100]})
-    runs = [prepare(given, Selection(fraction=0.1), seed=seed) for seed in (0, 1)]
+    runs = [prepare(given, DataSettings(fraction=0.1), seed=seed) for seed in (0, 1)]
     trains, vals, tests = zip(*(sets(run) for run in runs), strict=True)
     assert tests[0] == tests[1]
     assert vals[0] == vals[1]
     assert trains[0] != trains[1]
     assert not (trains[0] | trains[1]) & (vals[0] | tests[0])
     assert np.bincount(runs[0].train.records.labels).tolist() == [7, 7, 7]  # 10 % of 72, that is 90 % of 80
-    other = sets(prepare(given, Selection(fraction=0.1, split_seed=1)))
+    other = sets(prepare(given, DataSettings(fraction=0.1, split_seed=1)))
     assert other[2] != tests[0]
-    per_class = prepare(given, Selection(per_class=4))
+    per_class = prepare(given, DataSettings(per_class=4))
     assert np.bincount(per_class.train.records.labels).tolist() == [4, 4, 4]
 
 
@@ -120,15 +119,15 @@ def test_runs_of_other_seeds_may_learn_from_the_same_images() -> None:
     draws what is held out."""
     given = source({"train": [100, 100, 100]})
     for chosen in ({"fraction": 0.1}, {"per_class": 4}):
-        first = sets(prepare(given, Selection(**chosen), seed=3))
-        assert sets(prepare(given, Selection(**chosen, subset_seed=3), seed=7)) == first
-        assert sets(prepare(given, Selection(**chosen, subset_seed=0), seed=3))[0] != first[0]
+        first = sets(prepare(given, DataSettings(**chosen), seed=3))
+        assert sets(prepare(given, DataSettings(**chosen, subset_seed=3), seed=7)) == first
+        assert sets(prepare(given, DataSettings(**chosen, subset_seed=0), seed=3))[0] != first[0]
 
 
 def test_the_paper_s_subset_ignores_the_seed() -> None:
     """Bootstrapping ViTs, papers 1.6. Fails if the run's seed reaches it."""
     given = source({"train": [40, 40, 40], "test": [5, 5, 5]})
-    chosen = Selection(val_fraction=0, fraction=0.1, rule="bootstrapping")
+    chosen = DataSettings(val_fraction=0, fraction=0.1, rule="bootstrapping")
     first, second = (prepare(given, chosen, seed=seed).split_names["train"] for seed in (0, 1))
     assert first == second
     order = np.arange(40)
@@ -139,7 +138,7 @@ def test_the_paper_s_subset_ignores_the_seed() -> None:
 def test_the_paper_s_subset_is_one_of_all_training_images() -> None:
     """Where the data has its own validation images they stay. Fails if validation images are held out first: of each
     tenth that is learnt from then, few are the paper's."""
-    chosen = Selection(fraction=0.1, rule="bootstrapping")
+    chosen = DataSettings(fraction=0.1, rule="bootstrapping")
     given = source({"train": [40, 40, 40], "val": [2, 2, 2], "test": [5, 5, 5]})
     alone = prepare(source({"train": [40, 40, 40], "test": [5, 5, 5]}), dataclasses.replace(chosen, val_fraction=0))
     assert prepare(given, chosen).split_names["train"] == alone.split_names["train"]
@@ -155,16 +154,16 @@ def test_a_run_s_split_comes_back_whatever_the_rules_say(tmp_path: Path) -> None
     Fails if the rule is applied again, the order changes (and with it the loader's), or a new file slips in.
     """
     root = folder(tmp_path / "photos", {"a": 30, "b": 20})
-    first = prepare(root, Selection(fraction=0.5), seed=3)
+    first = prepare(root, DataSettings(fraction=0.5), seed=3)
     remembered = json.loads(json.dumps(first.split_names))
     folder(root, {"a": 32})
-    again = prepare(root, Selection(val_fraction=0, test_fraction=0.5, split_seed=9), seed=4, remembered=remembered)
+    again = prepare(root, DataSettings(val_fraction=0, test_fraction=0.5, split_seed=9), seed=4, remembered=remembered)
     assert again.split_names == first.split_names
     assert again.train.records.names == first.train.records.names
     assert again.fingerprint == first.fingerprint
     gone = Path(present(first.test).records.names[0])
     (root / gone).unlink()
-    with pytest.raises(UserError, match=f"photos no longer holds 1 image that this run was given: {gone}"):
+    with pytest.raises(UserError, match=f"photos no longer holds 1 image of this run: {gone}"):
         prepare(root, remembered=remembered)
 
 
@@ -174,12 +173,12 @@ def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
     first = prepare(root).fingerprint
     shutil.copytree(root, tmp_path / "two")
     assert prepare(tmp_path / "two").fingerprint == first
-    assert prepare(root, Selection(split_seed=1)).fingerprint != first
-    assert prepare(root, Selection(fraction=0.5)).fingerprint != first
+    assert prepare(root, DataSettings(split_seed=1)).fingerprint != first
+    assert prepare(root, DataSettings(fraction=0.5)).fingerprint != first
     Image.fromarray(noise(1, seed=77)[0]).save(root / "a" / "000.png")
     assert prepare(root).fingerprint != first
     swapped = [from_arrays("x", ["a", "b"], {"train": (noise(4), np.array(y))}) for y in ([0, 1, 0, 1], [1, 0, 1, 0])]
-    kept = Selection(val_fraction=0, test_fraction=0)
+    kept = DataSettings(val_fraction=0, test_fraction=0)
     assert prepare(swapped[0], kept).fingerprint != prepare(swapped[1], kept).fingerprint
     assert prepare(swapped[0], kept).contents != prepare(swapped[1], kept).contents
 
@@ -242,16 +241,16 @@ def test_unlabeled_images_are_left_out_or_join_the_training_images() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Selection(fraction=0.0), r"fraction must lie in \(0, 1\], got 0.0"),
-        (lambda: Selection(fraction=10), r"fraction must lie in \(0, 1\], got 10"),
-        (lambda: Selection(fraction=float("nan")), r"data\.fraction must be a finite number"),
-        (lambda: Selection(per_class=0), "per_class must be at least 1, got 0"),
-        (lambda: Selection(per_class=5, fraction=0.1), "not both"),
-        (lambda: Selection(rule="bootstrapping"), "draws a fraction"),
-        (lambda: Selection(val_fraction=1.0), "val_fraction must lie in"),
-        (lambda: Selection(test_fraction=-0.1), "test_fraction must lie in"),
-        (lambda: Selection(split_seed=-1), "split_seed"),
-        (lambda: Selection(subset_seed=-1), "subset_seed"),
+        (lambda: DataSettings(fraction=0.0), r"fraction must lie in \(0, 1\], got 0.0"),
+        (lambda: DataSettings(fraction=10), r"fraction must lie in \(0, 1\], got 10"),
+        (lambda: DataSettings(fraction=float("nan")), r"data\.fraction must be a finite number"),
+        (lambda: DataSettings(per_class=0), "per_class must be at least 1, got 0"),
+        (lambda: DataSettings(per_class=5, fraction=0.1), "not both"),
+        (lambda: DataSettings(rule="bootstrapping"), "draws a fraction"),
+        (lambda: DataSettings(val_fraction=1.0), "val_fraction must lie in"),
+        (lambda: DataSettings(test_fraction=-0.1), "test_fraction must lie in"),
+        (lambda: DataSettings(split_seed=-1), "split_seed"),
+        (lambda: DataSettings(subset_seed=-1), "subset_seed"),
         (lambda: ImageSettings(image_size=0), "image_size must be at least 1"),
         (lambda: ImageSettings(cache_size=-3), "cache_size must be at least 1"),
         (lambda: ImageSettings(cache_margin=0.5), "cache_margin must lie in 1 to 8"),
@@ -274,13 +273,13 @@ def test_settings_without_sense_are_refused(make: Callable[[], Any], message: st
 
 
 def test_unreadable_images_stop_or_are_skipped_everywhere(tmp_path: Path) -> None:
-    """Fails if training starts with black images, one stays in a split, or nobody is told."""
+    """Fails if training starts with black images, one stays in a split, or no one is told."""
     root = folder(tmp_path / "photos", {"train/a": 20, "train/b": 20, "test/a": 5, "test/b": 5})
     for path in ("train/a/bad.png", "test/b/bad.png"):
         (root / path).write_bytes(b"text")
     with pytest.raises(UserError, match=r"2 of 52 images cannot be read: test/b/bad.png .*--skip-unreadable"):
         prepare(root)
-    data = prepare(root, Selection(skip_unreadable=True))
+    data = prepare(root, DataSettings(skip_unreadable=True))
     assert set(data.skipped) == {"train/a/bad.png", "test/b/bad.png"}
     assert "not an image" in data.skipped["train/a/bad.png"]
     assert not {"train/a/bad.png", "test/b/bad.png"} & set().union(*sets(data))
@@ -296,7 +295,7 @@ def test_a_split_that_loses_all_its_images_is_none(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos", {"train/a": 9, "train/b": 9, "val/a": 2, "val/b": 2, "test/a": 5, "test/b": 5})
     for path in sorted(root.glob("val/*/*")):
         path.write_bytes(b"text")
-    data = prepare(root, Selection(skip_unreadable=True))
+    data = prepare(root, DataSettings(skip_unreadable=True))
     assert data.val is None
     assert set(data.split_names) == {"train", "test"}
     assert "no validation image can be read, so the run has no validation" in data.warnings
@@ -307,15 +306,15 @@ def test_a_split_that_loses_all_its_images_is_none(tmp_path: Path) -> None:
     for path in sorted(root.glob("train/*/*")):
         path.write_bytes(b"text")
     with pytest.raises(UserError, match="photos has no training images that can be read"):
-        prepare(root, Selection(skip_unreadable=True))
+        prepare(root, DataSettings(skip_unreadable=True))
 
 
 def test_the_papers_subset_is_not_drawn_from_images_without_a_class() -> None:
     """Which a method that needs no labels learns from. Catches: numpy's refusal of a negative seed."""
     given = source({"train": [9, 9, 9]})
     given.labels[[2, 5]] = -1
-    chosen = Selection(test_fraction=0, val_fraction=0, fraction=0.5, rule="bootstrapping")
-    with pytest.raises(UserError, match="draws from every class, and 2 training images of noise have none; give data"):
+    chosen = DataSettings(test_fraction=0, val_fraction=0, fraction=0.5, rule="bootstrapping")
+    with pytest.raises(UserError, match="draws from every class, and 2 training images of noise have none; set data"):
         prepare(given, chosen, labeled=False)
     assert len(prepare(given, chosen).train) == 12
 
@@ -326,7 +325,7 @@ def test_a_class_that_loses_all_its_images_is_refused(tmp_path: Path) -> None:
     (root / "c").mkdir()
     (root / "c" / "bad.png").write_bytes(b"")
     with pytest.raises(UserError, match="1 of 3 classes have no training images: c"):
-        prepare(root, Selection(skip_unreadable=True))
+        prepare(root, DataSettings(skip_unreadable=True))
 
 
 def test_a_person_is_warned(tmp_path: Path) -> None:
@@ -339,19 +338,19 @@ def test_a_person_is_warned(tmp_path: Path) -> None:
     (root / "train/a/notes.txt").write_text("x")
     (root / "README.md").write_text("x")  # a person knows, and nothing is lost
     (root / "train/LICENSE").write_text("x")
-    text = "\n".join(prepare(root, Selection(val_fraction=0)).warnings)
-    assert "classes are uneven: a has 60 training images, b has 3" in text
+    text = "\n".join(prepare(root, DataSettings(val_fraction=0)).warnings)
+    assert "classes are unbalanced: a has 60 training images, b has 3" in text
     assert "fewer than 5 training images in 1 class: b" in text
     assert "1 test image, pixel by pixel the same as training images" in text
     assert "test/b/copy.png and train/a/007.png" in text
-    assert "ignored what is no image: 1 file, train/a/notes.txt" in text
-    text = "\n".join(prepare(root, Selection(val_fraction=0, per_class=10)).warnings)
+    assert "ignored files that are no images: 1 file, train/a/notes.txt" in text
+    text = "\n".join(prepare(root, DataSettings(val_fraction=0, per_class=10)).warnings)
     assert "fewer than 10 training images in 1 class: b" in text
     assert prepare(source({"train": [30, 30, 30], "test": [5, 5, 5]})).warnings == ()
     (unmeasured,) = prepare(source({"train": [30, 30, 30], "test": [5, 0, 5]})).warnings
     assert unmeasured == "no test image shows class 1: nothing is measured of what no image shows"
     assert prepare(source({"train": [30, 30, 30], "test": [5, 0, 5]}), labeled=False).warnings == ()
-    notes = prepare(source({"train": [30, 30, 1]}), Selection(val_fraction=0)).warnings
+    notes = prepare(source({"train": [30, 30, 1]}), DataSettings(val_fraction=0)).warnings
     held_out = "no image of 1 class is held out as test, for too few images: class 2"
     assert [note for note in notes if "test" in note] == [held_out], "said twice, and once without the reason"
 
@@ -377,7 +376,7 @@ def test_a_person_is_warned(tmp_path: Path) -> None:
 )
 def test_sizes_follow_the_images(sizes: list[tuple[int, int]], image_size: int, cache_size: int) -> None:
     """Fails if small images are blown up or get a size that no patch or only tiny ones tile, large ones are kept whole,
-    or a store holds more than the originals did."""
+    or a cache holds more than the originals did."""
     array = np.array(sizes * 3)
     assert choose_image_size(array) == image_size
     assert choose_cache_size(image_size, array, 1.25) == cache_size
@@ -409,7 +408,7 @@ def test_statistics_are_those_of_the_training_pixels() -> None:
     """
     given = source({"train": [40, 30, 30], "test": [200, 10, 10]})
     given.reader.pixels[:100, ..., 1] //= 2  # type: ignore[attr-defined]
-    data = prepare(given, Selection(val_fraction=0), ImageSettings(normalize="dataset"))
+    data = prepare(given, DataSettings(val_fraction=0), ImageSettings(normalize="dataset"))
     pixels = given.reader.pixels[:100].astype(np.float64) / 255  # type: ignore[attr-defined]
     np.testing.assert_allclose(data.mean, pixels.mean(axis=(0, 1, 2)), rtol=1e-6)
     np.testing.assert_allclose(data.std, pixels.std(axis=(0, 1, 2)), rtol=1e-5)
@@ -419,15 +418,15 @@ def test_statistics_are_those_of_the_training_pixels() -> None:
     assert cached_statistics(black, torch.arange(2)) == ((0, 0, 0), (1, 1, 1))
 
 
-def test_the_statistics_of_a_stream_are_those_of_a_store() -> None:
-    """Where its sample is all there is, of images that a store squeezes and the input is smaller still. Fails if they
-    are of the input's size, where noise spreads less, or squeezed by another filter."""
+def test_the_statistics_of_a_stream_are_those_of_a_cache() -> None:
+    """Where its sample is all there is, of images that a cache resizes and the input is smaller still. Fails if they
+    are of the input's size, where noise spreads less, or resized by another filter."""
     given = source({"train": [9, 9, 9]}, side=16)
     stored, streamed = (
         prepare(given, image_settings=ImageSettings(image_size=6, cache_size=12, normalize="dataset", stream=way))
         for way in (False, True)
     )
-    assert isinstance(streamed.train, StreamImages)
+    assert isinstance(streamed.train, StreamedImages)
     np.testing.assert_allclose((streamed.mean, streamed.std), (stored.mean, stored.std), rtol=1e-5)
 
 
@@ -454,20 +453,20 @@ def test_sets_beyond_the_budget_are_streamed_and_hold_the_same() -> None:
     for image_settings in (ImageSettings(max_cache_gb=whole * 0.99), ImageSettings(stream=True)):
         streamed = prepare(given, image_settings=image_settings)
         for ours, theirs in ((streamed.train, stored.train), (present(streamed.test), present(stored.test))):
-            assert isinstance(ours, StreamImages)
+            assert isinstance(ours, StreamedImages)
             assert ours.records.names == theirs.records.names
             torch.testing.assert_close(ours.records.labels, theirs.records.labels)
             assert ours.extent(3) == theirs.extent(3)
             np.testing.assert_array_equal(ours.original(2), theirs.original(2))
     assert isinstance(prepare(given, image_settings=ImageSettings(max_cache_gb=whole * 1.01)).train, CachedImages)
-    with pytest.raises(UserError, match="more than the budget"):
+    with pytest.raises(UserError, match=r"more than images\.max_cache_gb"):
         prepare(given, image_settings=ImageSettings(stream=False, max_cache_gb=whole * 0.99))
 
 
 def test_a_subset_of_what_is_beyond_the_budget_is_stored(tmp_path: Path) -> None:
     """10 % of a large set fit. Fails if the whole is decoded, or streamed although the part fits."""
     given = source({"train": [100, 100, 100], "test": [4, 4, 4]})
-    chosen, image_settings = Selection(val_fraction=0, fraction=0.1), ImageSettings(max_cache_gb=100 * 3 * 64 / 1e9)
+    chosen, image_settings = DataSettings(val_fraction=0, fraction=0.1), ImageSettings(max_cache_gb=100 * 3 * 64 / 1e9)
     data = prepare(given, chosen, image_settings)
     assert isinstance(data.train, CachedImages)
     assert len(data.train.pixels) == 42
@@ -499,7 +498,7 @@ def test_other_data_is_judged_in_the_network_s_classes(tmp_path: Path) -> None:
 
 
 def test_a_stored_picture_is_shown_in_its_own_proportions() -> None:
-    """Fails if a squeezed photograph is shown as a square, or turned."""
+    """Fails if a resized photograph is shown as a square, or turned."""
     pixels = torch.zeros(3, 3, 16, 16, dtype=torch.uint8)
     sizes = torch.tensor([[100, 200], [16, 16], [1, 5000]], dtype=torch.int32)
     records = Records(torch.zeros(3, dtype=torch.int64), sizes, ["a", "b", "c"])
@@ -553,7 +552,7 @@ def test_a_store_is_shared_by_fractions_and_seeds() -> None:
     assert told
     told.clear()
     for seed in (1, 2):
-        prepare(given, Selection(fraction=0.2, split_seed=seed), seed=seed, progress=lambda *at: told.append(at))
+        prepare(given, DataSettings(fraction=0.2, split_seed=seed), seed=seed, progress=lambda *at: told.append(at))
     assert told == []
     assert decoded_cache.build(given, 8).pixels.shape == (120, 3, 8, 8)
 
@@ -589,11 +588,11 @@ def test_drawn_splits_keep_near_duplicates_on_one_side(tmp_path: Path, size: int
     assert [len(data.split_names[split]) for split in ("train", "val", "test")] == [60, 4, 16]
     assert data.near_duplicates == {}
     assert data.split_names == prepare(root, image_settings=ImageSettings(image_size=24, cache_size=24)).split_names
-    apart = prepare(root, Selection(near_duplicates="ignore"), settings)
+    apart = prepare(root, DataSettings(near_duplicates="ignore"), settings)
     assert scenes(apart.split_names["train"]) & scenes(apart.split_names["test"])
     again = prepare(root, image_settings=settings, remembered=apart.split_names)
     assert again.split_names == apart.split_names
-    folds = [prepare(root, Selection(folds=4, fold=fold), settings).split_names for fold in range(4)]
+    folds = [prepare(root, DataSettings(folds=4, fold=fold), settings).split_names for fold in range(4)]
     assert not any(scenes(each["train"]) & scenes(each["test"]) for each in folds)
 
 
@@ -603,7 +602,7 @@ def test_without_near_duplicates_splits_are_what_they_were(tmp_path: Path) -> No
         place = tmp_path / "set" / "ab"[i % 2] / f"{i}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(scene_of(i)).save(place)
-    for selection in (Selection(), Selection(split_seed=3, test_fraction=0.4), Selection(folds=3)):
+    for selection in (DataSettings(), DataSettings(split_seed=3, test_fraction=0.4), DataSettings(folds=3)):
         ignored = dataclasses.replace(selection, near_duplicates="ignore")
         assert prepare(tmp_path / "set", selection).split_names == prepare(tmp_path / "set", ignored).split_names
 
@@ -614,26 +613,26 @@ def test_near_duplicates_in_the_datas_own_splits_are_reported_and_can_be_left_ou
     root = with_bursts(tmp_path / "set", "test")
     for name in ("class 0/37.png", "class 0/39.png", "class 1/35.png"):
         (root / "test" / name).unlink()
-    data = prepare(root, Selection(val_fraction=0))
+    data = prepare(root, DataSettings(val_fraction=0))
     assert data.near_duplicates == {"test": data.split_names["test"]}
     assert any("37 of 37 test images have near-duplicates among the training images" in note for note in data.warnings)
-    left = prepare(root, Selection(val_fraction=0, near_duplicates="leave_out"))
+    left = prepare(root, DataSettings(val_fraction=0, near_duplicates="leave_out"))
     assert left.split_names["test"] == data.split_names["test"]
     assert left.split_names["train"] == [f"train/class {c}/{i}.png" for c, i in ((0, 36), (0, 38), (1, 34))]
     assert left.near_duplicates == {}
     assert any("left out 37 training images" in note for note in left.warnings)
-    few = prepare(root, Selection(val_fraction=0, per_class=5))
+    few = prepare(root, DataSettings(val_fraction=0, per_class=5))
     assert len(few.near_duplicates["test"]) in range(7, 11)
     (root / "train" / "class 1" / "34.png").unlink()
     with pytest.raises(UserError, match="would leave no training image of class 1"):
-        prepare(root, Selection(val_fraction=0, near_duplicates="leave_out"))
+        prepare(root, DataSettings(val_fraction=0, near_duplicates="leave_out"))
 
 
 def test_where_near_duplicates_are_not_looked_for_this_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streamed images and too many of them; small ones have copies where all pixels are equal. Catches: silence."""
     root, small = with_bursts(tmp_path / "set", "test"), tmp_path / "small" / "a"
     streamed = prepare(root, image_settings=ImageSettings(image_size=16, cache_size=16, stream=True))
-    assert any("near-duplicates are not looked for among streamed images" in note for note in streamed.warnings)
+    assert any("near-duplicates are not searched among streamed images" in note for note in streamed.warnings)
     monkeypatch.setattr(decoded_cache, "MAX_IMAGES", 10)
     assert prepare(root).near_duplicates == {}
     monkeypatch.undo()
@@ -642,6 +641,6 @@ def test_where_near_duplicates_are_not_looked_for_this_is_said(tmp_path: Path, m
         for i in range(20):
             pixels = noise(1, 8, 8, i // 2)[0] if place == small else noise(1, 8, 8, 100 + i)[0]
             Image.fromarray(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels).save(place / f"{i:02}.png")
-    names = prepare(small.parent, Selection(val_fraction=0)).split_names
+    names = prepare(small.parent, DataSettings(val_fraction=0)).split_names
     twins = [{int(Path(name).stem) // 2 for name in names[split] if name.startswith("a")} for split in names]
     assert not twins[0] & twins[1]

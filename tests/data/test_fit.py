@@ -79,7 +79,7 @@ def test_evaluation_sees_all_of_an_image_as_pillow_would_fit_it(photos: Path, fi
                 f"{name}: a fraction of a JPEG differs"
             )
     cropped = prepare(source, None, ImageSettings(40, 40))
-    assert cropped.fingerprint != dataset.fingerprint or fit == "stretch", "another store, other pixels"
+    assert cropped.fingerprint != dataset.fingerprint or fit == "stretch", "another cache, other pixels"
 
 
 @pytest.mark.parametrize("fit", ["pad", "stretch"])
@@ -93,7 +93,7 @@ def test_a_stream_shows_what_a_store_shows(photos: Path, fit: Any) -> None:
 
 @pytest.mark.parametrize("fit", ["pad", "stretch"])
 def test_an_oblong_input_is_filled_by_the_whole_image(photos: Path, fit: Any) -> None:
-    """The same against Pillow for an input of 24 x 40, kept in a square store. Catches: sides in another order, a frame
+    """The same against Pillow for an input of 24 x 40, kept in a square cache. Catches: sides in another order, a frame
     for the shape of a square, rounding that cuts a line off."""
     dataset = prepare(photos, None, ImageSettings([24, 40], 40, fit=fit))
     for name, view in zip(dataset.train.records.names, shown(dataset.train, 24, 40), strict=True):
@@ -157,8 +157,8 @@ def test_what_cuts_edges_off_is_refused_beside_what_keeps_them() -> None:
 @pytest.mark.parametrize(
     ("recipe", "size", "said"),
     [
-        ("mae/photos", [16, 24], "method mae learns from squares"),
-        ("bootstrap/digits", [16, 24], "method supervised and guides bootstrap learns from squares"),
+        ("mae/photos", [16, 24], "method mae trains on squares"),
+        ("bootstrap/digits", [16, 24], "method supervised and guides bootstrap trains on squares"),
         ("default/digits", [16], r"a side or \[height, width\], pixels, got \[16\]"),
         ("default/digits", [16, 0], "at least 1 pixel, got 0"),
         ("default/digits", [15, 24], "multiple of the patch size"),

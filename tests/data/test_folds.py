@@ -8,25 +8,26 @@ import pytest
 from PIL import Image
 from sklearn.model_selection import StratifiedGroupKFold
 
-from viticulture.data.folds import deal, folds_of
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.open import open_source
 from viticulture.data.sources.several import separated
 from viticulture.data.sources.source import Source
-from viticulture.data.splits import Selection, Splits, select
+from viticulture.data.splits import Splits, folds_of, select
+from viticulture.data.subsets import assign
 from viticulture.errors import UserError
 
 
 def test_without_groups_equal_parts_differ_by_an_image_of_a_class_and_by_one_in_all() -> None:
     """Fails where a class is dealt at random, or where what is left over of every class goes to the first part."""
     labels = np.repeat(np.arange(4), (23, 7, 5, 101))
-    part = deal(labels, None, [0.2] * 5, 3)
+    part = assign(labels, None, [0.2] * 5, 3)
     for c in range(4):
         sizes = np.bincount(part[labels == c], minlength=5)
         assert sizes.max() - sizes.min() <= 1
     sizes = np.bincount(part)
     assert sizes.max() - sizes.min() <= 1
-    assert (part == deal(labels, None, [0.2] * 5, 3)).all()
-    assert (part != deal(labels, None, [0.2] * 5, 4)).any()
+    assert (part == assign(labels, None, [0.2] * 5, 3)).all()
+    assert (part != assign(labels, None, [0.2] * 5, 4)).any()
 
 
 def test_groups_stay_whole_and_classes_as_even_as_scikit_learn_makes_them() -> None:
@@ -34,7 +35,7 @@ def test_groups_stay_whole_and_classes_as_even_as_scikit_learn_makes_them() -> N
     draw = np.random.default_rng(0)
     groups = draw.integers(0, 40, 600)
     labels = (draw.random(600) < 0.1 + 0.8 * (groups % 5 == 0)).astype(np.int64) + (groups % 7 == 0)
-    ours = deal(labels, groups, [0.2] * 5, 0)
+    ours = assign(labels, groups, [0.2] * 5, 0)
     theirs = np.zeros(600, dtype=np.int64)
     folds = StratifiedGroupKFold(5, shuffle=True, random_state=0).split(labels, labels, groups)
     for number, (_, held) in enumerate(folds):
@@ -53,7 +54,7 @@ def test_unequal_shares_are_kept_and_ungrouped_images_are_groups_of_their_own() 
     draw = np.random.default_rng(1)
     labels = draw.integers(0, 3, 900)
     groups = np.where(np.arange(900) < 450, draw.integers(0, 90, 900), -1)
-    held = deal(labels, groups, (0.85, 0.15), 0) == 1
+    held = assign(labels, groups, (0.85, 0.15), 0) == 1
     for c in range(3):
         assert held[labels == c].mean() == pytest.approx(0.15, abs=0.02), "a group of a class is up to a hundredth"
     assert 0 < held[groups < 0].sum() < 450
@@ -71,7 +72,7 @@ def listed(folder: Path, header: str, lines: list[str]) -> Source:
 
 def chosen(source: Source, folds: int, **more: object) -> list[Splits]:
     """The splits of every fold."""
-    return [select(source, Selection(folds=folds, fold=k, **more), 0)[0] for k in range(folds)]  # type: ignore[arg-type]
+    return [select(source, DataSettings(folds=folds, fold=k, **more), 0)[0] for k in range(folds)]  # type: ignore[arg-type]
 
 
 def test_every_image_is_tested_once_and_never_by_what_has_learnt_from_it(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_every_image_is_tested_once_and_never_by_what_has_learnt_from_it(tmp_pat
     for one in splits:
         assert sorted(np.concatenate([one["train"], one["val"], one["test"]]).tolist()) == list(range(40))
         assert np.bincount(source.labels[one["test"]]).tolist() == [5, 5]
-    again = select(source, Selection(folds=4, fold=2), seed=9)[0]
+    again = select(source, DataSettings(folds=4, fold=2), seed=9)[0]
     assert again["test"].tolist() == splits[2]["test"].tolist()
 
 
@@ -91,8 +92,8 @@ def test_groups_of_a_csv_stay_on_one_side_in_folds_and_in_plain_splits(tmp_path:
     in either, or where it moves the choice between rows without it."""
     lines = [f"{'ab'[i % 2]},patient {i // 4}" for i in range(80)]
     source = listed(tmp_path / "set", "path,label,group", lines)
-    assert source.notes == ("20 groups (column group), which no split that is drawn divides",)
-    plain = select(source, Selection(), 0)[0]
+    assert source.warnings == ("20 groups (column group), which no split that is drawn divides",)
+    plain = select(source, DataSettings(), 0)[0]
     assert {"train", "val", "test"} == set(plain)
     for one in [plain, *chosen(source, 5)]:
         sides = [set((rows // 4).tolist()) for rows in one.values()]
@@ -100,7 +101,7 @@ def test_groups_of_a_csv_stay_on_one_side_in_folds_and_in_plain_splits(tmp_path:
     bare = listed(tmp_path / "bare", "path,label,group", [f"{line[0]}," for line in lines])
     none = listed(tmp_path / "none", "path,label", [line[0] for line in lines])
     assert bare.groups is None
-    assert select(bare, Selection(), 0)[0]["test"].tolist() == select(none, Selection(), 0)[0]["test"].tolist()
+    assert select(bare, DataSettings(), 0)[0]["test"].tolist() == select(none, DataSettings(), 0)[0]["test"].tolist()
 
 
 def test_a_class_of_few_groups_is_held_out_too(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_a_class_of_few_groups_is_held_out_too(tmp_path: Path) -> None:
     note names the class. Fails where a class of ten groups beside it takes all of the validation images."""
     groups = [("a", g) for g in range(10)] + [("b", g) for g in range(10, 13)] + [("c", 13)]
     lines = [f"{name},plot {g}" for name, g in groups for _ in range(4)]
-    splits, notes = select(listed(tmp_path / "set", "path,label,group", lines), Selection(), 0)
+    splits, notes = select(listed(tmp_path / "set", "path,label,group", lines), DataSettings(), 0)
     shown = {
         kind: [sum(lines[row].startswith(name) for row in rows) for name in "abc"] for kind, rows in splits.items()
     }
@@ -124,7 +125,7 @@ def test_the_datas_own_test_stays_and_folds_validate(tmp_path: Path) -> None:
     splits = chosen(source, 4)
     assert all(one["test"].tolist() == list(range(8)) for one in splits)
     assert sorted(np.concatenate([one["val"] for one in splits]).tolist()) == list(range(8, 40))
-    told = select(source, Selection(folds=4), 0)[1]
+    told = select(source, DataSettings(folds=4), 0)[1]
     assert "data's own in every fold" in told[0]
     assert "groups of images stand in several" in told[1]
     whole = listed(
@@ -137,12 +138,12 @@ def test_the_datas_own_test_stays_and_folds_validate(tmp_path: Path) -> None:
 
 def test_what_has_no_label_leaves_with_its_group(tmp_path: Path) -> None:
     """A method that reads no labels learns from images without one as well. Fails if it learns from those of a group
-    that is held out, by a share or a fold, if those of other groups or of none leave too, if nobody is told, or if the
+    that is held out, by a share or a fold, if those of other groups or of none leave too, if no one is told, or if the
     data's own splits are blamed."""
     lines = [f"{'ab'[i % 2] if i < 40 else ''},{i % 40 if i < 80 else ''}" for i in range(90)]
     source = listed(tmp_path / "set", "path,label,group", lines)
     assert source.groups is not None
-    for selection in (Selection(), Selection(folds=4, fold=1)):
+    for selection in (DataSettings(), DataSettings(folds=4, fold=1)):
         splits, notes = select(source, selection, 0, labeled=False)
         held = {kind: rows for kind, rows in splits.items() if kind != "train"}
         apart = np.concatenate(list(held.values()))
@@ -160,7 +161,7 @@ def test_nonsense_is_refused_in_a_line(tmp_path: Path) -> None:
     source = listed(tmp_path / "set", "path,label,group", [f"{'ab'[i < 6]},{i // 2}" for i in range(40)])
     with pytest.raises(UserError, match="4 folds need 4 groups of every class: b has 3; take at most 3"):
         chosen(source, 4)
-    with pytest.raises(UserError, match=r"per_class must not exceed what 3 folds leave.*got 5: b"):
+    with pytest.raises(UserError, match=r"per_class must not exceed the training images of 3 folds.*got 5: b"):
         chosen(source, 3, per_class=5)
     flat = listed(tmp_path / "flat", "path,label", ["ab"[i < 3] for i in range(40)])
     with pytest.raises(UserError, match="5 folds need 5 images of every class: b has 3"):
@@ -172,7 +173,7 @@ def test_nonsense_is_refused_in_a_line(tmp_path: Path) -> None:
         ({"folds": 3, "rule": "bootstrapping", "fraction": 0.5}, "leave the folds out"),
     ):
         with pytest.raises(UserError, match=words):
-            Selection(**settings)  # type: ignore[arg-type]
+            DataSettings(**settings)  # type: ignore[arg-type]
 
 
 def test_folds_and_groups_divide_images_of_several_labels(tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_folds_and_groups_divide_images_of_several_labels(tmp_path: Path) -> Non
     names = ["a|b", "a", "b", "", "a|rare", "b", "a", ""]
     lines = [f"{names[i // 2 % 8]},patient {i // 2}" for i in range(160)]
     source = separated(listed(tmp_path / "set", "path,label,group", lines))
-    plain = select(source, Selection(), 0)[0]
+    plain = select(source, DataSettings(), 0)[0]
     splits = chosen(source, 5)
     for one in [plain, *splits]:
         sides = [set((rows // 2).tolist()) for rows in one.values()]

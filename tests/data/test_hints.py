@@ -2,6 +2,7 @@
 """What `data` tells a person to do: copies across splits, uneven classes, lists beside images, no labels."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from viticulture.data import near_duplicates
 from viticulture.data.decoded_cache import pixel_digest
 from viticulture.data.inspect import inspect
 from viticulture.data.near_duplicates import SIDE, NearDuplicates, match_thumbnails, thumbnail
-from viticulture.report.inspection import inspection_tables
+from viticulture.report.inspection import inspected
 
 
 def scene(seed: int, size: tuple[int, int] = (120, 160)) -> Image.Image:
@@ -90,7 +91,7 @@ def test_frames_of_a_video_are_one_group_however_many_they_are(monkeypatch: pyte
     monkeypatch.setattr(near_duplicates, "SAMPLE", 4)
     monkeypatch.setattr(near_duplicates, "CROWD", 1)
     crowded = copies(frames)
-    assert "images resemble so many others that only some were compared" in crowded.notes[0]
+    assert "images resemble so many others that only some were compared" in crowded.warnings[0]
     assert len(np.unique(crowded.groups)) == 1
 
 
@@ -119,7 +120,7 @@ def test_data_says_what_train_will_do_and_what_to_look_at(root: Path, capsys: py
     assert {name for pair in seen.near for name in pair} == {"train/a/3.png", "test/a/copy.png"}
     assert main(["data", str(root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "learn from 25, choose by 3, report on 2" in said
+    assert "train on 25, choose by 3, report on 2" in said
     assert "classes are uneven: a has 26 images, b 2" in said
     assert "--data.sampling balanced" in said
     assert "look the same" in said
@@ -134,9 +135,9 @@ def test_lists_beside_the_images_are_named(tmp_path: Path, capsys: pytest.Captur
     for i in range(4):
         save(tmp_path / "data", f"{'ab'[i % 2]}/{i}.png", scene(i))
     (tmp_path / "data" / "readme.txt").write_text("train well")
-    assert not any("lists of splits" in note for note in inspect(tmp_path / "data").notes)
+    assert not any("lists of splits" in note for note in inspect(tmp_path / "data").warnings)
     (tmp_path / "data" / "my_train.txt").write_text("a/0.png 0\n")
-    assert "lists of splits lie beside the images (my_train.txt)" in inspect(tmp_path / "data").notes[0]
+    assert "lists of splits lie next to the images (my_train.txt)" in inspect(tmp_path / "data").warnings[0]
 
 
 def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,8 +155,8 @@ def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "set" / "empty").rmdir()
     found = inspect(tmp_path / "set")
     assert not found.refused
-    assert inspection_tables({}, {"single": {"train": 1}}, [])[1].note == "1 class; 1 train"
-    assert found.notes == tuple(
+    assert inspected(replace(found, classes=("single",), counts={"train": (1,)}))[1].note == "1 class; 1 train"
+    assert found.warnings == tuple(
         f"no image of 1 class is held out as {kind}, for too few images: single" for kind in ("test", "val")
     )
 

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
+from viticulture.config.plan import plan_of
 from viticulture.config.resolve import resolve
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
@@ -24,7 +25,6 @@ from viticulture.data.transforms.mix import Mix
 from viticulture.data.transforms.rand_augment import RandAugment
 from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
-from viticulture.training.assemble import batch_size
 
 MEAN, STD, CLASSES = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 3
 
@@ -92,7 +92,7 @@ def test_steps_made_together_are_those_made_alone() -> None:
 
 
 def test_labels_and_pixels_belong_to_their_index() -> None:
-    """Identity with the split itself where nothing is random. Fails if rows of the store are taken for numbers."""
+    """Identity with the split itself where nothing is random. Fails if rows of the cache are taken for numbers."""
     data = images(12)
     batch = Loader(data, (Augment([Resize()], (10, 10), MEAN, STD, CLASSES),), 6, 0).batch(0, 1)
     assert torch.equal(batch["label"], data.records.labels[batch["index"]])
@@ -126,7 +126,7 @@ def test_mixing_on_several_processes_gets_batches_that_pair_the_same_images(coun
 
     def size(images: int = count, **train: int) -> int:
         overrides = {"engine.devices": 2, **{f"train.{key}": value for key, value in train.items()}}
-        return batch_size(resolve("mixed", {"augment": {"mix": {}}}, overrides), images)
+        return plan_of(resolve("mixed", {"augment": {"mix": {}}}, overrides), images).batch_size
 
     whole = loader(count, size())
     halves = [loader(count, size(), shard=Shard(rank, 2)) for rank in (0, 1)]
@@ -136,7 +136,7 @@ def test_mixing_on_several_processes_gets_batches_that_pair_the_same_images(coun
         with pytest.raises(UserError, match=r"multiple of (4|12).*mixing"):
             size(**wrong)
     assert size(batch_size=8, accumulate=2) == 8
-    assert batch_size(resolve("alone", {"augment": {"mix": {}}}, {"train.batch_size": 5}), count) == 5
+    assert plan_of(resolve("alone", {"augment": {"mix": {}}}, {"train.batch_size": 5}), count).batch_size == 5
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,8 @@ def test_batches_go_by_the_images_and_the_optimizer(images: int, by_adamw: int, 
 
     def size(**keys: object) -> int:
         own = {"student": "hybrid_nano", "optim": {"name": "auto"}}
-        return batch_size(resolve("own", own, {key.replace("_", ".", 1): value for key, value in keys.items()}), images)
+        overrides = {key.replace("_", ".", 1): value for key, value in keys.items()}
+        return plan_of(resolve("own", own, overrides), images).batch_size
 
     assert size() == by_muon  # what is left open is Muon for a hybrid
     assert size(optim_name="adamw") == size(student_name="vit_nano") == by_adamw
@@ -315,6 +316,6 @@ def test_impossible_settings_are_refused() -> None:
 
 
 def test_padded_crops_load() -> None:
-    """The CIFAR recipe's views of a store, one image a step and a size that is no square."""
+    """The CIFAR recipe's views of a cache, one image a step and a size that is no square."""
     batch = Loader(images(5), (Augment([PaddedCrop(), Flip()], (12, 20), MEAN, STD, 3),), 1, 0).batch(0, 4)
     assert batch["image"].shape == (1, 3, 12, 20)

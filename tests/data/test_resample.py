@@ -78,7 +78,7 @@ def test_each_image_has_its_own_box_and_filter() -> None:
 
 @pytest.mark.parametrize("size", [(20, 20), (SIDE, SIDE)])
 def test_the_layout_of_the_store_is_no_matter(size: tuple[int, int]) -> None:
-    """A pixel's colors together, as a store keeps them, or each channel by itself: the same result, in memory too.
+    """A pixel's colors together, as a cache keeps them, or each channel by itself: the same result, in memory too.
 
     Fails if colors become columns, or what follows has to walk through memory in steps of three."""
     images, cubic = pictures(len(EDGES)), torch.tensor([True, False, True, False, True])
@@ -129,10 +129,10 @@ def test_a_strip_is_averaged_before_it_is_squeezed(shape: tuple[int, int], monke
 
     interpolate = F.interpolate
     monkeypatch.setattr(F, "interpolate", watched)
-    squeezed = resize_to_square(pixels, 8)
+    resized = resize_to_square(pixels, 8)
     assert max(seen[0]) <= 64 * max(8, min(shape))
     pillow = np.asarray(Image.fromarray(pixels).resize((8, 8), Image.Resampling.BICUBIC))
-    assert np.abs(squeezed.astype(int) - pillow).max() <= 2
+    assert np.abs(resized.astype(int) - pillow).max() <= 2
 
 
 @pytest.mark.parametrize("shape", [(512, 1), (1, 512), (640, 10)])

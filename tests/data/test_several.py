@@ -12,12 +12,13 @@ from PIL import Image
 
 from colored import COLORS, colored_csv, shown_labels
 from viticulture.data.balance import positive_weights
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import prepare, prepare_test
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.sources.several import is_joined, separated
-from viticulture.data.splits import Selection, select
+from viticulture.data.splits import select
 from viticulture.data.subsets import fraction_of_each, holdout
 from viticulture.errors import UserError
 from viticulture.report.terminal import say
@@ -87,7 +88,7 @@ def test_vectors_of_one_and_zero_and_lists_of_classes_are_labels(labels: Any) ->
 def test_a_list_of_one_and_zero_is_refused() -> None:
     """A vector that a program or JSON wrote as a list. Catches: [0, 1, 1] learnt as the classes 0 and 1."""
     pixels = np.zeros((2, 8, 8, 3), np.uint8)
-    with pytest.raises(UserError, match=r"\[0, 1, 1\], a 1 or a 0 for each class; list the classes that"):
+    with pytest.raises(UserError, match=r"\[0, 1, 1\], a 1 or a 0 for each class; list the classes of the image"):
         open_source((pixels, [[0, 1, 1], [1, 0, 0]]))
     pandas = pytest.importorskip("pandas")
     for marks in ([0, 1, 1], np.array([0.0, 1.0, 1.0])):
@@ -122,12 +123,12 @@ def test_none_is_no_label_and_an_empty_list_shows_none(root: Path, kind: str) ->
     labels; one that shows nothing left out."""
     source = separated(open_source(without_a_label(root, kind)))
     assert source.labels.tolist() == AS_ROWS
-    nothing_held = Selection(test_fraction=0, val_fraction=0)
+    nothing_held = DataSettings(test_fraction=0, val_fraction=0)
     splits, notes = select(source, nothing_held, 0)
     assert splits["train"].tolist() == [0, 1, 2, 4]
     assert notes == ["left out 1 train image without a label"]
     assert len(select(source, nothing_held, 0, labeled=False)[0]["train"]) == len(UNLABELED)
-    assert len(select(source, Selection(0, 0, fraction=0.8), 0, labeled=False)[0]["train"]) == 4
+    assert len(select(source, DataSettings(0, 0, fraction=0.8), 0, labeled=False)[0]["train"]) == 4
     found = inspect(source)
     assert (found.unlabeled, found.counts) == (1, {"train": (2, 2)})
     assert found.several.endswith("1 of 4 images have none")
@@ -159,7 +160,7 @@ def test_columns_of_labels_are_told_one_by_one(root: Path) -> None:
     (root / "several.csv").write_text(text)
     source = open_source(str(root / "several.csv"))
     assert separated(source).classes == ("cat", "dog")
-    assert source.notes == (
+    assert source.warnings == (
         "labels are the columns cat, dog (1 or 0)",
         "no class, since no image shows it: ox",
         "no labels, since not all cells are 1 or 0: count (line 4: '2')",
@@ -175,7 +176,7 @@ def test_data_tells_labels_one_by_one(root: Path) -> None:
     assert found.classes == SORTED
     assert found.counts["train"] == tuple(TRUE.sum(0))
     assert found.several.endswith(f"{int((TRUE.sum(1) == 0).sum())} of {IMAGES} images have none")
-    assert found.notes[0] == "labels are the columns red, green, blue (1 or 0)"
+    assert found.warnings[0] == "labels are the columns red, green, blue (1 or 0)"
     assert sum(found.planned.values()) == IMAGES
 
 
@@ -216,7 +217,7 @@ def test_images_reach_a_run_with_their_labels(root: Path) -> None:
     """Catches: labels of other images after a split, images without any label left out, labels in the data's own order
     where a network has another."""
     source = separated(open_source(str(root / "labels.csv")))
-    dataset = prepare(source, Selection(), ImageSettings(image_size=16))
+    dataset = prepare(source, DataSettings(), ImageSettings(image_size=16))
     assert sum(map(len, dataset.split_names.values())) == IMAGES
     for kind in ("train", "val", "test"):
         images = getattr(dataset, kind)
@@ -225,8 +226,8 @@ def test_images_reach_a_run_with_their_labels(root: Path) -> None:
     other, _ = prepare_test(source, ("red", "purple", "blue", "green"), dataset.image_settings)
     np.testing.assert_array_equal(other.records.labels.numpy()[:, [2, 3, 0]], TRUE)
     assert not other.records.labels[:, 1].any()
-    with pytest.raises(UserError, match=r"data.per_class counts images of one class, .* give data.fraction alone"):
-        prepare(source, Selection(per_class=3), ImageSettings(image_size=16))
+    with pytest.raises(UserError, match=r"data.per_class counts images of one class, .* set data.fraction alone"):
+        prepare(source, DataSettings(per_class=3), ImageSettings(image_size=16))
 
 
 def test_one_class_an_image_is_left_as_it_was(tmp_path: Path, root: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream decodes when asked and hands out what a store would."""
+"""A stream decodes when asked and hands out what a cache would."""
 
 import errno
 import os
@@ -14,20 +14,20 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from viticulture.data import stream as stream_module
+from viticulture.data import workers as stream_module
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import ImageSettings, Selection, prepare
+from viticulture.data.dataset import DataSettings, ImageSettings, prepare
 from viticulture.data.decoded_cache import build
-from viticulture.data.image_set import CachedImages, Records
+from viticulture.data.image_set import CachedImages, Records, StreamedImages
 from viticulture.data.open import open_source
 from viticulture.data.sources.files import FileReader
 from viticulture.data.sources.source import Source
-from viticulture.data.stream import StreamImages, ahead
 from viticulture.data.transforms.crop import PaddedCrop, ResizedCrop
 from viticulture.data.transforms.erase import Erase
 from viticulture.data.transforms.geometry import Flip
 from viticulture.data.transforms.view import Augment
+from viticulture.data.workers import ahead
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 
@@ -51,11 +51,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return open_source(folder)
 
 
-def stream(source: Source) -> StreamImages:
+def stream(source: Source) -> StreamedImages:
     """Every image of the source, last one first, sizes unknown."""
     rows = torch.arange(COUNT).flip(0)
     names = [source.names[row] for row in rows.tolist()]
-    return StreamImages(source, rows, Records(labels(source)[rows], torch.full((COUNT, 2), -1), names), SIDE)
+    return StreamedImages(source, rows, Records(labels(source)[rows], torch.full((COUNT, 2), -1), names), SIDE)
 
 
 def labels(source: Source) -> Tensor:
@@ -63,7 +63,7 @@ def labels(source: Source) -> Tensor:
 
 
 def store(source: Source) -> CachedImages:
-    """The same images as a store keeps them."""
+    """The same images as a cache keeps them."""
     held, rows = build(source, SIDE), torch.arange(COUNT).flip(0)
     sizes = torch.from_numpy(held.sizes)[rows]
     return CachedImages(held.pixels, rows, Records(labels(source)[rows], sizes, [str(n) for n in range(COUNT)]))
@@ -77,7 +77,7 @@ def view(*transforms: ResizedCrop | PaddedCrop | Flip | Erase) -> Augment:
 def test_a_stream_and_a_store_give_the_same_batches(source: Source, crop: ResizedCrop | PaddedCrop) -> None:
     """Bit for bit, whichever of them a budget chooses.
 
-    Fails if the stream decodes at another scale, squeezes by another filter, takes boxes of the squeezed square, or
+    Fails if the stream decodes at another scale, resizes by another filter, takes boxes of the resized square, or
     rows of uniform numbers of its own.
     """
     shard = Shard(workers=0)
@@ -108,7 +108,7 @@ def test_workers_change_nothing(source: Source) -> None:
     assert load.state_dict() == {"epoch": 3, "next": 0}
 
 
-def test_evaluation_of_a_stream_is_that_of_a_store(source: Source) -> None:
+def test_evaluation_of_a_stream_is_that_of_a_cache(source: Source) -> None:
     """Every image once, in order, center cut by the original's shape, the same pixels."""
     device = torch.device("cpu")
     pairs = zip(
@@ -153,7 +153,7 @@ def no_locks(*_: object, **__: object) -> None:
     [
         ("torch.Tensor.share_memory_", no_room, "come through pipes"),
         ("multiprocessing.connection.Listener", no_locks, "come through pipes"),
-        ("viticulture.data.stream.Queue", no_locks, "no processes to read images ahead (No space left on device)"),
+        ("viticulture.data.workers.Queue", no_locks, "no processes to read images ahead (No space left on device)"),
     ],
     ids=["no shared memory", "no socket", "no locks"],
 )
@@ -166,7 +166,7 @@ def test_a_machine_without_room_for_workers_computes_the_same_in_more_time(
 ) -> None:
     """A container has 64 MB of /dev/shm. Catches: an error in a thread of a worker, for whose value the training waits
     without end; tracebacks; a slow training that does not say why, or says so at every step."""
-    stream_module._tell_once.cache_clear()
+    stream_module._warn_once.cache_clear()
     monkeypatch.setattr(place, lacks)
     for number, (constant, count) in enumerate(ahead(rows, range(5), workers=2)):
         assert torch.equal(constant, torch.full((3, 2), number))
@@ -195,25 +195,25 @@ def reciprocal(number: int) -> float:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_image_that_breaks_in_mid_epoch_is_named_with_the_way_on(workers: int, tmp_path: Path) -> None:
     """A header is whole, the rest of the file is missing. Fails if torch rebuilds the error of a worker as a
-    RuntimeError, or a person is not told which file and what to do."""
+    RuntimeError, or the user is not told which file and what to do."""
     root = photographs(tmp_path / "photos", 12)
     cut(root / "a" / "3.jpg")
-    data = prepare(root, Selection(val_fraction=0, test_fraction=0), ImageSettings(stream=True, image_size=24))
+    data = prepare(root, DataSettings(val_fraction=0, test_fraction=0), ImageSettings(stream=True, image_size=24))
     loader = Loader(data.train, (view(ResizedCrop()),), 6, 0, shard=Shard(workers=workers))
-    with pytest.raises(UserError, match=r"a/3.jpg: truncated; .*--skip-unreadable.*train anew"):
+    with pytest.raises(UserError, match=r"a/3.jpg: truncated; .*--skip-unreadable.*new run"):
         list(loader)
 
 
-def test_skipping_gives_a_stream_the_very_images_of_a_store(tmp_path: Path) -> None:
-    """Split, order and pixels. Fails if a truncated file stays, is replaced by another image, or nobody is told."""
+def test_skipping_gives_a_stream_the_very_images_of_a_cache(tmp_path: Path) -> None:
+    """Split, order and pixels. Fails if a truncated file stays, is replaced by another image, or no one is told."""
     root = photographs(tmp_path / "photos", 24)
     cut(root / "a" / "3.jpg")
     cut(root / "b" / "18.jpg")
     streamed, stored = (
-        prepare(root, Selection(skip_unreadable=True), ImageSettings(stream=way, image_size=24, cache_size=32))
+        prepare(root, DataSettings(skip_unreadable=True), ImageSettings(stream=way, image_size=24, cache_size=32))
         for way in (True, False)
     )
-    assert isinstance(streamed.train, StreamImages)
+    assert isinstance(streamed.train, StreamedImages)
     assert streamed.skipped == stored.skipped
     assert streamed.skipped.keys() == {"a/3.jpg", "b/18.jpg"}
     assert streamed.split_names == stored.split_names

@@ -18,8 +18,7 @@ from torch import Tensor
 import viticulture
 from viticulture.cli import main
 from viticulture.config.resolve import resolve
-from viticulture.evaluation.agreement.evaluate import read_agreement
-from viticulture.evaluation.agreement.metrics import Agreement, agree, both_wrong, divergences, same_prediction
+from viticulture.evaluation.agreement import Agreement, agree, both_wrong, divergences, read_agreement, same_prediction
 from viticulture.evaluation.model import all_logits, heads_of
 from viticulture.keywords import rebuilt
 from viticulture.models.cit.many_heads import every_head
@@ -229,7 +228,7 @@ def test_a_teacher_that_is_gone_is_named_and_the_rest_is_judged(
         assert found is not None
         assert "inv" in found.missing
         assert found.accuracy is None
-        assert "could not be asked" in (run.path / "report.html").read_text()
+        assert "could not be evaluated" in (run.path / "report.html").read_text()
     finally:
         save_file(weights, gone, {"format": "pt"})
 

@@ -48,7 +48,7 @@ def test_three_layouts_of_the_same_boxes_are_read_alike(tmp_path: Path) -> None:
         ("b.json", "{", "cannot read .*b.json as JSON"),
         ("b.json", "[" * 10**5, "cannot read .*b.json as JSON"),
         ("b.json", '{"images": []}', "annotations"),
-        ("b.json", '{"images": [], "annotations": [{"image_id": 1, "bbox": [1, 2, 3, 4]}]}', "no COCO file"),
+        ("b.json", '{"images": [], "annotations": [{"image_id": 1, "bbox": [1, 2, 3, 4]}]}', "not a COCO file"),
         ("b.json", '{"images": [{"id": 1, "file_name": "a"}], "annotations": [{"image_id": 1, "bbox": [1, 2, 0, 4]}]}',
          "annotation 0: a box needs"),
     ],

@@ -14,7 +14,8 @@ from PIL import Image
 from scipy.ndimage import correlate, zoom
 
 from viticulture.errors import UserError
-from viticulture.evaluation.robustness import blur, digital, noise, weather
+from viticulture.evaluation.robustness import blur, digital, weather
+from viticulture.evaluation.robustness import corrupt as corrupt_file
 from viticulture.evaluation.robustness.corrupt import corrupt
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, EXTRA, LEVELS, MAIN, nearest
 
@@ -79,17 +80,8 @@ def test_a_higher_severity_is_farther_from_the_image(name: str, side: int) -> No
 
 def test_an_image_gets_the_strengths_of_the_published_set_nearest_in_size() -> None:
     """32: CIFAR-10-C, 64: Tiny-ImageNet-C, 224: ImageNet-C, by ratio of sides."""
-    assert [nearest(side) for side in (8, 32, 45, 46, 64, 119, 120, 224, 384)] == [
-        32,
-        32,
-        32,
-        64,
-        64,
-        64,
-        224,
-        224,
-        224,
-    ]
+    sides = {32: (8, 32, 45), 64: (46, 64, 119), 224: (120, 224, 384)}
+    assert all(nearest(side) == size for size, of_size in sides.items() for side in of_size)
     assert all(found.keys() == set(CORRUPTIONS) for found in LEVELS.values())
     assert (len(MAIN), len(EXTRA)) == (15, 4)
     with pytest.raises(UserError, match="did you mean gaussian_noise"):
@@ -103,13 +95,13 @@ def test_noise_has_the_moments_that_its_formula_says() -> None:
     Tolerance: 5 standard errors of 120,000 values."""
     gray, n = np.full((200, 200, 3), 0.4), 120_000
     for found, sd in (
-        (noise.gaussian_noise(gray, draw(), 0.1), 0.1),
-        (noise.shot_noise(gray, draw(), 50), np.sqrt(0.4 / 50)),
-        (noise.speckle_noise(gray, draw(), 0.2), 0.4 * 0.2),
+        (corrupt_file.gaussian_noise(gray, draw(), 0.1), 0.1),
+        (corrupt_file.shot_noise(gray, draw(), 50), np.sqrt(0.4 / 50)),
+        (corrupt_file.speckle_noise(gray, draw(), 0.2), 0.4 * 0.2),
     ):
         assert found.mean() == pytest.approx(0.4, abs=5 * sd / np.sqrt(n))
         assert found.std() == pytest.approx(sd, rel=5 / np.sqrt(2 * n))
-    found = noise.impulse_noise(gray, draw(), 0.3)
+    found = corrupt_file.impulse_noise(gray, draw(), 0.3)
     assert (found == 0).mean() == pytest.approx(0.15, abs=0.006)
     assert (found == 1).mean() == pytest.approx(0.15, abs=0.006)
     assert (found == 0.4).any(-1)[(found == 1).any(-1)].mean() > 0.5, "channels are hit apart"

@@ -17,12 +17,11 @@ from dense_scenes import coco_folder, mask_folder
 from simulated_gpu import OnApple
 from untrained_dense import untrained_dense
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
-from viticulture.data.batches.annotated import dense_batches
+from viticulture.data.batches.evaluation import target_batches
 from viticulture.data.dataset import read_rows
 from viticulture.data.image_set import CachedImages, Records
-from viticulture.data.inspect_dense import inspect_dense
+from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
-from viticulture.data.open_dense import open_dense
 from viticulture.data.targets.objects import Boxed, Masked, Objects
 from viticulture.errors import UserError
 from viticulture.evaluation.inputs import MAX_SENT_PIXELS
@@ -106,7 +105,7 @@ def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
     records = Records(torch.tensor([-1]), torch.tensor([size]), [""])
     images = CachedImages(torch.zeros(1, 3, 48, 48, dtype=torch.uint8), torch.arange(1), records)
     data_spec = DataSpec(NAMES, (64, 64), (0.5,) * 3, (0.25,) * 3)
-    (batch,) = dense_batches(images, Boxed([known], masks=False), data_spec, 4, torch.device("cpu"))
+    (batch,) = target_batches(images, Boxed([known], masks=False), data_spec, 4, torch.device("cpu"))
     canvas = {
         "boxes": torch.from_numpy(said.boxes) * 64 / 80,
         "scores": torch.from_numpy(said.scores),
@@ -427,31 +426,33 @@ def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> No
 def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
     """Objects of each class by split, sizes, images without any, boxes outside; for masks, images that show a class.
     Fails if crowds count as what is learnt or judged."""
-    source = open_dense(coco_folder(tmp_path / "boxes", {"train": 3, "val": 2}), "objects")
-    assert source.objects is not None
+    source = open_source(coco_folder(tmp_path / "boxes", {"train": 3, "val": 2}), "objects")
     count = sum(map(len, source.objects))
-    told = inspect_dense(source)
-    assert told.images == {"train": 3, "val": 2}
-    assert sum(map(sum, told.counts.values())) == sum(told.sizes.values()) == count
-    assert (told.outside, told.bare, told.masks) == (0, 0, True)
-    first = dataclasses.replace(source.objects[0], boxes=source.objects[0].boxes + 500)
-    assert inspect_dense(dataclasses.replace(source, objects=[first, *source.objects[1:]])).outside == len(first)
-    unknown = dataclasses.replace(source.objects[0], boxes=source.objects[0].boxes * float("nan"))
-    assert inspect_dense(dataclasses.replace(source, objects=[unknown, *source.objects[1:]])).outside == len(first)
+    told = inspect(source)
+    assert told.splits == {"train": 3, "val": 2}
+    assert sum(map(sum, told.counts.values())) == sum(told.annotations.sizes.values()) == count
+    assert (told.annotations.outside, told.annotations.empty, told.annotations.masks) == (0, 0, True)
+    for boxes in (source.objects[0].boxes + 500, source.objects[0].boxes * float("nan")):
+        first = dataclasses.replace(source.objects[0], boxes=boxes)
+        told = inspect(dataclasses.replace(source, targets=[first, *source.objects[1:]]))
+        assert told.annotations is not None
+        assert told.annotations.outside == len(first)
     many = [dataclasses.replace(each, crowd=torch.ones_like(each.crowd)) for each in source.objects[:3]]
-    crowded = inspect_dense(dataclasses.replace(source, objects=[*many, *source.objects[3:]]))
-    assert (crowded.crowds, crowded.masks, sum(crowded.counts["train"])) == (sum(map(len, many)), True, 0)
-    assert sum(crowded.sizes.values()) == sum(crowded.counts["val"]) == count - crowded.crowds
-    assert "in no image to learn from" in crowded.notes[0]
+    crowded = inspect(dataclasses.replace(source, targets=[*many, *source.objects[3:]]))
+    objects = crowded.annotations
+    assert objects is not None
+    assert (objects.crowds, objects.masks, sum(crowded.counts["train"])) == (sum(map(len, many)), True, 0)
+    assert sum(objects.sizes.values()) == sum(crowded.counts["val"]) == count - objects.crowds
+    assert "in no training image" in crowded.warnings[0]
     other = dataclasses.replace(source.objects[0], size=(640, 800))
-    (why,) = inspect_dense(dataclasses.replace(source, objects=[other, *source.objects[1:]])).unreadable.values()
+    (why,) = inspect(dataclasses.replace(source, targets=[other, *source.objects[1:]])).unreadable.values()
     assert "says 800x640" in why
-    masks = inspect_dense(open_dense(mask_folder(tmp_path / "masks", {"train": 3}), "pixels"))
+    masks = inspect(open_source(mask_folder(tmp_path / "masks", {"train": 3}), "pixels"))
     assert masks.counts["train"][0] == 3
-    assert (masks.kind, masks.notes) == ("pixels", ())
+    assert (masks.contents, masks.warnings) == ("pixels", ())
     for path in (tmp_path / "masks" / "train" / "masks").glob("*"):
         Image.new("L", (80, 64), 1).save(path)
-    (note,) = inspect_dense(open_dense(tmp_path / "masks", "pixels")).notes
+    (note,) = inspect(open_source(tmp_path / "masks", "pixels")).warnings
     assert "all labeled pixels of the training images are disk" in note
 
 
@@ -464,19 +465,18 @@ def test_a_mask_that_lies_as_its_file_is_not_called_wrong(tmp_path: Path) -> Non
     Image.new("RGB", (60, 40)).save(tmp_path / "images" / "a.jpg", exif=exif)
     Image.fromarray(np.eye(40, 60, dtype=np.uint8)).save(tmp_path / "masks" / "a.png")
     (tmp_path / "classes.json").write_text('["ground", "line"]')
-    told = inspect_dense(open_dense(tmp_path, "pixels"))
+    told = inspect(open_source(tmp_path, "pixels"))
     assert (told.unreadable, told.counts) == ({}, {"train": (1, 1)})
 
 
 def test_a_class_that_is_asked_for_and_never_shown_is_told(tmp_path: Path) -> None:
     """Its objects in validation images only: a line names class and split; a class that no image shows has none."""
-    source = open_dense(coco_folder(tmp_path / "boxes", {"train": 2, "val": 2}), "objects")
-    assert source.objects is not None
-    assert inspect_dense(source).notes == ()
-    train = set(source.images.splits["train"].tolist())
+    source = open_source(coco_folder(tmp_path / "boxes", {"train": 2, "val": 2}), "objects")
+    assert inspect(source).warnings == ()
+    train = set(source.splits["train"].tolist())
     objects = [
         dataclasses.replace(each, labels=torch.full_like(each.labels, 0 if row in train else 1))
         for row, each in enumerate(source.objects)
     ]
-    (note,) = inspect_dense(dataclasses.replace(source, objects=objects)).notes
-    assert note == f"in val, but in no image to learn from: {source.classes[1]}"
+    (note,) = inspect(dataclasses.replace(source, targets=objects)).warnings
+    assert note == f"in val, but in no training image: {source.classes[1]}"

@@ -14,9 +14,17 @@ from viticulture import api
 from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.evaluation.localization.boxes import read_boxes
-from viticulture.evaluation.localization.evaluate import class_taps, held_out, localize, other_images
+from viticulture.evaluation.localization.evaluate import (
+    Localization,
+    class_taps,
+    held_out,
+    localize,
+    other_images,
+    read_localizations,
+    save,
+)
 from viticulture.evaluation.localization.metrics import AS_EVALUATED, BoxAccuracy
-from viticulture.evaluation.localization.results import Localization, keep, read_localizations
+from viticulture.keywords import rebuilt
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.scores.objects import box_overlaps
@@ -77,7 +85,7 @@ def test_the_published_protocol_shows_images_whole(grown: tuple[api.Run, Path]) 
     assert (found.images, found.left_out, found.protocol) == (3, 3, "published")
     np.testing.assert_allclose(found.examples[0].true[0], [6.25, 3, 13.75, 13])
     assert found.examples[0].view.shape == (20, 20, 3)
-    assert Localization.from_dict(found.to_dict()).protocol == "published"
+    assert rebuilt(Localization, found.to_dict()).protocol == "published"
 
 
 def test_a_row_of_table_c_is_read_from_what_was_localized(grown: tuple[api.Run, Path]) -> None:
@@ -86,14 +94,14 @@ def test_a_row_of_table_c_is_read_from_what_was_localized(grown: tuple[api.Run, 
     folder = grown[0].folder
     assert other_measure(folder, "localization/0.3") == {}
     largest, rest = BoxAccuracy((0.5, 0.2, 0.1), (0.0, 0.0, 0.0)), BoxAccuracy((0.9, 0.8, 0.7), (0.0, 0.0, 0.0))
-    keep(folder, "", Localization("last", 2, 4, largest, rest, rest))
+    save(folder, "", Localization("last", 2, 4, largest, rest, rest))
     wanted = {"0.3": 0.5, "0.5": 0.2, "0.3,0.5": 0.35, "0.3,0.5,0.7": 0.8 / 3}
     for overlaps, share in wanted.items():
         assert other_measure(folder, f"localization/{overlaps}") == {"test": pytest.approx(share)}
     measures = {row.measure.partition("/")[2] for row in read_table("attention_link/tableC").rows} - {""}
     assert measures == set(wanted)
     (folder.path / "localization.json").unlink()
-    keep(folder, "", Localization("last", 2, 4, largest, rest, rest, protocol="evaluation"))
+    save(folder, "", Localization("last", 2, 4, largest, rest, rest, protocol="evaluation"))
     assert other_measure(folder, "localization/0.3") == {}, "another protocol's number is none of the table's"
     (folder.path / "localization.json").unlink()
 
@@ -190,5 +198,5 @@ def test_a_student_without_class_attention_is_refused(name: str, options: dict[s
     """Catches: a bare error from within, a message about guides, which this verb has nothing to do with."""
     data_spec = DataSpec(("a", "b"), (32, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     student = create_student(name, data_spec, 4 if name == "vit_nano" else None, options)
-    with pytest.raises(UserError, match=r"class token's attention, which .* --student vit_nano"):
+    with pytest.raises(UserError, match=r"class token's attention, and .* has none; .* --student vit_nano"):
         class_taps(student)

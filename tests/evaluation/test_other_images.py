@@ -11,7 +11,7 @@ import pytest
 from untrained import photo
 from viticulture.cli import main
 from viticulture.data.dataset import ImageSettings, prepare_test
-from viticulture.data.stream import StreamImages
+from viticulture.data.image_set import StreamedImages
 from viticulture.tasks.image_task import trained_on
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
@@ -71,7 +71,7 @@ def test_images_that_taught_the_run_are_told(
     assert "left out 1 image without a label" in capsys.readouterr().err
     photo(fresh / "cover.png", 200, (24, 24))
     assert main(["evaluate", str(run), str(fresh)]) == 0
-    assert "not read: 1 image beside the class folders" in capsys.readouterr().err
+    assert "not read: 1 image outside the class folders" in capsys.readouterr().err
     shutil.rmtree(photos)
     assert main(["evaluate", str(run), str(fresh)]) == 0
     assert "is not known" in capsys.readouterr().err
@@ -80,8 +80,8 @@ def test_images_that_taught_the_run_are_told(
 def test_images_that_are_not_compared_are_not_called_new(run: Path, photos: Path) -> None:
     """Those that are streamed would all have to be decoded. Catches: silence, which says that they are new."""
     images, _ = prepare_test(str(photos), ("a", "b"), ImageSettings(16, 20, max_cache_gb=1e-9))
-    assert isinstance(images, StreamImages)
-    assert "is not known: streamed images" in trained_on(RunFolder(run), images)[0]
+    assert isinstance(images, StreamedImages)
+    assert "is not known: they are streamed" in trained_on(RunFolder(run), images)[0]
 
 
 def test_a_file_for_the_runs_own_images_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,4 +89,4 @@ def test_a_file_for_the_runs_own_images_is_refused(run: Path, capsys: pytest.Cap
     assert main(["evaluate", str(run), "--out", "x.html"]) == 2
     assert "--out is for other images" in capsys.readouterr().err
     assert main(["evaluate", str(run), "digits", "--out", "x.txt"]) == 2
-    assert "written as .html or .json" in capsys.readouterr().err
+    assert "must end in .html or .json" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def test_what_cannot_be_classified_is_said_in_a_line(
     for name, said in {
         "": "name is empty",
         str(tmp_path / "torn.png"): "no image could be read; ",
-        str(tmp_path / "pipe.png"): "is no file",
+        str(tmp_path / "pipe.png"): "is not a file",
         str(tmp_path / "absent.png"): "no file or folder",
     }.items():
         assert main(["predict", str(run.path), name, "--out", str(tmp_path / "x.csv")]) == 2
@@ -99,7 +99,7 @@ def test_a_run_that_is_not_finished_is_said_to_be(
     run.update(status="running")
     run.lock()
     assert main(["predict", str(run.path), image]) == 0
-    assert "is still being trained" in capsys.readouterr().err
+    assert "is still training" in capsys.readouterr().err
     run.unlock()
 
 

@@ -22,13 +22,11 @@ from viticulture.cache import cached
 from viticulture.cli import main
 from viticulture.data.dataset import Dataset, ImageSettings, prepare
 from viticulture.errors import UserError
-from viticulture.evaluation.model import EvaluatedModel
-from viticulture.evaluation.probe import linear as linear_probe
-from viticulture.evaluation.probe import neighbors as neighbors
+from viticulture.evaluation.model import EvaluatedModel, of_source
+from viticulture.evaluation.probe import classifiers
+from viticulture.evaluation.probe.classifiers import fit, vote
 from viticulture.evaluation.probe.evaluate import DECAYS, Part, _find, read_probes
 from viticulture.evaluation.probe.features import frozen_features
-from viticulture.evaluation.probe.linear import fit
-from viticulture.evaluation.probe.neighbors import vote
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.features import features
 from viticulture.models.students import create_student
@@ -55,36 +53,36 @@ def test_every_linear_probe_is_scikit_learns_logistic_regression(monkeypatch: py
     Catches: a decayed bias, a decay per class or per batch, sum for mean, decays mixed up once some are done, chunks
     lost, constant features that divide by zero, a basis not turned back.
     """
-    monkeypatch.setattr(linear_probe, "CHUNK", chunk)
+    monkeypatch.setattr(classifiers, "CHUNK", chunk)
     x, labels = clusters(90)
     decays = [1.0, 1e-2, 1e-4]
     heads = fit(x, labels, 3, decays, tolerance=1e-13)
     z = (x - heads.mean) / heads.std
-    asked = clusters(60, seed=1)[0]
+    queries = clusters(60, seed=1)[0]
     for number, decay in enumerate(decays):
         theirs = LogisticRegression(C=1 / (90 * decay), tol=1e-10, max_iter=10_000).fit(z.numpy(), labels.numpy())
         np.testing.assert_allclose(heads.weight[number], theirs.coef_, rtol=1e-4, atol=1e-5)
         bias = heads.bias[number] - heads.bias[number].mean()  # a shift of all scores changes nothing
         np.testing.assert_allclose(bias, theirs.intercept_ - theirs.intercept_.mean(), rtol=1e-4, atol=1e-5)
-        guesses = theirs.predict(((asked - heads.mean) / heads.std).numpy())
-        np.testing.assert_array_equal(heads.predict(asked)[number], guesses)
+        expected = theirs.predict(((queries - heads.mean) / heads.std).numpy())
+        np.testing.assert_array_equal(heads.predict(queries)[number], expected)
 
 
 @pytest.mark.parametrize("chunk", [2**24, 100])
 def test_neighbors_vote_as_scikit_learns_do(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     """Weights exp(cos / 0.07), for several k in one pass. Catches: another temperature, Euclidean neighbors, votes of
     equal weight, the k least similar, images or classes shifted where chunks meet."""
-    monkeypatch.setattr(neighbors, "CHUNK", chunk)
-    (bank, labels), (asked, _) = clusters(90), clusters(40, seed=1)
-    found = vote(asked, bank, labels, 3, [1, 7, 60])
+    monkeypatch.setattr(classifiers, "SIMILARITIES", chunk)
+    (bank, labels), (queries, _) = clusters(90), clusters(40, seed=1)
+    found = vote(queries, bank, labels, 3, [1, 7, 60])
     for chosen, k in zip(found, (1, 7, 60), strict=True):
         theirs = KNeighborsClassifier(k, metric="cosine", weights=lambda gap: np.exp((1 - gap) / 0.07))
-        np.testing.assert_array_equal(chosen, theirs.fit(bank.numpy(), labels.numpy()).predict(asked.numpy()))
+        np.testing.assert_array_equal(chosen, theirs.fit(bank.numpy(), labels.numpy()).predict(queries.numpy()))
     assert len(found.unique(dim=0)) == 3
-    own = torch.tensor([[1.0, 0.0]])
-    for cosine, chosen in ((0.945, 0), (0.96, 1)):  # two are worth as much as one's own self at 1 - 0.07 log 2 = 0.951
+    query = torch.tensor([[1.0, 0.0]])
+    for cosine, chosen in ((0.945, 0), (0.96, 1)):  # two weigh as much as the query itself at 1 - 0.07 log 2 = 0.951
         near = torch.tensor([[cosine, (1 - cosine**2) ** 0.5]])
-        assert vote(own, torch.cat([own, near, near]), torch.tensor([0, 1, 1]), 2, [3]).item() == chosen
+        assert vote(query, torch.cat([query, near, near]), torch.tensor([0, 1, 1]), 2, [3]).item() == chosen
 
 
 @pytest.mark.parametrize(
@@ -119,13 +117,19 @@ def subject(heads: int = 2, seed: int = 0) -> EvaluatedModel:
     return EvaluatedModel(net, TASK, ImageSettings(image_size=8), torch.device("cpu"), architecture=f"heads {heads}")
 
 
+def photos_of_noise(folder: Path, width: int) -> str:
+    """16 training and 8 test images of three classes, 8 pixels high."""
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, width, 3), dtype=np.uint8)):
+        file = folder / "photos" / ("test" if number > 15 else "train") / "abc"[number % 3] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(file)
+    return str(folder / "photos")
+
+
 def test_features_are_computed_once(tmp_path: Path) -> None:
     """The second time they are read from the disk; other weights, another architecture of the same weights, or other
     images have others. Catches: a key that leaves one of these out, features of another split or in another order."""
-    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, 8, 3), dtype=np.uint8)):
-        folder = tmp_path / "photos" / ("test" if number > 15 else "train") / "abc"[number % 3]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(folder / f"{number}.png")
+    photos = photos_of_noise(tmp_path, 8)
     calls = []
 
     def read(of: EvaluatedModel, data: Dataset) -> Tensor:
@@ -133,17 +137,16 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
         of.network.get_submodule("norm").register_forward_hook(lambda *_: calls.append(1))
         return frozen_features(of, data)["train"]["class"]
 
-    data = prepare(str(tmp_path / "photos"), image_settings=ImageSettings(image_size=8))
+    settings = ImageSettings(image_size=8)
+    data = prepare(photos, image_settings=settings)
     first = read(subject(), data)
     assert len(calls) == 3  # a batch for each split
     assert torch.equal(read(subject(), data), first)
     assert len(calls) == 3
     assert not torch.equal(read(subject(seed=1), data), first)
     assert not torch.equal(read(subject(heads=4), data), first)
-    (tmp_path / "photos/train/a/0.png").unlink()
-    assert len(read(subject(), prepare(str(tmp_path / "photos"), image_settings=ImageSettings(image_size=8)))) < len(
-        first
-    )
+    Path(photos, "train/a/0.png").unlink()
+    assert len(read(subject(), prepare(photos, image_settings=settings))) < len(first)
     assert len([name for name in cached() if name.startswith("features/")]) == 4
     assert "freed" in api.cache(clear=True)
     assert "0 stores" in api.cache()
@@ -154,15 +157,12 @@ def test_features_are_those_of_images_that_are_kept_in_the_same_shape(tmp_path: 
 
     Fails if a key leaves out what becomes of their shape or, of streamed images, of their values.
     """
-    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, 20, 3), dtype=np.uint8)):
-        folder = tmp_path / "photos" / ("test" if number > 15 else "train") / "abc"[number % 3]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(folder / f"{number}.png")
+    photos = photos_of_noise(tmp_path, 20)
 
     def read(**settings: Any) -> Tensor:
-        shown = ImageSettings(image_size=8, cache_size=8, **settings)
-        data = prepare(str(tmp_path / "photos"), image_settings=shown)
-        return frozen_features(replace(subject(), image_settings=shown), data)["test"]["class"]
+        prepared = ImageSettings(image_size=8, cache_size=8, **settings)
+        data = prepare(photos, image_settings=prepared)
+        return frozen_features(replace(subject(), image_settings=prepared), data)["test"]["class"]
 
     assert not torch.equal(read(), read(fit="stretch"))
     whole = {"fit": "stretch", "stream": True}
@@ -209,8 +209,8 @@ def numbers(found: dict[str, Any]) -> dict[Any, Any]:
     return {key: tuple(value) if key in ("findings", "top1_interval") else value for key, value in found.items()}
 
 
-def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the shell: a run on its own images, one that learnt without labels on named ones, a folder of weights.
+def test_runs_with_and_without_labels_are_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the shell: a run on its images, one trained without labels on named ones, a folder of weights.
 
     Catches: a subset of the run's taken from other data, labels lost with the method, numbers not written, other
     numbers the second time, a traceback for a mistake.
@@ -218,7 +218,7 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     small = {**SMALL, "schedule.warmup_epochs": 0}
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=small)
     assert main(["probe", str(run.path)]) == 0
-    assert "90 images to learn from, 10 to choose by, 900 to test" in " ".join(capsys.readouterr().out.split())
+    assert "90 training, 10 validation and 900 test images" in " ".join(capsys.readouterr().out.split())
     kept = json.loads((run.path / "probe.json").read_text())["last/digits/100"]
     assert len(kept["findings"]) == 4
     assert len(kept["findings"][0]["sweep"]) == len(DECAYS)
@@ -238,7 +238,7 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
     once, again = capsys.readouterr().out.split("Frozen features")[1:]
     assert once == again
     assert "class token" not in once
-    assert "807 images to learn from, 90 to choose by, 900 to test" in " ".join(once.split())
+    assert "807 training, 90 validation and 900 test images" in " ".join(once.split())
     assert not (run.path / "probe.json").exists()
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["findings"][0]["top1"] > 0.3
@@ -263,17 +263,15 @@ def test_a_person_probes_runs_with_and_without_labels(tmp_path: Path, capsys: py
 
 
 def test_images_with_masks_have_no_classes_to_probe(tmp_path: Path) -> None:
-    """Fails where a network is praised for telling images from the masks beside them."""
+    """Catches: a network whose accuracy is that of distinguishing images and masks."""
     folder = untrained(tmp_path / "run").weights("last")
     data = mask_folder(tmp_path / "masks", {"train": 4, "test": 2})
     with pytest.raises(UserError, match="masks of classes and no classes of images"):
         viticulture.probe(str(folder), str(data), out=str(tmp_path / "probe.json"))
 
 
-def test_a_network_that_is_no_run_is_shown_images_as_it_was_trained(tmp_path: Path) -> None:
-    """A folder of weights says how its images are cropped. Catches: timm's crop for the architecture in its place."""
-    from viticulture.evaluation.model import of_source
-
+def test_weights_without_a_run_have_their_crop(tmp_path: Path) -> None:
+    """Catches: timm's crop for the architecture in place of that in the folder of weights."""
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": {"crop_pct": 0.5}})
     found = of_source(str(tmp_path))
     assert (found.image_settings.eval_crop, found.image_settings.image_size, found.data_spec) == (0.5, 8, TASK)
@@ -281,12 +279,8 @@ def test_a_network_that_is_no_run_is_shown_images_as_it_was_trained(tmp_path: Pa
         of_source("vit_nan")
 
 
-def test_a_network_that_timm_shows_the_middle_of_a_squashed_image_is_shown_all_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As dm_nfnet_f0 is described; with a word. Catches: a refusal of settings that nobody made."""
-    from viticulture.evaluation.model import of_source
-
+def test_a_squashed_crop_of_timm_becomes_the_whole_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As for dm_nfnet_f0; with a warning. Catches: a refusal of such settings."""
     described = {"crop_pct": 0.9, "crop_mode": "squash"}
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": described})
     settings = of_source(str(tmp_path)).image_settings

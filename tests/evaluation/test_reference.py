@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from made_study import study
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import prepare
 from viticulture.data.image_set import CachedImages, Records
-from viticulture.data.splits import Selection
 from viticulture.errors import UserError
-from viticulture.evaluation.reference import add_reference, judge_references, read_references, reference_lines
+from viticulture.evaluation.reference import add_reference, evaluate_references, pixel_accuracies, read_references
 from viticulture.study.disagreement import _varied
 from viticulture.tasks.classification import Classification
 from viticulture.training.run_folder import RunFolder
@@ -30,7 +30,7 @@ def images(values: list[int], labels: list[int], side: int = 4) -> CachedImages:
 def test_plain_classifiers_tell_dark_from_light(side: int) -> None:
     """Large images are shrunk first. Catches: labels of one split used for the other, pixels of another order."""
     train, test = images([0, 10, 200, 250], [0, 0, 1, 1], side), images([5, 240, 230], [0, 1, 0], side)
-    lines = reference_lines(train, test)
+    lines = pixel_accuracies(train, test)
     assert set(lines) == {"logistic regression on pixels", "nearest neighbor on pixels"}
     assert list(lines.values()) == [pytest.approx(2 / 3)] * 2
 
@@ -39,15 +39,15 @@ def test_many_classes_of_few_images_are_classified_without_a_warning() -> None:
     """Fails if scikit-learn's doubts about numbers of classes, or its convergence, reach a terminal."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lines = reference_lines(images(list(range(200)), list(range(200))), images([3], [3]))
+        lines = pixel_accuracies(images(list(range(200)), list(range(200))), images([3], [3]))
     assert lines["nearest neighbor on pixels"] == 1
 
 
 def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path) -> None:
     """Digits, ten of each to learn from. Catches: chance of the training images, counts of another split."""
     run = RunFolder(tmp_path)
-    dataset = prepare("digits", Selection(per_class=10))
-    judge_references(run, dataset)
+    dataset = prepare("digits", DataSettings(per_class=10))
+    evaluate_references(run, dataset)
     known = read_references(run)
     assert known is not None
     assert dataset.test is not None
@@ -55,11 +55,11 @@ def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path
     assert known.images["train"] == (10,) * 10
     assert known.images["test"] == tuple(np.bincount(dataset.test.records.labels).tolist())
     chance = known.images["test"][0] / sum(known.images["test"])  # all are the commonest: the first
-    assert known.accuracy["always the commonest class"] == pytest.approx(chance)
+    assert known.accuracy["always the most common class"] == pytest.approx(chance)
     assert known.accuracy["nearest neighbor on pixels"] > 0.7
 
 
-def test_another_run_is_add_reference_where_it_was_tested_on_the_same_images(tmp_path: Path) -> None:
+def test_another_run_is_added_where_it_was_tested_on_the_same_images(tmp_path: Path) -> None:
     """Catches: accuracies on different images side by side, a traceback where one was never measured."""
     made = study(tmp_path / "s", ["vit", "cnn"], (10,), 1)
     ours, theirs = (made.folder.run(cell) for cell in made.folder.grid.cells())

@@ -20,9 +20,8 @@ from viticulture.cli import main
 from viticulture.errors import UserError
 from viticulture.evaluation.model import OutputHeads
 from viticulture.evaluation.robustness import evaluate as out_of_distribution
-from viticulture.evaluation.robustness.corrupt import corrupt
-from viticulture.evaluation.robustness.corrupted import Views, corrupted
-from viticulture.evaluation.robustness.evaluate import _keep, evaluate_robustness, read_robustness
+from viticulture.evaluation.robustness.corrupt import CleanImages, corrupt, corrupted_batches
+from viticulture.evaluation.robustness.evaluate import _save, evaluate_robustness, read_robustness
 from viticulture.evaluation.robustness.imagenet import are_imagenets
 from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong_predictions
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
@@ -133,7 +132,7 @@ def test_wrong_answers_are_counted_for_the_student_and_every_head_among_the_clas
         assert wrong_predictions(Both(), heads, images, labels).tolist() == [2, 2, 2]
 
 
-def test_a_run_is_judged_on_its_own_test_images_corrupted_as_it_is_shown_them(run: api.Run) -> None:
+def test_a_run_is_evaluated_on_its_corrupted_test_images(run: api.Run) -> None:
     """One cell again by hand: test images, spoilt one by one, through the student. Four of twelve are chosen, evenly
     spread, and keep the noise that their number draws in the whole split.
 
@@ -163,30 +162,30 @@ def test_what_is_in_the_cache_equals_what_is_made_each_time(run: api.Run, tmp_pa
     def opened() -> object:
         return iter([(pixels[:3], labels[:3]), (pixels[3:], labels[3:])])
 
-    views = Views(opened, labels, torch.tensor([3, 5, 6, 8, 9]), (12, 12))  # type: ignore[arg-type]
+    images = CleanImages(opened, labels, torch.tensor([3, 5, 6, 8, 9]), (12, 12))  # type: ignore[arg-type]
     for budget in (0, 10**9, 10**9):
-        images, found = zip(*corrupted(views, "impulse_noise", 2, budget), strict=True)
-        for image, clean, number in zip(torch.cat(images), pixels, (3, 5, 6, 8, 9), strict=True):
+        batches, found = zip(*corrupted_batches(images, "impulse_noise", 2, budget), strict=True)
+        for image, clean, number in zip(torch.cat(batches), pixels, (3, 5, 6, 8, 9), strict=True):
             expected = corrupt(clean.permute(1, 2, 0).numpy(), "impulse_noise", 2, 0, number)
             np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), expected)
         assert torch.cat(found).tolist() == [0, 1, 2, 3, 4]
         assert len(list((tmp_path / "cache" / "decoded").iterdir())) == (2 if budget else 0), "a store and its lock"
     for name, severity in (("impulse_noise", 3), ("shot_noise", 2)):
-        assert (next(corrupted(views, name, severity, 10**9))[0] != images[0]).any()
+        assert (next(corrupted_batches(images, name, severity, 10**9))[0] != batches[0]).any()
 
 
 def test_a_stopped_evaluation_goes_on_where_it_was(run: api.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the sixth corruption, the next call makes the rest; other weights, images or views begin anew."""
     asked: list[tuple[str, int]] = []
-    real = out_of_distribution.corrupted  # type: ignore[attr-defined]
+    real = out_of_distribution.corrupted_batches  # type: ignore[attr-defined]
 
-    def counting(views: Views, name: str, severity: int, budget: int) -> object:
+    def counting(images: CleanImages, name: str, severity: int, budget: int) -> object:
         asked.append((name, severity))
         if len(asked) == 27:
             raise KeyboardInterrupt
-        return real(views, name, severity, budget)
+        return real(images, name, severity, budget)
 
-    monkeypatch.setattr(out_of_distribution, "corrupted", counting)
+    monkeypatch.setattr(out_of_distribution, "corrupted_batches", counting)
     with pytest.raises(KeyboardInterrupt):
         evaluate_robustness(run.folder, limit=3)
     assert len(read_robustness(run.folder)["test"].errors) == 5
@@ -234,7 +233,7 @@ def test_some_of_imagenets_classes_are_chosen_from_alone(run: api.Run, tmp_path:
     first, second = (place for place in range(3) if place != absent)
     photos(tmp_path / "a", 5, 3, (CLASSES[first], CLASSES[second]))
     found = evaluate_robustness(run.folder, str(tmp_path / "a"))
-    assert (found.images, found.classes, found.known, dict(found.errors)) == (10, 2, 3, {})
+    assert (found.images, found.classes, found.trained_classes, dict(found.errors)) == (10, 2, 3, {})
     student, data_spec, _ = load(run.folder.weights(run.folder.which()[0]))
     wrong = 0
     for place in (first, second):
@@ -311,7 +310,7 @@ def test_mistakes_are_said_in_a_line(run: api.Run, capsys: pytest.CaptureFixture
 def test_names_of_data_and_heads_are_cells_of_the_csv_and_no_more(tmp_path: Path) -> None:
     """Catches: a comma or a quote in a name that moves the columns, a name that a spreadsheet runs."""
     found = dataclasses.replace(some_errors(heads=2), data='my, "set"', heads=("student", "=cmd(),x"))
-    _keep(RunFolder(tmp_path), found)
+    _save(RunFolder(tmp_path), found)
     with (tmp_path / "robustness.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {row["data"] for row in rows} == {'my, "set"'}

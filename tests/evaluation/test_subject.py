@@ -19,13 +19,13 @@ from viticulture.analysis.pictures import attention_galleries, fine_attention, o
 from viticulture.data.dataset import prepare_test
 from viticulture.data.image_set import Images
 from viticulture.errors import UserError
-from viticulture.evaluation.agreement.evaluate import read_agreement
+from viticulture.evaluation.agreement import read_agreement
 from viticulture.evaluation.localization import evaluate as localize
-from viticulture.evaluation.localization.results import read_localizations
+from viticulture.evaluation.localization.evaluate import read_localizations
 from viticulture.evaluation.model import EvaluatedModel, device_for, of_run
 from viticulture.evaluation.robustness.evaluate import read_robustness
 from viticulture.report.pictures import gallery
-from viticulture.study.disagreement import _looks
+from viticulture.study.disagreement import _attention
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of
 
@@ -111,7 +111,7 @@ def test_where_two_methods_looked_is_drawn_beside_what_each_was_shown(tmp_path: 
     subject = of_run(run)
     images, _ = shown(subject, tmp_path / "photos")
     (batch,) = subject.batches(images)
-    looked = _looks(run, images, np.array([1, 0]))
+    looked = _attention(run, images, np.array([1, 0]))
     assert len(looked) == 2
     for (view, _), expected in zip(looked, reversed(as_pixels(subject, batch["image"])), strict=True):
         assert np.array_equal(view, expected)

@@ -21,7 +21,7 @@ from viticulture.data.dataset import prepare_test
 from viticulture.data.image_set import Images
 from viticulture.data.open import open_source
 from viticulture.deploy.hub.push import contents
-from viticulture.deploy.onnx.onnx_file import to_onnx
+from viticulture.deploy.onnx.export import to_onnx
 from viticulture.errors import UserError
 from viticulture.evaluation.model import ONE_HEAD, OutputHeads, of_run, of_source
 from viticulture.evaluation.outputs import Predictions, choose_views
@@ -202,9 +202,11 @@ def test_without_validation_images(wanted: str, kept: str, tmp_path: Path) -> No
     made = viticulture.train(str(folder), out=str(tmp_path / "run"), overrides=keys)
     assert of_run(RunFolder(made.path)).eval_views == kept
     warnings = RunFolder(made.path).read("run.json")["warnings"]
-    chosen = {warning.split()[0] for warning in warnings if "nothing can choose" in warning}
+    chosen = {warning.split()[0] for warning in warnings if "nothing can select" in warning}
     assert chosen == {"train.best_by"} | ({"images.eval_views"} if wanted == "best" else set())
-    assert ("a view, 4 an image" in (made.path / "report.html").read_text()) is (kept == "four"), "what an answer costs"
+    assert ("per view, 4 views an image" in (made.path / "report.html").read_text()) is (kept == "four"), (
+        "what an answer costs"
+    )
 
 
 def test_damage_is_told(tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ def test_a_network_that_is_asked_by_views_is_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
 def test_what_finds_objects_or_tells_pixels_apart_is_not_asked_by_views(name: str) -> None:
-    with pytest.raises(UserError, match=r"images\.eval_views four is of classes of images, and method"):
+    with pytest.raises(UserError, match=r"images\.eval_views four is for classes of images, which method"):
         check_parts(load_config(name, {"images.eval_views": "four"}))
 
 

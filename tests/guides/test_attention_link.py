@@ -28,7 +28,7 @@ from viticulture.models.students import create_student
 from viticulture.models.taps import AttentionReading, Taps
 from viticulture.models.teachers.feature_maps import resized
 from viticulture.optim import Optim
-from viticulture.report.curves import read_curves
+from viticulture.training.metrics import read_curves
 from viticulture.training.run import fit
 from viticulture.training.session import Session, begin
 

@@ -37,7 +37,7 @@ from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Taps
-from viticulture.report.curves import read_curves
+from viticulture.training.metrics import read_curves
 from viticulture.training.run import fit
 from viticulture.training.session import Session, begin
 

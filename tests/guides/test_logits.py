@@ -74,7 +74,7 @@ def test_settings_without_meaning_are_refused(teacher: str) -> None:
     for keywords, words in (
         ({"kind": "firm"}, "soft or hard"),
         ({"temperature": 0.0}, "temperature must be positive"),
-        ({"weight": 0.0}, "leave the guide out"),
+        ({"weight": 0.0}, "to switch the guide off, leave it out"),
     ):
         with pytest.raises(UserError, match=words):
             Logits(nn.Identity(), TASK, teacher=teacher, **keywords)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, doubled, never_single
-from viticulture.data.batches.annotated import labeled
+from viticulture.data.batches.targets import labeled
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.methods.method import Setup
 from viticulture.methods.segmentation import Segmentation

@@ -119,7 +119,7 @@ def test_a_link_set_survives_its_file(tmp_path: Path) -> None:
         ("1: [", "not valid YAML"),
         ("1: 1\n1: 2", "'1' stands twice"),
         (f"1: {'[' * 200}", "more than 32 levels"),
-        ("1: \xe9", "is no text in UTF-8"),
+        ("1: \xe9", "is not UTF-8 text"),
     ],
 )
 def test_a_link_set_that_does_not_fit_is_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -8,11 +8,7 @@ Paper: Zagoruyko and Komodakis, "Paying More Attention to Attention", ICLR 2017,
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from viticulture.errors import UserError
-from viticulture.guides.guide import Batch, Capability, Guide
-from viticulture.models.data_spec import DataSpec
-from viticulture.models.taps import Readings, layout
-from viticulture.models.teachers.feature_maps import load_maps
+from viticulture.plugins import Batch, Capability, DataSpec, Guide, Readings, UserError, layout, load_maps
 
 
 class AttentionTransfer(Guide):

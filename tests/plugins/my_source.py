@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from viticulture.data.sources.source import Reader, Source
+from viticulture.plugins import Reader, Source
 
 CLASSES = ("upright", "lying")
 

@@ -7,10 +7,7 @@ import torch.nn.functional as F
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-from viticulture.data.transforms.transform import Transform
-from viticulture.guides.guide import Batch, Guide
-from viticulture.methods.method import BatchSpec, Method, Setup
-from viticulture.models.data_spec import DataSpec
+from viticulture.plugins import Batch, BatchSpec, DataSpec, Guide, Method, Setup, Transform
 
 
 def small_vit(pretrained: bool = False, **keywords: Any) -> VisionTransformer:

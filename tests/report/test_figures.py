@@ -12,19 +12,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
 from viticulture.analysis.galleries import Gallery, heat, overlay
 from viticulture.analysis.links import TrainedLinks
 from viticulture.errors import UserError
 from viticulture.models.links import Links
-from viticulture.report.curves import read_curves
 from viticulture.report.html import html_table
 from viticulture.report.measurements import links_section
-from viticulture.report.pictures import MOST_NAMED, PALEST, gallery, heat_map, image_grid, picture_uri, value_map
-from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, span
+from viticulture.report.pictures import MAX_TIPS, PALEST, gallery, heat_map, image_grid, picture_uri, value_map
+from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, value_ticks
 from viticulture.table import Column, Table, number
+from viticulture.training.metrics import read_curves
 
 EVIL = "<script>alert(1)</script> \"q\" 'q' & 👩‍🔬 \udcff"
 
@@ -157,7 +156,7 @@ def test_every_range_of_values_has_two_ticks_at_least_around_it(values: list[flo
 )
 def test_no_two_ticks_read_alike(values: list[float]) -> None:
     """A loss that hardly moves: fails if an axis says 1.115 at four heights."""
-    marks = span(values)
+    marks = value_ticks(values)
     assert len({number(mark) for mark in marks}) == len(marks) >= 2
 
 
@@ -193,7 +192,7 @@ def test_a_heat_map_fills_the_cell_of_its_row_and_column() -> None:
 def test_cells_of_a_large_map_are_told_by_the_script() -> None:
     """A shape and a sentence for each of 40,000 cells would make a page of megabytes. Catches: a count, a sum or a
     place that the script is not given."""
-    assert MOST_NAMED < 41**2
+    assert MAX_TIPS < 41**2
     counts = np.zeros((41, 41), np.int64)
     counts[0, 2], counts[1, 1], counts[1, 2] = 1, 3, 1
     names = [f"n{i}" for i in range(41)]
@@ -221,7 +220,7 @@ def test_no_name_can_leave_its_place() -> None:
     """Tags, quotes, ampersands and broken file names are shown, never obeyed, by every figure."""
     table = Table(EVIL, [Column(EVIL), Column("n", "percent")], [[EVIL, 0.5]], EVIL)
     figures = [
-        line_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], said=EVIL)], Axes(EVIL, EVIL, levels=[(EVIL, 2)]), EVIL),
+        line_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], legend=EVIL)], Axes(EVIL, EVIL, levels=[(EVIL, 2)]), EVIL),
         scatter_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], [(0.5, 2.0)], [EVIL])], Axes(EVIL, EVIL), EVIL),
         row_chart(EVIL, [Series(EVIL, 0, [(1.0, 0)], tips=[EVIL])], EVIL, EVIL),
         value_map(EVIL, [(EVIL, np.eye(2))], [EVIL, "<u>&"], [EVIL, "<u>&"], EVIL),
@@ -295,23 +294,6 @@ def test_numbers_on_axes_are_short(value: float, words: str) -> None:
     assert number(value) == words
 
 
-def test_curves_read_what_lightning_wrote(tmp_path: Path) -> None:
-    """Two epochs of four steps, logged every other step, validation at the end of each: x counts epochs done.
-
-    The last step of an epoch is step 3, so 4 steps an epoch; a row of step 1 lies at 0.5 epochs, validation at 1 and 2.
-    """
-    logger = CSVLogger(tmp_path, name="", version="")
-    for epoch in range(2):
-        for step in (1, 3):
-            logger.log_metrics({"epoch": epoch, "train/loss": 1.0 / (4 * epoch + step)}, step=4 * epoch + step)
-        logger.log_metrics({"epoch": epoch, "val/accuracy": 0.5 + epoch / 4}, step=4 * epoch + 3)
-    logger.save()
-    found = read_curves(tmp_path / "metrics.csv")
-    assert set(found) == {"train/loss", "val/accuracy"}
-    assert [x for x, _ in found["train/loss"]] == [0.5, 1, 1.5, 2]
-    assert found["val/accuracy"] == [(1, 0.5), (2, 0.75)]
-
-
 def test_curves_read_rows_of_names_and_the_later_of_two_measurements_counts(tmp_path: Path) -> None:
     """A resumed run may repeat steps; the chart must not go back in time, and NaN stays NaN."""
     path = tmp_path / "metrics.csv"
@@ -346,7 +328,7 @@ def test_points_lie_where_the_axes_say() -> None:
     one = Series(
         "a", 0, [(10, 50.0), (100, 60.0), (1000, 70.0)], [(45.0, 55.0), (58.0, 62.0), (60.0, 140.0)], ["", "", ""]
     )
-    chart = line_chart("t", [one], Axes("images", "%", log_x=True, at=[10, 100, 1000], most=100))
+    chart = line_chart("t", [one], Axes("images", "%", log_x=True, at=[10, 100, 1000], max_y=100))
     paths = re.findall(r'class="mark" d="M([\d.]+) ([\d.]+)a4.2', chart)[1:]  # the first is the legend's
     dots = [(float(x) + 4.2, float(y)) for x, y in paths]
     assert dots[1][0] - dots[0][0] == pytest.approx(dots[2][0] - dots[1][0], abs=0.11)

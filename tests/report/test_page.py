@@ -158,10 +158,10 @@ def test_the_headline_says_what_was_found() -> None:
 
 def test_a_calibration_curve_has_more_than_one_dot() -> None:
     """Catches: a chart of one dot, and a dot of few images that is said to be of ten."""
-    for images, words in ((4, "too few for a curve"), (40, "A dot is of 10 images or more.")):
+    for images, words in ((4, "too few for a curve"), (40, "Each dot represents at least 10 images.")):
         page = render(RunPage("t", "s", task=shown(evaluation(["a", "b"], images))))
         assert words in page
-        assert ("as right as it is sure</" in page) == (images == 40)
+        assert ("perfect calibration</" in page) == (images == 40)
 
 
 def test_a_table_scrolls_by_itself_only_where_it_is_very_long() -> None:
@@ -270,10 +270,10 @@ def test_the_page_begins_with_what_was_found_beside_what_takes_no_training() -> 
     curves = {"val/accuracy": [(1, 0.4), (2, 0.6), (3, 0.6)]}
     page = render(RunPage("t", "s", task=shown(found, references), curves=curves, best_epoch=3))
     assert (
-        f"Correct on {100 * found.top1:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) of 40 test images; "
-        "nearest neighbor on pixels 55.0 %, always the commonest class 40.0 %."
+        f"It classifies {100 * found.top1:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) of 40 test images "
+        "correctly; nearest neighbor on pixels 55.0 %, always the commonest class 40.0 %."
     ) in page
-    assert page.index("Correct on") < page.index("Parameters")
+    assert page.index("It classifies") < page.index("Parameters")
     chart = page[page.index("<figcaption>Accuracy, %") :]
     chart = chart[: chart.index("</figure>")]
     assert chart.count('class="level"') == 3
@@ -346,7 +346,7 @@ def test_a_segmenters_shares_are_percent() -> None:
     """And its accuracy is said of pixels."""
     curves = {"val/accuracy": [(1.0, 0.9), (2.0, 0.5)], "val/iou": [(1.0, 0.25), (2.0, 0.5)]}
     page = render(RunPage("t", "s", curves=curves))
-    assert page.count("<figcaption>Pixels right, %") == page.count("mIoU</abbr>, mean over images, %") == 1
+    assert page.count("<figcaption>Correct pixels, %") == page.count("mIoU</abbr>, mean over images, %") == 1
     assert "[[1.0,25.0],[2.0,50.0]]" in page
     assert "Accuracy" not in page
 

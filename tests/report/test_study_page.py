@@ -19,7 +19,7 @@ from made_results import classified
 from made_study import CLASSES, EVIL, study
 from viticulture.report.study_charts import class_section, teaching_section
 from viticulture.report.study_page import render_study, write_study
-from viticulture.report.study_tables import full_table, results_table
+from viticulture.report.study_tables import all_results_table, results_table
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
 from viticulture.study.statistics import estimate
@@ -83,7 +83,7 @@ def test_names_come_out_right_in_every_table(page: Path, tmp_path: Path) -> None
     rows = list(csv.reader(io.StringIO((page.parent / "summary.csv").read_text(encoding="utf-8"))))
     assert rows[0] == ["candidate", *(f"{n} a class{e}" for n in (5, 50) for e in (" mean", " sd", " seeds"))]
     assert [row[0] for row in rows[1:]] == [one.name for one in found.folder.grid.candidates]
-    assert float(rows[1][1]) == pytest.approx(100 * found.verdicts[0].standings[2].test.mean)
+    assert float(rows[1][1]) == pytest.approx(100 * found.comparisons[0].ranking[2].test.mean)
     markdown = (page.parent / "summary.md").read_text(encoding="utf-8")
     assert "<script" not in markdown
     assert len({line.count("|") for line in markdown.splitlines() if line.startswith("| ")}) == 2
@@ -133,22 +133,22 @@ def test_winners_need_more_than_rank(tmp_path: Path) -> None:
     """Twenty points apart on every seed: named, in the words of the question. Equal: not."""
     made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 5, step=0.2)
     assert made.winner == "best"
-    assert "b, which is no ViT, does worse" in made.conclusion
-    assert set(made.verdicts[-1].rivals) == {"worse"}
-    assert made.conclusion.startswith("best grows the best ViT on digits, 10 a class: it gets 7")
+    assert "b, which is not a ViT, is worse" in made.conclusion
+    assert set(made.comparisons[-1].rivals) == {"worse"}
+    assert made.conclusion.startswith("best trains the best ViT on digits, 10 a class: it classifies 7")
     close = study(tmp_path / "close", ["worse", "b", "best"], (10,), 5, step=0.0)
     assert close.winner is None
     assert close.conclusion.startswith("No winner on digits")
     table = results_table(made)
     assert table.texts()[0][0] == "worse"
     assert "±" in table.texts()[0][1]
-    assert [row[0] for row in full_table(made).texts()] == ["best", "b", "worse"]
+    assert [row[0] for row in all_results_table(made).texts()] == ["best", "b", "worse"]
     assert made.table.shape == (15, len(made.rows[0]))
     assert made.table.groupby("candidate").test_accuracy.mean()["best"] == pytest.approx(made.leader.test.mean)
 
 
-def test_every_rival_is_beaten_at_the_level_of_the_look(tmp_path: Path) -> None:
-    """Two rivals at 96.25 %; after twenty more trainings, at 99.06 %; a page drawn twice is one look.
+def test_every_rival_is_beaten_at_the_level_of_the_analysis(tmp_path: Path) -> None:
+    """Two rivals at 96.25 %; after twenty more trainings, at 99.06 %; a page drawn twice is one analysis.
 
     Fails with Bonferroni's correction over rivals, which makes winners rarer than 5 % ask for, or if a study may grow
     until somebody wins, each time at the full level.
@@ -156,23 +156,21 @@ def test_every_rival_is_beaten_at_the_level_of_the_look(tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["worse", "cnn", "b", "best"], (10,), 4)
     for _ in range(2):
         write_study(made)
-        verdict = Study(made.path).verdicts[-1]
-        assert set(verdict.rivals) == {"worse", "b"}
-        for found in verdict.rivals.values():
+        comparison = Study(made.path).comparisons[-1]
+        assert set(comparison.rivals) == {"worse", "b"}
+        for found in comparison.rivals.values():
             assert found.over_seeds.low is not None
             assert found.over_seeds.low <= (estimate(found.over_seeds.values, 0.9625).low or 0.0)
-        assert verdict.level == pytest.approx(1 - 0.05 * 3 / 4)
+        assert comparison.level == pytest.approx(1 - 0.05 * 3 / 4)
     assert "96.25 %" in (made.path / "report.html").read_text()
-    (look,) = made.folder.facts["looks"]["digits, 10 a class"]
-    made.folder.update(looks={"digits, 10 a class": [16]})  # as an earlier version counted it
-    assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4)
-    write_study(made)
-    assert made.folder.facts["looks"] == {"digits, 10 a class": [16]}  # and not once more
-    made.folder.update(looks={"digits, 10 a class": ["of twelve", look, "of forty"]})
-    assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4**2)
+    (first,) = made.folder.facts["interim_analyses"]["digits, 10 a class"]
+    made.folder.update(interim_analyses={"digits, 10 a class": ["of twelve", first, "of forty"]})
+    assert Study(made.path).comparisons[-1].level == pytest.approx(1 - 0.05 * 3 / 4**2)
     yaml = (made.path / "study.yaml").read_text()
     (made.path / "study.yaml").write_text(yaml.replace("seeds:\n- 0\n", "seeds:\n"))
-    assert Study(made.path).verdicts[-1].level == pytest.approx(1 - 0.05 * 3 / 4**4)  # other trainings, also if fewer
+    assert Study(made.path).comparisons[-1].level == pytest.approx(
+        1 - 0.05 * 3 / 4**4
+    )  # other trainings, also if fewer
 
 
 def held_out_as(made: Study, split: str) -> Study:
@@ -187,24 +185,24 @@ def held_out_as(made: Study, split: str) -> Study:
 
 
 def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
-    """Nothing is held out as test. Catches: a conclusion, a tile, an axis or a column that says so all the same."""
+    """There are no test images. Catches: a conclusion, a tile, an axis or a column that says so all the same."""
     made = held_out_as(study(tmp_path / "s", ["worse", "b", "best"], (10,), 4, step=0.2), "val")
-    assert "of the validation images right" in made.conclusion
+    assert "of the validation images correctly" in made.conclusion
     words = Tags(write_study(made).read_text(encoding="utf-8")).words
     assert "Validation images" in words
-    assert "Nothing is held out as test" in words
+    assert "All held-out images are validation images" in words
     assert "on validation, %" in words
     assert "test images" not in words.lower()
-    names = [column.name for column in full_table(made).columns]
+    names = [column.name for column in all_results_table(made).columns]
     assert (names.count("validation, %"), names.count("test, %")) == (1, 0)
-    assert all(len(row) == len(names) for row in full_table(made).texts())
+    assert all(len(row) == len(names) for row in all_results_table(made).texts())
 
 
 def test_a_table_says_which_images_rank_it(tmp_path: Path) -> None:
     """Nothing is held out for validation. Fails if the note says that the order is that of validation images."""
     made = study(tmp_path / "s", ["worse", "best"], (10,), 2)
-    assert "in the order of their validation accuracy" in full_table(made).note
-    assert "in the order of their test accuracy" in full_table(held_out_as(made, "test")).note
+    assert "ordered by validation accuracy" in all_results_table(made).note
+    assert "ordered by test accuracy" in all_results_table(held_out_as(made, "test")).note
 
 
 def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) -> None:
@@ -218,17 +216,17 @@ def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) 
     (made.folder.run(cells["b", 0]).path / "run.json").unlink()
     half = Study(made.path)
     assert half.winner is None
-    assert "none is named while trainings of b are not finished" in half.conclusion
+    assert "there is no winner while trainings of b are not finished" in half.conclusion
     write_study(half)
-    assert "looks" not in half.folder.facts  # nobody could have been named
+    assert "interim_analyses" not in half.folder.facts  # nobody could have been named
     for seed in range(5):
         (made.folder.run(cells["worse", seed]).path / "run.json").unlink(missing_ok=True)
         made.folder.record_failure(cells["worse", seed], "out of memory")
     failed = Study(made.path)
     assert failed.winner is None
-    assert "none is named while trainings of worse have failed" in failed.conclusion
+    assert "there is no winner while trainings of worse have failed" in failed.conclusion
     page = Tags(write_study(failed).read_text(encoding="utf-8")).words
-    assert "5 trainings failed, by the errors under Failed, and no winner is named." in page
+    assert "5 trainings failed, so that there is no winner; the errors are listed under Failed." in page
 
 
 @pytest.mark.parametrize(
@@ -273,7 +271,7 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     assert head == ["candidate", "10 a class", "published", "ours − published"]
     first = results_table(made).texts()[0]
     assert first[2] == "80.98"
-    assert float(first[3]) == pytest.approx(100 * made.verdicts[0].standings[-1].test.mean - 80.98, abs=0.06)
+    assert float(first[3]) == pytest.approx(100 * made.comparisons[0].ranking[-1].test.mean - 80.98, abs=0.06)
     assert made.winner is None
     assert made.conclusion.startswith("dhvt/table4: ours minus published is -")
     assert "published and ours" in render_study(made)
@@ -286,7 +284,7 @@ def test_the_rows_of_an_unpublished_table_compete(tmp_path: Path) -> None:
     file.write_text(file.read_text() + "table: co_advise/cpu\n")
     made = Study(tmp_path / "s")
     assert made.winner == "best"
-    assert made.conclusion.startswith("best grows the best ViT on digits")
+    assert made.conclusion.startswith("best trains the best ViT on digits")
     assert "co_advise/cpu on digits" in render_study(made)
 
 
@@ -321,7 +319,7 @@ def test_classes_with_fewer_images_than_folds_keep_their_shares(tmp_path: Path) 
     assert dict(zip(content["names"], content["recall"], strict=True)) == {"a": [100, 100, 100], "b": [100, 0, 100]}
     words = Tags(section).words
     assert re.search("0.3 +100.0 +0.0 +[+]100.0", " ".join(words.split()))
-    assert re.search("taken for.*0.0 % 100.0 %", " ".join(words.split())), "b takes all of them for another"
+    assert re.search("predicted class.*0.0 % 100.0 %", " ".join(words.split())), "b takes all of them for another"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
@@ -337,7 +335,7 @@ def test_a_browser_runs_the_page_and_asks_for_nothing(page: Path, tmp_path: Path
             browser.open(page, width, dark=dark)
             assert browser.complaints() == []
             assert browser.requests() == []
-            assert browser.run("document.title").startswith("Which method grows the best ViT")
+            assert browser.run("document.title").startswith("Which method trains the best ViT")
             assert browser.run("document.documentElement.scrollWidth") <= width
             background = browser.run("getComputedStyle(document.body).backgroundColor")
             assert (background == "rgb(17, 20, 23)") == dark
@@ -393,7 +391,7 @@ def test_sums_stand_beside_their_parts(tmp_path: Path) -> None:
     made = study(tmp_path / "s", names, (4,), 2)
     page = render_study(made)
     assert "Sums and their parts" in page
-    assert "its parts gain together" in page
+    assert "gains of its parts" in page
     assert "Sums and their parts" in render_study(held_out_as(made, "val"))
     assert "Sums and their parts" not in render_study(study(tmp_path / "t", names[:3], (4,), 1))
 

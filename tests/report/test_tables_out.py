@@ -3,6 +3,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from made_results import classified
+from viticulture.data.inspect import inspect
+from viticulture.data.sources.arrays import from_arrays
 from viticulture.evaluation.outputs import Predictions
-from viticulture.report.inspection import inspection_tables
+from viticulture.report.inspection import inspected
 from viticulture.table import Column, Spread, Table, print_table
 from viticulture.tasks.classification import confused, per_class, summary
 from viticulture.tasks.classification_metrics import ClassificationResult, evaluate_predictions
@@ -205,10 +208,13 @@ def test_confused_pairs_are_sorted_and_leave_the_diagonal_out() -> None:
 
 def test_a_long_list_of_classes_is_cut_and_says_so() -> None:
     """2,000 classes would scroll everything else away; totals count them all."""
-    tables = inspection_tables({"source": "x"}, {f"class {i}": {"train": 3, "test": 1} for i in range(2000)}, ["look"])
-    assert len(tables[1].rows) < 100
-    assert tables[1].note.startswith("2,000 classes; 6,000 train, 2,000 test")
-    assert "look" in "\n".join(drawn(tables[2], 80))
+    found = inspect(from_arrays("x", ["a"], {"train": (np.zeros((1, 4, 4), np.uint8), np.zeros(1))}))
+    counts = {"train": (3,) * 2000, "test": (1,) * 2000}
+    many = replace(found, classes=tuple(f"class {i}" for i in range(2000)), counts=counts, warnings=("look",))
+    sheets = inspected(many)
+    assert len(sheets[1].rows) < 100
+    assert sheets[1].note.startswith("2,000 classes; 6,000 train, 2,000 test")
+    assert "look" in "\n".join(drawn(sheets[2], 80))
 
 
 def test_explanations_wrap_instead_of_being_cut() -> None:

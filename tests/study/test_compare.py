@@ -13,8 +13,8 @@ from PIL import Image
 import viticulture
 from viticulture.cli import main
 from viticulture.command import Parser
-from viticulture.study.declare import field
-from viticulture.study.plan import VIEWS
+from viticulture.study.declare import default_candidates
+from viticulture.study.plan import EVAL_VIEWS
 from viticulture.study.study import Study
 
 FAST = ["--batch-size", "8", "--images.image_size", "8"]
@@ -132,7 +132,7 @@ def test_every_mistake_ends_in_a_clear_line(
         ("compare", here, "--recipes", "default/digit"): "default/digits",
         ("compare", here, "--recipes", "default/digits,default/digits"): "different names",
         ("compare", str(tmp_path / "nowhere"), *one): "nowhere",
-        ("compare", here, *one, "--fractions", "10"): "ten percent are 0.1",
+        ("compare", here, *one, "--fractions", "10"): "ten percent is 0.1",
         ("compare", here, *one, "--fractions", "a"): "fractions",
         ("compare", here, *one, "--fraction", "0.1"): "--fractions",
         ("compare", here, *one, "--per-class", "0"): "at least 1",
@@ -153,7 +153,7 @@ def test_every_mistake_ends_in_a_clear_line(
         ("compare", here, *one, "--device", "cuda"): "sees no GPU",
         ("compare", "--table", "dhvt/table99"): "dhvt/table9",
         ("compare", "resume", "nowhere"): "does not exist",
-        ("compare", "resume", str(photos)): "no study folder",
+        ("compare", "resume", str(photos)): "not a study folder",
         ("train", here, "--like", "nowhere"): "does not exist",
     }.items():
         assert main(list(command)) == 2, command
@@ -166,7 +166,7 @@ def test_every_mistake_ends_in_a_clear_line(
 def test_the_default_field_fits_the_images(photos: Path) -> None:
     """Own images without recipes: a plain ViT first, a CNN and a hybrid beside it."""
     for data in ("digits", str(photos)):
-        found = field(data)
+        found = default_candidates(data)
         assert found[0].name == "plain ViT"
         assert {one.name.split()[0] for one in found} >= {"plain", "CNN", "DHVT"}
         assert not any(one.data for one in found)
@@ -186,7 +186,7 @@ def test_a_long_budget_shows_images_whole_and_leaves_what_a_person_says(
     """Fails if a budget that affords them leaves photographs small, or replaces a size or views that were named."""
     plan = long_planned(tmp_path, options).plan
     assert plan is not None
-    assert plan.shown == shown
+    assert plan.image_keys == shown
 
 
 def long_planned(folder: Path, options: list[str]) -> Study:
@@ -207,7 +207,7 @@ def test_a_contender_added_to_a_budgets_study_keeps_the_size_and_the_views_of_it
     """And its views, named in its recipe or beside it. Fails if what the budget chose for the others replaces them, or
     if a newcomer that leaves them open is not shown images as the others are."""
     study = long_planned(tmp_path, []).folder
-    study.update(plan={**study.facts["plan"], "shown": {"images.image_size": 96, "images.eval_views": "one"}})
+    study.update(plan={**study.facts["plan"], "image_keys": {"images.image_size": 96, "images.eval_views": "one"}})
     recipe = study.recipe_file(study.grid.baseline).read_text()
     mine = recipe.replace("image_size: null", "image_size: 32").replace("eval_views: best", "eval_views: four")
     assert "image_size: 32" in mine
@@ -216,7 +216,7 @@ def test_a_contender_added_to_a_budgets_study_keeps_the_size_and_the_views_of_it
     declared = yaml.safe_load((study.path / "study.yaml").read_text())
     declared["candidates"] += [
         {"name": "open", "recipe": "default/photos", "overrides": {"optim.lr": 1e-3}},
-        {"name": "beside", "recipe": "default/photos", "overrides": {"images.image_size": 48, VIEWS: "best"}},
+        {"name": "beside", "recipe": "default/photos", "overrides": {"images.image_size": 48, EVAL_VIEWS: "best"}},
         {"name": "within", "recipe": str(tmp_path / "mine.yaml")},
     ]
     (study.path / "study.yaml").write_text(yaml.safe_dump(declared))
@@ -227,7 +227,7 @@ def test_a_contender_added_to_a_budgets_study_keeps_the_size_and_the_views_of_it
     shown = {cell.candidate.name: plan.overrides(again.folder.grid, cell) for cell in again.folder.grid.cells()}
     sizes = {name: keys.get("images.image_size") for name, keys in shown.items()}
     assert sizes == {study.grid.baseline.name: 96, "open": 96, "beside": None, "within": None}
-    views = {name: keys.get(VIEWS) for name, keys in shown.items()}
+    views = {name: keys.get(EVAL_VIEWS) for name, keys in shown.items()}
     assert views == {study.grid.baseline.name: "one", "open": "one", "beside": None, "within": None}
 
 
@@ -240,4 +240,4 @@ def test_a_group_of_options_is_read_from_its_dataclass() -> None:
     assert found["recipes"] == ("a", "b")
     assert found["seeds"] is None, "three, or one a fold"
     assert parser.command(["x", "--seeds", "4", "--folds", "5"]).keywords["seeds"] == 4
-    assert "shares of every class's training images" in " ".join(parser.format_help().split())
+    assert "of every class's training images, such as" in " ".join(parser.format_help().split())

@@ -22,13 +22,13 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.report.study_page import write_study
-from viticulture.report.study_tables import full_table
+from viticulture.report.study_tables import all_results_table
 from viticulture.study.cell import contents, inner, is_vit
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
 from viticulture.study.paper_tables import read_table
 from viticulture.study.plan import StudyPlan
-from viticulture.study.statistics import difference, precision
+from viticulture.study.statistics import difference, estimate_resampled
 from viticulture.study.study import Study
 from viticulture.study.terms import Subsets, Where
 from viticulture.tasks.detection import Detection
@@ -102,7 +102,7 @@ def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], 
         run.write(
             "run.json",
             {
-                **{"format": 1, "status": "finished", "cell": contents(folder, cell, plan), "vit": True, "epochs": 4},
+                **{"format": 2, "status": "finished", "cell": contents(folder, cell, plan), "vit": True, "epochs": 4},
                 **{"seconds": 60.0, "steps": 36, "batch_size": 4, "seed": cell.seed, "warnings": []},
                 **{"recipe": cell.candidate.recipe, "versions": {"viticulture": "0"}},
                 "student": {"name": "vit_nano", "parameters": 200_000, "macs": 3_000_000},
@@ -136,17 +136,17 @@ def test_a_study_ranks_by_what_counts_and_says_so(tmp_path: Path, kind: str, tit
     measure. Fails if the last weights are read for the best, validation for test, or accuracy is what is told."""
     share = 0.99 if kind == "labels" else 0.9  # mAP of few images is the noisiest
     found = made(tmp_path / "study", kind, field(kind, {"plain": 0.5, "better": share}), 3)
-    verdict = found.verdicts[-1]
+    comparison = found.comparisons[-1]
     expected = [JUDGES[kind](seed, share).score for seed in range(3)]
-    assert (verdict.by, verdict.leader.candidate.name, found.winner) == ("val", "better", "better")
-    assert verdict.leader.test.values == pytest.approx(expected)
-    assert found.conclusion.startswith("better grows the best ViT on cells, all images: it reaches")
+    assert (comparison.ranked_by, comparison.leader.candidate.name, found.winner) == ("val", "better", "better")
+    assert comparison.leader.test.values == pytest.approx(expected)
+    assert found.conclusion.startswith("better trains the best ViT on cells, all images: it reaches")
     assert words in found.conclusion
-    assert verdict.rivals["plain"].over_images is not None
+    assert comparison.rivals["plain"].over_images is not None
     assert found.rows[0]["measure"] == {"objects": "ap", "pixels": "miou", "labels": "map"}[kind]
     page = write_study(found).read_text(encoding="utf-8")
     assert f"{title} on cells, %" in re.sub("</?abbr[^>]*>", "", page)
-    assert "the bootstrap&#39;s over the test images" in page
+    assert "the bootstrap interval over the test images" in page
     assert "Learning curves" in page
     assert "accuracy" not in page.lower().partition("<body")[2].partition("how to reproduce")[0]
 
@@ -163,12 +163,12 @@ def test_a_row_names_another_measure(tmp_path: Path) -> None:
     measures = {"plain": "ap50", "better": "ap50", "masks": "ap_masks"}
     shares = {"plain": 0.5, "better": 0.9, "masks": 0.9}
     found = made(tmp_path / "study", "objects", field("objects", shares, **measures), 3)
-    verdict = found.verdicts[-1]
+    comparison = found.comparisons[-1]
     fifty = [boxes_found(seed, 0.9).measures["ap50"] for seed in range(3)]
-    assert verdict.leader.test.values == pytest.approx(fifty)
-    assert [one.candidate.name for one in verdict.standings] == ["better", "plain"]
-    assert verdict.measure.title == "AP50 of boxes"
-    assert verdict.rivals["plain"].over_images is None  # draws are kept of what counts alone
+    assert comparison.leader.test.values == pytest.approx(fifty)
+    assert [one.candidate.name for one in comparison.ranking] == ["better", "plain"]
+    assert comparison.measure.title == "AP50 of boxes"
+    assert comparison.rivals["plain"].over_images is None  # draws are kept of what counts alone
 
 
 def test_a_page_names_only_intervals_that_there_are(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_page_names_only_intervals_that_there_are(tmp_path: Path) -> None:
     page = write_study(found).read_text(encoding="utf-8")
     assert "bootstrap" not in page
     assert "Points of AP50 over labels" in page
-    note = " ".join((full_table(found).note, rule_of(page)))
+    note = " ".join((all_results_table(found).note, rule_of(page)))
     assert "Student's over seeds. " in note
     assert "with Student's interval." in note
     assert "Student's interval over seeds lies above zero" in note
@@ -201,16 +201,16 @@ def test_draws_of_images_give_the_intervals_of_answers() -> None:
     often = draw.multinomial(300, np.full(300, 1 / 300), size=4000) / 300
     right = ours.astype(np.int8) - theirs.astype(np.int8)
     known = difference(ours.mean(1).tolist(), theirs.mean(1).tolist(), right)
-    drawn = difference(ours.mean(1).tolist(), theirs.mean(1).tolist(), drawn=right @ often.T)
+    drawn = difference(ours.mean(1).tolist(), theirs.mean(1).tolist(), resampled=right @ often.T)
     assert drawn.over_images is not None
     assert known.over_images is not None
     assert drawn.mean == known.mean
     assert drawn.floor == pytest.approx(known.floor, rel=0.05)
     assert drawn.over_images.low == pytest.approx(known.over_images.low, abs=0.01)
     assert drawn.over_images.high == pytest.approx(known.over_images.high, abs=0.01)
-    alone = precision([0.7] * 4, ours @ often.T)  # without a spread over seeds
+    alone = estimate_resampled([0.7] * 4, ours @ often.T)  # without a spread over seeds
     assert (alone.low, alone.high) == pytest.approx(np.quantile((ours @ often.T).mean(0), [0.025, 0.975]))
-    assert precision([0.5, 0.5], None).low == 0.5
+    assert estimate_resampled([0.5, 0.5], None).low == 0.5
 
 
 def test_the_student_within_says_whether_it_is_a_vit() -> None:
@@ -274,7 +274,9 @@ def test_candidates_that_would_be_tested_on_other_images_are_refused_before_any_
     small = {"images.image_size": 32, "train.batch_size": 8, "schedule.warmup_epochs": 0, "student.name": "vit_nano"}
     small |= {"student.patch_size": 8, "train.epochs": 1}
     recipes = ("default/small-images", "multilabel/photos")
-    with pytest.raises(UserError, match=r"tested on other images of the same data .* learns classes, .* learns labels"):
+    with pytest.raises(
+        UserError, match=r"tested on different images of the same data .* trains on classes, .* trains on labels"
+    ):
         viticulture.compare(str(data), recipes, seeds=1, where=Where(out=str(tmp_path / "study")), overrides=small)
     assert not (tmp_path / "study").exists()
 

@@ -9,15 +9,15 @@ import pytest
 
 from noise import photographs
 from viticulture.errors import UserError
-from viticulture.report.study_page import study_notes, write_study
-from viticulture.study.comparison import Answers
+from viticulture.report.study_page import study_warnings, write_study
+from viticulture.study.comparison import PairedResults
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
 from viticulture.study.plan import StudyPlan
-from viticulture.study.run import conduct
+from viticulture.study.run import run_study
 from viticulture.study.study import Study
 from viticulture.study.terms import Subsets, Where
-from viticulture.study.work import Work
+from viticulture.study.work import Worker
 
 SMALL = {"train.batch_size": 8}
 ROWS = (
@@ -29,7 +29,7 @@ ROWS = (
 def work(path: Path) -> list[str]:
     """Train what is missing; what was said."""
     said: list[str] = []
-    Work(StudyFolder.open(path), said.append).run()
+    Worker(StudyFolder.open(path), said.append).run()
     return said
 
 
@@ -58,7 +58,7 @@ def test_folds_that_a_class_has_no_images_for_are_refused_once(tmp_path: Path, m
     study = StudyFolder.create(tmp_path / "study", grid, "viticulture compare photos --folds 50")
     said: list[str] = []
     with pytest.raises(UserError, match="50 folds need 50 images of every class"):
-        conduct(study, Where(workers=1), said.append, lambda _, plan: None)
+        run_study(study, Where(workers=1), said.append, lambda _, plan: None)
     assert said == []
 
 
@@ -81,20 +81,20 @@ def test_numbers_and_words_are_those_of_folds(crossed: Path) -> None:
     page = write_study(study).read_text(encoding="utf-8")
     for words in ("Means over folds", "min a fold", "folds", "Nadeau and Bengio", "1/3 + 1/2", "--data.fold"):
         assert words in page, words
-    text = (crossed / "summary.md").read_text(encoding="utf-8") + study.conclusion + " ".join(study_notes(study))
+    text = (crossed / "summary.md").read_text(encoding="utf-8") + study.conclusion + " ".join(study_warnings(study))
     assert "seed" not in text
-    assert "corrected for what they learn from together" in text
+    assert "corrected for their shared training images" in text
     with (crossed / "table.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert sorted(row["fold"] for row in rows) == sorted("001122")
-    standing = study.verdicts[-1].standings[0]
-    assert Answers(study.folder).apart(standing.outcomes)
-    sd, low, high = standing.test.sd, standing.test.low, standing.test.high
+    entry = study.comparisons[-1].ranking[0]
+    assert PairedResults(study.folder).own_images(entry.outcomes)
+    sd, low, high = entry.test.sd, entry.test.low, entry.test.high
     assert sd is not None
     assert low is not None
     assert high is not None
     student = 4.302653 * sd * (1 / 3 + 1 / 2) ** 0.5
-    share = (60 * standing.test.mean + 1.92) / 63.84
+    share = (60 * entry.test.mean + 1.92) / 63.84
     images = 1.959964 * (share * (1 - share) / 63.84) ** 0.5
     assert (high - low) / 2 == pytest.approx(max(student, images), rel=1e-3), "all 60 images count"
 

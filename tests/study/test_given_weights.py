@@ -9,7 +9,7 @@ import pytest
 import viticulture
 from viticulture.command import parse_command
 from viticulture.errors import UserError
-from viticulture.study.declare import of_a_table
+from viticulture.study.declare import grid_of_table
 from viticulture.study.paper_tables import read_table
 from viticulture.study.terms import ALL_IMAGES, OWN_LENGTHS, Where
 
@@ -63,7 +63,7 @@ def test_weights_are_given_by_row_or_by_pattern_and_shared_by_rows_that_are_trai
     """Fails if a measure's row stays behind, one row's weights reach another, or a row that is none is passed over."""
 
     def starts(**weights: str) -> list[str | None]:
-        grid = of_a_table(
+        grid = grid_of_table(
             table,
             "",
             ALL_IMAGES,

@@ -4,7 +4,7 @@
 import pytest
 
 from viticulture.report.study_charts import families, family, sums_sentence, teachers_of
-from viticulture.study.statistics import Interaction, interactions, told
+from viticulture.study.statistics import Interaction, interactions, separated_sums
 
 
 def test_a_sums_excess_is_its_gain_without_its_parts_gains_seed_by_seed() -> None:
@@ -36,15 +36,15 @@ def test_a_sum_is_told_from_its_parts_by_its_seeds_alone() -> None:
         return Interaction(name, ("a", "b"), excess, (0.0,) * len(excess))
 
     sure, unsure = of("sure", 0.10, 0.11, 0.12), of("unsure", 0.0, 0.11, 0.22)
-    assert told([sure, unsure]) == (["sure"], [])
-    assert told([of("worse", -0.10, -0.11, -0.12), unsure]) == ([], ["worse"])
+    assert separated_sums([sure, unsure]) == (["sure"], [])
+    assert separated_sums([of("worse", -0.10, -0.11, -0.12), unsure]) == ([], ["worse"])
     edge = of("edge", 0.10, 0.12, 0.155)  # alone it is told, t(2) at 0.975: 4.30 0.0278 / sqrt(3) = 0.069
-    assert told([edge])[0] == ["edge"]
-    assert told([edge, *(unsure,) * 20]) == ([], [])
-    assert told([of("two", 0.1, 0.11), of("alike", 0.1, 0.1, 0.1)]) == ([], [])
+    assert separated_sums([edge])[0] == ["edge"]
+    assert separated_sums([edge, *(unsure,) * 20]) == ([], [])
+    assert separated_sums([of("two", 0.1, 0.11), of("alike", 0.1, 0.1, 0.1)]) == ([], [])
     assert "More than its parts beyond chance (95 % for all 2 sums together" in sums_sentence([sure, unsure])
-    assert "None is more than its parts" in sums_sentence([unsure])
-    assert "3 seeds or more would tell" in sums_sentence([of("two", 0.1, 0.11)])
+    assert ": none." in sums_sentence([unsure])
+    assert "At least 3 seeds are needed" in sums_sentence([of("two", 0.1, 0.11)])
 
 
 def test_students_of_one_teacher_are_paired_with_it() -> None:

@@ -27,18 +27,19 @@ from untrained import untrained
 from viticulture.api.training import winner
 from viticulture.errors import UserError
 from viticulture.evaluation.outputs import Predictions
-from viticulture.report.study_tables import full_table, results_table
+from viticulture.report.study_tables import all_results_table, results_table
 from viticulture.study.cell import command, is_damaged, train_cell
-from viticulture.study.comparison import conclusion, verdicts
+from viticulture.study.comparison import compare
+from viticulture.study.conclusion import conclusion
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import CONDITIONS, Candidate, Grid
-from viticulture.study.halving import decide, every_cell, standing, write_table
+from viticulture.study.halving import current_outcomes, decide, every_cell, write_table
 from viticulture.study.outcomes import Outcome, Outcomes
 from viticulture.study.plan import StudyPlan
-from viticulture.study.run import conduct, prepare
+from viticulture.study.run import plan_study, run_study
 from viticulture.study.study import Study
 from viticulture.study.terms import Subsets, Terms, Where
-from viticulture.study.work import Work, changed
+from viticulture.study.work import Worker, changed
 from viticulture.study.workers import claimed_by
 from viticulture.tasks.results import read_predictions
 from viticulture.tasks.task import task_of
@@ -86,7 +87,7 @@ def unmeasured(study: StudyFolder) -> StudyPlan:
 def work(path: Path, study: StudyFolder | None = None) -> list[str]:
     """Train what is missing in this process; what was said."""
     said: list[str] = []
-    Work(study or StudyFolder.open(path), said.append).run()
+    Worker(study or StudyFolder.open(path), said.append).run()
     return said
 
 
@@ -101,7 +102,7 @@ def _child(path: str, log: str, limit: int, dies: int | None) -> None:
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     with Path(log).open("a", buffering=1) as file:
-        Work(StudyFolder.open(path), lambda words: print(words, file=file)).run()
+        Worker(StudyFolder.open(path), lambda words: print(words, file=file)).run()
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -188,12 +189,12 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
         assert "The test images cannot be shown" in write_study(Study(copy)).read_text()
         moved = shutil.copytree(copy, tmp_path / "moved")
         viticulture.compare_resume(str(moved), str(away))
-        assert " is right, " in (moved / "report.html").read_text()
+        assert " is correct, " in (moved / "report.html").read_text()
     finally:
         away.rename(photos)
     page = write_study(Study(copy)).read_bytes()
-    assert b" is right, " in page
-    assert b"looks in the last layer" in page
+    assert b" is correct, " in page
+    assert b"attention of the class token in the last layer" in page
     photos.rename(away)
     for folder in copy.glob("cells/*/weights"):
         shutil.rmtree(folder)
@@ -253,7 +254,7 @@ def test_cells_of_images_that_were_replaced_under_their_names_are_refused(tmp_pa
         (larger, "all", "(validation|test)", ("plain ViT", 2)),
     ):
         change(split)
-        with pytest.raises(UserError, match=f"the {word} images of .*photos are not what .* has changed since"):
+        with pytest.raises(UserError, match=f"the {word} images of .*photos differ from those of .* has changed since"):
             train_cell(study, cells[name], plan)
         shutil.copytree(tmp_path / "copy", root, dirs_exist_ok=True)
     train_cell(study, cells["plain ViT", 2], plan)
@@ -317,7 +318,7 @@ def test_what_killed_writers_left_of_a_study_bars_nothing_and_goes(tmp_path: Pat
     killed(left[0])
     study = made(path, grid(PLAIN))
     killed(left[1])
-    conduct(study, Where(slurm=True), lambda words: None, lambda study, plan: None)
+    run_study(study, Where(slurm=True), lambda words: None, lambda study, plan: None)
     assert not any(part.exists() for part in left)
 
 
@@ -372,7 +373,7 @@ def test_a_study_moves_with_its_half_trained_cells(finished: Path, tmp_path: Pat
     shutil.move(tmp_path / "photos", tmp_path / "pictures")
     with pytest.raises(UserError, match="photos"):
         train_cell(StudyFolder.open(tmp_path / "elsewhere"), cell, plan)
-    Work(StudyFolder.open(tmp_path / "elsewhere", str(tmp_path / "pictures")), str).run()
+    Worker(StudyFolder.open(tmp_path / "elsewhere", str(tmp_path / "pictures")), str).run()
     assert weights(tmp_path / "elsewhere") == weights(tmp_path / "undisturbed")
 
 
@@ -491,7 +492,7 @@ def test_a_cell_trained_under_other_settings_is_not_mixed_in(finished: Path, tmp
     study = StudyFolder.open(shutil.copytree(finished, tmp_path / "study"))
     plan = StudyPlan.from_dict(study.facts["plan"])
     assert changed(study, plan) == []
-    longer = StudyPlan(dict.fromkeys(plan.epochs, 3), plan.paces, plan.own, plan.warmups)
+    longer = StudyPlan(dict.fromkeys(plan.epochs, 3), plan.step_times, plan.recipe_epochs, plan.warmups)
     assert changed(study, longer) == [cell.name for cell in every_cell(study.grid)]
 
 
@@ -510,14 +511,14 @@ def test_halving_trains_in_rounds_and_logs_what_it_drops(tmp_path: Path) -> None
     assert len(trained) == 4 + 2 + 2
     assert ", by validation images: " in study.facts["decisions"][0]
     assert "dropped lr" in study.facts["decisions"][0]
-    assert study.facts["decisions"][1].endswith("all go on")
+    assert study.facts["decisions"][1].endswith("all continue")
     rows = table(study.path)
     assert [row["status"] for row in rows if row["candidate"].startswith("lr") and row["rung"] != "1"] == [
         "dropped"
     ] * 4
     assert {row["epochs"] for row in rows if row["rung"] == "1"} == {"1"}
-    found = verdicts(study, standing(study.grid, Outcomes(study)))
-    assert {one.candidate.name for one in found[0].standings} == {"plain ViT", "cropped"}
+    found = compare(study, current_outcomes(study.grid, Outcomes(study)))
+    assert {one.candidate.name for one in found[0].ranking} == {"plain ViT", "cropped"}
 
 
 def test_halving_says_that_test_images_chose_where_nothing_validates() -> None:
@@ -525,7 +526,7 @@ def test_halving_says_that_test_images_chose_where_nothing_validates() -> None:
     of = grid(*ABLE, terms=Terms(halving=True))
     cells, subset = of.cells(0), of.subsets.each()[0]
     by_test = decide(of, 0, subset, [Outcome(cell, "finished", test=0.5) for cell in cells])
-    assert "by test images, as nothing validates: " in by_test.sentence
+    assert "by test images (there are no validation images): " in by_test.sentence
     by_val = decide(of, 0, subset, [Outcome(cell, "finished", test=0.5, val=0.5) for cell in cells])
     assert "by validation images: " in by_val.sentence
 
@@ -534,21 +535,21 @@ def test_halving_of_two_is_refused_before_anything_trains(tmp_path: Path) -> Non
     """Fails if all are trained in every rung, 175 % of the time, and none is dropped."""
     study = StudyFolder.create(tmp_path / "s", grid(terms=Terms(halving=True), epochs=4), "test")
     with pytest.raises(UserError, match=r"of 2 it drops none .* leave --halving out"):
-        prepare(study, 1, print)
+        plan_study(study, 1, print)
 
 
 def test_a_study_that_holds_nothing_out_is_refused_before_anything_trains(tmp_path: Path) -> None:
     """Fails if everything is trained, and then called failed or left without a number."""
     held_out = {"data.val_fraction": 0, "data.test_fraction": 0}
     study = StudyFolder.create(tmp_path / "s", grid(conditions={**CONDITIONS, **held_out}), "test")
-    with pytest.raises(UserError, match="nothing is held out to validate or test on"):
-        prepare(study, 1, print)
+    with pytest.raises(UserError, match="no validation or test images to compare by"):
+        plan_study(study, 1, print)
 
 
 def test_halving_is_refused_where_a_recipe_learns_without_labels(tmp_path: Path) -> None:
     """Fails if everything is trained briefly, and then dropped as if it had failed."""
     candidates = (Candidate("mae", "mae/photos"), Candidate("other", "mae/photos", {"optim.lr": 0.01}))
-    with pytest.raises(UserError, match="mae/photos learns without labels; leave --halving or that recipe out"):
+    with pytest.raises(UserError, match="mae/photos trains without labels; leave --halving or that recipe out"):
         StudyFolder.create(tmp_path / "s", grid(*candidates, terms=Terms(halving=True)), "test")
     assert not (tmp_path / "s").exists()
 
@@ -560,26 +561,27 @@ def test_no_winner_is_named_where_chance_would_do(finished: Path, capsys: pytest
     leader without a word.
     """
     study = StudyFolder.open(finished)
-    (verdict,) = verdicts(study, standing(study.grid, Outcomes(study)))
-    assert verdict.by == "val"
-    means = {one.candidate.name: one.val.mean for one in verdict.standings if one.val}
-    assert verdict.leader.candidate.name == max(means, key=lambda name: means[name])
-    assert not verdict.named
-    assert winner(str(finished))[0] == str(study.recipe_file(verdict.leader.candidate))
-    assert f"names no winner; {verdict.leader.candidate.name} leads by validation" in capsys.readouterr().err
-    words = conclusion(study.grid, [verdict], 4, 4)
+    (comparison,) = compare(study, current_outcomes(study.grid, Outcomes(study)))
+    assert comparison.ranked_by == "val"
+    means = {one.candidate.name: one.val.mean for one in comparison.ranking if one.val}
+    assert comparison.leader.candidate.name == max(means, key=lambda name: means[name])
+    assert not comparison.has_winner
+    assert winner(str(finished))[0] == str(study.recipe_file(comparison.leader.candidate))
+    leads = f"has no clear winner; {comparison.leader.candidate.name} leads on validation images"
+    assert leads in capsys.readouterr().err
+    words = conclusion(study.grid, [comparison], 4, 4)
     assert words.startswith("No winner on ")
     assert " to " in words
-    assert verdict.leader.vit
-    (other,) = [one for one in verdict.standings if one.candidate.name == "cropped"]
+    assert comparison.leader.vit
+    (other,) = [one for one in comparison.ranking if one.candidate.name == "cropped"]
     assert other.versus_baseline is not None
     assert other.versus_baseline.over_seeds.values == pytest.approx(
-        [a - b for a, b in zip(other.test.values, verdict_of(verdict, "plain ViT"), strict=True)]
+        [a - b for a, b in zip(other.test.values, verdict_of(comparison, "plain ViT"), strict=True)]
     )
 
 
-def verdict_of(verdict: Any, name: str) -> tuple[float, ...]:
-    (found,) = [one.test.values for one in verdict.standings if one.candidate.name == name]
+def verdict_of(comparison: Any, name: str) -> tuple[float, ...]:
+    (found,) = [one.test.values for one in comparison.ranking if one.candidate.name == name]
     return found
 
 
@@ -590,27 +592,27 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     later = Candidate("its robustness", PLAIN.recipe, PLAIN.overrides, measure="robustness/imagenet-a/student")
     study = made(tmp_path / "study", grid(PLAIN, loss, later))
     assert len(work(study.path)) == 1
-    outcomes = standing(study.grid, Outcomes(study))
+    outcomes = current_outcomes(study.grid, Outcomes(study))
     assert [one.status for one in outcomes] == ["finished"] * 3
     assert outcomes[2].test is outcomes[2].val is None
-    assert [one.candidate.name for one in verdicts(study, outcomes)[0].standings].count("its robustness") == 0
+    assert [one.candidate.name for one in compare(study, outcomes)[0].ranking].count("its robustness") == 0
     assert outcomes[1].val is not None
     assert outcomes[1].val > 1  # nats
     assert outcomes[1].test is None, "it was logged on validation images"
     assert [one.row["measure"] for one in outcomes] == ["accuracy", "loss", "robustness/imagenet-a/student"]
-    (verdict,) = verdicts(study, outcomes)
-    assert verdict.measure.title == "Each row by a measure of its own"
-    assert not verdict.images
-    assert verdict.reported == "test"
-    assert all(standing.versus_baseline is None for standing in verdict.standings)
-    assert results_table(Study(study.path)).note.endswith(" Of validation images: its loss.")
-    note = full_table(Study(study.path)).note
+    (comparison,) = compare(study, outcomes)
+    assert comparison.measure.title == "Results, each row by its own measure"
+    assert not comparison.images_interval
+    assert comparison.reported == "test"
+    assert all(entry.versus_baseline is None for entry in comparison.ranking)
+    assert results_table(Study(study.path)).note.endswith(" On validation images: its loss.")
+    note = all_results_table(Study(study.path)).note
     assert (
         "Student's over seeds; of accuracy the wider of Student's over seeds and the binomial one of the test" in note
     )
     assert "the wider of Student's interval and, of accuracies, the one over seeds and test images." in note
-    place = [column.name for column in full_table(Study(study.path)).columns].index("test, %")
-    shown = {row[0]: row[place] for row in full_table(Study(study.path)).rows}
+    place = [column.name for column in all_results_table(Study(study.path)).columns].index("test, %")
+    shown = {row[0]: row[place] for row in all_results_table(Study(study.path)).rows}
     assert [name for name, number in shown.items() if number is None] == ["its loss"]
     write_table(study, Outcomes(study))
 
@@ -663,8 +665,8 @@ def test_a_study_whose_files_are_damaged_says_which(tmp_path: Path) -> None:
     for name in ("study.yaml", "recipes/plain-vit.yaml", "study.json"):
         path = study.path / name
         kept = path.read_bytes()
-        path.write_bytes(b"\xff\xfe" + kept)
-        with pytest.raises(UserError, match=f"{name}.* is (no text in UTF-8|damaged)"):
+        path.write_bytes(b"\xff\xfa" + kept)
+        with pytest.raises(UserError, match=f"{name}.* is (not UTF-8 text|damaged)"):
             StudyFolder.open(study.path).recipe(PLAIN)
         path.write_bytes(kept)
     StudyFolder.open(study.path).recipe(PLAIN)
@@ -675,10 +677,10 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
     (tmp_path / "used" / "thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="exists already"):
         StudyFolder.create(tmp_path / "used", grid(), "x")
-    with pytest.raises(UserError, match="no study folder"):
+    with pytest.raises(UserError, match="not a study folder"):
         StudyFolder.open(tmp_path / "used")
     (tmp_path / "used" / "run.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is a run, no study; .* --recipe .*used/recipe\.yaml"):
+    with pytest.raises(UserError, match=r"is a run, not a study; .* --recipe .*used/recipe\.yaml"):
         StudyFolder.open(tmp_path / "used")
     (tmp_path / "ranked").mkdir()
     (tmp_path / "ranked" / "study.json").write_text("{}")

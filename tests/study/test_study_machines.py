@@ -21,7 +21,7 @@ from viticulture.study.grid import Candidate, Grid
 from viticulture.study.outcomes import Outcomes
 from viticulture.study.plan import StudyPlan
 from viticulture.study.terms import Subsets, Terms
-from viticulture.study.work import Work
+from viticulture.study.work import Worker
 from viticulture.study.workers import LIVES, WorkerPool, cell_named, environment, main, run_workers
 
 
@@ -118,7 +118,7 @@ def _work_until_input_ends(study: str) -> None:
     end, begin = os.pipe()
     os.dup2(end, 0)
     sys.stdin = open(0)  # noqa: SIM115
-    Work.run = lambda _: (os.close(begin), signal.pause())  # type: ignore[method-assign,assignment,return-value]
+    Worker.run = lambda _: (os.close(begin), signal.pause())  # type: ignore[method-assign,assignment,return-value]
     sys.argv = ["worker", study, "--attached"]
     main()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from timm.utils.model_ema import ModelEmaV3
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -21,7 +22,6 @@ from viticulture.optim import SAM
 from viticulture.study.step_times import MAX_SECONDS, MAX_STEPS, MIN_STEPS, measure_step_times
 from viticulture.training.run import fit
 from viticulture.training.session import begin
-from viticulture.training.state import Ema
 
 SMALL: dict[str, Any] = {
     "student.name": "vit_nano",
@@ -74,7 +74,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     with monkeypatch.context() as monkeypatch:
         counted(torch.nn.utils, "clip_grad_norm_")
         counted(torch.Tensor, "backward")
-        counted(Ema, "follow")
+        counted(ModelEmaV3, "update")
         hooks = [register_module_forward_pre_hook(passed), register_optimizer_step_post_hook(stepped)]
         yield counts
         for hook in hooks:
@@ -107,7 +107,7 @@ def test_a_measured_step_does_what_a_training_step_does(
     assert not (tmp_path / "pace").exists()
     assert pace.step > 0
     assert pace.inference > 0
-    assert pace.keep > 0
+    assert pace.checkpoint > 0
 
 
 def test_what_needs_validation_is_measured_without(tmp_path: Path) -> None:

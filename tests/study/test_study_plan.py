@@ -12,7 +12,7 @@ from viticulture.study.grid import Candidate, Cell, Grid, of_recipes, slug
 from viticulture.study.halving import decide
 from viticulture.study.outcomes import Outcome
 from viticulture.study.paper_tables import read_table
-from viticulture.study.plan import START, StudyPlan, check_budget, cost, dearest, make_plan
+from viticulture.study.plan import START, StudyPlan, check_budget, cost, make_plan, most_expensive
 from viticulture.study.step_times import StepTimes
 from viticulture.study.terms import Subset, Subsets, Terms
 
@@ -59,7 +59,7 @@ def test_a_grid_survives_yaml() -> None:
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [0, 0]", "different numbers"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [1, 0.5]", r"study.seeds\[1\] must be a whole number"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: [a]", "a whole number, got 'a'"),
-        ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: 3", "study.seeds must be a list, got 3"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nseeds: 3", "study.seeds must be a list in brackets, got 3"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nepochs: 2.5", "study.epochs must be a whole number"),
         ("data: x\ncandidates: [{name: 5, recipe: b}]", "candidate 5.name must be a word"),
         ("data: x\ncandidates: [{name: '', recipe: b}]", "that of b is empty"),
@@ -68,7 +68,7 @@ def test_a_grid_survives_yaml() -> None:
         ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {per_class: [x]}", "subsets.per_class"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {budget: soon}", "such as 90s, 30m"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nterms: {equal: time}", "budget to divide"),
-        ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [5]}", "ten percent are 0.1"),
+        ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [5]}", "ten percent is 0.1"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {fractions: [0.1234561, 0.1234562]}", "both 12.3456 %"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nsubsets: {per_class: [1234561, 1234562]}", "1234562 are both"),
         ("data: x\ncandidates: [{name: a, recipe: b}]\nconditions: {data.per_class: 3}", "--per-class"),
@@ -105,7 +105,7 @@ def test_rows_that_train_the_same_thing_are_trained_once() -> None:
     agent = Candidate("Agent-S (joint)", "bootstrap/cifar-joint", {"a": 1}, measure="bootstrap_agent_accuracy")
     other = Candidate("ViT-B (joint)", "bootstrap/cifar-joint", {"a": 2})
     made = Grid("cifar100", (agent, student, other), seeds=(0,))
-    assert made.slugs() == {
+    assert made.slugs == {
         "Agent-S (joint)": "agent-s-joint",
         "ViT-S (joint)": "agent-s-joint",
         "ViT-B (joint)": "vit-b-joint",
@@ -211,8 +211,8 @@ def test_a_budget_of_auto_is_the_shortest_that_tells(
     plan = make_plan(made, own, dict.fromkeys(own), paces)
     assert (plan.budget, set(plan.epochs.values())) == (budget, {epochs})
     note = plan_note(made, plan)
-    assert ("a budget of 1night, chosen of 1h, 2h, 4h and 1night" in note) == (budget == "1night")
-    assert ("too few to tell" in note) == warned
+    assert ("a budget of 1night, chosen from 1h, 2h, 4h and 1night" in note) == (budget == "1night")
+    assert ("too few for a ranking" in note) == warned
     assert StudyPlan.from_dict(plan.to_dict()) == plan
 
 
@@ -230,11 +230,11 @@ def test_a_budget_shows_images_as_dear_as_it_leaves_sixty_epochs(budget: str, ch
         made, factor = grid(budget), {"cheap": 1.0, "middle": 2.0, "dear": 10.0}[seen[-1]]
         paces = {(name, "all images"): pace.scaled(factor) for name, pace in (("fast", FAST), ("slow", SLOW))}
         return replace(
-            make_plan(made, dict.fromkeys(("fast", "slow"), 100), {"fast": None, "slow": None}, paces), shown=keys
+            make_plan(made, dict.fromkeys(("fast", "slow"), 100), {"fast": None, "slow": None}, paces), image_keys=keys
         )
 
-    plan_made = dearest([{"images.image_size": name} for name in ("cheap", "middle", "dear")], plan)
-    assert (plan_made.shown["images.image_size"], len(seen)) == (chosen, tried)
+    plan_made = most_expensive([{"images.image_size": name} for name in ("cheap", "middle", "dear")], plan)
+    assert (plan_made.image_keys["images.image_size"], len(seen)) == (chosen, tried)
 
 
 def test_equal_time_gives_the_faster_method_more_epochs() -> None:
@@ -249,7 +249,7 @@ def test_a_slower_method_added_since_has_the_others_time() -> None:
     made, more = grid("2min", "time"), grid("2min", "time", candidates=3)
     plan, third = planned(made), ("third", "all images")
     own = {one.name: 100 for one in more.candidates}
-    extended = make_plan(more, own, dict.fromkeys(own), {**plan.paces, third: SLOW.scaled(5)}, 1, plan)
+    extended = make_plan(more, own, dict.fromkeys(own), {**plan.step_times, third: SLOW.scaled(5)}, 1, plan)
     slow = plan.epochs["slow", "all images"] * SLOW.epoch
     assert slow - SLOW.scaled(5).epoch < extended.epochs[third] * SLOW.scaled(5).epoch <= slow * 1.05
 
@@ -263,17 +263,17 @@ def test_a_longer_recipe_added_since_has_the_others_time_too() -> None:
         spent = plan.epochs["slow", "all images"] * SLOW.epoch
         own = {"fast": 100, "slow": 100, "third": 300}
         more = grid(budget, "time", candidates=3)
-        again = make_plan(more, own, dict.fromkeys(own), {**plan.paces, third: FAST}, 1, plan)
+        again = make_plan(more, own, dict.fromkeys(own), {**plan.step_times, third: FAST}, 1, plan)
         assert spent - FAST.epoch < again.epochs[third] * FAST.epoch <= spent * 1.05
         again = StudyPlan.from_dict(again.to_dict())
         larger, own = grid(budget, "time", candidates=4), {**own, "fourth": 900}
-        last = make_plan(larger, own, dict.fromkeys(own), {**again.paces, fourth: SLOW}, 1, again)
+        last = make_plan(larger, own, dict.fromkeys(own), {**again.step_times, fourth: SLOW}, 1, again)
         assert last.epochs[fourth] == plan.epochs["slow", "all images"]
         few = [(name, "5 a class") for name in own]
         wider = replace(larger, subsets=Subsets((1.0,), (5,)))
-        paces = {**last.paces, **dict.fromkeys(few, FAST)}
+        paces = {**last.step_times, **dict.fromkeys(few, FAST)}
         added = make_plan(wider, own, dict.fromkeys(own), paces, 1, StudyPlan.from_dict(last.to_dict()))
-        assert {added.epochs[key] for key in few} == {int(100 * plan.share + 1e-9)}
+        assert {added.epochs[key] for key in few} == {int(100 * plan.scale + 1e-9)}
 
 
 def test_what_a_contender_added_since_says_of_its_images_stays() -> None:
@@ -281,17 +281,17 @@ def test_what_a_contender_added_since_says_of_its_images_stays() -> None:
     or if the rest of the choice does not hold for it, before it is planned or after."""
     made, more = grid(), grid(candidates=3)
     shown = {"images.image_size": 64, "images.eval_views": "one"}
-    plan = replace(planned(made), shown=shown)
+    plan = replace(planned(made), image_keys=shown)
     newcomer = replace(more.candidates[2], overrides={"images.image_size": 96})
     added = Cell(newcomer, Subset("", 1), 0, 0, "x")
     assert plan.overrides(more, added) == {"images.eval_views": "one"}
     own = dict.fromkeys(("fast", "slow", "third"), 100)
-    again = make_plan(more, own, dict.fromkeys(own), {**plan.paces, ("third", "all images"): SLOW}, 1, plan)
-    again = replace(again, shown=shown, named={"third": ["images.image_size"]})
+    again = make_plan(more, own, dict.fromkeys(own), {**plan.step_times, ("third", "all images"): SLOW}, 1, plan)
+    again = replace(again, image_keys=shown, fixed_keys={"third": ["images.image_size"]})
     again = StudyPlan.from_dict(again.to_dict())
     assert again.overrides(more, added) == {"train.epochs": 100, "images.eval_views": "one"}
     assert again.overrides(more, made.cells()[0]) == {"train.epochs": 100, **shown}
-    assert (again.size(newcomer), again.size(made.baseline)) == ({}, {"images.image_size": 64})
+    assert (again.image_size(newcomer), again.image_size(made.baseline)) == ({}, {"images.image_size": 64})
 
 
 def test_each_recipe_may_keep_its_own_length() -> None:
@@ -326,7 +326,7 @@ def test_a_plan_survives_json_and_an_extended_study_keeps_it() -> None:
     assert again == plan
     larger = grid("1min", candidates=3)
     own = {one.name: 100 for one in larger.candidates}
-    extended = make_plan(larger, own, dict.fromkeys(own), {**plan.paces, ("third", "all images"): SLOW}, 1, again)
+    extended = make_plan(larger, own, dict.fromkeys(own), {**plan.step_times, ("third", "all images"): SLOW}, 1, again)
     assert {key: extended.epochs[key] for key in plan.epochs} == plan.epochs
     assert extended.epochs["third", "all images"] == plan.epochs["slow", "all images"]
 
@@ -338,7 +338,9 @@ def test_a_contender_added_since_learns_as_long_and_one_taken_out_may_come_back(
     plan = StudyPlan.from_dict(planned(made).to_dict())
     swapped = replace(swapped, candidates=swapped.candidates[1:])  # the first one left out, a third one added
     own = {"slow": 100, "third": 200}
-    extended = make_plan(swapped, own, dict.fromkeys(own, 5.0), {**plan.paces, ("third", "all images"): SLOW}, 1, plan)
+    extended = make_plan(
+        swapped, own, dict.fromkeys(own, 5.0), {**plan.step_times, ("third", "all images"): SLOW}, 1, plan
+    )
     assert set(extended.epochs.values()) == {100}
     (back,) = [cell for cell in grid(seeds=(0,)).cells() if cell.candidate.name == "fast"]
     assert extended.overrides(made, back) == plan.overrides(made, back)
@@ -353,7 +355,7 @@ def test_a_contender_added_since_has_no_length_yet() -> None:
 
 def test_a_plan_that_little_is_left_of_does_not_say_nothing() -> None:
     """One epoch of three hundred. Fails if it is called 0 %."""
-    plan = StudyPlan({("fast", "all images"): 1}, {}, {"fast": 300}, {"fast": None}, share=1 / 300)
+    plan = StudyPlan({("fast", "all images"): 1}, {}, {"fast": 300}, {"fast": None}, scale=1 / 300)
     assert "shortened to 0.3 % by the budget of 2m" in plan_note(grid("2m"), plan)
 
 
@@ -409,18 +411,18 @@ def test_a_grid_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan within a budget, its table, and what every cell needs. Fails if any of them makes the cells anew, whose
     cost then grows with the square of their number."""
     built: list[int] = []
-    plain = Grid._rung
+    plain = Cell.__init__
 
-    def counted(self: Grid, rung: int) -> list[Cell]:
-        built.append(rung)
-        return plain(self, rung)
+    def counted(self: Cell, *args: object, **kwargs: object) -> None:
+        built.append(1)
+        plain(self, *args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Grid, "_rung", counted)
+    monkeypatch.setattr(Cell, "__init__", counted)
     candidates = (Candidate("a", "r"), Candidate("b", "r", {"guides.logits": {"teacher": "row:a"}}))
     made = Grid("digits", candidates, Subsets(per_class=(1, 2)), (0, 1), terms=Terms("1min"))
     plan_table(made, planned(made))
     needs = [(cell, made.needs(cell)) for cell in made.cells()]
-    assert built == [0]
+    assert len(built) == len(made.cells())
     assert all(not found for cell, found in needs if cell.candidate.name == "a")
     assert all(
         [(one.candidate.name, one.subset, one.seed) for one in found] == [("a", cell.subset, cell.seed)]

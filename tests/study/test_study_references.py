@@ -19,15 +19,15 @@ from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.study.cell import train_cell
 from viticulture.study.clusters import write_script
-from viticulture.study.declare import of_a_table, of_own_images
+from viticulture.study.declare import grid_of_recipes, grid_of_table
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
 from viticulture.study.paper_tables import read_table
 from viticulture.study.plan import StudyPlan
-from viticulture.study.run import prepare
+from viticulture.study.run import plan_study
 from viticulture.study.study import Study
 from viticulture.study.terms import Subsets, Terms
-from viticulture.study.work import Work
+from viticulture.study.work import Worker
 
 SMALL = {
     "train.batch_size": 4,
@@ -73,7 +73,7 @@ def made(path: Path, photos: Path, *candidates: Candidate, seeds: tuple[int, ...
 
 def work(study: StudyFolder) -> list[str]:
     said: list[str] = []
-    Work(study, said.append).run()
+    Worker(study, said.append).run()
     return said
 
 
@@ -97,7 +97,7 @@ def test_references_are_found_at_any_depth_and_replaced_where_they_stand() -> No
     ("candidates", "terms", "words"),
     [
         ((TAUGHT,), Terms(), "unknown candidate that"),
-        ((TEACHER, TAUGHT), Terms(halving=True), "cannot be halved"),
+        ((TEACHER, TAUGHT), Terms(halving=True), "halving cannot be used"),
         ((Candidate("a", "x", {"student.init": "row:a"}),), Terms(), "circle: a"),
         (
             (Candidate("a", "x", {"student.init": "row:b"}), Candidate("b", "x", {"student.init": "row:a"})),
@@ -175,11 +175,11 @@ def test_weights_that_are_named_from_a_working_folder_are_found_from_any(
     teachers = {"conv": "mine.safetensors", "inv": "hf-hub:a/b"}
     logits = {"teacher": "mine.safetensors", "kind": "soft"}
     given = {"student.init": "mine.safetensors", "guides.co_advise.teachers": teachers, "guides.logits": logits}
-    own = of_own_images("digits", ["default/digits"], Subsets(), 1, Terms(), given)
+    own = grid_of_recipes("digits", ["default/digits"], Subsets(), 1, Terms(), given)
     assert own.conditions["student.init"] == str(weights)
     assert own.conditions["guides.co_advise.teachers"] == {"conv": str(weights), "inv": "hf-hub:a/b"}
     assert own.conditions["guides.logits"] == {**logits, "teacher": str(weights)}
-    called = of_own_images("digits", ["default/digits"], Subsets(), 1, Terms(), {"guides.teacher.kind": weights.name})
+    called = grid_of_recipes("digits", ["default/digits"], Subsets(), 1, Terms(), {"guides.teacher.kind": weights.name})
     assert called.conditions["guides.teacher.kind"] == weights.name  # the guide's name, not its keyword
     rows = [
         {"name": "own", "overrides": {"student.init": "mine.safetensors"}},
@@ -190,7 +190,7 @@ def test_weights_that_are_named_from_a_working_folder_are_found_from_any(
         json.dumps({"title": "t", "data": "digits", "recipe": "default/digits", "rows": rows})
     )
     named = {"student.init": {"given": "mine.safetensors"}}
-    table = of_a_table("table.yaml", "", Subsets(), 1, Terms(), named)
+    table = grid_of_table("table.yaml", "", Subsets(), 1, Terms(), named)
     assert [one.overrides["student.init"] for one in table.candidates] == [str(weights), "row:own", str(weights)]
 
 
@@ -217,7 +217,7 @@ def test_what_learns_without_labels_is_a_row_without_a_number(photos: Path, tmp_
 
     write_study(found)
     assert "without labels" in (study.path / "report.html").read_text()
-    assert {one.candidate.name for one in found.verdicts[0].standings} == {"started", "a teacher"}
+    assert {one.candidate.name for one in found.comparisons[0].ranking} == {"started", "a teacher"}
 
 
 def test_a_failed_teacher_fails_its_students_and_nothing_else(photos: Path, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_failed_teacher_fails_its_students_and_nothing_else(photos: Path, tmp_
     found = {row["candidate"]: row for row in Study(study.path).rows}
     assert found["alone"]["status"] == "finished"
     assert "must not exceed" in found["a teacher"]["error"]
-    assert found["taught"]["error"] == "it learns from a teacher, which failed"
+    assert found["taught"]["error"] == "it uses the run of a teacher, which failed"
 
 
 def test_a_task_by_itself_trains_what_it_needs_and_waits_for_what_others_train(photos: Path, tmp_path: Path) -> None:
@@ -239,9 +239,9 @@ def test_a_task_by_itself_trains_what_it_needs_and_waits_for_what_others_train(p
     said: list[str] = []
     with study.claim(teacher) as mine:
         assert mine
-        worker, looks = Work(study, said.append), threading.Semaphore(0)
+        worker, looks = Worker(study, said.append), threading.Semaphore(0)
         worker._unmet = lambda cell, unmet=worker._unmet: (looks.release(), unmet(cell))[1]  # type: ignore[method-assign]
-        data_spec = threading.Thread(target=worker.one, args=(taught,))
+        data_spec = threading.Thread(target=worker.train, args=(taught,))
         data_spec.start()
         for _ in range(3):  # it looks for its teacher, waits, and looks again
             while not looks.acquire(timeout=1):
@@ -251,7 +251,7 @@ def test_a_task_by_itself_trains_what_it_needs_and_waits_for_what_others_train(p
     data_spec.join()
     assert [line.partition("] ")[2][:6] for line in said] == ["taught"]
     study = made(tmp_path / "t", photos, TAUGHT, TEACHER)
-    Work(study, said.append).one(study.grid.cells()[0])
+    Worker(study, said.append).train(study.grid.cells()[0])
     assert all(study.finished(cell) for cell in study.grid.cells())
 
 
@@ -261,15 +261,15 @@ def test_a_study_of_teachers_and_students_is_measured_before_either_is_trained(p
     told: list[str] = []
     of = Grid(str(photos), (TAUGHT, TEACHER, STARTED, MASKED), Subsets(per_class=(4,)), (0,), {}, epochs=1)
     study = StudyFolder.create(tmp_path / "s", of, "viticulture compare photos")
-    plan = prepare(study, 1, told.append)
+    plan = plan_study(study, 1, told.append)
     assert not told
-    assert {name for name, _ in plan.paces} == {one.name for one in of.candidates}
+    assert {name for name, _ in plan.step_times} == {one.name for one in of.candidates}
     assert plan.total(of)
     minutes = re.search(r"--time=(\d+)", write_script(study, plan).read_text())
     assert minutes
     assert int(minutes[1]) >= 10
-    paces = {key: replace(pace, step=60.0, steps=10) for key, pace in plan.paces.items()}  # 10 minutes an epoch
-    minutes = re.search(r"--time=(\d+)", write_script(study, replace(plan, paces=paces)).read_text())
+    paces = {key: replace(pace, step=60.0, steps=10) for key, pace in plan.step_times.items()}  # 10 minutes an epoch
+    minutes = re.search(r"--time=(\d+)", write_script(study, replace(plan, step_times=paces)).read_text())
     assert minutes
     assert 40 <= int(minutes[1]) < 42  # twice what the student and its teacher take
     assert not list(study.path.rglob("*.safetensors"))

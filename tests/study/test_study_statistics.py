@@ -6,14 +6,14 @@ import pytest
 from scipy import stats
 
 from viticulture.study.statistics import (
-    accuracy,
     bootstrap,
     difference,
     difference_of_folds,
     estimate,
-    level_of_look,
+    estimate_accuracy,
+    estimate_resampled,
+    level_of_analysis,
     next_level,
-    precision,
     seeds_needed,
 )
 
@@ -45,8 +45,8 @@ def test_the_seeds_needed_are_those_of_a_paired_t_test(effect: float, pairs: int
 def test_the_seeds_of_the_next_look_are_asked_at_its_level() -> None:
     """Catches: a number of seeds after which the stricter look would not name a winner, and none where between half and
     all of the most are needed."""
-    assert next_level(level_of_look(1)) == pytest.approx(level_of_look(2))
-    assert seeds_needed(1.0, 1.0, level_of_look(2)) == 16
+    assert next_level(level_of_analysis(1)) == pytest.approx(level_of_analysis(2))
+    assert seeds_needed(1.0, 1.0, level_of_analysis(2)) == 16
     assert seeds_needed(0.1, 1.0) == 787
     assert seeds_needed(0.08, 1.0) is None
 
@@ -105,8 +105,8 @@ def test_both_intervals_must_leave_out_zero() -> None:
     assert found.over_seeds.low is not None
     assert found.over_seeds.low > 0
     assert not found.separates()
-    assert found.span is not None
-    assert found.span[0] <= 0
+    assert found.interval is not None
+    assert found.interval[0] <= 0
     assert difference([0.5, 0.6] * 5, [0.4, 0.5] * 5, np.repeat(right, 100, 1)).separates()
 
 
@@ -165,22 +165,22 @@ def test_an_accuracy_is_no_better_known_than_its_images_allow() -> None:
     Fails if seeds that agree give an interval without width, at 100 % too, if seeds narrow what images leave open, or
     if the interval lies about the mean, where it covers 80 % of 20 images in 90 % of draws.
     """
-    found = accuracy([0.8] * 10, 100)
+    found = estimate_accuracy([0.8] * 10, 100)
     assert found.low is not None
     assert found.high is not None
     assert (found.low, found.high) == (pytest.approx(0.7104, abs=2e-4), pytest.approx(0.8674, abs=2e-4))
-    assert accuracy([1.0] * 3, 100).low == pytest.approx(0.956, abs=0.001)
-    of_20 = [accuracy([right / 20] * 2, 20) for right in range(21)]
+    assert estimate_accuracy([1.0] * 3, 100).low == pytest.approx(0.956, abs=0.001)
+    of_20 = [estimate_accuracy([right / 20] * 2, 20) for right in range(21)]
     covering = [right for right, each in enumerate(of_20) if (each.low or 0) <= 0.8 <= (each.high or 1)]
     assert stats.binom.pmf(covering, 20, 0.8).sum() > 0.95
-    assert accuracy([0.7, 0.8, 0.9], 10**9) == estimate([0.7, 0.8, 0.9])
-    assert accuracy([0.7, 0.8], None) == estimate([0.7, 0.8])
-    assert accuracy([0.7], 100).low is None
+    assert estimate_accuracy([0.7, 0.8, 0.9], 10**9) == estimate([0.7, 0.8, 0.9])
+    assert estimate_accuracy([0.7, 0.8], None) == estimate([0.7, 0.8])
+    assert estimate_accuracy([0.7], 100).low is None
 
 
 def test_all_looks_together_spend_five_percent() -> None:
     """Fails if a look gets more than is left, or the first one, the only one of most studies, is starved."""
-    spent = [1 - level_of_look(number) for number in range(1, 30)]
+    spent = [1 - level_of_analysis(number) for number in range(1, 30)]
     assert sum(spent) == pytest.approx(0.05)
     assert spent[0] == pytest.approx(0.0375)
 
@@ -232,9 +232,9 @@ def test_folds_widen_the_interval_of_an_average_precision_as_that_of_an_accuracy
     """Nadeau and Bengio's factor, sqrt(1 / n + overlap) for sqrt(1 / n). Fails where a measure that is no share of
     images forgets that folds share what they learn from."""
     values = [0.50, 0.55, 0.60]
-    wide, known = precision(values, None, overlap=0.5), estimate(values, overlap=0.5)
+    wide, known = estimate_resampled(values, None, overlap=0.5), estimate(values, overlap=0.5)
     assert (wide.low, wide.high) == (known.low, known.high)
-    narrow = precision(values, None)
+    narrow = estimate_resampled(values, None)
     assert wide.high is not None
     assert narrow.high is not None
     assert (wide.high - wide.mean) / (narrow.high - narrow.mean) == pytest.approx((1 + 3 * 0.5) ** 0.5)

@@ -19,9 +19,9 @@ from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
-from viticulture.report.curves import read_curves
 from viticulture.training import feed
 from viticulture.training.feed import training_loader
+from viticulture.training.metrics import read_curves
 from viticulture.training.module import TrainingModule
 from viticulture.training.replay import Replay
 from viticulture.training.run import fit
@@ -79,7 +79,7 @@ def test_sampling_reaches_the_batches_and_the_teachers_memory(tmp_path: Path) ->
     assert torch.equal(labels, whole[: len(labels)])
     machine = SimpleNamespace(root_device=torch.device("cpu"))
     trainer: Any = SimpleNamespace(strategy=machine, world_size=1, global_rank=0, precision="32-true")
-    kept = [Replay(each, 10, 1.0)._shown(trainer) for each in (made, natural)]
+    kept = [Replay(each, 1.0)._key(trainer) for each in (made, natural)]
     assert kept[0] != kept[1]
 
 
@@ -131,10 +131,10 @@ def _fitted(out: Path) -> RunFolder:
 @pytest.mark.parametrize(
     ("recipe", "overrides", "said"),
     [
-        ("mae/photos", {"data.sampling": "balanced"}, "data.sampling balances classes.*mae learns from none"),
-        ("mae/photos", {"data.class_weights": "balanced"}, "method mae has none that it could weigh"),
+        ("mae/photos", {"data.sampling": "balanced"}, "data.sampling balances classes.*mae uses none"),
+        ("mae/photos", {"data.class_weights": "balanced"}, "which method mae lacks"),
         ("default/digits", {"data.class_weights": {3: 2}}, "keys are words, got 3 in data.class_weights; write '3'"),
-        ("bootstrap/digits", {"data.class_weights": "balanced"}, "guide bootstrap learns from by itself"),
+        ("bootstrap/digits", {"data.class_weights": "balanced"}, "guide bootstrap uses itself"),
         ("default/digits", {"data.class_weights": {"ten": 2}}, "class in data.class_weights.*ten"),
         ("default/digits", {"data.class_weights": {"3": -1}}, "data.class_weights.3 must be positive"),
         ("default/digits", {"data.class_weights": "even"}, "class_weights"),
@@ -143,7 +143,7 @@ def _fitted(out: Path) -> RunFolder:
         (
             "mae/photos",
             {"train.best_by": "balanced_accuracy", "train.validate": "val"},
-            "train.best_by.*method mae learns none",
+            "train.best_by.*method mae has none",
         ),
         (
             "default/digits",
@@ -151,7 +151,7 @@ def _fitted(out: Path) -> RunFolder:
             "add --train.validate val",
         ),
         ("default/digits", {"train.best_by": "f1"}, "best_by"),
-        ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "the same thing twice"),
+        ("default/digits", {"data.sampling": "balanced", "data.class_weights": "balanced"}, "balance classes twice"),
     ],
 )
 def test_what_would_change_nothing_is_refused(
@@ -164,5 +164,5 @@ def test_what_would_change_nothing_is_refused(
 
 def test_objects_have_no_classes_of_images_to_balance() -> None:
     name = "detection/photos"
-    with pytest.raises(UserError, match="method detection learns from none"):
+    with pytest.raises(UserError, match="method detection uses none"):
         check_parts(load_config(name, {"data.sampling": "balanced"}))

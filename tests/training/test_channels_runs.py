@@ -17,7 +17,7 @@ from colored import SMALL
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.analysis.galleries import FILE, read_galleries
 from viticulture.analysis.reconstruction import reconstruction_gallery
-from viticulture.deploy.serve.answers import Answerer
+from viticulture.deploy.serve.predictor import Predictor
 from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run, of_source
 from viticulture.models.data_spec import DataSpec
@@ -173,12 +173,12 @@ def test_pages_and_the_server_show_pictures_and_say_which_channels(run: viticult
             assert pictures[0].shape[2:] == (3,)
             assert kind == "bands" or (pictures[0] == pictures[0][..., :1]).all()
     page = (run.path / "report.html").read_text("utf-8")
-    assert ("the first three are shown as red, green and blue" in page) == (kind == "bands")
+    assert ("the first three are displayed as red, green and blue" in page) == (kind == "bands")
     path = sorted(data.glob("a/*"))[0]
     with path.open("rb") as file:
-        (row,) = Answerer(RunFolder(run.path)).rows([("a", file)], look=True)
+        (row,) = Predictor(task_of(RunFolder(run.path))).rows([("a", file)], draw=True)
     assert row["label"] in ("a", "b")
-    assert row["look"].startswith("data:image/")
+    assert row["picture"].startswith("data:image/")
     assert viticulture.explain(run, images=16).stat().st_size > 1000
 
 
@@ -236,7 +236,7 @@ def test_a_network_of_other_channels_cannot_stand_beside(run: viticulture.Run, t
     data_spec = DataSpec(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
     save(create_student("vit_nano", data_spec, 4), tmp_path / "color", data_spec)
     with pytest.raises(UserError, match=r"color takes 3 channels, and these images have [15]; compare networks"):
-        viticulture.explain(run, beside=str(tmp_path / "color"), images=16)
+        viticulture.explain(run, compare_with=str(tmp_path / "color"), images=16)
 
 
 def test_corruptions_of_color_are_refused_and_other_images_judged(run: viticulture.Run, data: Path) -> None:

@@ -15,15 +15,15 @@ from PIL import ExifTags, Image
 import viticulture
 from dense_scenes import coco_folder, mask_folder
 from resumed import check_same_weights, whole_and_resumed
-from viticulture.data.annotated import prepare_dense
+from viticulture.data.annotated import prepare_annotated
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.image_set import CachedImages
 from viticulture.data.image_settings import ImageSettings
-from viticulture.data.inspect_dense import inspect_dense
-from viticulture.data.open_dense import open_dense
-from viticulture.data.splits import Selection
+from viticulture.data.inspect import inspect
+from viticulture.data.open import open_source
 from viticulture.data.targets.objects import Masked
 from viticulture.deploy.hub.push import contents
-from viticulture.deploy.serve.answers import Answerer
+from viticulture.deploy.serve.predictor import Predictor
 from viticulture.errors import UserError
 from viticulture.tasks.annotated_task import model_of
 from viticulture.tasks.segmentation import SegmentationPrediction, SegmentationResult
@@ -120,17 +120,16 @@ def test_lists_of_every_format_name_arrays_and_bands(tmp_path: Path) -> None:
     (voc / "depth").mkdir()
     np.save(voc / "depth" / "b.npy", bands[:9])
     for data in (yolo, voc, table / "boxes.csv"):
-        source = open_dense(data, "objects")
-        assert source.objects is not None
+        source = open_source(data, "objects")
         assert source.objects[0].boxes.tolist() == [[15, 10, 45, 30]]
-        assert source.images.size_of(0) == (40, 60)
-        assert inspect_dense(source).outside == 0
+        assert source.size_of(0) == (40, 60)
+        assert inspect(source).annotations.outside == 0
     Image.new("RGB", (60, 40)).save(yolo / "images" / "b.png")
-    assert open_dense(yolo, "objects").notes == ("passed over 1 array beside pictures: images/a.npy",)
+    assert open_source(yolo, "objects").warnings == ("passed over 1 array next to pictures: images/a.npy",)
     Image.new("RGB", (60, 40)).save(voc / "JPEGImages" / "b.jpg")
     (voc / "Annotations" / "a.xml").unlink()
     (voc / "Annotations" / "b.xml").write_text(said.replace("a.npy", "b"))
-    assert open_dense(voc, "objects").images.names == ["JPEGImages/b.jpg"]
+    assert open_source(voc, "objects").names == ["JPEGImages/b.jpg"]
     if find_spec("tifffile") is None:
         return
     import_module("tifffile").imwrite(
@@ -138,7 +137,7 @@ def test_lists_of_every_format_name_arrays_and_bands(tmp_path: Path) -> None:
     )
     Image.fromarray(np.eye(40, 60, dtype=np.uint8)).save(masks / "masks" / "a.png")
     (masks / "classes.json").write_text('["ground", "line"]')
-    assert inspect_dense(open_dense(masks, "pixels")).counts["train"] == (1, 1)
+    assert inspect(open_source(masks, "pixels")).counts["train"] == (1, 1)
 
 
 def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> None:
@@ -157,7 +156,8 @@ def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> 
     (tmp_path / "classes.json").write_text('["ground", "mark"]')
     for channels in (3, 4):
         settings = ImageSettings(image_size=40, cache_size=40, normalize="half", channels=channels)
-        dataset = prepare_dense(open_dense(tmp_path, "pixels"), Selection(val_fraction=0, test_fraction=0), settings)
+        whole = DataSettings(val_fraction=0, test_fraction=0)
+        dataset = prepare_annotated(open_source(tmp_path, "pixels"), whole, settings)
         masks = dataset.annotations["train"]
         assert isinstance(masks, Masked)
         assert isinstance(dataset.train, CachedImages)
@@ -222,12 +222,12 @@ def test_a_detector_tells_and_draws_images_of_these_channels(found: viticulture.
     """The served answer has a picture, other data of the same channels is judged, and the page says what is shown."""
     data = found.path.parent / "cells"
     images = sorted((data / "images").iterdir())[:2]
-    answers = Answerer(RunFolder(found.path)).rows([(path.name, path) for path in images], look=True)
-    assert all(row["look"].startswith("data:image/") and not row["error"] for row in answers)
+    answers = Predictor(task_of(RunFolder(found.path))).rows([(path.name, path) for path in images], draw=True)
+    assert all(row["picture"].startswith("data:image/") and not row["error"] for row in answers)
     assert viticulture.evaluate(found, str(data)) is not None
     page = (found.path / "report.html").read_text("utf-8")
     bands = model_of(RunFolder(found.path)).data_spec.channels == 5
-    assert ("Images have 5 channels, the first three are shown" in page) == bands
+    assert ("Images have 5 channels, the first three are displayed" in page) == bands
 
 
 def test_the_card_tells_channels_and_range(street: viticulture.Run) -> None:

@@ -22,8 +22,8 @@ from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
 from viticulture.api.lists import resolved
-from viticulture.budget.budget import Budget
-from viticulture.budget.prepare import Wish, _opened
+from viticulture.budget.budget import TimeBudget
+from viticulture.budget.prepare import BudgetRequest, _opened
 from viticulture.config.load import load_config
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.errors import UserError
@@ -113,8 +113,8 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
         _ = run.accuracy
     with pytest.raises(UserError, match="in files: name them"):
         viticulture.evaluate(str(run.path), [1, 2])
-    with pytest.raises(UserError, match="finds objects or tells pixels apart, and --beside shows top-1"):
-        viticulture.report(run, beside=run)
+    with pytest.raises(UserError, match="finds objects or tells pixels apart, and --compare-with shows top-1"):
+        viticulture.report(run, compare_with=run)
     (tmp_path / "broken.png").write_bytes(b"none")
     shown = [str(data / "images" / "000.png"), str(tmp_path / "broken.png")]
     found = viticulture.predict(str(run.path), shown, out=str(tmp_path / "boxes.json"))
@@ -350,7 +350,7 @@ def test_objects_and_masks_without_a_recipe_get_theirs_and_this_is_said(tmp_path
     session.run.unlock()
     assert session.config.name == recipe
     assert session.warnings[0].endswith(f"in place of classes, so {recipe} is the recipe")
-    request = Wish(str(data), "default", 0, tmp_path / "planned", overrides, Budget("1h"))
+    request = BudgetRequest(str(data), "default", 0, tmp_path / "planned", overrides, TimeBudget("1h"))
     _, base, default = _opened(request)
     assert (base.name, default, base.warnings[0]) == (recipe, recipe, session.warnings[0])
     assert f"name: {recipe.partition('/')[0]}" in resolved(str(data))

@@ -15,14 +15,13 @@ from torch.nn.utils import parameters_to_vector
 import viticulture
 from resumed import check_same_bits
 from trained import train_apart, trained, weights
-from viticulture.budget.choices import LADDER, TINY_LADDER, rungs, teacher
+from viticulture.budget.choices import CANDIDATES, TINY_CANDIDATES, candidates, teacher
 from viticulture.config.load import load_config
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.methods.supervised import Supervised
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student, fitting_patch, token_logits
-from viticulture.training.allocator import filled_memory
 from viticulture.training.data import load_dataset
 from viticulture.training.half_precision import (
     FILLS,
@@ -30,6 +29,7 @@ from viticulture.training.half_precision import (
     compare_gradients,
     reads_padding_alone,
 )
+from viticulture.training.machine import filled_memory
 
 HALF = CpuMixedPrecision("bf16-mixed", "cpu")
 CONVOLVE = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
@@ -185,8 +185,8 @@ def test_a_cnn_whose_last_map_is_a_pixel_trains_the_same_twice() -> None:
 def chosen_networks() -> list[Any]:
     """Every student that a budget chooses and every CNN that teaches it, at every size of its ladder and at the sizes
     of small images; a few of them for every run of the tests."""
-    sizes = sorted({rung.image_size for rung in (*LADDER, *TINY_LADDER)} | {8, 12, 16, 24, 28, 32, 40, 48})
-    found = {(rung.student, rung.image_size) for side in sizes for rung in rungs(side)}
+    sizes = sorted({rung.image_size for rung in (*CANDIDATES, *TINY_CANDIDATES)} | {8, 12, 16, 24, 28, 32, 40, 48})
+    found = {(rung.student, rung.image_size) for side in sizes for rung in candidates(side)}
     found |= {(name, side) for side in sizes for name in {teacher(0), teacher(10**6)}}
     found |= {("vit_nano", side) for side in (8, 16, 32, 64)}
     fast = {("resnet10t", 8), ("resnet10t", 16), ("botnet14n", 64), ("dhvt_nano", 64), ("vit_nano", 8)}

@@ -98,7 +98,7 @@ def test_tensorboard_goes_on_with_the_names_of_metrics_csv(tmp_path: Path) -> No
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = in_two_parts(tmp_path / "run", "tensorboard")
+    run = in_two_parts(tmp_path / "run", "none")
     events = EventAccumulator(str(run.path / "tensorboard"))
     events.Reload()
     names = [name for name in events.Tags()["scalars"] if name != "epoch"]

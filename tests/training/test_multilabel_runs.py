@@ -237,15 +237,16 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
     """The server's answers and the model card. Fails if the card tells accuracy, or sends no thresholds along."""
     pytest.importorskip("huggingface_hub")
     from viticulture.deploy.hub.push import contents
-    from viticulture.deploy.serve.answers import Answerer
+    from viticulture.deploy.serve.predictor import Predictor
+    from viticulture.tasks.task import task_of
 
     image = data.parent / "001.png"
-    served = Answerer(run.folder)
+    served = Predictor(task_of(run.folder))
     with image.open("rb") as file:
-        (said,) = served.rows([("001.png", file)], look=True)
+        (said,) = served.rows([("001.png", file)], draw=True)
     known: Any = run.predict(image)[0]
     assert (said["labels"], said["probabilities"]) == (known.labels, known.probabilities)
-    assert said["look"].startswith("data:image")
+    assert said["picture"].startswith("data:image")
     assert served.csv([("001.png", image)]).startswith("name,label,probability,blue,green,red,error")
     sent = contents(run.folder, "me/colors")
     card = sent["README.md"]
@@ -261,8 +262,9 @@ def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
     """Fails where the best weights' mAP stands on the card or the served page of the last ones."""
     pytest.importorskip("huggingface_hub")
     from viticulture.deploy.hub.push import contents
-    from viticulture.deploy.serve.answers import Answerer
     from viticulture.deploy.serve.page import page
+    from viticulture.deploy.serve.predictor import Predictor
+    from viticulture.tasks.task import task_of
 
     sent = contents(run.folder, "me/colors", "last")["evaluation.json"]
     assert isinstance(sent, bytes)
@@ -270,17 +272,17 @@ def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
     assert (kept["counts"], {key.partition("/")[0] for key in kept["results"]}) == ("last/test", {"last"})
     assert run.results is not None
     told = f"mAP {100 * run.results.results['last/test'].map:.1f} %"
-    assert told in page(run.folder, Answerer(run.folder, "last"), "last").html
+    assert told in page(task_of(run.folder), Predictor(task_of(run.folder), "last"), "last").html
     assert not run.results.of_weights("ema").results
 
 
-@pytest.mark.parametrize("verb", ["robustness", "probe", "report --beside"])
+@pytest.mark.parametrize("verb", ["robustness", "probe", "report --compare-with"])
 def test_what_needs_one_class_an_image_is_refused_in_a_line(run: viticulture.Run, verb: str) -> None:
     """Fails for a traceback, or for numbers that mean nothing."""
     calls: dict[str, Any] = {
         "robustness": viticulture.robustness,
         "probe": viticulture.probe,
-        "report --beside": lambda path: viticulture.report(path, beside=path),
+        "report --compare-with": lambda path: viticulture.report(path, compare_with=path),
     }
     with pytest.raises(UserError, match="several labels") as refused:
         calls[verb](str(run.path))
@@ -324,7 +326,8 @@ def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:
     from onnxruntime import InferenceSession
     from PIL import Image
 
-    from viticulture.deploy.serve.answers import Answerer
+    from viticulture.deploy.serve.predictor import Predictor
+    from viticulture.tasks.task import task_of
 
     oblong = {**SETTINGS, "images.image_size": [16, 24], "images.fit": "stretch"}
     run = viticulture.train(str(data), out=str(tmp_path / "run"), overrides=oblong, progress=False)
@@ -333,7 +336,7 @@ def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:
     said: Any = run.predict(data.parent / name)[0]
     np.testing.assert_allclose(list(said.probabilities.values()), measured, atol=2e-3)  # half precision
     with (data.parent / name).open("rb") as file:
-        (served,) = Answerer(run.folder).rows([(name, file)], look=True)
+        (served,) = Predictor(task_of(run.folder)).rows([(name, file)], draw=True)
     assert served["probabilities"] == said.probabilities
     path: Any = viticulture.export(str(run.path), str(tmp_path / "labels.onnx"), from_pixels=True)
     pixels = np.asarray(Image.open(data.parent / name).convert("RGB"))

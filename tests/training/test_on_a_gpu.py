@@ -154,7 +154,7 @@ def test_a_gpu_finds_objects_and_tells_pixels_apart(kind: str, tmp_path: Path) -
 def test_means_of_a_checkpoint_are_reduced_on_the_gpu() -> None:
     """A run that stopped after an epoch's last step goes on with its end. Catches: sums of the CPU handed to NCCL."""
     means, reduced = EpochMeans(), []
-    means.load_state_dict({"sums": {"loss": torch.tensor(6.0)}, "batches": {"loss": 2}})
+    means.load_state_dict({"processes": [{"sums": {"loss": torch.tensor(6.0)}, "batches": {"loss": 2}}]})
     with simulated_gpu() as gpu:
         strategy = SimpleNamespace(reduce=lambda value, reduce_op: reduced.append(value) or value)
         trainer = SimpleNamespace(strategy=strategy, loggers=[])
@@ -171,8 +171,8 @@ def test_an_average_of_weights_is_not_waited_for() -> None:
         student.to(gpu)
         ema.student.to(gpu)
         waits.clear()
-        for share in (1.0, 0.1):
-            ema.follow(student, share)
+        for step in (0, None):
+            ema.average.update(student, step)
         assert not waits
 
 

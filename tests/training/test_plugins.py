@@ -21,9 +21,8 @@ from viticulture import methods
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.image_set import Records
+from viticulture.data.image_set import Records, StreamedImages
 from viticulture.data.open import open_source
-from viticulture.data.stream import StreamImages
 from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
@@ -183,7 +182,7 @@ def test_images_of_ones_own_are_decoded_in_workers_as_they_are_here() -> None:
     assert pickle.loads(pickle.dumps(source)).fingerprint == source.fingerprint
     rows = torch.arange(8)
     records = Records(torch.from_numpy(source.labels[:8]), torch.full((8, 2), 12), source.names[:8])
-    view, images = Augment([], (12, 12), DIGITS.mean, DIGITS.std, classes=2), StreamImages(source, rows, records, 12)
+    view, images = Augment([], (12, 12), DIGITS.mean, DIGITS.std, classes=2), StreamedImages(source, rows, records, 12)
     alone, helped = (Loader(images, (view,), 4, 0, shard=Shard(workers=workers)) for workers in (0, 1))
     for batch, same in zip(alone, helped, strict=True):
         assert all(torch.equal(batch[key], same[key]) for key in batch)
@@ -196,8 +195,8 @@ def test_images_of_ones_own_are_decoded_in_workers_as_they_are_here() -> None:
         ("my_source", "data 'my_source' is no dotted path"),
         ("nowhere.open_stripes", "there is no module nowhere; start where"),
         ("my_source.open_stripe", "unknown name in module my_source 'open_stripe'; did you mean open_stripes"),
-        ("my_source.CLASSES", "must be a function that gives a Source, got"),
-        ("my_source.open_nothing", r"must give a viticulture.data.sources.source.Source, got \[\]"),
+        ("my_source.CLASSES", "must be a function that returns a Source, got"),
+        ("my_source.open_nothing", r"must return a viticulture.data.sources.source.Source, got \[\]"),
         ("my_source.open_nothing:x", "cannot be called so: too many .*; python:my_source.open_nothing is all it takes"),
         ("my_source.open_stripes:wide", r"fails at .*my_source.py:\d+: ValueError: invalid literal"),
         ("my_source.Stripes", "missing a required argument: 'side'; write python:my_source.Stripes:ARGUMENT"),
@@ -213,7 +212,10 @@ def test_data_that_cannot_be_opened_so_is_told_in_a_line(word: str, words: str) 
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"class": "logits", "weight": -1.0}, "guides.mine: weight must be positive, got -1.0; leave the guide out"),
+        (
+            {"class": "logits", "weight": -1.0},
+            "guides.mine: weight must be positive, got -1.0; to switch the guide off, leave it out",
+        ),
         ({"class": "bootstrap", "features": {"weight": -1.0}}, "guides.mine: features.weight must not be negative"),
         ({"class": "bootstrap", "features": {"blocks": [2]}}, "guides.mine: features.blocks must lie in 0 to 1, got 2"),
         ({"class": "attention_distillation", "blocks": [2]}, "guides.mine: blocks must lie in 0 to 1"),

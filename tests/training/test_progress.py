@@ -11,8 +11,8 @@ import pytest
 from lightning.pytorch import LightningModule, Trainer
 from rich.console import Console
 
-from viticulture.report.curves import read_curves
 from viticulture.report.run_page import write_page
+from viticulture.training.metrics import read_curves
 from viticulture.training.module import TrainingModule
 from viticulture.training.progress import EachEpoch, ProgressBar, showing
 from viticulture.training.run import fit
@@ -85,8 +85,8 @@ def test_a_terminal_gets_what_fits_into_its_width_and_always_the_loss(width: int
     file = io.StringIO()
     watcher = ProgressBar(10, Console(file=file, force_terminal=True, width=width))
     facts: list[str] = []
-    say = watcher._facts
-    watcher._facts = lambda *given: facts.append(say(*given)) or facts[-1]  # type: ignore[method-assign,func-returns-value]
+    say = watcher._text
+    watcher._text = lambda *given: facts.append(say(*given)) or facts[-1]  # type: ignore[method-assign,func-returns-value]
     fit(session, watcher)
     session.run.unlock()
     assert facts

@@ -40,23 +40,21 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights import files
 from viticulture.models.weights.files import load, save
-from viticulture.report.curves import read_curves
 from viticulture.report.terminal import bar
-from viticulture.study.comparison import subject
+from viticulture.study.conclusion import data_name
 from viticulture.study.paper_tables import read_table
 from viticulture.text import shell_word
 from viticulture.training import length
 from viticulture.training.assemble import assemble
 from viticulture.training.data import default_recipe, load_dataset, resolve_default
 from viticulture.training.length import change_length, set_length
-from viticulture.training.metrics import MetricsFile, cut, read_history
+from viticulture.training.metrics import MetricsFile, cut, read_curves, read_history
 from viticulture.training.module import TrainingModule
-from viticulture.training.progress import StopOnNonFinite
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder, claimed
 from viticulture.training.session import Session, begin, other_machine, reopen, run_path
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
-from viticulture.training.watching import BestCheckpoint
+from viticulture.training.watching import BestCheckpoint, StopOnNonFinite
 
 FAST: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "schedule.warmup_epochs": 0}
 
@@ -643,7 +641,7 @@ def test_runs_and_studies_are_called_by_their_data(
     """Fails if images by a pattern are called by its signs."""
     monkeypatch.chdir(tmp_path)
     assert run_path("", data) == Path("runs") / name
-    assert subject(data) == (name if "tar" not in data else "all-*.tar")
+    assert data_name(data) == (name if "tar" not in data else "all-*.tar")
 
 
 def test_a_finished_run_is_told_where_its_images_are_now(tmp_path: Path) -> None:
@@ -726,16 +724,6 @@ def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
     torch.testing.assert_close(ema.student.weight.data, expected)
 
 
-def test_an_average_that_an_earlier_version_kept_goes_on() -> None:
-    """In its checkpoints torch's AveragedModel was around the student. Fails if such a run cannot be resumed."""
-    student = nn.Linear(2, 1)
-    kept = {f"module.{name}": value + 1 for name, value in student.state_dict().items()}
-    ema = Ema(student, 0.9)
-    ema.load_state_dict({"steps": 3, "average": {"n_averaged": torch.tensor(3), **kept}})
-    assert ema.steps == 3
-    torch.testing.assert_close(ema.student.weight, student.weight + 1)
-
-
 @pytest.mark.parametrize("decay", [0.9, 0.95, 0.996, 0.9995, 0.9999])
 def test_the_average_of_weights_keeps_tables_of_places(decay: float) -> None:
     """EfficientFormer looks relative positions up by one among its weights. Fails if a place becomes the one below it:
@@ -770,7 +758,7 @@ def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: p
     assert viticulture.resume(str(run)).metadata["status"] == "finished"
     assert "it begins anew" in capsys.readouterr().err
     viticulture.resume(str(run))
-    assert "is finished; nothing is left to train" in capsys.readouterr().err
+    assert "is already finished" in capsys.readouterr().err
     shutil.rmtree(run / "weights")
     for verb in (viticulture.resume, viticulture.evaluate):
         with pytest.raises(UserError, match=r"its folder weights is gone or empty; .*train anew: viticulture train"):
@@ -1098,14 +1086,14 @@ def test_a_start_from_other_classes_has_a_head_of_its_own(tmp_path: Path) -> Non
     ("before", "now", "device", "said"),
     [
         ({}, {}, "auto", []),
-        ({}, {"threads": 4}, "auto", ["with 99 threads and goes on with 4.*OMP_NUM_THREADS=99 goes on exactly"]),
+        ({}, {"threads": 4}, "auto", ["with 99 threads and resumes with 4.*OMP_NUM_THREADS=99 resumes exactly"]),
         ({"gpus": ["H200"]}, {"gpus": ["H200"], "threads": 4}, "auto", []),
         ({"gpus": ["H200"]}, {"gpus": ["H200"], "threads": 4}, "cpu", ["with 99 threads"]),
-        ({"gpus": ["H200"]}, {"gpus": ["T4"]}, "cuda", ["began on H200 and goes on on T4"]),
-        ({"gpus": ["H200"]}, {}, "auto", ["began on H200 and goes on on EPYC"]),
-        ({}, {"gpus": ["H200"]}, "auto", ["began on EPYC and goes on on H200"]),
+        ({"gpus": ["H200"]}, {"gpus": ["T4"]}, "cuda", ["began on H200 and resumes on T4"]),
+        ({"gpus": ["H200"]}, {}, "auto", ["began on H200 and resumes on EPYC"]),
+        ({}, {"gpus": ["H200"]}, "auto", ["began on EPYC and resumes on H200"]),
         ({}, {"gpus": ["H200"]}, "cpu", []),
-        ({}, {"cpu": "Xeon", "threads": 4}, "cpu", ["began on EPYC and goes on on Xeon"]),
+        ({}, {"cpu": "Xeon", "threads": 4}, "cpu", ["began on EPYC and resumes on Xeon"]),
     ],
 )
 def test_a_run_that_goes_on_on_another_machine_says_so(

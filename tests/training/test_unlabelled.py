@@ -47,7 +47,7 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
     assert re.search(r"Loss</dt>", (run.path / "report.html").read_text())
     saved = weights(run.path)
     assert not [name for name in saved if "decoder" in name or name.startswith("head")]
-    beside = partial(viticulture.report, run, beside=run)
+    beside = partial(viticulture.report, run, compare_with=run)
     for verb in (run.evaluate, lambda: run.predict([str(folder)]), lambda: run.accuracy, beside):
         with pytest.raises(UserError, match="learnt without labels"):
             verb()
@@ -124,6 +124,6 @@ def test_mixing_labels_needs_labels(tmp_path: Path) -> None:
     """A recipe that mixes labels that nobody reads is refused before anything is decoded."""
     with pytest.raises(UserError, match="mix mixes labels, and method mae reads none"):
         start(tmp_path / "run", **{"augment.mix.mixup": 0.8})
-    with pytest.raises(UserError, match=r"mae looks at one view.*augment2"):
+    with pytest.raises(UserError, match=r"mae takes one view.*augment2"):
         start(tmp_path / "run", **{"augment2.padded_crop.padding": 1})
     assert not (tmp_path / "run").exists()

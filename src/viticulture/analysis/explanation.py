@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ..config.schema import guide_class
+from ..data.data_settings import DataSettings
 from ..data.dataset import Dataset, prepare
 from ..data.image_set import Images
-from ..data.open_dense import open_any
-from ..data.sources.annotated import DenseSource
+from ..data.open import open_source
 from ..data.sources.source import Source
-from ..data.splits import Selection
 from ..errors import UserError, counted
 from ..evaluation.model import EvaluatedModel, of_run, of_source
 from ..evaluation.saved import checksum_of, is_current, read_saved
@@ -157,9 +156,8 @@ def explain_any(source: str, data: str | Source, options: ExplainOptions) -> Exp
     run = RunFolder.open(source) if (Path(source) / "run.json").exists() else None
     if run is None or not stands_for_own(run, data):
         settings = model.image_settings.without_statistics
-        whole = Selection(val_fraction=0, test_fraction=0, near_duplicates="ignore")
-        opened = open_any(data)
-        images = opened.images if isinstance(opened, DenseSource) else opened  # without the masks next to them
+        whole = DataSettings(val_fraction=0, test_fraction=0, near_duplicates="ignore")
+        images = open_source(data, annotations_first=True).images_alone  # without the masks next to them
         with showing("reading images") as progress:
             dataset = prepare(images, whole, settings, 0, progress, labeled=False)
     else:

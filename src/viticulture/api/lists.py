@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs that say what there is, and the demonstration."""
+"""Commands that list what is available, and the demo."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 MOST_COUNTED = 20
-"""Students of timm's that are counted while a person waits."""
+"""timm students whose costs are computed for one list."""
 
 
 def recipes() -> "Table":
-    """List the shipped recipes with what their headers say."""
+    """List the shipped recipes with their headers."""
     from ..config.load import about, shipped
     from ..report.terminal import recipe_list
 
@@ -50,13 +50,13 @@ def models(pattern: str = "") -> "Table":
 
 @checked
 def runs(folder: str = "runs", out: str = "") -> "Table":
-    """List every run below a folder: data, student, recipe, state, accuracy.
+    """List all runs in a folder: data, student, recipe, state, accuracy.
 
     Args:
-        folder: is searched.
-        out: an .html file to write, with a link to each run's page.
+        folder: to search, with its subfolders.
+        out: an .html file to write, with links to the runs' pages.
 
-    Returns: a row a run, the last begun first; `pandas.DataFrame(viticulture.runs())` is a data frame.
+    Returns: one row per run, newest first; `pandas.DataFrame(viticulture.runs())` is a data frame.
     """
     from ..outputs import check_out, write_out
     from ..report.runs import find_runs, render_index
@@ -71,12 +71,11 @@ def runs(folder: str = "runs", out: str = "") -> "Table":
 
 @checked
 def cache(clear: bool = False) -> str:
-    """Show what decoded images and kept features take on this disk.
+    """Show the disk space of cached decoded images and features.
 
     Args:
-        clear: remove them; the next training decodes its images anew. Downloaded data sets stay. They lie in
-            ~/.cache/viticulture and its folder data, or where the environment's VITICULTURE_CACHE and VITICULTURE_DATA
-            say.
+        clear: remove them; the next training decodes its images again. Downloaded data sets stay. The folders are
+            ~/.cache/viticulture and its folder data, or VITICULTURE_CACHE and VITICULTURE_DATA in the environment.
     """
     from ..cache import cache_folder, cached, clear_cache
 
@@ -87,10 +86,10 @@ def cache(clear: bool = False) -> str:
 
 
 def reference() -> str:
-    """Every recipe key with its type, default and meaning."""
+    """Return the help text of every recipe key: type, default and meaning."""
     from ..config.schema import reference as text
 
-    return text().partition("\noptions:\n")[2]  # the keys, without the usage that repeats them
+    return text().partition("\noptions:\n")[2]  # without the usage
 
 
 def resolved(
@@ -102,16 +101,9 @@ def resolved(
     row: str = "",
     seed: int = 0,
 ) -> str:
-    """The recipe that `train`, or `train_row` where there is a table, would train by, complete, as YAML.
+    """Return the complete recipe, as YAML, that `train` (or `train_row` if a table is named) would use.
 
-    Args:
-        data: as for `train`; chooses the default recipe.
-        recipe: as for `train`.
-        overrides: as for `train`.
-        like: as for `train`.
-        table: as for `train_row`.
-        row: as for `train_row`.
-        seed: as for `train_row`; what a row learns from may follow from it.
+    The arguments are those of `train` and `train_row`; `data` chooses the default recipe.
     """
     from ..config.load import load_config
 
@@ -129,33 +121,33 @@ def resolved(
 
 
 def say(result: Any) -> None:
-    """Print what a verb returned as a person wants to see it; of several processes that trained, the first does."""
+    """Print a command's result; of several training processes, only the first does."""
     from ..deploy.onnx.int8 import Quantized
     from ..report.terminal import say as words
     from ..training.processes import rank
 
     if not isinstance(result, Run) or not rank():
-        words(_beside_float32(result) if isinstance(result, Quantized) else result)
+        words(_compared_with_float32(result) if isinstance(result, Quantized) else result)
 
 
-def _beside_float32(result: "Quantized") -> "Table":
+def _compared_with_float32(result: "Quantized") -> "Table":
     from ..table import Column, Table
 
     rows = [
         (name, cost.top1, cost.size / 1e6, cost.milliseconds)
         for name, cost in (("float32", result.before), (f"int8: {result.path}", result.after))
     ]
-    columns = [Column(""), Column("top-1", "percent"), Column("MB", "decimal"), Column("ms an image", "decimal")]
-    note = f"{result.images} test images, the same class for {result.same:.1%} of them; one image at a time, one thread"
+    columns = [Column(""), Column("top-1", "percent"), Column("MB", "decimal"), Column("ms per image", "decimal")]
+    note = f"{result.images} test images, same class for {result.same:.1%} of them; one image at a time, one thread"
     return Table("", columns, rows, note)
 
 
 def demo() -> "Table":
-    """Grow two ViTs from 200 handwritten digits in a minute or two, beside classifiers that learn no features.
+    """Train two ViTs on 200 handwritten digits in a minute or two, with simple classifiers for comparison.
 
-    Returns: a table of test accuracies; each run's report.html holds the rest.
+    Returns: a table of test accuracies; each run's report.html has the details.
     """
-    from ..evaluation.reference import reference_lines
+    from ..evaluation.reference import pixel_accuracies
     from ..table import Column, Table
     from ..training.run_folder import claimed
     from ..training.run_inputs import config_of, dataset_of
@@ -169,6 +161,6 @@ def demo() -> "Table":
     dataset = dataset_of(plain.folder, config_of(plain.folder))
     assert dataset.test is not None
     rows = [("DHVT, the hybrid ViT", hybrid.accuracy), ("plain ViT", plain.accuracy)]
-    rows += reference_lines(dataset.train, dataset.test).items()
-    note = f"200 training images, {len(dataset.test)} test images, one seed. Look at {hybrid.path / 'report.html'}"
+    rows += pixel_accuracies(dataset.train, dataset.test).items()
+    note = f"200 training images, {len(dataset.test)} test images, one seed. See {hybrid.path / 'report.html'}"
     return Table("Digits: test accuracy", [Column(""), Column("top-1", "percent")], rows, note)

@@ -108,9 +108,9 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
     Returns: the file; with int8 also what it costs and gives beside float32.
     """
+    from ..deploy.onnx.export import to_onnx
     from ..deploy.onnx.int8 import to_int8
-    from ..deploy.onnx.onnx_file import to_onnx
-    from ..deploy.onnx.preparation import by_timms_transform
+    from ..deploy.onnx.preparation import compare_preparations
     from ..evaluation.model import of_run
     from ..models.views import VIEWS
     from ..tasks.annotated_task import AnnotatedTask
@@ -148,9 +148,9 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
     def finish(path: Path) -> None:
         if from_pixels:
-            from ..deploy.onnx.pixels import put_before
+            from ..deploy.onnx.pixels import add_preparation
 
-            put_before(path, subject.data_spec, subject.image_settings)
+            add_preparation(path, subject.data_spec, subject.image_settings)
 
     log(f"weights  {which}")
     with waiting("writing ONNX"):
@@ -160,14 +160,14 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         else:
             written = to_onnx(subject.tta_network, Path(out), subject.data_spec, more, finish)
         compared = not from_pixels and subject.data_spec.classes and not several
-        if compared and (moved := by_timms_transform(folder, weights)) and moved.matters:
+        if compared and (moved := compare_preparations(folder, weights)) and moved.visible:
             log(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written
 
 
 def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
-    from ..deploy.onnx.dense_file import dense_to_onnx
+    from ..deploy.onnx.export import to_onnx
     from ..tasks.annotated_task import model_of
     from ..training.run_inputs import config_of
 
@@ -177,8 +177,7 @@ def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     more = {} if images.range is None else {"range": images.range}
     log(f"weights  {weights or run.which()[0]}")
     with waiting("writing ONNX"):
-        network: Any = subject.network
-        return dense_to_onnx(network, out, subject.data_spec, images.cache_size, more)
+        return to_onnx(subject.network, out, subject.data_spec, more, cache_size=images.cache_size)
 
 
 def measure(run: "RunFolder", dataset: "Dataset") -> "Results[Any]":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs on many trainings: compare, in a field of one's own or as a paper's table."""
+"""Commands that train a study: compare recipes, or train a paper's table."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -28,28 +28,28 @@ def compare(
     where: Where = HERE,
     overrides: dict[str, Any] | None = None,
 ) -> "Study":
-    """Find out which method grows the best ViT on these images: recipes x training subsets x seeds, with error bars.
+    """Compare recipes on a data set: recipes x training subsets x seeds, with confidence intervals.
 
-    `viticulture compare resume STUDY` goes on after a stop; `viticulture compare --table TABLE` trains a paper's table.
-    Where a training fails the others go on, and the command ends with status 1.
+    `viticulture compare resume STUDY` continues after a stop; `viticulture compare --table TABLE` trains a paper's
+    table. If a training fails the others continue, and the exit status is 1.
 
     Args:
         data: as for `train`.
-        recipes: what is compared, such as default/photos,dhvt/digits; the first is the baseline. Left out: a plain ViT,
-            a CNN, a hybrid and guided ViTs for images of this size (where boxes or masks come with them, detectors or
-            segmenters of a plain ViT and a hybrid), and a budget of auto unless a length is named.
-        subsets: how many training images are learnt from, or in how many folds.
-        seeds: trainings of everything, three if nothing is said; each draws its own subset, initialization and order.
-        terms: how long everything may train.
-        where: the study's folder, and who trains.
-        overrides: recipe keys that hold for all.
+        recipes: to compare, such as default/photos,dhvt/digits; the first is the baseline. By default a plain ViT, a
+            CNN, a hybrid and guided ViTs for this image size (for boxes or masks, detectors or segmenters of a plain
+            ViT and a hybrid), with a budget of auto unless a length is given.
+        subsets: numbers of training images, or of folds.
+        seeds: number of trainings per cell, by default three; each has its own subset, initialization and order.
+        terms: training lengths.
+        where: the study's folder and workers.
+        overrides: recipe keys for all recipes.
 
     Returns: the study: conclusion, winner, rows, table (pandas), path with report.html.
     """
-    from ..study.declare import of_own_images
+    from ..study.declare import grid_of_recipes
 
     recipes = [recipes] if isinstance(recipes, str) else recipes
-    return _compare(of_own_images(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
+    return _compare(grid_of_recipes(data, tuple(recipes), subsets, seeds, terms, overrides or {}), where)
 
 
 @checked
@@ -62,40 +62,40 @@ def compare_table(
     where: Where = HERE,
     overrides: dict[str, Any] | None = None,
 ) -> "Study":
-    """Train a paper's table and put the published numbers beside ours.
+    """Train a paper's table and compare with the published numbers.
 
     Args:
-        table: its name (`viticulture tables`), or a YAML file of that form: rows may learn from rows (`row:NAME`).
-        data: where the images are, when not under the names that the table uses.
+        table: its name (`viticulture tables`), or a YAML file of that form; rows may use other rows' runs (`row:NAME`).
+        data: where the images are, if not under the table's names for them.
         subsets: as for `compare`.
-        seeds: trainings of every row.
-        terms: as for `compare`; every recipe has its own length unless told otherwise.
+        seeds: number of trainings per row.
+        terms: as for `compare`; by default every recipe's own length.
         where: as for `compare`.
-        overrides: recipe keys that hold for all rows; of student.init also a mapping, row -> weights.
+        overrides: recipe keys for all rows; student.init may also be a mapping, row -> weights.
     """
-    from ..study.declare import of_a_table
+    from ..study.declare import grid_of_table
 
-    return _compare(of_a_table(table, data, subsets, seeds, terms, overrides or {}), where)
+    return _compare(grid_of_table(table, data, subsets, seeds, terms, overrides or {}), where)
 
 
 @checked
 def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
-    """Go on with a study: train what is missing, failed or was added to its study.yaml.
+    """Continue a study: train cells that are missing, failed or were added to its study.yaml.
 
     Args:
-        study: its folder.
+        study: the study's folder.
         data: where its images are now, if they have moved.
-        where: who trains; `out` stays empty.
+        where: the workers; `out` must be empty.
     """
     from ..study.folder import StudyFolder
 
     if where.out:
-        raise UserError(f"a study goes on in its own folder; leave out --out {where.out}")
-    return _conduct(StudyFolder.open(study, data), where)
+        raise UserError(f"a study continues in its own folder; leave out --out {where.out}")
+    return _run(StudyFolder.open(study, data), where)
 
 
 def _compare(grid: "Grid", where: Where) -> "Study":
-    """Make a new study's folder, and go on with it."""
+    """Create a study's folder and run it."""
     from ..data.open import start_of
     from ..study.folder import StudyFolder
     from ..study.grid import slug
@@ -106,23 +106,23 @@ def _compare(grid: "Grid", where: Where) -> "Study":
     with named as path:
         folder = StudyFolder.create(path, grid, command())
         try:
-            return _conduct(folder, where)
+            return _run(folder, where)
         except UserError:
-            folder.discard()  # a mistake that shows before the first cell leaves nothing behind
+            folder.discard()  # an error before the first cell leaves no folder
             raise
 
 
-def _conduct(folder: "StudyFolder", where: Where) -> "Study":
+def _run(folder: "StudyFolder", where: Where) -> "Study":
     """Plan, train, report."""
     from ..report.study_page import write_study
     from ..report.terminal import introduce_study
-    from ..study.run import conduct
+    from ..study.run import run_study
     from ..study.study import Study
     from ..training.state import own_random_state
 
     try:
         with own_random_state():
-            conduct(folder, where, log, introduce_study)
+            run_study(folder, where, log, introduce_study)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture compare resume {shell_word(folder.path)}") from stop
     study = Study(folder.path, folder.data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs that train: a run, a row of a paper's table, what a budget affords; and that go on with a stopped one."""
+"""Commands that train a run, a row of a paper's table or within a budget, and that resume."""
 
 import os
 import sys
@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..budget.budget import Budget
+from ..budget.budget import TimeBudget
 from ..errors import UserError, unknown
-from ..study.terms import in_words
+from ..study.terms import budget_text
 from ..text import command_line, log, shell_word
 from ..waiting import silence
 from .arguments import check_callbacks, checked, path_as_text, run_folder_of, with_short
@@ -22,13 +22,13 @@ from .runs import measure
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
-    from ..budget.follow import Trial
+    from ..budget.follow import Calibration
     from ..study.grid import Candidate
     from ..training.session import Session
 
 
 @checked
-def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
+def train(  # noqa: PLR0913  (its parameters are the options of the command)
     data: Any,
     recipe: str = "default",
     seed: int = 0,
@@ -52,21 +52,22 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     Args:
         data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV (path,label[,split]), a zip,
             a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`.
-        recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`, chosen by the images' size.
-        seed: initialization, order, augmentation and the choice of a subset follow from it.
-        out: the run's folder; a new one under runs/ when left out.
-        overwrite: replace the run that is in that folder.
+        recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`: chosen by data and image size.
+        seed: determines initialization, order, augmentation and the choice of a subset.
+        out: the run's folder; by default a new one in runs/.
+        overwrite: replace the run in that folder.
         overrides: recipe keys to change, such as {"train.epochs": 10}.
-        like: a study's folder (`viticulture compare`): take the recipe that is first there, at its full length.
-        budget: time for it all: 90s, 30m (or 30), 2h, 1night, or 15core-m of processors; what you leave open is chosen.
-        method_search: off or False: one stage, no mixing.
-        epochs: passes over the training images; short for an override.
-        student: the network; short for an override.
-        callbacks: Lightning's, of your own; one that ends the training early leaves a finished run.
-        progress: False: not a word on standard error.
+        like: a study's folder (`viticulture compare`): use its best recipe, at full length.
+        budget: total time, such as 90s, 30m (or 30), 2h, 1night, or 15core-m of processor time; options left open are
+            chosen to fit.
+        method_search: with a budget; off or False: one stage, no mixing.
+        epochs: short for {"train.epochs": ...}.
+        student: short for {"student.name": ...}.
+        callbacks: Lightning callbacks; one that stops the training early leaves a finished run.
+        progress: False: print nothing on standard error.
 
     Returns: the finished run.
-    Raises: UserError for any mistake in data, recipe or machine, before training starts.
+    Raises: UserError for a mistake in data, recipe or environment, before training starts.
     """
     short = {"train.epochs": epochs, "student.name": student or None}
     if like:
@@ -79,18 +80,18 @@ def train(  # noqa: PLR0913  a verb: its keywords are the options of the command
     if not isinstance(method_search, str | bool) or method_search not in searches:
         raise unknown("method search", method_search, ("on", "off"))
     if budget == "" and not searches[method_search]:
-        raise UserError("--method-search off is of a budget; without one there is one stage, unmixed: leave it out")
+        raise UserError("--method-search belongs to --budget; leave it out, or add a budget")
     if budget != "":
-        afforded = Budget(in_words(budget), searches[method_search])
+        afforded = TimeBudget(budget_text(budget), searches[method_search])
         if callbacks or not isinstance(data, str):
-            what = "callbacks watch" if callbacks else "an object of this program teaches"
-            raise UserError(f"{what} one training, and a budget may have several of their own processes; leave one out")
+            what = "callbacks" if callbacks else "an object as data"
+            raise UserError(f"{what} cannot be used with a budget, which trains in several processes; leave one out")
         with _alone(progress):
             return _follow(_planned(data, recipe, seed, out, overwrite, overrides, afforded))
     from ..training.session import begin
 
     with _alone(progress):
-        return _grow(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks=callbacks)
+        return _train(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks=callbacks)
 
 
 @checked
@@ -108,7 +109,7 @@ def train_row(
     Args:
         table: its name (`viticulture tables`).
         row: the row's name in it.
-        data: where the images are, when not under the name that the table uses.
+        data: where the images are, if not under the table's name for them.
         seed: as for `train`.
         out: as for `train`.
         overwrite: as for `train`.
@@ -119,7 +120,7 @@ def train_row(
 
 
 def row_of(table: str, row: str, overrides: dict[str, Any] | None, seed: int) -> "Candidate":
-    """A row of a table as it is trained by itself, from a seed and with keys of one's own."""
+    """Return a row of a table as a single training, with a seed and overrides."""
     from ..study.paper_tables import read_table
 
     chosen = read_table(table).row(row)
@@ -128,21 +129,23 @@ def row_of(table: str, row: str, overrides: dict[str, Any] | None, seed: int) ->
 
 
 def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
-    """The file of the recipe that is first in a study, and the key of the size at which the study shows images, where
-    it chose one. Raises: UserError if another recipe is named beside it."""
+    """Return the file of a study's best recipe, and the override of the image size if the study chose one.
+
+    Raises: UserError if another recipe is named, too.
+    """
     from ..study.study import Study
 
     if recipe != "default":
         raise UserError(f"give --recipe or --like, not both, got {recipe} and {like}")
     study = Study(Path(like))
     leader = study.leader.candidate
-    study.folder.recipe(leader)  # which refuses code that the study's file names and the user has not
+    study.folder.recipe(leader)  # refuses the study's code unless the user trusts it
     if study.winner is None:
         log(
-            f"note     {like} names no winner; {leader.name} leads by validation, perhaps by chance: "
-            "more seeds may tell, and --recipe takes another"
+            f"note     {like} has no clear winner; {leader.name} leads on validation images, perhaps by chance: "
+            "more seeds may decide, and --recipe takes another"
         )
-    return str(study.folder.recipe_file(leader)), study.plan.size(leader) if study.plan else {}
+    return str(study.folder.recipe_file(leader)), study.plan.image_size(leader) if study.plan else {}
 
 
 @checked
@@ -154,15 +157,15 @@ def resume(
     callbacks: "Sequence[Callback]" = (),
     progress: bool = True,
 ) -> Run:
-    """Go on with a stopped training, exactly as if it had not been stopped.
+    """Continue a stopped training, exactly as if it had not been stopped.
 
     Args:
-        run: its folder.
-        data: where its images are now, if they have moved, which the run keeps, a finished one too; the same object,
-            where it learnt from one in Python.
-        epochs: another length, such as a few more than have been trained, to have a student soon: the rate falls by it
-            from here on. It must be no less than have begun.
-        callbacks: as for `train`: those that it began with, which find their state again.
+        run: the run's folder.
+        data: where its images are now, if they have moved (the run's record is updated, also of a finished run); the
+            same object, if it was trained on one in Python.
+        epochs: a new length, such as a few epochs more than are done; the learning rate decays accordingly. Not less
+            than have begun.
+        callbacks: those it began with; their state is restored.
         progress: as for `train`.
     """
     run, data = run_folder_of(run), path_as_text(data)
@@ -176,7 +179,7 @@ def resume(
 
     if (Path(run) / PLAN).is_file():
         if callbacks or not isinstance(data, str):
-            raise UserError(f"{run} has a budget, and no callbacks or objects of this program; leave them out")
+            raise UserError(f"{run} has a budget, which takes no callbacks and no object as data; leave them out")
         if epochs is not None:
             follow.change_length(Path(run), epochs)
         unfinished = any(stage.spent is None for stage in read_plan(Path(run)).stages)
@@ -187,13 +190,15 @@ def resume(
         sweep(Path(run))
         return _finished(Run(Path(run)), data)
     with _alone(progress):
-        return _grow(reopen(run, data), callbacks=callbacks)
+        return _train(reopen(run, data), callbacks=callbacks)
 
 
 @contextmanager
 def _alone(progress: bool) -> Iterator[None]:
-    """Train in the block, with or without progress output, on separate random numbers. Raises: UserError if another
-    thread trains."""
+    """Train in the block with or without progress output, and restore the random state afterwards.
+
+    Raises: UserError if another thread trains.
+    """
     from ..training.state import own_random_state
 
     with silence(not progress), own_random_state():
@@ -201,20 +206,22 @@ def _alone(progress: bool) -> Iterator[None]:
 
 
 def _finished(run: Run, data: Any) -> Run:
-    """Say that a run is, and keep where its images are now. Raises: UserError if it has lost its weights, or these are
-    others."""
+    """Log that a run is finished, and record where its images are now.
+
+    Raises: UserError if its weights are missing, or the images are others.
+    """
     from ..training.run_inputs import config_of, dataset_of, keep_place
 
     run.folder.which()
     if isinstance(data, str) and data:
         dataset_of(run.folder, config_of(run.folder), data)
         keep_place(run.folder, data)
-    log(f"{run.path} is finished; nothing is left to train")
+    log(f"{run.path} is already finished")
     return run
 
 
-def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence[Callback]" = ()) -> Run:
-    """Train, the trial of a stage within a budget first, measure, report.
+def _train(session: "Session", calibration: "Calibration | None" = None, callbacks: "Sequence[Callback]" = ()) -> Run:
+    """Train, evaluate and report; a stage of a budget is calibrated first.
 
     Of several processes, all train; the first then measures, draws the page and prints, while the others wait until it
     has ended, and return the same run without a word.
@@ -228,23 +235,23 @@ def _grow(session: "Session", trial: "Trial | None" = None, callbacks: "Sequence
         introduce(session)
     try:
         check_precision(session)
-        if trial is not None:
-            fit(session, bar(session), more=[trial.stopwatch], until=trial.epochs)
-            session = trial.settle(session)
+        if calibration is not None:
+            fit(session, bar(session), more=[calibration.stopwatch], until=calibration.epochs)
+            session = calibration.fix(session)
         fit(session, bar(session), after_epoch=PageGuard(session.run.path).write, more=callbacks)
         with the_first_works():
             if session.leads:
                 measure(session.run, session.dataset)
-                session.run.update(status="finished")  # last: a kill before this is made good by resume
+                session.run.update(status="finished")  # last: after a kill before this, resume repeats it
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture resume {shell_word(session.run.path)}") from stop
     finally:
-        session.run.unlock()  # a program goes on after an error, and may resume
+        session.run.unlock()  # a program may resume after an error
     return Run(session.run.path)
 
 
 def _planned(
-    data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], budget: Budget
+    data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], budget: TimeBudget
 ) -> Path:
     """Choose what fits into a budget, write it down and show it; arguments as for `train`. Returns: the run's folder.
 
@@ -252,14 +259,14 @@ def _planned(
     """
     now = budget.clock
     began = now()
-    from ..budget.prepare import Wish, make_folder, make_plan
+    from ..budget.prepare import BudgetRequest, make_folder, make_plan
     from ..report.terminal import introduce_budget
     from ..training.session import new_path, run_path
 
-    wish = Wish(data, recipe, seed, run_path(out, data), overrides, budget, overwrite)
-    plan = make_plan(wish, command(), now, began)
-    with new_path(out, data) as path:  # not before: measuring takes minutes, and a kill in them would leave it empty
-        make_folder(replace(wish, out=path), plan)
+    request = BudgetRequest(data, recipe, seed, run_path(out, data), overrides, budget, overwrite)
+    plan = make_plan(request, command(), now, began)
+    with new_path(out, data) as path:  # only now: a kill during the minutes of measuring would leave an empty folder
+        make_folder(replace(request, out=path), plan)
     introduce_budget(path, plan)
     return path
 
@@ -269,15 +276,15 @@ def _follow(run: Path, data: str = "") -> Run:
     from ..budget.follow import follow
 
     try:
-        follow(run, _grow, log, data)
-    except KeyboardInterrupt as stop:  # a stage's own command would leave the run without its student
+        follow(run, _train, log, data)
+    except KeyboardInterrupt as stop:  # resuming only the stage would leave the run without its student
         raise KeyboardInterrupt(f"viticulture resume {shell_word(run)}") from stop
     PageGuard(run).write()
     return Run(run)
 
 
 def command() -> str:
-    """The shell command that this process runs, without folders of this machine; a Python program's name otherwise."""
+    """Return the shell command of this process without its folder, or a Python program's name."""
     program, *words = sys.argv or [""]
     name = Path(program).name
     return (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time that a person gives, and the clock that counts it; imports nothing that takes time."""
+"""The time limit of a command, and the clock that measures it; imports nothing slow."""
 
 import re
 import time
@@ -10,21 +10,21 @@ from ..errors import UserError
 from ..study.terms import duration
 
 CORE = re.compile(r"(\s*[\d.]+\s*)core-?", re.IGNORECASE)
-"""What makes a time one of processors: 15core-m, 1 core-h."""
+"""Makes a time one of processors: 15core-m, 1 core-h."""
 
 
 @dataclass(frozen=True)
-class Budget:
+class TimeBudget:
     """Seconds of a command, from its first check, when its libraries are loaded, to its report.
 
     Args:
-        words: as a person gave them: 90s, 30m, 2h, 1night (ten hours); a bare number counts minutes; 15core-m counts
-            the time of processors, all threads together, and not that of the clock on the wall (helpers that decode
-            streamed images are processes of their own, and are not counted).
-        search: whether stages before the student's own and mixing may be planned.
+        text: as the user wrote it: 90s, 30m, 2h, 1night (ten hours); a bare number counts minutes; 15core-m counts
+            processor time, all threads together, in place of wall-clock time (helpers that decode streamed images are
+            other processes, and are not counted).
+        search: allow stages before the student's, and mixing.
     """
 
-    words: str
+    text: str
     search: bool = True
 
     def __post_init__(self) -> None:
@@ -32,20 +32,20 @@ class Budget:
 
     @property
     def seconds(self) -> float:
-        """Raises: UserError if the words are no time."""
+        """Length in seconds. Raises: UserError if the text is no time."""
         try:
-            return duration(CORE.sub(r"\1", self.words))
+            return duration(CORE.sub(r"\1", self.text))
         except UserError as error:
             raise UserError(
-                f"a budget is a time such as 90s, 30m, 2h, 1night or 15core-m, got {self.words!r}"
+                f"a budget is a time such as 90s, 30m, 2h, 1night or 15core-m, got {self.text!r}"
             ) from error
 
     @property
     def counts_processors(self) -> bool:
-        """Whether it is the processors' time that is limited."""
-        return CORE.match(self.words) is not None
+        """True if the budget limits processor time."""
+        return CORE.match(self.text) is not None
 
     @property
     def clock(self) -> Callable[[], float]:
-        """What tells the time; only differences mean anything."""
+        """The clock that measures it; only differences mean anything."""
         return time.process_time if self.counts_processors else time.perf_counter

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a plan's stages one after the other, or go on with them wherever a kill has stopped them.
+"""Train a plan's stages one after the other, or resume them wherever a kill has stopped them.
 
-A stage's length is planned, corrected when it begins by what the earlier stages took, and settled within its warm-up by
-what its own epochs took. What a kill has interrupted keeps the length that it had.
+A stage's length is planned, corrected when it begins by the time of the earlier stages, and fixed within its warm-up by
+the time of its first epochs. A stage that was interrupted keeps its length.
 """
 
 import gc
@@ -18,21 +18,21 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..config.keys import STAGES
 from ..disk import sweep
 from ..errors import counted
-from ..training.length import asked_length, gone_on, may_change, set_length
+from ..training.length import check_length, may_change, resumed_session, set_length
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of, dataset_of, folder_of, last_place
 from ..training.session import Session, begin, reopen
-from .budget import Budget
-from .choices import MOST_EPOCHS
-from .lengths import MARGIN, again, cost, slowness, trial
-from .plan import Plan, check_version, read_plan
+from .budget import TimeBudget
+from .choices import MAX_EPOCHS
+from .lengths import MARGIN, calibration_epochs, remaining_epochs, slowdown_of, stage_seconds
+from .plan import BudgetPlan, check_version, read_plan
 
 
 class Stopwatch(Callback):
-    """Times a training's epochs, but for the first step, which pays for what happens once.
+    """Times a training's epochs, except for the first step, which includes work that is done once.
 
     Args:
-        now: tells the time.
+        now: returns the time.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -53,50 +53,50 @@ class Stopwatch(Callback):
 
     @property
     def seconds(self) -> float:
-        """Of all epochs, with what came between them; the first step counts as long as others do."""
+        """Of all epochs, and the time between them; the first step counts as long as others."""
         return mean(self.steps) + self.ended - self.first
 
 
 @dataclass(frozen=True)
-class Trial:
-    """The first epochs of a stage, which tell how many it is to have.
+class Calibration:
+    """The first epochs of a stage, whose time decides its length.
 
     Args:
-        epochs: of them.
+        epochs: their number.
         stopwatch: a callback of their training.
-        settle: called once they are trained: writes the length down and gives the session that goes on.
+        fix: called once they are trained: writes the length and returns the session that resumes.
     """
 
     epochs: int
     stopwatch: Stopwatch
-    settle: Callable[[Session], Session]
+    fix: Callable[[Session], Session]
 
 
-Grow = Callable[[Session, Trial | None], Any]
-"""Trains and measures a session to its end, after its trial where it has one; says in run.json that it is finished."""
+TrainStage = Callable[[Session, Calibration | None], Any]
+"""Trains and evaluates a session, after its calibration if there is one; marks the run as finished in run.json."""
 
 
 def follow(
     run: Path,
-    grow: Grow,
-    tell: Callable[[str], None],
+    train_stage: TrainStage,
+    log: Callable[[str], None],
     data: str = "",
     now: Callable[[], float] | None = None,
 ) -> None:
-    """Train what is missing of a plan. A stage that has begun goes on exactly; its length is never chosen again.
+    """Train what is missing of a plan. A stage that has begun resumes exactly; its length is never chosen again.
 
     Args:
         run: the folder that holds the plan.
-        grow: trains a stage.
-        tell: is told which stage begins.
+        train_stage: trains a stage.
+        log: receives a line when a stage begins.
         data: where the images are now; by default where they were.
-        now: tells the time; by default the budget's clock.
+        now: returns the time; by default the budget's clock.
 
     Raises: UserError if `data` holds other images than those of the stages that have begun.
     """
     with _alone(run):
         plan = read_plan(run)
-        follower = _Follower(run, grow, tell, data, now or Budget(plan.budget).clock)
+        follower = _Follower(run, train_stage, log, data, now or TimeBudget(plan.budget).clock)
         for number, stage in enumerate(plan.stages):
             if stage.spent is None:
                 check_version(run, plan)
@@ -104,15 +104,15 @@ def follow(
 
 
 def change_length(run: Path, epochs: int) -> None:
-    """Give the last stage of a stopped run within a budget another length, and the share of the time that goes with it.
+    """Give the last stage of a stopped run on a budget another length, with time in proportion.
 
-    Raises: UserError if it has not begun, or as `asked_length`.
+    Raises: UserError if it has not begun, or as `check_length`.
     """
     with _alone(run):
         plan, place = read_plan(run), RunFolder.open(run)
         stage = plan.stages[-1]
         set_length(place, stage.epochs)  # a kill may have come between the plan and the run
-        if not (warning := asked_length(place, epochs)):
+        if not (warning := check_length(place, epochs)):
             return
         seconds = stage.seconds * epochs / stage.epochs
         plan.with_stage(len(plan.stages) - 1, replace(stage, epochs=epochs, seconds=seconds)).write(run)
@@ -121,7 +121,7 @@ def change_length(run: Path, epochs: int) -> None:
 
 @contextmanager
 def _alone(run: Path) -> Iterator[None]:
-    """Be the one process that trains the stages. Raises: UserError if another is."""
+    """Lock the stages for this process. Raises: UserError if another one trains them."""
     (run / STAGES).mkdir(exist_ok=True)
     stages = RunFolder(run / STAGES)
     stages.lock()
@@ -132,43 +132,40 @@ def _alone(run: Path) -> Iterator[None]:
         stages.unlock()
 
 
-def settled(plan: Plan, number: int) -> Plan:
-    """The plan with the length of a stage that is about to begin: from what is left of the time, and from how much
-    longer (or shorter) than by their paces the earlier stages took. The first one's stays as it was planned."""
+def corrected(plan: BudgetPlan, number: int) -> BudgetPlan:
+    """Return the plan with the length of a stage that is about to begin, from the time that is left and from the
+    slowdown of the earlier stages. The first one's stays as planned."""
     stage, earlier = plan.stages[number], plan.stages[:number]
     if earlier:
-        took, wanted = (
-            sum(stage.spent or 0 for stage in earlier),
-            sum(cost(before.pace, before.epochs) for before in earlier),
-        )
-        slow = slowness(took, wanted)
-        epochs = again(stage.pace, [stage.seconds for stage in plan.stages[number:]], _left(plan), slow)
-        stage = replace(stage, epochs=epochs, seconds=cost(stage.pace, epochs) * slow)
+        actual = sum(before.spent or 0 for before in earlier)
+        slowdown = slowdown_of(actual, sum(stage_seconds(before.step_times, before.epochs) for before in earlier))
+        planned = [stage.seconds for stage in plan.stages[number:]]
+        epochs = remaining_epochs(stage.step_times, planned, _left(plan), slowdown)
+        stage = replace(stage, epochs=epochs, seconds=stage_seconds(stage.step_times, epochs) * slowdown)
     return plan.with_stage(number, replace(stage, begun=True))
 
 
-def after_trial(plan: Plan, number: int, epochs: int, took: float, elapsed: float) -> Plan:
-    """The plan with the length that a stage gets by its first epochs.
+def calibrated(plan: BudgetPlan, number: int, epochs: int, took: float, elapsed: float) -> BudgetPlan:
+    """Return the plan with the length that a stage gets by its first epochs.
 
     Args:
-        plan: as far as it has come.
+        plan: the current one.
         number: of the stage.
-        epochs: that it has trained.
-        took: seconds that these took.
-        elapsed: seconds since it began.
+        epochs: trained so far.
+        took: seconds of these epochs.
+        elapsed: seconds since the stage began.
     """
     stage = plan.stages[number]
-    slow = slowness(took, stage.pace.epoch * epochs)
-    more = again(stage.pace, [stage.seconds for stage in plan.stages[number:]], _left(plan), slow, elapsed)
-    more = min(more, MOST_EPOCHS - epochs)
-    return plan.with_stage(
-        number, replace(stage, epochs=epochs + more, seconds=elapsed + cost(stage.pace, more) * slow)
-    )
+    slowdown = slowdown_of(took, stage.step_times.epoch * epochs)
+    planned = [stage.seconds for stage in plan.stages[number:]]
+    more = min(remaining_epochs(stage.step_times, planned, _left(plan), slowdown, elapsed), MAX_EPOCHS - epochs)
+    seconds = elapsed + stage_seconds(stage.step_times, more) * slowdown
+    return plan.with_stage(number, replace(stage, epochs=epochs + more, seconds=seconds))
 
 
-def _left(plan: Plan) -> float:
-    """Seconds for the stages that are not done."""
-    return Budget(plan.budget).seconds * (1 - MARGIN) - plan.spent
+def _left(plan: BudgetPlan) -> float:
+    """Return the seconds for the stages that are not finished."""
+    return TimeBudget(plan.budget).seconds * (1 - MARGIN) - plan.spent
 
 
 @dataclass(frozen=True)
@@ -176,31 +173,31 @@ class _Follower:
     """Trains a plan's stages; arguments as for `follow`."""
 
     run: Path
-    grow: Grow
-    tell: Callable[[str], None]
+    train_stage: TrainStage
+    log: Callable[[str], None]
     data: str
     now: Callable[[], float]
 
-    def trained(self, plan: Plan, number: int) -> Plan:
-        """The plan once a stage is done. One that a kill has interrupted counts for the time that was planned."""
+    def trained(self, plan: BudgetPlan, number: int) -> BudgetPlan:
+        """Train a stage and return the plan then. An interrupted stage counts for its planned time."""
         began, place = self.now(), plan.place(self.run, number)
         interrupted = (place / "run.json").exists()
         if not (interrupted or plan.stages[number].begun):
-            plan = settled(plan, number)
+            plan = corrected(plan, number)
             plan.write(self.run)
         stage = plan.stages[number]
         if not interrupted or RunFolder.open(place).read("run.json")["status"] != "finished":
             length = f"{counted(stage.epochs, 'epoch')}, about {stage.seconds / 60:.1f} min"
-            self.tell(f"stage    {number + 1} of {len(plan.stages)}: {stage.kind}, {length}")
+            self.log(f"stage    {number + 1} of {len(plan.stages)}: {stage.kind}, {length}")
             if interrupted:
                 set_length(RunFolder.open(place), stage.epochs)  # a kill may have come between the plan and the run
                 session = reopen(str(place), self.data)
             else:
                 session = self._session(plan, number)
-            if self.data:  # later stages begin where these were taken for the run's own
+            if self.data:  # later stages begin where these images, which are the run's, are now
                 plan = replace(plan, data=self.data, folder=folder_of(self.data))
                 plan.write(self.run)
-            self.grow(session, None if interrupted else self._trial(plan, number, session, began))
+            self.train_stage(session, None if interrupted else self._calibration(plan, number, session, began))
             gc.collect()
             plan = read_plan(self.run)
         stage = plan.stages[number]
@@ -209,32 +206,32 @@ class _Follower:
         plan.write(self.run)
         return plan
 
-    def _trial(self, plan: Plan, number: int, session: Session, began: float) -> Trial | None:
-        """The first epochs of a stage that is about to be trained; None where they would be too short to tell."""
+    def _calibration(self, plan: BudgetPlan, number: int, session: Session, began: float) -> Calibration | None:
+        """Return the first epochs of a stage that is about to train; None where they are too short to calibrate."""
         stage = plan.stages[number]
-        epochs = trial(stage.pace, stage.epochs, session.config.schedule.warmup(stage.epochs))
+        epochs = calibration_epochs(stage.step_times, stage.epochs, session.config.schedule.warmup(stage.epochs))
         if not epochs or not may_change(session):
             return None
         stopwatch = Stopwatch(self.now)
 
-        def settle(session: Session) -> Session:
-            longer = after_trial(plan, number, epochs, stopwatch.seconds, self.now() - began)
-            length = longer.stages[number].epochs
-            if length == stage.epochs:
-                return gone_on(session)
-            self.tell(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by what the first took")
-            longer.write(self.run)
-            set_length(session.run, length)
-            return gone_on(session)
+        def fix(session: Session) -> Session:
+            fixed = calibrated(plan, number, epochs, stopwatch.seconds, self.now() - began)
+            length = fixed.stages[number].epochs
+            if length != stage.epochs:
+                self.log(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by the time of the first")
+                fixed.write(self.run)
+                set_length(session.run, length)
+            return resumed_session(session)
 
-        return Trial(epochs, stopwatch, settle)
+        return Calibration(epochs, stopwatch, fix)
 
-    def _session(self, plan: Plan, number: int) -> Session:
+    def _session(self, plan: BudgetPlan, number: int) -> Session:
+        """Begin a stage."""
         place = plan.place(self.run, number)
         if self.data and number:
-            # Else a student would learn from a teacher of other images, or be tested on what that knows.
+            # Else a student would learn from a teacher of other images, or be tested on its training images.
             earlier = RunFolder.open(plan.place(self.run, number - 1))
             dataset_of(earlier, config_of(earlier), self.data)
-        known = self.data or last_place(self.run, plan.folder) or plan.data
+        data = self.data or last_place(self.run, plan.folder) or plan.data
         out = RunFolder(place) if number == len(plan.stages) - 1 else str(place)
-        return begin(known, plan.stages[number].resolved, plan.seed, out, False, {}, plan.command)
+        return begin(data, plan.stages[number].config, plan.seed, out, False, {}, plan.command)

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long every stage trains: pure functions of seconds and measured paces.
+"""How long every stage trains: pure functions of seconds and measured step times.
 
-    cost(stage) = pace.training(epochs) + RESERVE
-    sum of costs <= seconds
+    seconds(stage) = times.training(epochs) + RESERVE,   sum of seconds(stage) <= seconds of the budget
 
-Lengths are whole epochs, planned before a stage's first step. One that takes long enough to tell is settled within its
-warm-up, where learning is the same for any length, by what its epochs have taken until then, and never again: a
-schedule that a clock cuts short could not be resumed bit for bit. Where a method or a guide asks how long it is to
-train, the length stays as planned.
+Lengths are whole epochs, planned before a stage's first step. A stage that takes long enough is calibrated within its
+warm-up, where training is the same for any length, by the time of its first epochs, and its length is fixed from then
+on: a schedule that a clock cuts short could not be resumed bit for bit. Where a method or a guide depends on the
+length, it stays as planned.
 """
 
 import math
@@ -15,145 +14,145 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..study.step_times import StepTimes
-from .choices import FEWEST_EPOCHS, LEAST_STEPS, MOST_EPOCHS, Kind, Rung, kinds
+from .choices import MAX_EPOCHS, MIN_STAGE_EPOCHS, MIN_STEPS, Kind, SizedStudent, stage_shares
 
 MARGIN = 0.05
-"""Share of a budget that is not planned: paces of a few steps err by as much."""
+"""Share of a budget that is not planned: step times from a few steps err by as much."""
 RESERVE = 5.0
-"""Seconds that a stage takes besides epochs and evaluation: to open its images, to draw its pictures and its page."""
-HASTE = 1.5
-"""A larger student takes less time a multiply-add; up to so much less, and it is measured before it is passed over."""
+"""Seconds of a stage besides epochs and evaluation: opening its images, drawing its pictures and its page."""
+SPEEDUP = 1.5
+"""A larger student takes less time per MAC; up to this factor less, and it is measured before it is ruled out."""
 
-TRIAL_SHARE = 0.05
-"""Of a stage's epochs, within its warm-up, until its length is settled."""
-TRIAL_SECONDS = 3.0
-"""What those epochs must take; fewer tell no more than the steps that were measured before."""
-MOST_SLOWNESS = 3.0
-"""Factor by which a stage is believed to have been mismeasured; more is a machine that slept, or was busy once."""
+CALIBRATION_SHARE = 0.05
+"""Of a stage's epochs, within its warm-up, until its length is fixed."""
+CALIBRATION_SECONDS = 3.0
+"""Minimum time of those epochs; less says no more than the steps that were measured before."""
+MAX_SLOWDOWN = 3.0
+"""Largest factor between measured and actual time that is believed; more is a machine that slept, or was busy once."""
 
-PaceOf = Callable[[Kind, bool], StepTimes]
-"""Stage, and whether a teacher teaches in it -> its pace."""
+TimesOf = Callable[[Kind, bool], StepTimes]
+"""Stage, and whether a teacher teaches in it -> its step times."""
 
 
 @dataclass(frozen=True)
-class Length:
-    """A stage as far as time goes.
-
-    Args:
-        kind: of stage.
-        epochs: that it trains.
-        seconds: that it takes, all in all.
-    """
+class StageLength:
+    """Epochs and seconds of a stage, everything included."""
 
     kind: Kind
     epochs: int
     seconds: float
 
 
-def cost(pace: StepTimes, epochs: int) -> float:
-    """Seconds of a stage."""
-    return pace.training(epochs) + RESERVE
+def stage_seconds(times: StepTimes, epochs: int) -> float:
+    """Return the seconds of a stage."""
+    return times.training(epochs) + RESERVE
 
 
-def fitting(pace: StepTimes, seconds: float) -> int:
-    """Epochs of a stage that takes so many seconds: 0 where not one fits, and no more than make sense."""
-    return max(0, min(MOST_EPOCHS, int((seconds - cost(pace, 0)) / pace.epoch)))
+def epochs_within(times: StepTimes, seconds: float) -> int:
+    """Return the epochs of a stage of this many seconds: 0 where not one fits, and at most `MAX_EPOCHS`."""
+    return max(0, min(MAX_EPOCHS, int((seconds - stage_seconds(times, 0)) / times.epoch)))
 
 
-def affords(rung: Rung, pace: StepTimes, seconds: float) -> bool:
-    """Whether there is time for a training that deserves the rung."""
-    epochs = fitting(pace, seconds)
-    return epochs >= rung.epochs and epochs * pace.steps >= LEAST_STEPS
+def has_time_for(candidate: SizedStudent, times: StepTimes, seconds: float) -> bool:
+    """True if the time buys a training that is long enough for the candidate."""
+    epochs = epochs_within(times, seconds)
+    return epochs >= candidate.epochs and epochs * times.steps >= MIN_STEPS
 
 
-def climb(
-    ladder: Sequence[Rung], seconds: Callable[[], float], pace: Callable[[Rung], StepTimes], macs: Callable[[Rung], int]
-) -> Rung:
-    """The largest rung that the time affords; the first one where it affords none.
+def largest_that_fits(
+    candidates: Sequence[SizedStudent],
+    seconds: Callable[[], float],
+    measure: Callable[[SizedStudent], StepTimes],
+    macs: Callable[[SizedStudent], int],
+) -> SizedStudent:
+    """Return the largest candidate that there is time for; the first one where there is time for none.
 
-    Measuring takes time, and of a large student more than a small budget has. So the paces of larger rungs are guessed
-    from their multiply-adds, and only those are measured that might do.
+    Measuring takes time, and of a large student more than a small budget has. So the step times of larger candidates
+    are estimated from their MACs, and only those that might fit are measured.
 
     Args:
-        ladder: from cheap to large.
-        seconds: that are left; asked again after each measurement.
-        pace: measures a rung's student, alone.
-        macs: multiply-adds for one image.
+        candidates: from cheap to expensive.
+        seconds: returns what is left, after each measurement.
+        measure: measures the step times of a candidate that trains alone.
+        macs: returns MACs for one image.
     """
-    best, ceiling, known = 0, len(ladder), pace(ladder[0]) if len(ladder) > 1 else None
-    while known is not None and best + 1 < ceiling:
-        guesses = {i: known.scaled(macs(ladder[i]) / macs(ladder[best]) / HASTE) for i in range(best + 1, ceiling)}
-        promising = [i for i, guess in guesses.items() if affords(ladder[i], guess, seconds())]
+    best, ceiling, times = 0, len(candidates), measure(candidates[0]) if len(candidates) > 1 else None
+    while times is not None and best + 1 < ceiling:
+        larger = range(best + 1, ceiling)
+        estimates = {i: times.scaled(macs(candidates[i]) / macs(candidates[best]) / SPEEDUP) for i in larger}
+        promising = [i for i, estimate in estimates.items() if has_time_for(candidates[i], estimate, seconds())]
         if not promising:
             break
-        measured = pace(ladder[promising[-1]])
-        if affords(ladder[promising[-1]], measured, seconds()):
-            best, known = promising[-1], measured
+        measured = measure(candidates[promising[-1]])
+        if has_time_for(candidates[promising[-1]], measured, seconds()):
+            best, times = promising[-1], measured
         else:
             ceiling = promising[-1]
-    return ladder[best]
+    return candidates[best]
 
 
-def divide(seconds: float, images: int, pace: PaceOf, search: bool, startable: bool) -> tuple[Length, ...]:
-    """The stages and their lengths; at least one epoch each, or nothing where not even the student's own one fits.
+def divide_time(seconds: float, images: int, times: TimesOf, search: bool, startable: bool) -> tuple[StageLength, ...]:
+    """Return the stages and their lengths of at least one epoch; () where not even the student's own fits.
 
     Args:
         seconds: for all stages.
-        images: to learn from.
-        pace: of a stage; asked for those that come into question.
-        search: whether stages before the student's own are wanted.
-        startable: whether the student may start from what it has painted.
+        images: number of training images.
+        times: of a stage; called for those that are considered.
+        search: consider stages before the student's.
+        startable: whether the student may start from its MAE stage.
     """
-    alone = pace("student", False)
-    plain = fitting(alone, seconds)
-    wanted = kinds(images, plain * alone.steps, startable) if search else (("student", 1.0),)
+    alone = times("student", False)
+    plain = epochs_within(alone, seconds)
+    shares = stage_shares(images, plain * alone.steps, startable) if search else (("student", 1.0),)
     while True:
-        lengths = _shared(seconds, wanted, pace)
-        missing = {length.kind for length in lengths if length.epochs < FEWEST_EPOCHS[length.kind]}
-        if not missing or len(wanted) == 1:
+        lengths = _shared(seconds, shares, times)
+        short = {length.kind for length in lengths if length.epochs < MIN_STAGE_EPOCHS[length.kind]}
+        if not short or len(shares) == 1:
             return lengths if lengths[-1].epochs else ()
-        gone = missing - {"student"} or {kind for kind, _ in wanted if kind != "student"}
-        wanted = tuple(part for part in wanted if part[0] not in gone)
+        dropped = short - {"student"} or {kind for kind, _ in shares if kind != "student"}
+        shares = tuple(part for part in shares if part[0] not in dropped)
 
 
-def _shared(seconds: float, wanted: Sequence[tuple[Kind, float]], pace: PaceOf) -> tuple[Length, ...]:
-    """Every stage in its share, the last one in what is left of all."""
-    lengths, left = list[Length](), seconds
-    taught = any(kind == "teacher" for kind, _ in wanted)
-    for kind, share in wanted:
-        own = pace(kind, taught and kind == "student")
-        epochs = fitting(own, left if kind == "student" else share * seconds)
-        lengths.append(Length(kind, epochs, cost(own, epochs)))
+def _shared(seconds: float, shares: Sequence[tuple[Kind, float]], times: TimesOf) -> tuple[StageLength, ...]:
+    """Return every stage within its share, the last one within what is left of all."""
+    lengths, left = list[StageLength](), seconds
+    taught = any(kind == "teacher" for kind, _ in shares)
+    for kind, share in shares:
+        measured = times(kind, taught and kind == "student")
+        epochs = epochs_within(measured, left if kind == "student" else share * seconds)
+        lengths.append(StageLength(kind, epochs, stage_seconds(measured, epochs)))
         left -= lengths[-1].seconds
     return tuple(lengths)
 
 
-def trial(pace: StepTimes, epochs: int, warmup: float) -> int:
-    """Epochs after which a stage's length is settled; 0 where it stays as it is planned.
+def calibration_epochs(times: StepTimes, epochs: int, warmup: float) -> int:
+    """Return the epochs after which a stage's length is fixed; 0 where it stays as planned.
 
     Args:
-        pace: as it was measured.
-        epochs: that are planned.
+        times: as measured.
+        epochs: planned.
         warmup: epochs of the warm-up.
     """
-    tried = min(math.floor(warmup), math.ceil(TRIAL_SHARE * epochs))
-    return tried if tried * pace.epoch >= TRIAL_SECONDS and pace.steps > 1 else 0
+    first = min(math.floor(warmup), math.ceil(CALIBRATION_SHARE * epochs))
+    return first if first * times.epoch >= CALIBRATION_SECONDS and times.steps > 1 else 0
 
 
-def slowness(took: float, wanted: float) -> float:
-    """Factor between what was measured and what came, as far as it is believed."""
-    return min(max(took / wanted, 1 / MOST_SLOWNESS), MOST_SLOWNESS)
+def slowdown_of(actual: float, planned: float) -> float:
+    """Return the factor between planned and actual seconds, within `MAX_SLOWDOWN`."""
+    return min(max(actual / planned, 1 / MAX_SLOWDOWN), MAX_SLOWDOWN)
 
 
-def again(pace: StepTimes, planned: Sequence[float], seconds: float, slowness: float, elapsed: float = 0.0) -> int:
-    """Epochs that are left to the first of the stages that are, now that earlier ones have shown how fast it goes.
+def remaining_epochs(
+    times: StepTimes, planned: Sequence[float], seconds: float, slowdown: float, elapsed: float = 0.0
+) -> int:
+    """Return the epochs left to the first of the remaining stages, now that the actual speed is known.
 
     Args:
-        pace: of the stage, as it was measured.
-        planned: seconds that each stage which is left was to take.
+        times: of the stage, as measured.
+        planned: seconds of each remaining stage.
         seconds: that were left for them when the stage began.
-        slowness: seconds that it took until now over those that were planned.
+        slowdown: actual over planned seconds until now.
         elapsed: seconds since the stage began.
     """
     share = planned[0] / sum(planned)
-    return max(1, fitting(pace, (share * seconds - elapsed) / slowness))
+    return max(1, epochs_within(times, (share * seconds - elapsed) / slowdown))

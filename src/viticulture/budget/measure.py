@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paces of students of any size on images of any size, before one of them is decoded: by a few steps on noise."""
+"""Step times of students of any size on images of any size, before any image is decoded: by a few steps on noise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ from statistics import median
 import numpy as np
 import torch
 
+from ..config.plan import plan_of
 from ..config.resolve import Config
 from ..data.dataset import Dataset, ImageSettings
 from ..data.image_set import CachedImages, Images, Records
@@ -23,33 +24,33 @@ from ..models.students import count
 from ..models.vit.patches import check as check_vit
 from ..models.weights.files import save
 from ..study.step_times import MAX_SECONDS, MAX_STEPS, StepTimes, measure_step_times
-from ..training.assemble import batch_size, data_spec_of, student_of
+from ..training.assemble import data_spec_of, student_of
 from ..training.data import load_dataset
 from ..training.half_precision import compare_gradients
-from .choices import MOST_EPOCHS
+from .choices import MAX_EPOCHS
 from .recipes import in_bfloat16
 
-PACE_SHARE = 0.005
-"""Share of a budget for which each stage that comes into question is tried, where that is more than `measure` takes."""
-MOST_SHARE = 0.05
-"""Share of the longest stage's steps at which that ends: of a budget beyond what can be used, measuring took it all."""
+MEASURING_SHARE = 0.005
+"""Share of a budget for which each considered stage is measured, where that is more than the default."""
+MAX_SHARE = 0.05
+"""Share of the longest stage's steps at which that ends: beyond what a budget can use, measuring would take it all."""
 DIFFERENT = 64
 """Images of noise; each stands for many."""
 PRODUCT, PRODUCTS = 512, 7
-"""Side of the matrices that are multiplied to learn of bfloat16, and how often."""
+"""Side and number of the matrix products that time bfloat16."""
 WORTH = 0.9
-"""Mixed precision rounds; it is taken where an epoch takes no more than this share of the time."""
+"""Mixed precision rounds; it is taken where an epoch takes at most this share of the time."""
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """What is found out about trainings on some images.
+    """Measures trainings on some images.
 
     Args:
         source: the images.
         seed: of the run.
-        folder: on the run's disk, to try things in.
-        now: tells the time.
+        folder: scratch directory on the run's disk.
+        now: returns the time.
         seconds: of the budget; a long one is worth more steps.
     """
 
@@ -69,20 +70,20 @@ class Measurements:
         """The image size that suits the images, whatever it costs."""
         return choose_image_size(self.sizes)
 
-    def guessed(self, config: Config) -> StepTimes:
-        """The pace on noise of the images' number and size; on the images themselves where they are streamed."""
-        return replace(self, seconds=0.0).pace(config, self._noise(config))
+    def estimated(self, config: Config) -> StepTimes:
+        """Return step times on noise of the images' number and size; on the images where they are streamed."""
+        return replace(self, seconds=0.0).step_times(config, self._noise(config))
 
-    def pace(self, config: Config, dataset: Dataset) -> StepTimes:
-        """The pace on a data set."""
+    def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
+        """Return step times on a data set."""
         images = len(dataset.train)
-        steps = MOST_SHARE * MOST_EPOCHS * images / batch_size(config, images)
-        patience = max(1.0, min(PACE_SHARE * self.seconds / MAX_SECONDS, steps / MAX_STEPS))
-        return measure_step_times(config, dataset, self.folder / "pace", self.seed, self.now, patience)
+        steps = MAX_SHARE * MAX_EPOCHS * images / plan_of(config, images).batch_size
+        patience = max(1.0, min(MEASURING_SHARE * self.seconds / MAX_SECONDS, steps / MAX_STEPS))
+        return measure_step_times(config, dataset, self.folder / "steps", self.seed, self.now, patience)
 
     @cached_property
     def bfloat16_is_fast(self) -> bool:
-        """Whether matrices are multiplied in less time in bfloat16; many processors emulate it."""
+        """True if matrix products are faster in bfloat16; many processors emulate it."""
         seconds = {}
         for kind in (torch.float32, torch.bfloat16):
             matrix = torch.ones(PRODUCT, PRODUCT, dtype=kind)
@@ -91,19 +92,19 @@ class Measurements:
         return seconds[torch.bfloat16] < seconds[torch.float32]
 
     def fastest(self, config: Config, dataset: Dataset | None = None) -> tuple[Config, StepTimes]:
-        """The recipe in the precision that trains faster here, where it leaves that open, and its pace.
+        """Return the config in the precision that trains faster here, where it leaves that open, and its step times.
 
-        Where mixed precision computes wrong gradients it is float32, which a warning says.
+        Where gradients are wrong in mixed precision it is float32, with a warning.
 
         Args:
             config: of any stage.
             dataset: its images; None for noise like them, on which gradients are not compared.
         """
-        pace = self.guessed if dataset is None else partial(self.pace, dataset=dataset)
-        plain, mixed = pace(config), in_bfloat16(config)
+        measure = self.estimated if dataset is None else partial(self.step_times, dataset=dataset)
+        plain, mixed = measure(config), in_bfloat16(config)
         if mixed is None or not self.bfloat16_is_fast:
             return config, plain
-        faster = pace(mixed)
+        faster = measure(mixed)
         if faster.epoch >= WORTH * plain.epoch:
             return config, plain
         if dataset is not None and (fault := compare_gradients(mixed, dataset, self.seed).fault):
@@ -117,19 +118,19 @@ class Measurements:
         return self.now() - began
 
     def macs(self, config: Config) -> int:
-        """Multiply-adds of a recipe's student for one image."""
+        """Return the MACs of a config's student for one image."""
         images = config.images
         data_spec = DataSpec(self.source.classes, images.shape, *normalization("half", images.channels))
         return count(student_of(config, data_spec), data_spec.image_size, data_spec.channels)[1]
 
-    def double(self, config: Config, dataset: Dataset) -> str:
-        """A folder with random weights of a recipe's student, in place of a run that is not there yet."""
-        folder, data_spec = self.folder / "double", data_spec_of(dataset)
+    def dummy_checkpoint(self, config: Config, dataset: Dataset) -> str:
+        """Return a folder with random weights of a config's student, in place of a run that is not trained yet."""
+        folder, data_spec = self.folder / "dummy", data_spec_of(dataset)
         save(student_of(config, data_spec), folder, data_spec)
         return str(folder)
 
     def _noise(self, config: Config) -> Dataset:
-        """As `load_dataset` would give, but for the pixels."""
+        """Return what `load_dataset` would, with noise in place of pixels."""
         labeled = config.method_class.batch_spec.labels
         if labeled:
             check_classes(self.source, np.arange(len(self.source)))
@@ -148,35 +149,23 @@ class Measurements:
         mean, std = normalization("half", settings.channels)
         size = torch.from_numpy(np.median(self.sizes, axis=0).astype(np.int32))
 
-        def images(kind: str) -> Images | None:
-            if kind not in splits:
-                return None
-            labels = torch.from_numpy(self.source.labels[splits[kind]])
+        images: dict[str, Images] = {}
+        for kind, rows in splits.items():
+            labels = torch.from_numpy(self.source.labels[rows])
             records = Records(labels, size.expand(len(labels), 2), [""] * len(labels))
-            return CachedImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
-
-        train = images("train")
-        assert train is not None, "without them, select raises"
+            images[kind] = CachedImages(pixels, torch.arange(len(labels)) % DIFFERENT, records)
         return Dataset(
-            name=self.source.name,
-            classes=self.source.classes if labeled else (),
-            train=train,
-            val=images("val"),
-            test=images("test"),
-            image_size=settings.image_size,
-            mean=mean,
-            std=std,
-            image_settings=replace(settings, cache_size=cache_size),
-            split_names={},
-            skipped={},
-            warnings=(),
-            fingerprint="",
-            portable="",
+            self.source.name,
+            self.source.classes if labeled else (),
+            images,
+            mean,
+            std,
+            replace(settings, cache_size=cache_size),
         )
 
 
 def is_plain_vit(config: Config, dataset: Dataset) -> bool:
-    """Whether a recipe's student is a plain ViT, from which masked patches can be taken."""
+    """True if a config's student is a plain ViT, whose patches can be masked."""
     student = student_of(config, data_spec_of(dataset))
     try:
         check_vit(student)

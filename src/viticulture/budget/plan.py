@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget is to be spent on, written down before the first stage: budget.json in the run's folder.
+"""What a budget is spent on, written before the first stage: budget.json in the run's folder.
 
-runs/x/             the run of the last stage, whose student is kept
+runs/x/             the run of the last stage, whose student is the result
 runs/x/budget.json  the plan
 runs/x/stages/      1-mae, 2-teacher: a run folder each
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ from ..config.resolve import Config, resolve
 from ..errors import UserError
 from ..keywords import rebuilt
 from ..study.step_times import StepTimes
-from ..training.facts import CURE
+from ..training.metadata import CURE
 from ..training.run_folder import PLAN, RunFolder
 from ..user_code import check_data, keep_known_code, of_a_file
 from ..version import VERSION, same_release
-from .budget import Budget
+from .budget import TimeBudget
 from .choices import Kind
-from .recipes import of_length
+from .recipes import length_keys
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file's layout."""
 
 
@@ -36,30 +36,32 @@ class Stage:
     Args:
         name: of its folder; the last one's is the run itself.
         kind: of stage.
-        recipe: its base recipe's name.
-        values: its recipe, complete but for the length.
-        pace: as it was measured.
-        epochs: that it trains.
-        seconds: that it was to take, all in all.
-        begun: whether its length is settled.
-        spent: seconds that it took; None until it is done.
-        warnings: those of its recipe.
+        recipe: name of the recipe that its config began from.
+        values: its config, complete except for the length.
+        step_times: as measured.
+        epochs: to train.
+        seconds: planned, everything included.
+        begun: whether it has begun, after which only calibration may change its length.
+        spent: actual seconds; None until it is finished.
+        warnings: of its config.
+        changes: of its config.
     """
 
     name: str
     kind: Kind
     recipe: str
     values: dict[str, Any]
-    pace: StepTimes
+    step_times: StepTimes
     epochs: int
     seconds: float
     begun: bool = False
     spent: float | None = None
     warnings: tuple[str, ...] = ()
+    changes: dict[str, str] = field(default_factory=dict)
 
     @property
     def student(self) -> str:
-        """Its network."""
+        """Name of its network."""
         return str(self.values["student"]["name"])
 
     @property
@@ -68,25 +70,25 @@ class Stage:
         return int(self.values["images"]["image_size"])
 
     @property
-    def resolved(self) -> Config:
-        """Its recipe, with its length."""
+    def config(self) -> Config:
+        """Its config, with its length."""
         with of_a_file(PLAN):
-            config = replace(resolve(self.recipe, self.values), warnings=self.warnings)
-            return of_length(config, self.epochs, self.values["train"]["epochs"])
+            config = replace(resolve(self.recipe, self.values), warnings=self.warnings, changes=self.changes)
+            return config.changed(length_keys(config, self.epochs, config.train.epochs), by="budget")
 
 
 @dataclass(frozen=True)
-class Plan:
+class BudgetPlan:
     """Stages within a budget.
 
     Args:
-        budget: as a person gave it.
+        budget: as the user wrote it.
         data: as for `train`.
-        folder: where it is; None for data that has no folder.
+        folder: of the data; None for data without folder.
         seed: of every stage.
-        command: that asked for all this.
-        prepared: seconds until the plan was made.
-        stages: in their order.
+        command: that began it.
+        prepared: seconds until the plan was written.
+        stages: in order.
         version: of this package.
     """
 
@@ -101,69 +103,69 @@ class Plan:
 
     @property
     def spent(self) -> float:
-        """Seconds so far; those that a kill made void are not counted."""
+        """Actual seconds so far; those lost by a kill are not counted."""
         return self.prepared + sum(stage.spent or 0 for stage in self.stages)
 
     @property
     def planned(self) -> float:
-        """Seconds that all was to take."""
+        """Planned seconds of everything."""
         return self.prepared + sum(stage.seconds for stage in self.stages)
 
-    def with_stage(self, number: int, stage: Stage) -> "Plan":
-        """The plan with another stage in a place."""
+    def with_stage(self, number: int, stage: Stage) -> "BudgetPlan":
+        """Return the plan with one stage replaced."""
         return replace(self, stages=(*self.stages[:number], stage, *self.stages[number + 1 :]))
 
     def place(self, run: Path, number: int) -> Path:
-        """The run folder of a stage."""
+        """Return the run folder of a stage."""
         return run if number == len(self.stages) - 1 else run / STAGES / self.stages[number].name
 
     def write(self, run: Path) -> None:
-        """Into a run's folder."""
+        """Write the plan into a run's folder."""
         keep_known_code()
-        RunFolder(run).write(PLAN, {"format": FORMAT, **asdict(self), "seconds": Budget(self.budget).seconds})
+        RunFolder(run).write(PLAN, {"format": FORMAT, **asdict(self), "seconds": TimeBudget(self.budget).seconds})
 
 
 def is_planned(run: str | Path) -> bool:
-    """Whether a folder is a run within a budget."""
+    """True if a folder is a run on a budget."""
     return (Path(run) / PLAN).is_file()
 
 
-def read_plan(run: str | Path) -> Plan:
-    """What `write` wrote; stages that a later one learns from are named by where they lie now.
+def read_plan(run: str | Path) -> BudgetPlan:
+    """Return the plan in a run's folder; references to earlier stages are updated to where they are now.
 
     Raises: UserError if it is damaged, or of another layout.
     """
     folder = RunFolder(run)
-    content = folder.read(PLAN)
+    path, content = folder.path / PLAN, folder.read(PLAN)
     if (layout := content.get("format")) != FORMAT:
         raise UserError(
-            f"{folder.path / PLAN} was written by another version of viticulture (layout {layout}, this one reads "
-            f"{FORMAT}); install the one that wrote it"
+            f"{path} was written by another version of viticulture (layout {layout}, this one reads {FORMAT}); install "
+            "the one that wrote it"
         )
     try:
-        with of_a_file(folder.path / PLAN):
-            plan = _plan(content)
+        with of_a_file(path):
+            plan = _checked(content)
     except UserError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{folder.path / PLAN} is damaged: {error}{CURE}") from error
-    check_data(folder.path / PLAN, plan.data, plan.folder or "")
-    _ = Budget(plan.budget)
+        raise UserError(f"{path} is damaged: {error}{CURE}") from error
+    check_data(path, plan.data, plan.folder or "")
+    _ = TimeBudget(plan.budget)
     stages = (replace(stage, values=where_they_lie(folder.path, stage.values)) for stage in plan.stages)
     return replace(plan, stages=tuple(stages))
 
 
-def check_version(run: Path, plan: Plan) -> None:
-    """Raises: UserError if a stage that has not begun might learn otherwise here than where the plan was made."""
+def check_version(run: Path, plan: BudgetPlan) -> None:
+    """Raises: UserError if a stage that has not begun might train differently here than where the plan was made."""
     if not same_release(plan.version):
         raise UserError(
-            f"{run} was planned by viticulture {plan.version}; this is {VERSION}: install that version to go on"
+            f"{run} was planned by viticulture {plan.version}; this is {VERSION}: install that version to resume"
         )
 
 
-def _plan(content: Mapping[str, Any]) -> Plan:
-    """Raises: ValueError, TypeError or UserError for anything but a plan; UserError for code as `of_a_file`."""
-    plan: Plan = rebuilt(Plan, {key: value for key, value in content.items() if key not in ("format", "seconds")})
+def _checked(content: Mapping[str, Any]) -> BudgetPlan:
+    """Return the plan in a file. Raises: ValueError, TypeError or UserError for any other content."""
+    plan: BudgetPlan = rebuilt(BudgetPlan, {k: value for k, value in content.items() if k not in ("format", "seconds")})
     if not plan.stages:
         raise TypeError("it has no stages")
     if outside := [stage.name for stage in plan.stages if Path(stage.name).name != stage.name]:

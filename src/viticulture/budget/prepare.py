@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a budget to a plan: everything is checked, and every pace measured, before the run has a folder.
+"""From a budget to a plan: everything is checked, and all step times are measured, before the run has a folder.
 
-1. The ladder's students are tried on noise, as few of them as tell which one the time affords. (What a recipe names
-   stays, and detectors and segmenters have no ladder.)
+1. Candidate students are measured on noise, as few of them as show which one there is time for. (What a recipe names
+   stays, and detectors and segmenters have no candidates.)
 2. The images are decoded for that one.
-3. Its stages are tried on the images, and share what is left of the time.
+3. Its stages are measured on the images, and share the time that is left.
 
 When the machine gets slower afterwards (or was slowed while it was measured), stages get other lengths than planned
-here: when they begin, by what the earlier ones took, and once more within their warm-up, by what their own epochs took,
-`follow.py`. After that a stage keeps its length, so that it resumes exactly.
+here: when they begin, by the time of the earlier ones, and once more within their warm-up, by the time of their first
+epochs (`follow.py`). After that a stage's length is fixed, so that it resumes exactly.
 """
 
 import os
@@ -25,7 +25,7 @@ from ..config.load import load_config
 from ..config.references import check_outlast, from_anywhere
 from ..config.resolve import Config
 from ..data.dataset import Dataset
-from ..data.sources.annotated import DenseSource
+from ..data.open import open_source
 from ..data.sources.source import Source
 from ..disk import file_lock, unwritable
 from ..errors import UserError
@@ -37,7 +37,6 @@ from ..training.data import (
     load_dataset,
     open_by_default,
     open_for,
-    open_labeled,
     resolve_default,
 )
 from ..training.leakage import check_leakage
@@ -45,27 +44,27 @@ from ..training.run_folder import RunFolder
 from ..training.run_inputs import folder_of
 from ..training.session import check_seed
 from . import recipes
-from .budget import Budget
-from .choices import Kind, Rung, teacher
-from .lengths import MARGIN, climb, cost, divide, fitting
+from .budget import TimeBudget
+from .choices import Kind, SizedStudent, teacher
+from .lengths import MARGIN, divide_time, epochs_within, largest_that_fits, stage_seconds
 from .measure import Measurements, is_plain_vit
-from .plan import Plan, Stage
+from .plan import BudgetPlan, Stage
 
-WORKSHOP = ".viticulture-"
-"""How the name of a folder begins in which paces are measured."""
+SCRATCH = ".viticulture-"
+"""Beginning of the names of scratch directories in which steps are measured."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a person asks for.
+class BudgetRequest:
+    """What the user asks for.
 
     Args:
         data: as for `train`.
         recipe: as for `train`; a named one is the base of the student's stage, and its student stays.
         seed: of every stage.
-        out: the run's folder; where nobody names one, what it is to be called unless another run is quicker.
+        out: the run's folder; where none is named, its name unless another run is quicker.
         overrides: recipe keys, which nothing replaces.
-        budget: for all of it, and what may be planned within it.
+        budget: for everything.
         overwrite: replace the run in that folder.
     """
 
@@ -74,189 +73,207 @@ class Wish:
     seed: int
     out: Path
     overrides: dict[str, Any]
-    budget: Budget
+    budget: TimeBudget
     overwrite: bool = False
-
-    @property
-    def named(self) -> bool:
-        """Whether the person named the recipe."""
-        return self.recipe != "default"
 
 
 def make_plan(
-    wish: Wish,
+    request: BudgetRequest,
     command: str,
     now: Callable[[], float],
     began: float,
     measurements: Callable[..., Measurements] = Measurements,
-) -> Plan:
-    """What the budget is spent on. Raises: UserError for any mistake, or for a budget in which nothing can be learnt.
+) -> BudgetPlan:
+    """Return what the budget is spent on.
 
     Args:
-        wish: what is asked for.
-        command: that asks.
-        now: tells the time.
+        request: what the user asks for.
+        command: recorded in the plan.
+        now: returns the time.
         began: when the command did, by that clock.
-        measurements: finds out about paces.
+        measurements: measures step times.
+
+    Raises: UserError for any mistake, or for a budget that is too short.
     """
-    check_seed(wish.seed)
-    RunFolder.check_free(wish.out, wish.overwrite)
-    learnt, base, default = _opened(wish)
-    recipes.check(base, wish.overrides)
+    check_seed(request.seed)
+    RunFolder.check_free(request.out, request.overwrite)
+    labeled, base, default = _opened(request)
+    recipes.check(base, request.overrides)
     base = replace(base, values=from_anywhere(base.values))
-    if wish.overwrite:
-        check_outlast(base.values, wish.out)
+    if request.overwrite:
+        check_outlast(base.values, request.out)
 
     def left() -> float:
-        return wish.budget.seconds * (1 - MARGIN) - (now() - began)
+        return request.budget.seconds * (1 - MARGIN) - (now() - began)
 
-    with _workshop(wish.out) as folder:
-        images = learnt.images if isinstance(learnt, DenseSource) else learnt
-        tried = measurements(images, wish.seed, Path(folder), now, wish.budget.seconds)
-        config = base if recipes.is_dense(base) else _chosen(wish, base, tried, left)
-        dataset = load_dataset(learnt, config, wish.seed, watch=_in_time(wish, left))
+    with _scratch(request.out) as folder:
+        images = labeled.images_alone
+        measured = measurements(images, request.seed, Path(folder), now, request.budget.seconds)
+        config = base if recipes.is_dense(base) else _chosen(request, base, measured, left)
+        dataset = load_dataset(labeled, config, request.seed, watch=_in_time(request, left))
         if recipes.is_dense(config):
-            config = config.changed({"images.image_size": dataset.image_size}, by="budget")
-        place = folder_of(wish.data)
+            config = config.changed({"images.image_size": dataset.image_size}, by="images")
+        place = folder_of(request.data)
         check_leakage(config, dataset, {"folder": place, "name": dataset.name})  # else the last stage would refuse
-        return Plan(
-            budget=wish.budget.words,
-            data=wish.data,
+        return BudgetPlan(
+            budget=request.budget.text,
+            data=request.data,
             folder=place,
-            seed=wish.seed,
+            seed=request.seed,
             command=command,
-            stages=_stages(wish, config, default, dataset, tried, left),
+            stages=_stages(request, config, default, dataset, measured, left),
             prepared=now() - began,
         )
 
 
-def _opened(wish: Wish) -> tuple[Source | DenseSource, Config, str]:
-    """The data as the student's recipe learns from them, that recipe, and the default one for such images."""
-    if not wish.named:
-        opened, default, chosen = open_by_default(wish.data)
-        base = resolve_default(default, wish.overrides)
+def _opened(request: BudgetRequest) -> tuple[Source, Config, str]:
+    """Return the data as the student's method reads it, the student's config, and the default recipe for such data."""
+    if request.recipe == "default":
+        source, default, chosen = open_by_default(request.data)
+        base = resolve_default(default, request.overrides)
         base = replace(base, warnings=(*chosen, *base.warnings))
-        if not isinstance(opened, Source):
-            return opened, base, default
+        if source.targets is not None:
+            return source, base, default
     else:
-        base = load_config(wish.recipe, wish.overrides)
+        base = load_config(request.recipe, request.overrides)
         if not recipes.learns_classes(base):
-            return open_for(base, wish.data), base, base.name
-        opened = open_labeled(wish.data)
-        default = default_recipe(opened)
-    base = recipes.asked_once(base, wish.overrides)
-    return for_method(base, opened), base, default
+            return open_for(base, request.data), base, base.name
+        source = open_source(request.data, "classes")
+        default = default_recipe(source)
+    base = base.changed(recipes.one_view_keys(base, request.overrides), by="budget")
+    return for_method(base, source), base, default
 
 
 @contextmanager
-def _workshop(out: Path) -> Iterator[str]:
-    """A folder on the run's disk to try things in: beside the run, or in its empty folder where that alone may be
-    written. Those of processes that were killed, whose locks have fallen, are removed."""
-    beside = next(folder for folder in out.absolute().parents if folder.exists())
-    place = beside if os.access(beside, os.W_OK | os.X_OK) else out
-    for around in {place, *out.absolute().parents[:2]}:  # before the first run, its folder's own was not there
-        for lock in around.glob(f"{WORKSHOP}*.part/lock"):
+def _scratch(out: Path) -> Iterator[str]:
+    """Yield a scratch directory on the run's disk: next to the run, or in its empty folder where only that is writable.
+    Those of killed processes, whose locks are free, are removed."""
+    parent = next(folder for folder in out.absolute().parents if folder.exists())
+    place = parent if os.access(parent, os.W_OK | os.X_OK) else out
+    for around in {place, *out.absolute().parents[:2]}:  # before the first run, its parent was not there
+        for lock in around.glob(f"{SCRATCH}*.part/lock"):
             with suppress(OSError, UserError), file_lock(lock, wait=False):
                 shutil.rmtree(lock.parent)
     try:
-        folder = TemporaryDirectory(prefix=WORKSHOP, suffix=".part", dir=place)
+        folder = TemporaryDirectory(prefix=SCRATCH, suffix=".part", dir=place)
     except OSError as error:
         raise unwritable(place, error) from error
     with folder as name, file_lock(Path(name, "lock")):
         yield name
 
 
-def _chosen(wish: Wish, base: Config, tried: Measurements, left: Callable[[], float]) -> Config:
-    """The recipe with the student and the image size that the budget affords."""
+def _chosen(request: BudgetRequest, base: Config, measured: Measurements, left: Callable[[], float]) -> Config:
+    """Return the config with the student and the image size that there is time for."""
 
-    def of_rung(rung: Rung) -> Config:
-        return recipes.of_rung(base, rung, wish.overrides)
+    def sized(candidate: SizedStudent) -> Config:
+        return base.changed(recipes.candidate_keys(base, candidate, request.overrides), by="budget")
 
-    ladder = recipes.ladder(base, wish.overrides, wish.named, tried.side)
+    def times(candidate: SizedStudent) -> StepTimes:
+        return recipes.with_sparse_validation(request.overrides, *measured.fastest(sized(candidate)))[1]
 
-    def pace(rung: Rung) -> StepTimes:
-        return recipes.watched(wish.overrides, *tried.fastest(of_rung(rung)))[1]
-
-    return of_rung(climb(ladder, left, pace, lambda rung: tried.macs(of_rung(rung))))
+    candidates = recipes.candidates_for(base, request.overrides, request.recipe != "default", measured.side)
+    return sized(largest_that_fits(candidates, left, times, lambda candidate: measured.macs(sized(candidate))))
 
 
 def _stages(
-    wish: Wish, config: Config, default: str, dataset: Dataset, tried: Measurements, left: Callable[[], float]
+    request: BudgetRequest,
+    config: Config,
+    default: str,
+    dataset: Dataset,
+    measured: Measurements,
+    left: Callable[[], float],
 ) -> tuple[Stage, ...]:
-    """The stages, each with its recipe, its pace and its length."""
-    known: dict[tuple[Kind, bool], StepTimes] = {}
-    made: dict[Kind, Config] = {}
+    """Return the stages, each with its config, its step times and its length."""
+    overrides = request.overrides
+    student, alone = recipes.with_sparse_validation(overrides, *measured.fastest(config, dataset))
+    student, alone = recipes.with_affordable_views(overrides, student, alone, dataset, left())
+    configs: dict[Kind, Config] = {"student": student}
+    step_times: dict[tuple[Kind, bool], StepTimes] = {("student", False): alone}
+    steps = epochs_within(alone, left()) * alone.steps
 
-    student, alone = recipes.watched(wish.overrides, *tried.fastest(config, dataset))
-    student, alone = recipes.asked_well(wish.overrides, student, alone, dataset, left())
-    made["student"], known["student", False] = student, alone
-    steps = fitting(alone, left()) * alone.steps
-
-    def pace(kind: Kind, taught: bool) -> StepTimes:
-        if (kind, taught) not in known:
+    def times(kind: Kind, taught: bool) -> StepTimes:
+        if (kind, taught) not in step_times:
             if kind == "mae":
-                mae = recipes.of_mae(config)
-                images = load_dataset(tried.source, mae, wish.seed)
-                made[kind], known[kind, taught] = tried.fastest(mae, images)
+                mae = recipes.mae_stage(config)
+                images = load_dataset(measured.source, mae, request.seed)
+                configs[kind], step_times[kind, taught] = measured.fastest(mae, images)
             elif kind == "teacher":
-                cnn = recipes.of_teacher(config, default, teacher(steps))
-                made[kind], known[kind, taught] = recipes.watched(wish.overrides, *tried.fastest(cnn, dataset))
+                cnn = measured.fastest(recipes.teacher_stage(config, default, teacher(steps)), dataset)
+                configs[kind], step_times[kind, taught] = recipes.with_sparse_validation(overrides, *cnn)
             else:
-                double = tried.double(made["teacher"], dataset)
-                known[kind, taught] = tried.pace(recipes.of_student(student, wish.overrides, "", double), dataset)
-        return known[kind, taught]
+                dummy = measured.dummy_checkpoint(configs["teacher"], dataset)
+                under_teacher = student.changed(recipes.student_keys(student, overrides, "", dummy), by="budget")
+                step_times[kind, taught] = measured.step_times(under_teacher, dataset)
+        return step_times[kind, taught]
 
-    search = wish.budget.search and recipes.may_be_taught(config) and is_plain_vit(config, dataset)
+    search = request.budget.search and recipes.may_be_taught(config) and is_plain_vit(config, dataset)
     startable = recipes.may_be_started(config)
-    lengths = divide(left(), len(dataset.train), pace, search, startable)
+    lengths = divide_time(left(), len(dataset.train), times, search, startable)
     if lengths:  # measuring took some of the time that was divided
-        lengths = divide(left(), len(dataset.train), pace, search, startable)
+        lengths = divide_time(left(), len(dataset.train), times, search, startable)
     if not lengths:
-        raise UserError(_too_short(wish, config, alone, left()))
+        raise UserError(_too_short(request, config, alone, left()))
     kinds = [length.kind for length in lengths]
     names = [f"{number}-{kind}" for number, kind in enumerate(kinds, 1)]
     places = {kind: f"{STAGES}/{name}" for kind, name in zip(kinds, names, strict=True)}  # `read_plan` says where
-    made["student"] = recipes.of_student(student, wish.overrides, places.get("mae", ""), places.get("teacher", ""))
-    if wish.budget.search and dataset.classes:
-        epochs, per_class = lengths[-1].epochs, len(dataset.train) / len(dataset.classes)
-        made["student"] = recipes.mixed(made["student"], wish.overrides, epochs, epochs * alone.steps, per_class)
-    if "schedule.warmup_epochs" in wish.overrides:  # a person's is meant for the length that is planned
-        made["student"] = recipes.of_length(made["student"], lengths[-1].epochs, lengths[-1].epochs)
+    keys = recipes.student_keys(student, overrides, places.get("mae", ""), places.get("teacher", ""))
+    student = student.changed(keys, by="budget")
+    epochs = lengths[-1].epochs
+    if request.budget.search and dataset.classes:
+        per_class = len(dataset.train) / len(dataset.classes)
+        student = student.changed(
+            recipes.mix_keys(student, overrides, epochs, epochs * alone.steps, per_class), by="budget"
+        )
+    if "schedule.warmup_epochs" in overrides:  # the user's is meant for the length that is planned
+        student = student.changed(recipes.length_keys(student, epochs, epochs), by="budget")
+    configs["student"] = student
     stages = []
     for name, (kind, epochs, seconds) in zip(names, map(astuple, lengths), strict=True):
-        warmed = recipes.warmed(made[kind], epochs)
-        own = known[kind, kind == "student" and "teacher" in kinds]
-        stages.append(Stage(name, kind, warmed.name, warmed.values, own, epochs, seconds, warnings=warmed.warnings))
+        final = configs[kind].changed(recipes.warmup_keys(configs[kind], epochs), by="budget")
+        measured_times = step_times[kind, kind == "student" and "teacher" in kinds]
+        stages.append(
+            Stage(
+                name=name,
+                kind=kind,
+                recipe=final.name,
+                values=final.values,
+                step_times=measured_times,
+                epochs=epochs,
+                seconds=seconds,
+                warnings=final.warnings,
+                changes=final.changes,
+            )
+        )
     return tuple(stages)
 
 
-def _in_time(wish: Wish, left: Callable[[], float]) -> Progress:
-    """Ends the reading of images where the budget does."""
+def _in_time(request: BudgetRequest, left: Callable[[], float]) -> Progress:
+    """Return a callback that ends the reading of images where the budget ends."""
     at_first = left()
 
     def watch(done: int, total: int) -> None:
         if done < total and left() <= 0:
             whole = (at_first - left()) * total / done
             raise UserError(
-                f"a budget of {wish.budget.words} is too short: to read {total:,} images takes about {whole:.0f} s; "
+                f"a budget of {request.budget.text} is too short: to read {total:,} images takes about {whole:.0f} s; "
                 "give more, or smaller images"
             )
 
     return watch
 
 
-def _too_short(wish: Wish, config: Config, pace: StepTimes, left: float) -> str:
-    """What a person can do about it."""
-    student, side = config.values["student"]["name"], config.values["images"]["image_size"]
-    least = (wish.budget.seconds * (1 - MARGIN) - left + cost(pace, 1)) / (1 - MARGIN)
+def _too_short(request: BudgetRequest, config: Config, times: StepTimes, left: float) -> str:
+    """Return what the user can do about it."""
+    minimum = (request.budget.seconds * (1 - MARGIN) - left + stage_seconds(times, 1)) / (1 - MARGIN)
     return (
-        f"a budget of {wish.budget.words} is too short: to begin, and one epoch of {student} at {side} px on these "
-        f"images, take about {least:.0f} s; give more, or learn from a part of the images (--fraction 0.1)"
+        f"a budget of {request.budget.text} is too short: preparing, and one epoch of {config.student.name} at "
+        f"{config.images.image_size} px on these images, take about {minimum:.0f} s; give more, or train on a part of "
+        "the images (--fraction 0.1)"
     )
 
 
-def make_folder(wish: Wish, plan: Plan) -> None:
-    """The run's folder with the plan in it, from which on it can be resumed."""
-    run = RunFolder.create(wish.out, wish.overwrite)
+def make_folder(request: BudgetRequest, plan: BudgetPlan) -> None:
+    """Create the run's folder with the plan, from which on it can be resumed."""
+    run = RunFolder.create(request.out, request.overwrite)
     plan.write(run.path)
     run.unlock()

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipe of every stage, made from the student's own: the same images, the same machine."""
+"""The configs of the stages, made from the student's: the same images, the same machine.
+
+Each choice is a function that returns the recipe keys to change; `Config.changed(keys, by="budget")` checks and records
+them. Keys that the user sets (`overrides`) are never replaced.
+"""
 
 import math
 from collections.abc import Mapping
@@ -30,230 +34,183 @@ from .choices import (
     VALIDATION_SHARE,
     VIEWS_SHARE,
     WHOLE_WARMUP_FROM,
-    Rung,
-    rungs,
+    SizedStudent,
+    candidates,
 )
 
 SHARED = ("data", "images", "engine")
 """Sections that all stages have in common."""
 WITHOUT_LABELS = "mae/photos"
-"""Says how the stage without labels learns; it sees the images as the student does later."""
+"""Recipe of the stage without labels; it gets the images as the student does later."""
+Keys = dict[str, Any]
 
 
 def check(config: Config, overrides: Mapping[str, Any]) -> None:
-    """Raises: UserError for what no budget can keep, or what any training refuses."""
+    """Raises: UserError for what no budget can do, or what any training refuses."""
     if "train.epochs" in overrides:
         raise UserError(
             f"a budget chooses the epochs; give --budget or --epochs, not both, got epochs {overrides['train.epochs']}"
         )
-    engine = config.engine
-    if engine.devices * engine.nodes > 1:
+    if config.engine.processes > 1:
         raise UserError(
-            f"a budget is kept by one process on one device, got {engine.devices * engine.nodes}; leave out --devices, "
-            "or give --epochs in place of --budget"
+            f"a budget runs in one process on one device, got {config.engine.processes}; leave out --devices, or give "
+            "--epochs in place of --budget"
         )
     check_alone(config.values)
     check_parts(config)
     check_rates(config)
-    check_devices(engine)
-    check_logger(engine)
+    check_devices(config.engine)
+    check_logger(config.engine)
 
 
-def ladder(config: Config, overrides: Mapping[str, Any], named: bool, side: int) -> tuple[Rung, ...]:
-    """What is left to choose of student and size, from cheap to large.
+def candidates_for(config: Config, overrides: Mapping[str, Any], named: bool, side: int) -> tuple[SizedStudent, ...]:
+    """Return the students and sizes to choose from, from cheap to expensive.
 
     Args:
-        config: as far as it is known, a person's keys included.
-        overrides: a person's keys; those of the student, but for its patch, make it theirs.
-        named: whether the person named the recipe, whose student then stays.
+        config: with the user's keys.
+        overrides: the user's keys; those of the student, except for its patch, fix the student.
+        named: whether the user named the recipe, which fixes the student, too.
         side: of the images, pixels.
     """
-    own = any(key.partition(".")[0] == "student" and key != "student.patch_size" for key in overrides)
-    student = config.values["student"]["name"] if named or own else ""
-    wanted = config.images.image_size
-    if isinstance(wanted, list):
-        raise UserError(
-            f"a budget chooses among square inputs, got images.image_size {wanted}; name a side, or --epochs"
-        )
-    return rungs(side, student, wanted)
+    fixed = any(key.partition(".")[0] == "student" and key != "student.patch_size" for key in overrides)
+    size = config.images.image_size
+    if isinstance(size, list):
+        raise UserError(f"a budget chooses among square inputs, got images.image_size {size}; name a side, or --epochs")
+    return candidates(side, config.student.name if named or fixed else "", size)
 
 
-def of_rung(config: Config, rung: Rung, overrides: Mapping[str, Any]) -> Config:
-    """The recipe with a rung's student and images; what a person says of the patch holds."""
-    student = config.values["student"]
-    patch = student["patch_size"] if rung.student == student["name"] else None  # another student's is another's
-    keys = {"student.patch_size": patch, **rung.overrides}
-    if "student.patch_size" in overrides:
-        keys["student.patch_size"] = overrides["student.patch_size"]
-    return config.changed(keys, by="budget")
+def candidate_keys(config: Config, candidate: SizedStudent, overrides: Mapping[str, Any]) -> Keys:
+    """Choose a candidate's student and image size; a patch size of the user's stays."""
+    patch = config.student.patch_size if candidate.student == config.student.name else None
+    keys = {"student.patch_size": patch, **candidate.overrides}
+    return keys | {key: overrides[key] for key in ("student.patch_size",) if key in overrides}
 
 
-def watched(overrides: Mapping[str, Any], config: Config, pace: StepTimes) -> tuple[Config, StepTimes]:
-    """The recipe with validation images measured as seldom as `VALIDATION_SHARE` asks, and its pace then.
-
-    Args:
-        overrides: a person's keys, which nothing replaces.
-        config: of any stage.
-        pace: its own.
-    """
-    every = math.ceil(pace.validation / (VALIDATION_SHARE * pace.learning))
-    if every <= pace.validate_every or "train.validate_every" in overrides:
-        return config, pace
-    return config.changed({"train.validate_every": every}, by="budget"), replace(pace, validate_every=every)
+def with_sparse_validation(overrides: Mapping[str, Any], config: Config, times: StepTimes) -> tuple[Config, StepTimes]:
+    """Return the config with validation as rare as `VALIDATION_SHARE` needs, and its step times then."""
+    every = math.ceil(times.validation / (VALIDATION_SHARE * times.learning))
+    if every <= times.validate_every or "train.validate_every" in overrides:
+        return config, times
+    return config.changed({"train.validate_every": every}, by="budget"), replace(times, validate_every=every)
 
 
 def in_bfloat16(config: Config) -> Config | None:
-    """The recipe in mixed precision; None where it names a precision itself, or does not train on a CPU."""
-    engine = config.engine
-    if engine.precision != "auto" or not engine.on_cpu:
+    """Return the config in mixed precision; None where it names a precision itself, or does not train on a CPU."""
+    if config.engine.precision != "auto" or not config.engine.on_cpu:
         return None
     return config.changed({"engine.precision": "bf16-mixed"}, by="budget")
 
 
-def of_mae(config: Config) -> Config:
-    """The student learns from all images without labels; they are varied as later, but not mixed, and no class counts
-    more or comes more often than its images do."""
+def mae_stage(config: Config) -> Config:
+    """Return the stage in which the student trains on all images without labels: augmented as later, but not mixed, and
+    with no class weighted or balanced."""
     values = {key: config.values[key] for key in (*SHARED, "student", "augment")}
     values["data"] = {key: entry for key, entry in values["data"].items() if key not in ("class_weights", "sampling")}
     mixed = of_class(values["augment"], "mix")
-    values["augment"] = {key: made for key, made in values["augment"].items() if key not in mixed}
+    values["augment"] = {key: entry for key, entry in values["augment"].items() if key not in mixed}
     return resolve(WITHOUT_LABELS, {**read(WITHOUT_LABELS), **values})
 
 
-def of_teacher(config: Config, default: str, name: str) -> Config:
-    """A CNN learns from the images as the default recipe teaches; as the student's own does, where the default is for
-    several labels an image and the student learns their combinations as classes."""
+def teacher_stage(config: Config, default: str, name: str) -> Config:
+    """Return the stage in which a CNN trains by the default recipe; by the student's, where the default is for several
+    labels an image and the student learns their combinations as classes."""
     if not learns_classes(load_config(default)) and learns_classes(config):
         default = config.name
     values = {**read(default), **{key: config.values[key] for key in SHARED}, "student": {"name": name}}
     return resolve(default, values)
 
 
-def of_student(config: Config, overrides: Mapping[str, Any], start: str, teacher: str) -> Config:
-    """The student's own stage.
-
-    Args:
-        config: its recipe alone.
-        overrides: a person's keys, which nothing replaces.
-        start: a run to start from; "" for random numbers.
-        teacher: a run to learn from; "" for none.
-    """
-    keys: dict[str, Any] = {}
+def student_keys(config: Config, overrides: Mapping[str, Any], start: str, teacher: str) -> Keys:
+    """Start the student from a run, and let a run teach it; "" for none."""
+    keys: Keys = {}
     if start:
         keys |= {**AFTER_MAE, "student.init": start}
     if teacher:
-        keys |= UNDER_TEACHER
-        keys["guides.logits"] = {**UNDER_TEACHER["guides.logits"], "teacher": teacher}
-    if config.values["optim"]["layer_decay"] is not None:
+        keys |= {**UNDER_TEACHER, "guides.logits": {**UNDER_TEACHER["guides.logits"], "teacher": teacher}}
+    if config.optim.layer_decay is not None:
         keys.pop("optim.layer_decay", None)
-    kept = {key: value for key, value in keys.items() if key not in overrides}
-    return config.changed(kept, by="budget") if kept else config
+    return {key: value for key, value in keys.items() if key not in overrides}
 
 
-def mixed(config: Config, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Config:
-    """The recipe with `MIX` and its decay, where a hybrid learns classes of so many images for so long; what says of
-    mixing itself, or of decay, stays, and so does what labels are smoothed by.
+def mix_keys(config: Config, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Keys:
+    """Set `MIX` and its decay where a hybrid learns classes long enough; a recipe's mixing, decay and smoothing stay.
 
     Args:
         config: of the student.
-        overrides: a person's keys.
-        epochs: that it is to train.
-        steps: that these are.
+        overrides: the user's keys.
+        epochs: of the training.
+        steps: of the training.
         per_class: training images a class, on average.
     """
     chosen = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)
-    if chosen or of_class(config.values["augment"], "mix") or not (is_hybrid(config) and learns_classes(config)):
-        return config
-    worth = epochs >= MIX_FROM and steps >= MIX_STEPS and per_class >= MIX_PER_CLASS
-    if not worth:
-        return config
-    mix = {**MIX, "smoothing": config.values["method"].get("smoothing", 0.0)}  # the method leaves mixed labels alone
+    if chosen or of_class(config.values["augment"], "mix"):
+        return {}
+    if config.student.name not in HYBRIDS or not learns_classes(config):
+        return {}
+    if epochs < MIX_FROM or steps < MIX_STEPS or per_class < MIX_PER_CLASS:
+        return {}
+    smoothing = config.values["method"].get("smoothing", 0.0)  # the method leaves mixed labels alone
+    keys: Keys = {"augment.mix": {**MIX, "smoothing": smoothing}}
     optim = config.optim
-    own = "optim.weight_decay" in overrides or optim.weight_decay != Optim.weight_decay
-    if own or optim.name != "muon":
-        return config.changed({"augment.mix": mix}, by="budget")
-    decay = epochs / (DECAY_EPOCHS * steps * (optim.kernel_lr or optim.lr))
-    keys = {"augment.mix": mix, "optim.weight_decay": float(f"{min(decay, MIX_DECAY):.2g}")}
-    return config.changed(keys, by="budget")
+    if optim.name == "muon" and "optim.weight_decay" not in overrides and optim.weight_decay == Optim.weight_decay:
+        decay = epochs / (DECAY_EPOCHS * steps * (optim.kernel_lr or optim.lr))
+        keys["optim.weight_decay"] = float(f"{min(decay, MIX_DECAY):.2g}")
+    return keys
 
 
-def warmed(config: Config, epochs: int) -> Config:
-    """The recipe of a stage of so many epochs, which warm up for one of them at least; one that says how long stays."""
+def warmup_keys(config: Config, epochs: int) -> Keys:
+    """Let a stage of so many epochs warm up for at least one of them, where the recipe leaves that open."""
     schedule = config.schedule
     if schedule.warmup_epochs is not None or epochs < WHOLE_WARMUP_FROM or schedule.warmup(epochs) >= 1:
-        return config
-    return config.changed({"train.epochs": epochs, "schedule.warmup_epochs": 1.0}, by="budget")
+        return {}
+    return {"train.epochs": epochs, "schedule.warmup_epochs": 1.0}
 
 
-def asked_once(config: Config, overrides: Mapping[str, Any]) -> Config:
-    """The recipe asked by one view, where it leaves that to validation images, until `asked_well` knows what time there
-    is; what a person says stays."""
-    if "images.eval_views" in overrides or config.images.eval_views != "best":
-        return config
-    return config.changed({"images.eval_views": "one"}, by="budget")
+def length_keys(config: Config, epochs: int, warmup_epochs_of: int) -> Keys:
+    """Set the epochs; a warm-up keeps its share of the epochs that it was meant for."""
+    keys: Keys = {"train.epochs": epochs}
+    if (warmup := config.schedule.warmup_epochs) is not None and epochs != warmup_epochs_of:
+        keys["schedule.warmup_epochs"] = shortened_warmup(warmup, warmup_epochs_of, epochs)
+    return keys
 
 
-def asked_well(
-    overrides: Mapping[str, Any], config: Config, pace: StepTimes, dataset: Dataset, seconds: float
+def one_view_keys(config: Config, overrides: Mapping[str, Any]) -> Keys:
+    """Evaluate one view of an image for now, where validation images would choose: `with_affordable_views` decides."""
+    open_yet = "images.eval_views" not in overrides and config.images.eval_views == "best"
+    return {"images.eval_views": "one"} if open_yet else {}
+
+
+def with_affordable_views(
+    overrides: Mapping[str, Any], config: Config, times: StepTimes, dataset: Dataset, seconds: float
 ) -> tuple[Config, StepTimes]:
-    """The recipe of a classifier that is asked by those views which validation images find best, and its pace then.
-
-    The same where there are no such images, asking takes more than `VIEWS_SHARE` of the time, or the recipe asks by
-    several views already.
-
-    Args:
-        overrides: a person's keys, which nothing replaces.
-        config: of the student.
-        pace: its own.
-        dataset: the images.
-        seconds: of the budget that are left.
-    """
+    """Return the config of a classifier with the test-time augmentation that validation images choose, and its step
+    times then; unchanged without such images, where that takes more than `VIEWS_SHARE` of the seconds that are left, or
+    where several views are set already."""
     chosen = "images.eval_views" in overrides or config.images.eval_views != "one"
     if chosen or dataset.val is None or not learns_classes(config):
-        return config, pace
+        return config, times
     by_views = config.changed({"images.eval_views": "best"}, by="budget")
-    dearer = replace(pace, held_out_images=held_out_images(by_views, dataset))
-    worth = dearer.training(0) - pace.training(0) <= VIEWS_SHARE * seconds
-    return (by_views, dearer) if worth else (config, pace)
+    slower = replace(times, held_out_images=held_out_images(by_views, dataset))
+    affordable = slower.training(0) - times.training(0) <= VIEWS_SHARE * seconds
+    return (by_views, slower) if affordable else (config, times)
 
 
 def may_be_taught(config: Config) -> bool:
-    """Whether a teacher may be put beside the student: it learns classes from labels, from no guide that a person
-    chose."""
-    return learns_classes(config) and not config.values["guides"]
+    """True if a teacher may be added: the student learns classes from labels, without guides of the user's."""
+    return learns_classes(config) and not config.guides
+
+
+def may_be_started(config: Config) -> bool:
+    """True if the student may start from an earlier stage: it learns from labels, and has no other start."""
+    return config.method_class.batch_spec.labels and config.student.init is None
 
 
 def is_dense(config: Config) -> bool:
-    """Whether it learns objects, or classes of pixels: its student and its images stay, and epochs are chosen."""
+    """True for detection and segmentation: the student and its images stay, and only epochs are chosen."""
     return config.method_class.batch_spec.dense
 
 
 def learns_classes(config: Config) -> bool:
-    """Whether it learns from labels, one an image."""
+    """True for classification: one label an image."""
     spec = config.method_class.batch_spec
     return spec.labels and spec.contents == "classes"
-
-
-def is_hybrid(config: Config) -> bool:
-    """Whether its student is a hybrid ViT of ours."""
-    return config.values["student"]["name"] in HYBRIDS
-
-
-def may_be_started(config: Config) -> bool:
-    """Whether the student may start from an earlier stage: it learns from labels, and nobody named its start."""
-    return config.method_class.batch_spec.labels and config.values["student"]["init"] is None
-
-
-def of_length(config: Config, epochs: int, own: int) -> Config:
-    """The recipe with other epochs; a warm-up keeps its share of them.
-
-    Args:
-        config: of a stage.
-        epochs: that it is to train.
-        own: epochs that its warm-up was meant for.
-    """
-    keys: dict[str, Any] = {"train.epochs": epochs}
-    warmup = config.values["schedule"]["warmup_epochs"]
-    if warmup is not None and epochs != own:
-        keys["schedule.warmup_epochs"] = shortened_warmup(warmup, own, epochs)
-    return config.changed(keys, by="budget")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of a recipe go together; told before any data is read."""
+"""Parts of a recipe that do not go together, refused before any data is read."""
 
-from ..data.transforms.follow import check_follows
+from ..data.transforms.placement import check_follows
 from ..data.transforms.view import check_channels
 from ..errors import UserError
 from ..guides.guide import Capability
@@ -11,13 +11,10 @@ from .schema import guide_class, of_class, transform_class, transforms
 
 
 def check_parts(config: Config) -> None:
-    """What a recipe puts together must go together; no data is needed to tell.
-
-    The method must get as many views as it looks at, labels must not be mixed where none are read, every guide must be
-    given what it asks, and SAM a whole batch.
-    """
-    method, name = config.method_class, config.values["method"]["name"]
-    for guide, keywords in config.values["guides"].items():
+    """Raises: UserError for parts that do not go together: views that the method does not take or lacks, mixed labels
+    where none are used, a guide without what it requires, SAM on a part of a batch, and so on."""
+    method, name = config.method_class, config.method_name
+    for guide, keywords in config.guides.items():
         if missing := guide_class(guide, keywords).requires - method.provides:
             words = " and ".join(each.value for each in Capability if each in missing)
             raise UserError(
@@ -31,38 +28,39 @@ def check_parts(config: Config) -> None:
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
     side = config.images.image_size
-    if isinstance(side, list) and (not method.takes_non_square or config.values["guides"]):
-        also = f" and guides {', '.join(config.values['guides'])}" if method.takes_non_square else ""
+    if isinstance(side, list) and (not method.takes_non_square or config.guides):
+        also = f" and guides {', '.join(config.guides)}" if method.takes_non_square else ""
         raise UserError(
-            f"images.image_size {side} is oblong, which methods supervised and multilabel without guides take; method "
-            f"{name}{also} learns from squares: name one side"
+            f"images.image_size {side} is not square, which only methods supervised and multilabel without guides "
+            f"take; method {name}{also} trains on squares: name one side"
         )
     for view in VIEWS:
         check_channels(transforms(config.values[view] or {}), config.images.channels)
     check_balance(config)
-    views = [config.values["augment"], *filter(None, [config.values["augment2"]])]
-    if len(views) < method.batch_spec.views:
-        raise UserError(f"method {name} compares two views of an image; say by augment2 how the second one is made")
-    if len(views) > method.batch_spec.views:
-        raise UserError(f"method {name} looks at one view of an image; take augment2 out")
-    if method.batch_spec.dense:
+    spec, views = method.batch_spec, [config.values["augment"], *filter(None, [config.values["augment2"]])]
+    if len(views) < spec.views:
+        raise UserError(f"method {name} compares two views of an image; define the second one by augment2")
+    if len(views) > spec.views:
+        raise UserError(f"method {name} takes one view of an image; take augment2 out")
+    if spec.dense:
         check_follows({name: transform_class(name, entry) for name, entry in config.values["augment"].items()})
         if (chosen := config.images.eval_views) != "one":
             raise UserError(
-                f"images.eval_views {chosen} is of classes of images, and method {name} learns others; leave it out"
+                f"images.eval_views {chosen} is for classes of images, which method {name} does not predict; leave it "
+                "out"
             )
         if (cut := config.images.eval_crop) < 1:
             raise UserError(
-                f"images.eval_crop {cut:g} cuts edges off, and method {name} is judged on whole images; leave it out"
+                f"images.eval_crop {cut:g} cuts edges off, and method {name} is evaluated on whole images; leave it out"
             )
-    if not method.batch_spec.labels and any(of_class(view, "mix") for view in views):
-        raise UserError(f"mix mixes labels, and method {name} reads none; take augment.mix out")
+    if not spec.labels and any(of_class(view, "mix") for view in views):
+        raise UserError(f"mix mixes labels, and method {name} uses none; take augment.mix out")
 
 
 def check_rates(config: Config) -> None:
-    """Raises: UserError where a rate that a schedule begins or ends at lies above the highest one."""
+    """Raises: UserError where a schedule begins or ends at a rate above the highest one."""
     lr, schedule = config.optim.lr, config.schedule
-    warms_up, falls = schedule.warmup_epochs != 0, schedule.rule in ("cosine", "timm")  # to what the recipe says
+    warms_up, falls = schedule.warmup_epochs != 0, schedule.rule in ("cosine", "timm")
     for name, rate, counts in (("warmup_lr", schedule.warmup_lr, warms_up), ("min_lr", schedule.min_lr, falls)):
         if counts and rate > lr:
             raise UserError(
@@ -71,26 +69,25 @@ def check_rates(config: Config) -> None:
 
 
 def check_balance(config: Config) -> None:
-    """Raises: UserError where classes are to be weighed or balanced, and the method or a guide cannot."""
-    method, name, data = config.method_class, config.values["method"]["name"], config.data
+    """Raises: UserError where classes are to be weighted or balanced, and the method or a guide cannot."""
+    method, name, data = config.method_class, config.method_name, config.data
     of_classes = method.batch_spec.labels and method.batch_spec.contents == "classes"
     if config.train.best_by is not None and not of_classes:
-        raise UserError(f"train.best_by weighs classes of images alike, and method {name} learns none; leave it out")
+        raise UserError(f"train.best_by weights classes of images alike, and method {name} has none; leave it out")
     if data.sampling == "balanced" and not of_classes:
-        none = (
-            "an image may have several" if method.batch_spec.contents == "labels" else f"method {name} learns from none"
-        )
-        raise UserError(f"data.sampling balances classes of images, and {none}; take it out, or take method supervised")
+        several = method.batch_spec.contents == "labels"
+        why = "an image may have several" if several else f"method {name} uses none"
+        raise UserError(f"data.sampling balances classes of images, and {why}; take it out, or take method supervised")
     if data.class_weights is None:
         return
     if not method.takes_class_weights:
         raise UserError(
-            f"data.class_weights weighs the labels' term of the loss, and method {name} has none that it could weigh; "
-            "take it out, or take method supervised"
+            f"data.class_weights weights the loss term of the labels, which method {name} lacks; take it out, or take "
+            "method supervised"
         )
-    for guide, keywords in config.values["guides"].items():
+    for guide, keywords in config.guides.items():
         if guide_class(guide, keywords).uses_labels:
             raise UserError(
-                f"data.class_weights would leave labels unweighted that guide {guide} learns from by itself; "
-                "data.sampling balanced reaches both"
+                f"data.class_weights would leave the labels unweighted that guide {guide} uses itself; data.sampling "
+                "balanced reaches both"
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe as it is written: sections of nested values, and keys with dots that reach into them."""
+"""A recipe as it is written: sections of nested values, and dotted keys into them. Imports nothing slow."""
 
 import ast
 import re
@@ -9,13 +9,13 @@ from typing import Any
 
 from ..errors import UserError, received, unknown
 
-VIEWS = ("augment", "augment2", "augment_local_crops")  # sections that say how a view of an image is made
+VIEWS = ("augment", "augment2", "augment_local_crops")  # sections that define the views of an image
 ORDER = ("student", "method", "guides", "data", "images", *VIEWS, "optim", "schedule", "train", "engine")
 STAGES, CELLS = "stages", "cells"  # folders of runs inside a run on a budget, and inside a study
 NAMED = ("guides", *VIEWS)  # sections of the form {name: keywords}
 DATACLASSES = {
     "student": ("config/sections.py", "Student"),
-    "data": ("data/splits.py", "Selection"),
+    "data": ("data/data_settings.py", "DataSettings"),
     "images": ("data/image_settings.py", "ImageSettings"),
     "optim": ("optim/optim.py", "Optim"),
     "schedule": ("optim/optim.py", "Schedule"),
@@ -26,7 +26,7 @@ DATACLASSES = {
 
 
 def nested(raw: dict[str, Any]) -> dict[str, Any]:
-    """A deep copy in which every section exists and an empty one is an empty mapping."""
+    """Return a deep copy in which every section exists, an empty one as an empty mapping."""
     check_keys(raw)
     raw = plain(raw)
     for section in raw:
@@ -47,7 +47,7 @@ def nested(raw: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def fixed_keys() -> tuple[str, ...]:
-    """Keys of the sections that are dataclasses, read off their source: to import that takes seconds."""
+    """Return the keys of the sections that are dataclasses, read from their source: importing it takes seconds."""
     keys = list[str]()
     for section, (file, name) in DATACLASSES.items():
         tree = ast.parse((Path(__file__).parents[1] / file).read_text("utf-8"))
@@ -58,7 +58,7 @@ def fixed_keys() -> tuple[str, ...]:
 
 
 def check_key(key: str) -> None:
-    """Raises: UserError for a dotted key without a section, or that its section, where that is a dataclass, lacks."""
+    """Raises: UserError for a dotted key without a section, or one that a dataclass section lacks."""
     section, _, rest = key.partition(".")
     if section not in ORDER:
         whole = [known for known in fixed_keys() if known.partition(".")[2] == key.replace("-", "_")]
@@ -72,10 +72,7 @@ def check_key(key: str) -> None:
 
 
 def check_names(values: dict[str, Any]) -> None:
-    """Entries hold keywords; their own names are Python's, and not those of torch's dictionary of modules.
-
-    Raises: UserError for others.
-    """
+    """Raises: UserError for an entry without keywords, or a name that is no identifier or one of ModuleDict's."""
     from torch import nn  # takes seconds, and keys can be checked without
 
     for section in NAMED:
@@ -93,7 +90,7 @@ def check_names(values: dict[str, Any]) -> None:
 
 
 def check_keys(values: Any, place: str = "") -> None:
-    """Keys are words, however deep. Raises: UserError for one that is a number."""
+    """Raises: UserError for a key that is no text, at any depth."""
     if isinstance(values, dict):
         for key, content in values.items():
             if not isinstance(key, str):
@@ -103,7 +100,7 @@ def check_keys(values: Any, place: str = "") -> None:
 
 
 def override(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; `--student vit_tiny` is short for its name, `--augment.mix null` takes an entry out."""
+    """Set a dotted key; `--student vit_tiny` is short for its name, `--augment.mix null` removes an entry."""
     parts = key.split(".")
     check_key(key)
     if len(parts) == 1:
@@ -126,7 +123,7 @@ def override(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def leaves(values: dict[str, Any], valid: set[str], prefix: str = "") -> list[str]:
-    """Dotted keys that the parser does not know."""
+    """Return the dotted keys that are not valid."""
     wrong = []
     for name, value in values.items():
         key = f"{prefix}{name}"
@@ -138,7 +135,7 @@ def leaves(values: dict[str, Any], valid: set[str], prefix: str = "") -> list[st
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Section and keyword -> value, as options are called: `optim.lr`."""
+    """Return dotted key -> value, as options are called: `optim.lr`."""
     dotted: dict[str, Any] = {}
     for key, value in values.items():
         inner = flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {}
@@ -147,7 +144,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A copy of YAML's types that shares no part with the original, nor one part of itself with another."""
+    """Return a copy in YAML's types that shares no part with the original, nor one of its parts with another."""
     if isinstance(value, dict):
         return {str(key): plain(content) for key, content in value.items()}
     if hasattr(value, "tolist"):  # numbers of NumPy's or torch's

@@ -10,6 +10,7 @@ from typing import Any
 from ..disk import read_text
 from ..errors import UserError, unknown
 from ..text import read_yaml
+from ..user_code import of_a_file
 from .references import where_they_lie
 from .resolve import Config, resolve
 
@@ -19,14 +20,27 @@ def load_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config
     return resolve(name, read(name), overrides)
 
 
+def saved_config(name: str, file: Path | Mapping[str, Any], folder: Path) -> Config:
+    """Return a config from a run, study or budget, which may name code only if the user has.
+
+    Args:
+        name: of the recipe that it began from.
+        file: its YAML file, or its values.
+        folder: of the run, study or budget, for the error.
+    """
+    with of_a_file(folder):
+        values = parse(read_text(file, "recipe"), str(file)) if isinstance(file, Path) else file
+        return resolve(name, dict(values))
+
+
 def shipped() -> dict[str, Path]:
-    """Name -> file of every recipe in the package, `PAPER/NAME`."""
+    """Return name -> file of every recipe in the package, `PAPER/NAME`."""
     root = Path(str(resources.files("viticulture"))) / "recipes"
     return {str(path.relative_to(root).with_suffix("")): path for path in sorted(root.rglob("*.yaml"))}
 
 
 def read(name: str) -> dict[str, Any]:
-    """The raw values of a shipped recipe, or of a YAML file given by its path."""
+    """Return the raw values of a shipped recipe, or of a YAML file by its path."""
     files = shipped()
     if name not in files and not name.endswith((".yaml", ".yml")):
         raise unknown("recipe", name, files, "viticulture recipes")
@@ -35,7 +49,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """YAML text as raw recipe values."""
+    """Return YAML text as raw recipe values."""
     raw = read_yaml(text, f"recipe {name}")
     if not isinstance(raw, dict):
         raise UserError(f"recipe {name} must hold sections such as 'student:' and 'train:', got {type(raw).__name__}")
@@ -43,7 +57,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
 
 
 def about(name: str) -> dict[str, str]:
-    """A shipped recipe's header comment: `What` it trains, then Command, Published, Hardware, Result, Note as given."""
+    """Return a shipped recipe's header comment: `What` it trains, then Command, Published, Hardware, Result, Note."""
     lines = shipped()[name].read_text(encoding="utf-8").splitlines()
     sections, key = {"What": ""}, "What"
     for line in (line[1:].strip() for line in lines if line.startswith("#")):

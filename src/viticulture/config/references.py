@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values that stand for weights: `row:NAME` for the run of another row of the table or study, `given:WHAT` for weights
-that no recipe can name and a person must; and places of weights, which hold in any working folder.
+that the user must name; and paths of weights, which are made independent of the working folder.
 
 student.init: "row:MAE"
 guides.co_advise.teachers: {conv: "row:ResNet-10", inv: "row:RedNet-26"}
@@ -17,11 +17,11 @@ from .keys import CELLS, STAGES, flat
 
 ROW, GIVEN = "row:", "given:"
 PLACES = ("init", "teacher", "teachers")
-"""Keywords of a student, a method or a guide that say where weights are."""
+"""Keywords of a student, a method or a guide that hold paths of weights."""
 
 
 def references(values: Mapping[str, Any], prefix: str = ROW) -> dict[str, str]:
-    """Dotted key -> the row that it names, in order; of GIVEN, the weights that it asks for.
+    """Return dotted key -> the row that it names, in order; for GIVEN, the weights that it requires.
 
     Args:
         values: nested or dotted recipe values.
@@ -37,7 +37,7 @@ def references(values: Mapping[str, Any], prefix: str = ROW) -> dict[str, str]:
 
 
 def replaced(values: Mapping[str, Any], runs: Mapping[str, str]) -> dict[str, Any]:
-    """The values with every row's name replaced by its run's folder; those that name no row are left out."""
+    """Return the values that name rows, with every row replaced by its run's folder."""
     return {key: _filled(value, runs) for key, value in values.items() if references({key: value})}
 
 
@@ -49,8 +49,8 @@ def _filled(value: Any, runs: Mapping[str, str]) -> Any:
 
 
 def from_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's values, nested or by dotted keys, with the places of weights made absolute, so that a run or a study
-    goes on in any working folder."""
+    """Return a recipe's values, nested or by dotted keys, with absolute paths of weights, so that a run or a study
+    resumes in any working folder."""
     return {key: _placed(key, value) for key, value in values.items()}
 
 
@@ -61,13 +61,13 @@ def _placed(key: str, value: Any) -> Any:
 
 
 def keyword_of(key: str) -> str:
-    """The keyword of a student, a method or a guide that a dotted key names; "" of a section or a guide as a whole."""
+    """Return the keyword of a student, a method or a guide in a dotted key; "" for a whole section or guide."""
     section, *keywords = key.split(".")
     return next(iter(keywords[section == "guides" :]), "")  # a guide may be called teacher
 
 
 def check_outlast(values: Mapping[str, Any], replaced: Path) -> None:
-    """Raises: UserError naming the key where a training starts from, or learns of, what it replaces: a run's folder."""
+    """Raises: UserError naming the key of weights or a teacher that lies in the folder that a training replaces."""
     for key, value in flat(from_anywhere(values)).items():
         place = place_of(value) if isinstance(value, str) else Path()
         if place.is_absolute() and place.exists() and place.resolve().is_relative_to(replaced.resolve()):
@@ -75,9 +75,8 @@ def check_outlast(values: Mapping[str, Any], replaced: Path) -> None:
 
 
 def where_they_lie(run: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a run within a budget or a study, the earlier stages and the rows that it learns from named by
-    where they lie now: the folder may have been moved since they were written. Other values stay, also a row that is
-    where it was said to be: it may be another study's."""
+    """Return the values of a run on a budget or in a study with current paths of earlier stages and other rows: the
+    folder may have been moved since. A row that is still at its path stays: it may be another study's."""
     return {key: _beside(run, value) for key, value in values.items()}
 
 
@@ -94,7 +93,7 @@ def _beside(run: Path, value: Any) -> Any:
 
 
 def check_alone(values: Mapping[str, Any]) -> None:
-    """A training by itself has no other rows. Raises: UserError naming the key and the row to train first."""
+    """Raises: UserError naming the key and the row to train first, for a training outside a table."""
     check_given(values)
     for key, row in references(values).items():
         raise UserError(
@@ -104,7 +103,7 @@ def check_alone(values: Mapping[str, Any]) -> None:
 
 
 def check_given(values: Mapping[str, Any]) -> None:
-    """Weights that a person must name are named. Raises: UserError saying which and how, before anything is read."""
+    """Raises: UserError for weights that the user must name and did not, and how to name them."""
     for key, weights in references(values, GIVEN).items():
         how = f'--{key} WEIGHTS (of one row of a table: --init "ROW=WEIGHTS")'
         raise UserError(f"{key} asks for weights that you name, {weights}: {how}")

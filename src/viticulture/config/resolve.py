@@ -20,7 +20,7 @@ from typing import Any
 import timm
 from timm.models import register_model
 
-from ..data.dataset import ImageSettings, Selection
+from ..data.dataset import DataSettings, ImageSettings
 from ..data.transforms.view import Augment
 from ..errors import UserError, counted, received, unknown
 from ..keywords import filled, leaf_keys
@@ -61,7 +61,7 @@ class Config:
     warnings: tuple[str, ...] = ()
     changes: dict[str, str] = field(default_factory=dict)
     student: Student = field(init=False, repr=False, compare=False)
-    data: Selection = field(init=False, repr=False, compare=False)
+    data: DataSettings = field(init=False, repr=False, compare=False)
     images: ImageSettings = field(init=False, repr=False, compare=False)
     optim: Optim = field(init=False, repr=False, compare=False)
     schedule: Schedule = field(init=False, repr=False, compare=False)

@@ -3,11 +3,15 @@
 
 import re
 from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from ..data.dataset import ImageSettings, Selection
+from .. import guides, methods
+from ..data.dataset import DataSettings, ImageSettings
 from ..data.transforms.transform import Transform
 from ..data.transforms.view import TRANSFORMS
 from ..guides.guide import Guide
@@ -17,28 +21,17 @@ from ..user_code import class_of
 from .keys import VIEWS, nested
 from .sections import Engine, Student, Train
 
-METHODS = {
-    "supervised": "viticulture.methods.supervised.Supervised",
-    "multilabel": "viticulture.methods.multilabel.Multilabel",
-    "mae": "viticulture.methods.mae.MAE",
-    "simmim": "viticulture.methods.simmim.SimMIM",
-    "moco_v3": "viticulture.methods.moco_v3.MoCoV3",
-    "dino": "viticulture.methods.dino.DINO",
-    "seed": "viticulture.methods.seed.Seed",
-    "detection": "viticulture.methods.detection.Detection",
-    "segmentation": "viticulture.methods.segmentation.Segmentation",
-}
-GUIDES = {
-    "logits": "viticulture.guides.logits.Logits",
-    "attention_distillation": "viticulture.guides.attention_distillation.AttentionDistillation",
-    "attention_link": "viticulture.guides.attention_link.AttentionLink",
-    "bootstrap": "viticulture.guides.bootstrap.Bootstrap",
-    "co_advise": "viticulture.guides.co_advise.CoAdvise",
-}
-"""Short names of what ships with the package."""
+
+def shipped(package: ModuleType, base: type) -> dict[str, str]:
+    """Return short name -> module of every method or guide of the package: those of their files."""
+    modules = [module.name for module in iter_modules(package.__path__, f"{package.__name__}.")]
+    return {name.rpartition(".")[2]: name for name in modules if name != base.__module__}
+
+
+METHODS, GUIDES = shipped(methods, Method), shipped(guides, Guide)
 SECTIONS: dict[str, type] = {
     "student": Student,
-    "data": Selection,
+    "data": DataSettings,
     "images": ImageSettings,
     "optim": Optim,
     "schedule": Schedule,
@@ -46,13 +39,13 @@ SECTIONS: dict[str, type] = {
     "engine": Engine,
 }
 LEARNING = ("student", "augment", "optim", "schedule", "train")
-"""Sections whose defaults are no good guess for any images."""
+"""Sections whose defaults do not suit any particular images."""
 METHOD_GIVEN, GUIDE_GIVEN = ("setup",), ("student", "data_spec")  # constructors' arguments that no recipe sets
 GIVEN = {*METHOD_GIVEN, *GUIDE_GIVEN}
 
 
 def reference() -> str:
-    """Every key of every section with type, default and meaning, for `--help`."""
+    """Return every key of every section with type, default and meaning, for `--help-all`."""
     every = {
         "method": {"name": "supervised"},
         "guides": {name: {} for name in GUIDES},
@@ -67,22 +60,31 @@ def reference() -> str:
 
 
 def cls_name(cls: type) -> str:
-    """ResizedCrop -> resized_crop: the name of a transform in a recipe."""
+    """Return the name of a transform in a recipe: ResizedCrop -> resized_crop."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
 
 def find_method(name: str) -> type[Method]:
-    """The class of a method by its short name or dotted path."""
-    return class_of("method", name, METHODS, Method, METHOD_GIVEN)
+    """Return the class of a method by its short name or dotted path."""
+    return _class("method", name, METHODS, Method, METHOD_GIVEN)
 
 
 def guide_class(name: str, keywords: Mapping[str, Any] | None = None) -> type[Guide]:
-    """The class of a guide: what its keywords say, else its name does."""
-    return class_of("guide", (keywords or {}).get("class", name), GUIDES, Guide, GUIDE_GIVEN)
+    """Return the class of a guide, by its `class`, or else by its name."""
+    return _class("guide", (keywords or {}).get("class", name), GUIDES, Guide, GUIDE_GIVEN)
+
+
+def _class(kind: str, name: Any, names: Mapping[str, str], base: type, given: tuple[str, ...]) -> type:
+    """Return the one subclass of `base` that a shipped file defines, or the user's class."""
+    if not isinstance(name, str) or name not in names:
+        return class_of(kind, name, names, base, given)
+    classes = (value for value in vars(import_module(names[name])).values() if isinstance(value, type))
+    (found,) = (cls for cls in classes if issubclass(cls, base) and cls.__module__ == names[name])
+    return found
 
 
 def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any]]:
-    """Entries of guides or of an augmentation that are of some shipped classes, by the names that the recipe gives."""
+    """Return the entries of guides or an augmentation that are of these shipped classes, whatever their own names."""
     return {key: entry for key, entry in section.items() if entry.get("class", key) in names}
 
 
@@ -98,7 +100,7 @@ def _parser_of(constructors: tuple[tuple[str, type], ...]) -> ArgumentParser:
 
 
 def constructors_of(values: dict[str, Any]) -> dict[str, type]:
-    """Dotted place -> the class that takes the keywords that stand there."""
+    """Return dotted place -> the class that takes the keywords there."""
     constructors: dict[str, type] = dict(SECTIONS)
     constructors["method"] = find_method(values["method"].get("name", "supervised"))
     constructors |= {f"guides.{name}": guide_class(name, made) for name, made in values["guides"].items()}
@@ -108,16 +110,16 @@ def constructors_of(values: dict[str, Any]) -> dict[str, type]:
 
 
 def transform_class(name: str, keywords: Mapping[str, Any]) -> type:
-    """The class of an augmentation: what its keywords say, else its name does."""
+    """Return the class of an augmentation, by its `class`, or else by its name."""
     named = {cls_name(cls): f"{cls.__module__}.{cls.__name__}" for cls in TRANSFORMS}
     return class_of("augmentation", keywords.get("class", name), named, Transform)
 
 
 def transforms(section: dict[str, Any]) -> list[Any]:
-    """The transforms of a view, as its section of a recipe describes them."""
+    """Return the transforms of a view from its section of a recipe."""
     return [transform_class(name, made)(**settings(made)) for name, made in section.items()]
 
 
 def settings(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The constructor's keywords in an entry of a recipe: all but what names its class."""
+    """Return the constructor's keywords in an entry of a recipe: all except its `class`."""
     return {key: value for key, value in entry.items() if key != "class"}

@@ -134,7 +134,7 @@ class Engine:
     sync_batchnorm: bool = False
     checkpoint_minutes: float = 5.0
     replay_gb: float | None = None
-    logger: Literal["none", "csv", "tensorboard", "mlflow", "wandb", "trackio"] = "none"
+    logger: Literal["none", "mlflow", "wandb", "trackio"] = "none"
 
     def __post_init__(self) -> None:
         check_fields("engine", self)

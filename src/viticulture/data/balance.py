@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes of unequal size: how uneven they are, and two ways to make up for it: in the loss, in the order of images."""
+"""Classes of unequal size: how unbalanced they are, and two ways to balance them: in the loss, in the sampling."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,78 +9,78 @@ from torch import Tensor
 
 from ..errors import UserError, unknown
 
-UNEVEN = 10
-"""Times that the largest class may exceed the smallest before a person is told."""
+UNBALANCED = 10
+"""Times that the largest class may exceed the smallest without a warning."""
 
 
-def mends(labels: np.ndarray) -> str:
-    """What makes up for uneven classes; of images with several labels each, [N, C], no order shows all as often."""
+def balancing_options(labels: np.ndarray) -> str:
+    """Name the options that balance classes; no sampling balances several labels an image, [N, C]."""
     ways = ["`--data.class_weights balanced`", *(["`--data.sampling balanced`"] if labels.ndim == 1 else [])]
-    return f"{' or '.join(ways)} makes up for it"
+    return f"{' or '.join(ways)} balances them"
 
 
-def is_uneven(counts: Sequence[int] | np.ndarray) -> bool:
-    """Whether a person should know how many images the classes have."""
-    return len(counts) > 0 and max(counts) > UNEVEN * min(counts)
+def is_unbalanced(counts: Sequence[int] | np.ndarray) -> bool:
+    """Return whether class sizes differ enough for a warning."""
+    return len(counts) > 0 and max(counts) > UNBALANCED * min(counts)
 
 
-def class_weights(wanted: str | Mapping[str, float], classes: Sequence[str], counts: Tensor) -> Tensor:
-    """The factor of every class in the loss, scaled so that their mean over the training images is 1.
+def class_weights(weights: str | Mapping[str, float], classes: Sequence[str], counts: Tensor) -> Tensor:
+    """Compute the factor of every class in the loss, scaled so that their mean over the training images is 1.
 
         w_c = N / (C n_c)                   balanced: every class weighs as much as any other
-        w_c = N v_c / sum over k of n_k v_k of values v that are given; 1 where none is
+        w_c = N v_c / sum over k of n_k v_k of given values v; 1 for other classes
 
     The scale leaves the size of gradients, and so the learning rate, what it was.
 
     Args:
-        wanted: "balanced", or class -> value.
+        weights: "balanced", or class -> value.
         classes: C names.
         counts: [C] training images n_c of each class.
 
     Returns: [C] float32.
-    Raises: UserError for a class that there is none of, or a value that is not positive.
+    Raises: UserError for an unknown class, or a value that is not positive.
     """
-    if isinstance(wanted, str):
+    if isinstance(weights, str):
         values = 1 / counts.double().clamp(min=1)
     else:
-        values = torch.tensor(_values(wanted, classes), dtype=torch.float64)
+        values = torch.tensor(_values(weights, classes), dtype=torch.float64)
     return (values * counts.sum() / (values * counts).sum()).float()
 
 
-def positive_weights(wanted: str | Mapping[str, float], classes: Sequence[str], labels: Tensor) -> Tensor:
-    """The factor of every label in the loss of the images that show it; those that do not count 1.
+def positive_weights(weights: str | Mapping[str, float], classes: Sequence[str], labels: Tensor) -> Tensor:
+    """Compute the factor of every label in the loss of the images that have it; others count 1.
 
         w_c = (N - n_c) / n_c               balanced: showing a label weighs as much as not showing it
-        w_c = v_c                           of values v that are given; 1 where none is
+        w_c = v_c                           of given values v; 1 for other classes
 
     Args:
-        wanted: "balanced", or class -> value.
+        weights: "balanced", or class -> value.
         classes: C names.
-        labels: [N, C], 1 where a training image shows a class; n_c are their sums.
+        labels: [N, C], 1 where a training image has a class; n_c are their sums.
 
     Returns: [C] float32.
-    Raises: UserError for a class that there is none of, or a value that is not positive.
+    Raises: UserError for an unknown class, or a value that is not positive.
     """
-    if isinstance(wanted, str):
+    if isinstance(weights, str):
         shown = labels.double().sum(0)
         return ((len(labels) - shown).clamp(min=1) / shown.clamp(min=1)).float()
-    return torch.tensor(_values(wanted, classes), dtype=torch.float32)
+    return torch.tensor(_values(weights, classes), dtype=torch.float32)
 
 
-def _values(wanted: Mapping[str, float], classes: Sequence[str]) -> list[float]:
-    for name, value in wanted.items():
+def _values(weights: Mapping[str, float], classes: Sequence[str]) -> list[float]:
+    for name, value in weights.items():
         if name not in classes:
             raise unknown("class in data.class_weights", name, classes)
         if not value > 0:
             raise UserError(f"data.class_weights.{name} must be positive, got {value}")
-    return [float(wanted.get(name, 1.0)) for name in classes]
+    return [float(weights.get(name, 1.0)) for name in classes]
 
 
 def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Numbers of N images, every class as often as any other (or one time more), in random order.
+    """Order N images at random, every class as often as any other (or one time more).
 
-    A class that has too few images repeats them, each as often as the others of its class (or one time more); of one
-    that has too many, an epoch shows some.
+    A class with too few images repeats them, each as often as the others of its class (or one time more); of one with
+    too many, an epoch has some.
 
     Args:
         labels: [N] class of each image.

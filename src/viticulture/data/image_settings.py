@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How images enter a network: sizes, crop and normalization, the `images` section of a recipe."""
+"""Sizes, crop, channels and normalization of images, the `images` section of a recipe."""
 
 import math
 from dataclasses import dataclass, replace
@@ -25,20 +25,19 @@ NORMALIZE: dict[str, tuple[Channels, Channels]] = {
 """Mean and standard deviation of channels in [0, 1]. Those of CIFAR are the ones of "Bootstrapping ViTs", whose code
 uses the standard deviation of CIFAR-10 for both; `dataset` computes the true ones."""
 
-MOST_CHANNELS = 1024
-"""Of an image; hyperspectral cameras have hundreds."""
+MAX_CHANNELS = 1024
+"""Hyperspectral cameras have hundreds."""
 
 MAX_SIDE = 4096
-"""Largest input and store, pixels: an image of it takes 50 MB. Larger numbers are typing errors that would fill memory
-one image at a time."""
+"""Of input and cache, pixels: one image takes 50 MB. Larger numbers are typing errors that would fill memory."""
 
 MAX_MARGIN = 8.0
-"""Of a store over the input; a larger one is a size in pixels by mistake."""
+"""Of the cache over the input; a larger one is a size in pixels by mistake."""
 
 Fitting = Literal["crop", "pad", "stretch"]
 
 CROP_MODES: dict[Fitting, str] = {"crop": "center", "pad": "border", "stretch": "squash"}
-"""`images.fit` -> timm's word for it in a model's config."""
+"""`images.fit` -> timm's name of it in a model's config."""
 
 _USUAL = (64, 96, 128, 160, 224)
 
@@ -47,38 +46,37 @@ _SMALL = 64
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """How images are kept and shown to the network.
+    """Size and format of images, in the cache and as the network's input.
 
     Args:
         image_size: height and width of the network's input, pixels; null chooses by the data's typical size. Two
-            numbers, [height, width], make an oblong input, for methods supervised and multilabel without guides and
+            numbers, [height, width], make a non-square input, for methods supervised and multilabel without guides and
             students that take one.
-        cache_size: height and width in the store of decoded images, pixels; null takes cache_margin times image_size,
+        cache_size: height and width in the cache of decoded images, pixels; null takes cache_margin times image_size,
             but not more than the images have.
-        cache_margin: room for random crops: a crop of 1 / cache_margin^2 of an image still has image_size of its own.
-            1.25 suits crops of two fifths and more, 2.25 crops of a twelfth and more, for a store 3.2 times as large.
+        cache_margin: room for random crops: a crop of 1 / cache_margin^2 of an image still has image_size pixels a
+            side. 1.25 suits crops of two fifths and more, 2.25 crops of a twelfth and more, for a cache 3.2 times as
+            large.
         normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), or dataset
             (computed from the training images). Of other than three channels: half or dataset.
-        max_cache_gb: largest store, 10^9 bytes; sets that take more are streamed.
-        stream: true decodes images in every epoch, false keeps them in a store; null streams what exceeds the budget.
-        eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and shows the center of
+        max_cache_gb: maximum size of the cache, 10^9 bytes; larger data sets are streamed.
+        stream: true decodes images in every epoch, false caches them; null streams what exceeds max_cache_gb.
+        eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and crops the center of
             image_size; with 1 that is the largest part of the input's shape.
         eval_interpolation: filter of that resize.
-        eval_views: what a trained classifier is asked about, its answer being the mean of probabilities. one: the image
-            as evaluation shows it; mirrored: and its mirror image; middle: and its middle, a tenth cut off at every
-            edge; four: both, each also mirrored; six: and with a fifth cut off, also mirrored; best: whichever of these
-            is most often right on validation images after training (of several labels, has the highest mAP), one where
-            there are none. Answers by two, four or six views take as many times as long. Teachers, and what is measured
-            while training, are asked once.
-        fit: what becomes of images of another shape than the network's input. crop: training and evaluation cut parts
-            of its shape out of them; pad: they are kept whole, with the normalization's mean color around them (where
-            that is computed, ImageNet's, and of other than three channels middle gray); stretch: they are kept whole,
-            and squeezed.
-        channels: how many an image keeps. 3 makes color of gray, 1 makes gray of color, 4 adds a picture's opacity; any
-            other number is that of the files (.npy [H, W, C], TIFF of many bands) or arrays.
-        range: values that become black and white, [low, high], or such a pair for every channel. A store holds 256
-            levels between them: what lies closer together than (high - low) / 255 becomes the same. null takes the
-            whole range of the values' type, of 16 bits 0 and 65535, of floats 0 and 1.
+        eval_views: test-time augmentation of a trained classifier, the mean of probabilities over views. one: the image
+            as evaluation crops it; mirrored: and its mirror image; middle: and its middle, a tenth cut off at every
+            edge; four: both, each also mirrored; six: and with a fifth cut off, also mirrored; best: the most accurate
+            of these on validation images after training (of several labels, by mAP), one where there are none. Two,
+            four or six views take as many times as long. Teachers, and measurements while training, use one.
+        fit: how images get the shape of the network's input. crop: training and evaluation crop parts of this shape;
+            pad: images stay whole, with the normalization's mean color around them (where that is computed, ImageNet's,
+            and of other than three channels middle gray); stretch: images stay whole, and their sides are scaled apart.
+        channels: of an image. 3 makes color of gray, 1 makes gray of color, 4 adds a picture's opacity; any other
+            number is that of the files (.npy [H, W, C], TIFF of many bands) or arrays.
+        range: values that become black and white, [low, high], or such a pair for every channel. Between them are 256
+            levels: values closer together than (high - low) / 255 become equal. null takes the whole range of the
+            values' type, of 16 bits 0 and 65535, of floats 0 and 1.
     """
 
     image_size: int | list[int] | None = None
@@ -106,17 +104,15 @@ class ImageSettings:
             if value is not None and value < 1:
                 raise UserError(f"{name} must be at least 1 pixel, got {value}")
             if value is not None and value > MAX_SIDE:
-                memory = f"{self.channels * value**2 / 1e9:,.2f} GB"
-                raise UserError(
-                    f"{name} must not exceed {MAX_SIDE} pixels, got {value}: each image would take {memory}"
-                )
+                gb = f"{self.channels * value**2 / 1e9:,.2f} GB"
+                raise UserError(f"{name} must not exceed {MAX_SIDE} pixels, got {value}: each image would take {gb}")
         if not 1 <= self.cache_margin <= MAX_MARGIN:
             raise UserError(f"images.cache_margin must lie in 1 to {MAX_MARGIN:g}, got {self.cache_margin}")
-        if not 1 <= self.channels <= MOST_CHANNELS:
-            raise UserError(f"images.channels must lie in 1 to {MOST_CHANNELS}, got {self.channels}")
+        if not 1 <= self.channels <= MAX_CHANNELS:
+            raise UserError(f"images.channels must lie in 1 to {MAX_CHANNELS}, got {self.channels}")
         if self.channels != 3 and self.normalize not in ("half", "dataset"):
             raise UserError(
-                f"images.normalize {self.normalize} is of three colors, and images.channels is {self.channels}: "
+                f"images.normalize {self.normalize} is for three colors, and images.channels is {self.channels}: "
                 "--images.normalize dataset"
             )
         self._check_range()
@@ -126,8 +122,8 @@ class ImageSettings:
             raise UserError(f"eval_crop must lie in (0, 1], got {self.eval_crop}")
         if self.fit != "crop" and self.eval_crop < 1:
             raise UserError(
-                f"images.fit {self.fit} keeps images whole, and images.eval_crop {self.eval_crop:g} cuts their edges "
-                "off; leave one of them out"
+                f"images.fit {self.fit} keeps images whole, and images.eval_crop {self.eval_crop:g} crops them; leave "
+                "one of them out"
             )
 
     def _check_range(self) -> None:
@@ -153,30 +149,30 @@ class ImageSettings:
 
     @property
     def pixel_format(self) -> PixelFormat:
-        """What is kept of an image's channels and values."""
+        """Channels and value range of decoded images."""
         pairs: Ranges = tuple((float(low), float(high)) for low, high in self._pairs)
         return PixelFormat(self.channels, pairs)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of the network's input, pixels, of settings in which they are chosen."""
-        assert self.image_size is not None, "a run's recipe is settled"
+        """Height and width of the network's input, pixels, once chosen."""
+        assert self.image_size is not None, "chosen before a run"
         return shape_of(self.image_size)
 
     @property
     def crop(self) -> CenterCrop:
-        """The part of an image that evaluation shows."""
+        """The crop in evaluation."""
         return CenterCrop(self.eval_crop, self.eval_interpolation)
 
     @property
     def without_statistics(self) -> "ImageSettings":
-        """The same for images fed to a network whose DataSpec has its colors: none are computed."""
+        """The same for a network whose DataSpec holds the statistics: none are computed."""
         usual: Literal["imagenet", "half"] = "imagenet" if self.channels == 3 else "half"
         return replace(self, normalize=usual) if self.normalize == "dataset" else self
 
     @property
     def fitting(self) -> Fit | None:
-        """What gives images that are kept whole the input's shape; None where they are cropped."""
+        """The fit of images that stay whole; None where they are cropped."""
         if self.fit == "crop":
             return None
         mean, _ = normalization(self.without_statistics.normalize, self.channels)
@@ -184,18 +180,18 @@ class ImageSettings:
 
 
 def normalization(name: str, channels: int) -> tuple[Channels, Channels]:
-    """Mean and standard deviation of so many channels by their name; only `half` is of any number."""
+    """Mean and standard deviation by name; only `half` has any number of channels."""
     return ((0.5,) * channels, (0.5,) * channels) if name == "half" else NORMALIZE[name]
 
 
 def shape_of(image_size: int | list[int]) -> tuple[int, int]:
-    """Height and width, pixels, of what a recipe calls a size."""
+    """Height and width, pixels, of a recipe's size."""
     height, width = image_size if isinstance(image_size, list) else (image_size, image_size)
     return height, width
 
 
 def choose_image_size(sizes: np.ndarray) -> int:
-    """The network's input for images of these sizes [n, 2].
+    """Choose the network's input for images of these sizes [n, 2].
 
     Where all fit into 64 x 64: their own size down to a multiple of 4, so that patches tile it, at least 8 (of several
     sizes, the median short side to the nearest such).
@@ -210,15 +206,14 @@ def choose_image_size(sizes: np.ndarray) -> int:
 
 
 def usual_sizes(sizes: np.ndarray) -> list[int]:
-    """Sides at which images of these sizes [n, 2] may be shown, from the smallest to the one that `choose_image_size`
-    gives; none where they are small."""
+    """Input sizes for images of these sizes [n, 2], up to that of `choose_image_size`; none where they are small."""
     return [] if sizes.max() <= _SMALL else [size for size in _USUAL if size <= choose_image_size(sizes)]
 
 
 def choose_cache_size(image_size: int | list[int], sizes: np.ndarray, margin: float) -> int:
-    """The store's size for images of these sizes [n, 2]: theirs where all are as the network wants them, else `margin`
-    times the longer side of `image_size` up to a multiple of 16, but no more than the longest side of any."""
-    longest = max(shape_of(image_size))
-    if (sizes == longest).all():
-        return longest
-    return min(math.ceil(longest * margin / 16) * 16, int(sizes.max()))
+    """Choose the cache's size for images of these sizes [n, 2]: theirs where all equal the input's, else `margin` times
+    the longer side of `image_size` up to a multiple of 16, but no more than the longest side of any."""
+    longer = max(shape_of(image_size))
+    if (sizes == longer).all():
+        return longer
+    return min(math.ceil(longer * margin / 16) * 16, int(sizes.max()))

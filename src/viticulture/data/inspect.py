@@ -1,33 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contents of a data set, before anything is trained on it; of the images only their near-duplicates are remembered."""
+"""Inspect a data set before training on it; of its images only the near-duplicates are cached."""
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from ..errors import UserError, counted
+from ..errors import UserError, counted, some
 from ..parallel import Progress, in_parallel
-from .balance import is_uneven, mends
+from .balance import balancing_options, is_unbalanced
+from .data_settings import DataSettings
 from .decoded_cache import find_near_duplicates, pixel_digest
+from .image_settings import MAX_SIDE
 from .images.decode import Unreadable, is_16_bit
 from .images.format import ANY_FORMAT, levels_left
 from .near_duplicates import TOO_MANY, NearDuplicates
 from .open import open_source
+from .sources.labels import alike
+from .sources.mask_folders import read_mask
 from .sources.several import is_joined, separated, several_words
-from .sources.source import Source
-from .splits import Selection, Splits, check_classes, select
+from .sources.source import Contents, Source
+from .splits import Splits, check_classes, select
 from .subsets import count_by_class, labeled
-from .warnings import firsts
+from .target_checks import OUTSIDE, narrow_boxes, needed_of_mask, needed_of_split, one_class, thin_classes
+from .targets.objects import Objects
+from .warnings import warnings_of_pages
+
+SMALL, LARGE = 32.0**2, 96.0**2  # areas between which COCO calls an object medium, pixels
 
 
 @dataclass(frozen=True)
 class SizeRange:
-    """Least, median and greatest of a number of pixels."""
+    """Minimum, median and maximum of a number of pixels."""
 
     least: int
     median: float
@@ -35,8 +44,7 @@ class SizeRange:
 
 
 class CopyPair(NamedTuple):
-    """Two images that are near-duplicates: their names, splits and classes; "" where an image is in no split or has no
-    label."""
+    """Names, splits and classes of two near-duplicate images; "" where one is in no split or has no label."""
 
     first: str
     second: str
@@ -46,8 +54,8 @@ class CopyPair(NamedTuple):
     second_class: str
 
 
-class _Seen(NamedTuple):
-    """Properties of an image, and its digest."""
+class _Properties(NamedTuple):
+    """Properties of a decoded image, and the digest of its pixels."""
 
     height: int
     width: int
@@ -59,39 +67,64 @@ class _Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Inspection:
-    """What a data set holds.
+class AnnotationCounts:
+    """Properties of objects; of masks of classes, zero and empty.
 
     Args:
-        name: what it is called.
+        sizes: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> objects, crowds left out.
+        empty: images without objects.
+        crowds: objects that are crowds, which are not trained on.
+        outside: boxes that are empty or reach outside their image.
+        masks: whether objects have masks.
+    """
+
+    sizes: dict[str, int]
+    empty: int
+    crowds: int
+    outside: int
+    masks: bool
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Contents of a data set.
+
+    Args:
+        name: of the data.
+        contents: type of its targets (`Source.contents`).
         classes: class names in the order of the labels.
-        images: how many there are, unreadable ones included.
-        unlabeled: how many have no label.
-        counts: split -> images of each class.
+        images: number of images, unreadable ones included.
+        splits: split -> images.
+        unlabeled: images without a label.
+        counts: split -> images of each class; objects of each class, crowds left out; or images whose mask has it.
         height: of the readable images, pixels; None where there are none.
         width: of the readable images, pixels; None where there are none.
-        modes: how the files hold their colors, in Pillow's words -> images.
-        unreadable: name -> what is wrong with it.
+        modes: Pillow's name of the files' color mode -> images.
+        unreadable: name -> what is wrong with the image or its annotation.
         ignored: files that are no images.
-        across: groups of identical images (pixel by pixel) of different splits: a test that the training has seen.
+        across: groups of identical images (pixel by pixel) of different splits: test images that are trained on.
         contradicting: groups of identical images with different labels.
         repeated: images that repeat another one anywhere.
-        notes: what else a person should know.
-        planned: split -> images that `train` would have in it, by its defaults; empty where it could not train.
-        refused: why `train` would refuse the data as they are; empty where it would not.
+        warnings: about the data, a sentence each.
+        planned: split -> images that `train` would have in it, by its defaults; empty where it could not train, and for
+            objects and masks.
+        refused: why `train` would refuse the data as it is; empty where it would not.
         smallest: name of the image with the fewest pixels; empty where all have as many.
         largest: name of the one with the most.
-        near: pairs of images in different ones of those splits that are near-duplicates, though not equal pixel by
-            pixel.
+        near: pairs of images in different planned splits that are near-duplicates, though not equal pixel by pixel.
         pairs: all pairs of near-duplicates, equal ones included.
-        uneven: what makes up for classes that are uneven among the training images; empty where they are even.
+        uneven: settings that make up for uneven classes among the training images; empty where they are even.
         several: how many labels images have, where they have several each; else empty.
-        values: what becomes of channels and values that three levels of eight bits do not hold; else empty.
+        values: settings for channels and values that three levels of eight bits do not hold; else empty.
+        annotations: of objects or masks; None for other data.
+        data: as the user named it, for commands.
     """
 
     name: str
+    contents: Contents
     classes: tuple[str, ...]
     images: int
+    splits: dict[str, int]
     unlabeled: int
     counts: dict[str, tuple[int, ...]]
     height: SizeRange | None
@@ -102,7 +135,7 @@ class Inspection:
     across: tuple[tuple[str, ...], ...]
     contradicting: tuple[tuple[str, ...], ...]
     repeated: int
-    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
     planned: dict[str, int]
     refused: str
     smallest: str
@@ -112,43 +145,57 @@ class Inspection:
     uneven: str
     several: str
     values: str
+    annotations: AnnotationCounts | None = None
+    data: str = "DATA"
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as nested dictionaries and lists, ready for JSON."""
+        """Return nested dictionaries and lists, ready for JSON."""
         return dataclasses.asdict(self)
 
 
-def inspect(data: str | Path | Source, progress: Progress | None = None) -> Inspection:
-    """Read every image of some data once, in parallel, and say what is there.
+def inspect(data: str | Path | Source, progress: Progress | None = None, image_size: int = MAX_SIDE) -> Inspection:
+    """Read every image and target of some data once, in parallel.
 
     Args:
         data: a folder, file or name of a data set (`open_source`).
-        progress: told how many images are read.
+        progress: called with the number of images read.
+        image_size: at which objects or masks would be trained on, pixels; by default the largest possible.
 
     Raises: UserError if there is no such data or it holds no images.
     """
     source = data if isinstance(data, Source) else open_source(data)
     source = dataclasses.replace(separated(source) if is_joined(source) else source, pixel_format=ANY_FORMAT)
 
-    def look(i: int) -> _Seen | str:
+    def properties(i: int) -> _Properties | str:
         try:
             picture = source.picture(i)
         except Unreadable as error:
             return error.reason
         mark, channels = pixel_digest(picture.pixels), picture.pixels.shape[2]
-        return _Seen(picture.height, picture.width, picture.mode, mark, picture.value_range, picture.first, channels)
+        return _Properties(
+            picture.height, picture.width, picture.mode, mark, picture.value_range, picture.first, channels
+        )
 
-    seen = list(in_parallel(look, range(len(source)), progress))
-    read = {i: image for i, image in enumerate(seen) if not isinstance(image, str)}
+    every = list(in_parallel(properties, range(len(source)), progress))
+    read = {i: image for i, image in enumerate(every) if not isinstance(image, str)}
+    unreadable = {source.names[i]: image for i, image in enumerate(every) if isinstance(image, str)}
     same: dict[bytes, list[int]] = {}
     for i, image in read.items():
         same.setdefault(image.digest, []).append(i)
     groups = [group for group in same.values() if len(group) > 1]
     split = {int(i): kind for kind, rows in source.splits.items() for i in rows}
-    copies = find_near_duplicates(source, progress)
-    too_many = [TOO_MANY] if copies is None else []
-    planned, warnings, refused = _planned(source, copies)
-    kind_of = {int(i): kind for kind, rows in planned.items() for i in rows}
+    copies = find_near_duplicates(source.images_alone, progress)
+    warnings = [*source.warnings]
+    planned, refused, annotated = Splits(), "", None
+    labels = None if source.targets is not None or source.contents == "numbers" else source.labels
+    if source.targets is not None:
+        annotated = _annotations(source, read, image_size)
+        unreadable |= annotated.unreadable
+    else:
+        planned, chosen, refused = _planned(source, copies)
+        warnings += chosen
+    warnings += [*warnings_of_pages([image.first for image in read.values()]), *([TOO_MANY] if copies is None else [])]
+    kind_of = split if annotated else {int(i): kind for kind, rows in planned.items() for i in rows}
     mark = {i: image.digest for i, image in read.items()}
     near = [
         [a, b]
@@ -158,45 +205,131 @@ def inspect(data: str | Path | Source, progress: Progress | None = None) -> Insp
     by_pixels = sorted(read, key=lambda i: read[i][0] * read[i][1])
     if len({image[:2] for image in read.values()}) == 1:
         by_pixels = []
-    learnt = _counts(source, planned["train"]) if planned and source.classes else ()
+    trained = _counts(source, planned["train"]) if planned and source.classes else ()
     return Inspection(
         name=source.name,
+        contents=source.contents,
         classes=source.classes,
         images=len(source),
-        unlabeled=int((~labeled(source.labels)).sum()),
-        counts={kind: _counts(source, rows) for kind, rows in source.splits.items()},
+        splits={kind: len(rows) for kind, rows in source.splits.items()},
+        unlabeled=0 if source.targets is not None else int((~labeled(source.labels)).sum()),
+        counts=annotated.counts if annotated else {kind: _counts(source, rows) for kind, rows in source.splits.items()},
         height=_spread([image.height for image in read.values()]),
         width=_spread([image.width for image in read.values()]),
         modes=dict(Counter(image.mode for image in read.values()).most_common()),
-        unreadable={source.names[i]: image for i, image in enumerate(seen) if isinstance(image, str)},
+        unreadable=unreadable,
         ignored=source.ignored,
         across=_named(source, [group for group in groups if len({split[i] for i in group}) > 1]),
-        contradicting=_named(source, [group for group in groups if _contradict(source.labels[group])]),
+        contradicting=_named(source, [group for group in groups if labels is not None and _contradict(labels[group])]),
         repeated=sum(len(group) - 1 for group in groups),
-        notes=(*source.notes, *warnings, *firsts([image.first for image in read.values()]), *too_many),
+        warnings=(*warnings, *(annotated.warnings if annotated else ())),
         planned={kind: len(rows) for kind, rows in planned.items()},
         refused=refused,
         smallest=source.names[by_pixels[0]] if by_pixels else "",
         largest=source.names[by_pixels[-1]] if by_pixels else "",
         near=_named(source, near),
         pairs=copy_pairs(source, planned or source.splits, copies),
-        uneven=mends(source.labels) if is_uneven(learnt) else "",
+        uneven=balancing_options(source.labels) if is_unbalanced(trained) else "",
         several=several_words(source.labels[labeled(source.labels)]) if source.labels.ndim == 2 else "",
         values=_values(list(read.values())),
+        annotations=annotated.properties if annotated else None,
     )
 
 
-def _values(seen: Sequence[_Seen]) -> str:
-    """What `train` needs to be told of channels and values, and what levels of eight bits leave of the latter."""
+class _Annotations(NamedTuple):
+    """Inspected objects or masks: parts of an `Inspection`."""
+
+    counts: dict[str, tuple[int, ...]]
+    unreadable: dict[str, str]
+    warnings: list[str]
+    properties: AnnotationCounts
+
+
+def _annotations(source: Source, read: Mapping[int, _Properties], image_size: int) -> _Annotations:
+    classes = len(source.classes)
+    counts = {split: np.zeros(classes, np.int64) for split in source.splits}
+    sizes, totals, unreadable = Counter[str](), Counter[str](), dict[str, str]()
+    narrow = list[str]()
+    for split, rows in source.splits.items():
+        held, extents, needed = list[Objects](), list[tuple[int, int]](), list[np.ndarray]()
+        for row in (row for row in rows.tolist() if row in read):
+            size = (read[row].height, read[row].width)
+            try:
+                if isinstance(source.targets, list):
+                    objects = source.targets[row]
+                    if len(objects) and objects.size is not None and objects.size != size:
+                        boxes = dataclasses.replace(objects, shapes=None)
+                        objects = boxes.turned(size, source.orientation(row), source.names[row])
+                else:
+                    path, values = source.masks.paths[row], source.masks.values
+                    needed.append(needed_of_mask(read_mask(path, values, size, source.orientation(row))))
+                    counts[split] += needed[-1][:classes] > 0
+                    continue
+            except (Unreadable, UserError) as error:
+                unreadable[source.names[row]] = str(error)
+                continue
+            counts[split] += np.bincount(objects.labels[~objects.crowd].numpy(), minlength=classes)
+            corners, (height, width) = objects.boxes, size
+            sides = torch.tensor([width, height, width, height], dtype=torch.float32)
+            within = ((corners >= -OUTSIDE) & (corners <= sides + OUTSIDE)).all(1)  # no NaN is
+            solid = within & (corners[:, 2:] > corners[:, :2]).all(1)
+            totals.update(
+                empty=not len(objects),
+                crowds=int(objects.crowd.sum()),
+                all=len(objects),
+                drawn=len(objects) if source.targets[row].shapes else 0,
+                outside=int((~solid).sum()),
+            )
+            held.append(objects.part(solid))
+            extents.append(size)
+            areas = (corners[:, 2:] - corners[:, :2]).prod(1) if objects.areas is None else objects.areas
+            for area in areas[~objects.crowd].tolist():
+                sizes["small" if area <= SMALL else "medium" if area <= LARGE else "large"] += 1
+        if held:
+            narrow += narrow_boxes(source.classes, split, held, needed_of_split(held, extents), image_size)
+        if needed and split == "train":
+            narrow += thin_classes(source.classes, np.stack(needed), image_size)
+    return _Annotations(
+        {split: tuple(each.tolist()) for split, each in counts.items()},
+        unreadable,
+        [*alike(source.classes), *_untrained(source, counts), *narrow],
+        AnnotationCounts(
+            sizes=dict(sizes),
+            empty=totals["empty"],
+            crowds=totals["crowds"],
+            outside=totals["outside"],
+            masks=0 < totals["drawn"] == totals["all"],
+        ),
+    )
+
+
+def _untrained(source: Source, counts: Mapping[str, np.ndarray]) -> list[str]:
+    """Return a warning for masks of one class, and for each split with classes that no training image has."""
+    if "train" not in counts:
+        return []
+    alone = "" if isinstance(source.targets, list) else one_class(source.classes, counts["train"].tolist())
+    absent = counts["train"] == 0
+    names = {
+        split: [source.classes[label] for label in np.flatnonzero(absent & (each > 0))]
+        for split, each in counts.items()
+    }
+    return [
+        *([alone] if alone else []),
+        *(f"in {split}, but in no training image: {some(each, 5)}" for split, each in names.items() if each),
+    ]
+
+
+def _values(images: Sequence[_Properties]) -> str:
+    """Return the settings of `train` for channels and values, and how many levels eight bits leave of the latter."""
     words = []
-    channels = sorted({image.channels for image in seen} - {1, 3})
+    channels = sorted({image.channels for image in images} - {1, 3})
     if channels:
         kinds = " or ".join(counted(count, "channel") for count in channels)
         words.append(f"{kinds}, kept by --images.channels {channels[-1]}")
-    if spans := [image.value_range for image in seen if image.value_range is not None]:
+    if spans := [image.value_range for image in images if image.value_range is not None]:
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
         words.append(f"values of more than 8 bits lie in {low:g} to {high:g}")
-        if all(image.value_range is None or is_16_bit(image.mode) for image in seen):
+        if all(image.value_range is None or is_16_bit(image.mode) for image in images):
             words[-1] += f", of which 8 bits of the whole range leave {levels_left(high - low)}"
         if high > low:
             words.append(f'--images.range "[{low:g}, {high:g}]" spreads them over all 256')
@@ -204,7 +337,7 @@ def _values(seen: Sequence[_Seen]) -> str:
 
 
 def copy_pairs(source: Source, splits: Splits, copies: NearDuplicates | None) -> tuple[CopyPair, ...]:
-    """All pairs of near-duplicates, in the order of the images."""
+    """Return all pairs of near-duplicates, in the order of the images."""
     split_of = {int(i): split for split, rows in splits.items() for i in rows}
     several = source.labels.ndim == 2
 
@@ -217,11 +350,11 @@ def copy_pairs(source: Source, splits: Splits, copies: NearDuplicates | None) ->
 
 
 def _planned(source: Source, copies: NearDuplicates | None) -> tuple[Splits, list[str], str]:
-    """The splits that `train` would make by its defaults, its warnings, and why it would refuse them; images without
-    any label are for a recipe that needs none."""
+    """Return the splits that `train` would make by its defaults, its warnings, and why it would refuse them; images
+    without any label are for a recipe that needs none."""
     splits, warnings = dict[str, np.ndarray](), list[str]()
     try:
-        splits, warnings = select(source, Selection(), 0, bool(source.classes), copies)
+        splits, warnings = select(source, DataSettings(), 0, bool(source.classes), copies)
         if source.classes:
             check_classes(source, splits["train"])
     except UserError as error:
@@ -230,7 +363,7 @@ def _planned(source: Source, copies: NearDuplicates | None) -> tuple[Splits, lis
 
 
 def _contradict(labels: np.ndarray) -> bool:
-    """Whether images of which these are the labels show different things, as far as anybody said."""
+    """Return whether labeled images of these labels differ in them."""
     return len(np.unique(labels[labeled(labels)], axis=0)) > 1
 
 

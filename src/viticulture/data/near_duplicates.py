@@ -7,8 +7,8 @@ images are near-duplicates where
     mean |l(a) - l(b)| <= MAX_LIGHT      mean |a - b| <= MAX_COLOR      rms(a - b) <= MAX_RATIO std(l)
     l(|a - b|) <= MAX_LOCAL at every pixel
 
-with the smaller std of the two. The light alone would take shirts of two colors for copies, the means alone a scene for
-itself with another small object in it; the ratio rules out haze. Candidates come from a k-d tree over the light of
+with the smaller std of the two. The light alone would take shirts of two colors for duplicates, the means alone a scene
+with and without a small object; the ratio rules out haze. Candidates come from a k-d tree over the light of
 4 x 4 blocks, which differs by no more than that of the thumbnails, so that no pair is missed.
 """
 
@@ -29,18 +29,18 @@ from ..parallel import cores
 SIDE = 16
 """Of a thumbnail, pixels."""
 MIN_SIDE = 32
-"""Of an image, pixels; a smaller one has copies only where all pixels are equal."""
+"""Of an image, pixels; a smaller one has duplicates only where all pixels are equal."""
 MAX_LIGHT, MAX_COLOR, MAX_LOCAL, MAX_RATIO = 4.0, 6.0, 24.0, 0.25
-"""Gray levels, but for the ratio: see above."""
+"""Of 255, except for the ratio: see above."""
 MIN_SPREAD = 8.0
-"""Gray levels, standard deviation of a thumbnail; a flatter image resembles every other flat one."""
+"""Standard deviation of a thumbnail, of 255; a flatter image resembles every other flat one."""
 NEIGHBORS = 32
 """Candidates that an image is compared with, the nearest ones: bounds the work where thousands are alike."""
 LISTED = 16
 """Equal images of which all pairs are listed."""
 MAX_IMAGES = 200_000
-"""Of a data set; in a larger one near-duplicates are not looked for."""
-TOO_MANY = f"near-duplicates are not looked for among more than {MAX_IMAGES:,} images"
+"""Of a data set; a larger one is not searched."""
+TOO_MANY = f"near-duplicates are not searched among more than {MAX_IMAGES:,} images"
 SAMPLE, CROWD, FOLLOWING = 2048, 8, 8
 """Of more than 16 SAMPLE images, one near to CROWD of SAMPLE is compared with the FOLLOWING ones alone."""
 _CHUNK = 4096
@@ -48,11 +48,11 @@ _CHUNK = 4096
 Thumbnail = NDArray[np.uint8]
 """[SIDE, SIDE, 3]."""
 Candidates = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Images, and as many others that they may be near-duplicates of."""
+"""Images, and as many others that may be their near-duplicates."""
 
 
 def thumbnail(image: Image.Image) -> Thumbnail | None:
-    """Shrink an RGB image; return None for one that is too small or too flat to be told from others."""
+    """Shrink an RGB image; return None for one that is too small or too flat to compare."""
     if min(image.size) < MIN_SIDE:
         return None
     pixels = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX))
@@ -74,21 +74,21 @@ class NearDuplicates:
     crowded: int = 0
 
     @property
-    def notes(self) -> list[str]:
-        """A sentence where images have so many candidates that some are not compared."""
+    def warnings(self) -> list[str]:
+        """Warn where images have so many candidates that some are not compared."""
         images = f"{counted(self.crowded, 'image')} {'resembles' if self.crowded == 1 else 'resemble'}"
         return [f"{images} so many others that only some were compared for near-duplicates"] if self.crowded else []
 
     @property
     def groups(self) -> NDArray[np.int64]:
-        """[N] a number for each set of images linked by near-duplicates; -1 for an image without any."""
+        """[N] a number for each set of linked near-duplicates; -1 for an image without any."""
         count = int(self.same.max(initial=-1)) + 1
         links = coo_array((np.ones(len(self.pairs), bool), (self.pairs[:, 0], self.pairs[:, 1])), (count, count))
         group = connected_components(links, directed=False)[1][self.same].astype(np.int64)
         return np.where(np.bincount(group, minlength=1)[group] > 1, group, -1)
 
     def among(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n] whether each of some images has a near-duplicate among others; the two sets are disjoint."""
+        """[n] whether each image of `rows` has a near-duplicate in `others`; the two are disjoint."""
         there = np.zeros(int(self.same.max(initial=-1)) + 1, bool)
         there[self.same[others]] = True
         near, (first, second) = there.copy(), self.pairs.T
@@ -137,10 +137,10 @@ def match_thumbnails(
     return NearDuplicates(same, np.unique(np.sort(same[numbers[linked]], axis=1), axis=0), int(full.sum()))
 
 
-def _query(tree: cKDTree, blocks: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """[n, most] the nearest points of a tree that may be near-duplicates; its size where there are no more."""
+def _query(tree: cKDTree, blocks: NDArray[np.float64], maximum: int) -> NDArray[np.int64]:
+    """[n, maximum] the nearest candidates in a tree; its size where there are no more."""
     bound = blocks.shape[1] * MAX_LIGHT + 1e-6
-    found = tree.query(blocks, range(1, most + 1), p=1, distance_upper_bound=bound, workers=cores())[1]
+    found = tree.query(blocks, range(1, maximum + 1), p=1, distance_upper_bound=bound, workers=cores())[1]
     return np.asarray(found, np.int64)
 
 

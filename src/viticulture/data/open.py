@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a person names (a folder, a file, a data set) to one kind of object: labeled images that can be read.
+"""Open a data set by its name, path or object: whatever its format, a `Source` comes out.
 
     digits                          scikit-learn's 1,797 small digits, bundled
     cifar100, flowers102, ...       torchvision's sets by name (torchvision_sets.py)
     a folder, or a zip of one       train/ val/ test/ CLASS/file, or CLASS/file, or just images (folders.py)
     a folder, then /*               the same, with classes one level deeper: GROUP/CLASS/file
-    CUB-200-2011's folder           by its lists (cub.py)
-    Tiny-ImageNet's folder          its validation images by their list (tiny_imagenet.py)
-    a CSV                           path,label[,split] (csv_file.py); cat|dog are two labels (sources/several.py)
+    a folder of a published set     CUB-200-2011, Tiny-ImageNet (published.py)
+    a CSV                           path,label[,split] (table.py); cat|dog are two labels (several.py)
     clipart_train.txt, train.txt    lists of paths, a file a split (path_lists.py)
-    train2018.json, labels.json     lists of iNaturalist, COCO's form, Label Studio (inaturalist.py, json_lists.py)
+    train2018.json, labels.json     lists of iNaturalist, COCO's form, Label Studio (published.py, json_lists.py)
     a .npz, medmnist:NAME           MedMNIST's arrays (medmnist.py)
     hf:owner/name                   Hugging Face data sets (hugging_face.py)
-    *.parquet                       path and label, or images as Hugging Face keeps them (parquet.py)
+    *.parquet                       path and label, or images as Hugging Face keeps them (table.py)
     *.tar                           WebDataset shards, or tars of such a folder (webdataset.py)
-    python:my_module.open_scans     a function of one's own that gives a `Source` (own.py)
+    python:my_module.open_scans     a function that returns a `Source` (objects.py)
     an object of a Python program   a torch Dataset, a data frame, arrays (objects.py)
+
+    a folder with instances_*.json, labels/ and data.yaml, Annotations/*.xml, or a CSV of boxes    objects
+                                                                    (coco.py, yolo.py, voc.py, box_csv.py)
+    a folder with images/ and masks/                                classes of pixels (mask_folders.py)
 
 A name of a set wins over a folder of that name; write ./digits for the folder.
 """
@@ -28,66 +31,158 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, shortened, unknown
-from .sources.source import Source
+from .sources.several import as_numbers, separated
+from .sources.source import Contents, Source
+from .subsets import count_by_class
 
 _PATTERN = re.compile(r"[{*?\[]")
-"""Where what stands for several shards begins in a path."""
+"""First character of a path that stands for several shards."""
 
 _PACKED = {".gz", ".tgz", ".bz2", ".tbz", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar"}
 """Endings of archives, such as .tar.gz, that must be unpacked."""
 
+ANNOTATED = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
+"""Contents -> it in words, and the folder of the recipes for it."""
+_EXPECTED = {
+    "objects": "annotations/instances_train.json (COCO), images/ next to labels/ with data.yaml (YOLO), "
+    "Annotations/*.xml (Pascal VOC) or a CSV with path,label,x0,y0,x1,y1",
+    "pixels": "images/ next to masks/ (PNG) with classes.json",
+}
+_IMAGE_FOLDERS = {"images", "masks", "jpegimages", "segmentationclass", "segmentationobject"}
+"""Folders of images in annotated data, which are not classes."""
 
-def open_source(data: Any) -> Source:
-    """Find out what is meant by `data`, a word, a path or an object, and open it; no file is decoded yet.
+Open = Callable[[Path], Source]
 
-    Raises: UserError where there is no such data or it holds no images.
+
+def open_source(data: Any, contents: Contents | None = None, annotations_first: bool = False) -> Source:
+    """Open a name, a path or an object; no image is decoded yet.
+
+    Args:
+        data: what to open.
+        contents: required targets; None takes classes, and where there are none the objects or masks of the images.
+        annotations_first: without `contents`, take objects or masks wherever there are any: for methods that use no
+            labels, in whose splits the images are.
+
+    Raises: UserError where there is no such data, it holds no images, or other targets than required.
     """
-    from .sources import csv_file as listing
-    from .sources import cub, folders, json_lists, medmnist, own, parquet, path_lists
+    if contents in ANNOTATED:
+        return _open_annotated(data, contents)
+    is_path = isinstance(data, str | Path)
+    opener = annotation_format(data)[1] if is_path and (annotations_first or _is_table(data)) else None
+    if opener is None:
+        try:
+            source = _open_classes(data, contents == "numbers")
+        except UserError:
+            opener = annotation_format(data)[1] if is_path else None
+            if opener is None:
+                raise
+        else:
+            counts = count_by_class(source.labels, len(source.classes)) if source.classes else ()
+            named = {name.lower() for name, count in zip(source.classes, counts, strict=True) if count}
+            if is_path and source.contents == "classes" and named <= _IMAGE_FOLDERS:
+                opener = annotation_format(data)[1]
+            if opener is None:
+                return _with_contents(source, contents)
+    if contents is not None:
+        held, task = ANNOTATED[annotation_format(data)[0]]
+        raise UserError(f"{data} holds {held} and no classes of images; train on it with --recipe {task}/photos")
+    return opener(Path(data).expanduser())
+
+
+def _with_contents(source: Source, contents: Contents | None) -> Source:
+    if contents == "numbers":
+        return as_numbers(source)
+    if contents is not None and source.contents == "numbers":
+        raise UserError(
+            f"labels of {source.name} are numbers, not classes; train on them with --recipe regression/photos"
+        )
+    return separated(source) if contents == "labels" else source
+
+
+def annotation_format(data: str | Path) -> tuple[str, Open | None]:
+    """Recognize images with objects or masks: "objects" or "pixels" and how to open them; "" and None for other
+    data."""
+    from .sources import box_csv, coco, mask_folders, voc, yolo
+
+    formats: tuple[tuple[str, Callable[[Path], Any], Open], ...] = (
+        ("objects", box_csv.is_box_csv, box_csv.open_box_csv),
+        ("objects", coco.listings, coco.open_coco),
+        ("objects", voc.is_voc, voc.open_voc),
+        ("objects", yolo.is_yolo, yolo.open_yolo),
+        ("pixels", mask_folders.is_mask_folder, mask_folders.open_masks),
+    )
+    with suppress(OSError, ValueError, RuntimeError):  # opening it says what is wrong with it
+        path = Path(data).expanduser()
+        for contents, recognizes, opener in formats if path.exists() else ():
+            if recognizes(path):
+                return contents, opener
+    return "", None
+
+
+def _open_annotated(data: Any, wanted: Contents) -> Source:
+    if isinstance(data, Source) and data.contents == wanted:
+        return data
+    if not isinstance(data, str | Path):
+        raise UserError(f"{ANNOTATED[wanted][0]} are read from files; name a folder")
+    path = Path(data).expanduser()
+    if not path.exists():
+        raise UserError(f"no such file or folder: {str(data)!r}")
+    contents, opener = annotation_format(path)
+    if contents == wanted and opener is not None:
+        return opener(path)
+    if contents:
+        have, fix = (
+            {"objects": "boxes of objects", "pixels": "classes of pixels"}[contents],
+            "train on it with --recipe ",
+        )
+        raise UserError(f"{path} holds {have}; {fix}{ANNOTATED[contents][1]}/photos")
+    fix = "unpack it first" if path.suffix == ".zip" else f"expected {_EXPECTED[wanted]}"
+    raise UserError(f"{path} holds neither boxes nor masks; {fix}")
+
+
+def _open_classes(data: Any, numbers: bool) -> Source:
+    """Open images with labels, or without any targets."""
+    from .sources import folders, json_lists, medmnist, objects, path_lists, published, table
     from .sources import hugging_face as hub
-    from .sources import tiny_imagenet as tiny
     from .sources import torchvision_sets as named
 
     if not isinstance(data, (str, Path)):
-        from .sources import objects
-
-        return objects.from_object(data)
+        return objects.from_object(data, numbers)
     text = str(data)
     if not text.strip():
         raise UserError(f"data must be the name of a set, a file or a folder, got {text!r}; write . for {Path.cwd()}")
     if isinstance(data, str):
+        prefixes: dict[str, Callable[[str], Source]] = {
+            "hf:": hub.open_hub,
+            "python:": objects.open_function,
+            "medmnist:": medmnist.open_named,
+        }
         if text.lower() in named.NAMES:
             return named.open_named(text.lower())
-        if text.startswith("hf:"):
-            return hub.open_hub(text.removeprefix("hf:"))
-        if text.startswith("python:"):
-            return own.open_own(text.removeprefix("python:"))
-        if text.startswith(medmnist.PREFIX):
-            return medmnist.open_named(text.removeprefix(medmnist.PREFIX))
+        for prefix, open_rest in prefixes.items():
+            if text.startswith(prefix):
+                return open_rest(text.removeprefix(prefix))
         if text.endswith("/*") and Path(text[:-2]).expanduser().is_dir():
             return folders.open_folder(Path(text[:-2]).expanduser(), deeper=1)
         if _is_pattern(text):
             return folders.open_tars(text)
-    path = Path(data)
     try:
-        path = path.expanduser()
+        path = Path(data).expanduser()
         folder, file, there = path.is_dir(), path.is_file(), path.exists()
     except (OSError, ValueError, RuntimeError) as error:  # too long a word, a NUL in it, an unknown ~user
         why = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"no such file or folder: {shortened(text)!r} ({why})") from error
     if folder:
-        if tiny.is_tiny_imagenet(path):
-            return tiny.open_tiny_imagenet(path)
-        return cub.open_cub(path) if cub.is_cub(path) else folders.open_folder(path)
+        return (published.format_of(path) or folders.open_folder)(path)
     if there and not file:
         raise UserError(f"{path} is no data: neither a file nor a folder, but a pipe or a device")
     if file:
-        openers: dict[str, Callable[[Path], Source]] = {
+        openers: dict[str, Open] = {
             ".zip": folders.open_zip,
-            ".csv": listing.open_csv,
-            ".tsv": listing.open_csv,
+            ".csv": table.open_csv,
+            ".tsv": table.open_csv,
             ".tar": folders.open_tars,
-            ".parquet": parquet.open_parquet,
+            ".parquet": table.open_parquet,
             ".txt": path_lists.open_lists,
             ".json": json_lists.open_json,
             ".npz": medmnist.open_npz,
@@ -103,6 +198,10 @@ def open_source(data: Any) -> Source:
     raise UserError(f"{unknown('data set', text, named.NAMES)} (and no file or folder of that name in {Path.cwd()})")
 
 
+def _is_table(data: str | Path) -> bool:
+    return Path(data).suffix.lower() in (".csv", ".tsv")
+
+
 def check_there(data: str) -> None:
     """Raises: UserError, as `open_source`, where a word is no set's name, and nothing of that name is here."""
     with suppress(OSError, ValueError, RuntimeError):  # `open_source` says what of a name is wrong
@@ -115,7 +214,7 @@ def check_there(data: str) -> None:
 
 
 def start_of(data: str) -> Path:
-    """The path of data in files; of a pattern, the folder in which it begins."""
+    """Return the path of data in files; of a pattern, the folder in which it begins."""
     if data.endswith("/*"):
         return Path(data[:-2])
     if _is_pattern(data) and (match := _PATTERN.search(data)):
@@ -129,5 +228,5 @@ def _is_pattern(data: str) -> bool:
 
 
 def is_there(data: str) -> bool:
-    """Whether a path of data is there; of a pattern, the folder in which it begins."""
+    """Return whether a path of data exists; of a pattern, the folder in which it begins."""
     return start_of(data).exists()

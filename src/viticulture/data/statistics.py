@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pixels say about a data set: their sizes, their mean and spread."""
+"""Statistics of a data set's pixels: sizes, mean and standard deviation."""
 
 import numpy as np
 import torch
@@ -13,9 +13,7 @@ from .sources.source import Source
 from .subsets import evenly
 from .transforms.resample import resize_to_square
 
-_SAMPLE = 512
-
-_STREAM_SAMPLE = 2048
+_SAMPLE, _STREAM_SAMPLE = 512, 2048
 
 
 def sample_sizes(source: Source) -> np.ndarray:
@@ -38,7 +36,7 @@ def sample_sizes(source: Source) -> np.ndarray:
 
 
 def cached_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]:
-    """Mean and standard deviation of each channel over stored images, in [0, 1]; every image weighs the same.
+    """Mean and standard deviation of each channel over cached images, in [0, 1]; every image weighs the same.
 
     Args:
         pixels: [M, C, S, S] uint8.
@@ -50,23 +48,22 @@ def cached_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]
         total += values.sum(dim=2).double().sum(dim=0)
         squares += torch.linalg.vector_norm(values, dim=2).double().square().sum(dim=0)
     count = len(rows) * pixels[0, 0].numel()
-    return _channels(total / count, squares / count)
+    return _mean_and_std(total / count, squares / count)
 
 
 def streamed_statistics(source: Source, rows: np.ndarray, size: int) -> tuple[Channels, Channels]:
-    """The same from up to 2,048 images, evenly spaced, each squeezed to the `size` of a store."""
+    """The same from up to 2,048 images, evenly spaced, each resized to a square of `size`."""
 
     def moments(i: int) -> np.ndarray:
         values = resize_to_square(source.picture(i, shrink=size).pixels, size).astype(np.float64)
         return np.stack([values.mean(axis=(0, 1)), np.square(values).mean(axis=(0, 1))])
 
-    chosen = evenly(rows, _STREAM_SAMPLE).tolist()
-    mean, squares = torch.from_numpy(np.mean(list(in_parallel(moments, chosen)), axis=0))
-    return _channels(mean, squares)
+    mean, squares = torch.from_numpy(np.mean(list(in_parallel(moments, evenly(rows, _STREAM_SAMPLE).tolist())), axis=0))
+    return _mean_and_std(mean, squares)
 
 
-def _channels(mean: Tensor, squares: Tensor) -> tuple[Channels, Channels]:
-    """From moments of 0..255; a channel that never varies is divided by 1."""
+def _mean_and_std(mean: Tensor, squares: Tensor) -> tuple[Channels, Channels]:
+    """From moments of 0..255; the deviation of a constant channel is 1."""
     deviation = (squares - mean.square()).clamp(min=0).sqrt()
     deviation = torch.where(deviation > 0, deviation, torch.tensor(255.0, dtype=deviation.dtype))
     return tuple((mean / 255).tolist()), tuple((deviation / 255).tolist())

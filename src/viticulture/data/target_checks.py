@@ -5,8 +5,9 @@ A box of w x h pixels in an image of W x H that is resized whole to a canvas of 
 
     min(w, h) S / max(W, H)     pixels
 
-wide, and one of less than a pixel is no target (`follow.LEAST`). A class of a mask counts as wide as the shorter of its
-longest run along a row and its longest run along a column. What S makes of that a pixel is the size that is needed.
+wide, and one of less than a pixel is no target (`placement.MIN_SIDE`). A class of a mask counts as wide as the shorter
+of its longest run along a row and its longest run along a column. What S makes of that a pixel is the size that is
+needed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,10 @@ from ..errors import UserError, counted, some
 from .image_settings import MAX_SIDE
 from .sources.labels import alike
 from .targets.objects import UNLABELED, Annotations, Boxed, Masked, Objects
-from .transforms.follow import LEAST
+from .transforms.placement import MIN_SIDE
 
+OUTSIDE = 1.0
+"""Pixels by which a box may reach outside its image: lists are rounded."""
 STEP = 32
 """Sizes that are recommended are multiples of it, as every usual patch divides them."""
 FEW = 0.1
@@ -98,7 +101,7 @@ def needed_of_split(objects: Sequence[Objects], extents: Sequence[tuple[int, int
     """
     boxes = [each.boxes[~each.crowd] for each in objects]
     sides = torch.cat([(each[:, 2:] - each[:, :2]).amin(1) for each in boxes]).double().numpy()
-    longer = np.repeat([LEAST * max(extent) for extent in extents], list(map(len, boxes)))
+    longer = np.repeat([MIN_SIDE * max(extent) for extent in extents], list(map(len, boxes)))
     return np.divide(longer, sides, out=np.full(len(sides), np.inf), where=sides > 0)
 
 

@@ -21,8 +21,8 @@ from ..data.images.decode import DECODED, Decoded, DecodedImage, Unreadable, as_
 from ..data.images.format import RGB, PixelFormat
 from ..data.sources.files import FileReader
 from ..data.sources.folders import images_among, scan
-from ..data.sources.frames import column_of, is_frame
 from ..data.sources.source import Source
+from ..data.sources.table import column_of, is_frame
 from ..data.transforms.resample import resize_to_square
 from ..errors import UserError, received
 from ..text import readable

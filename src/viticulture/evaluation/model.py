@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..config.resolve import Config
 from ..config.schema import of_class
 from ..data.batches.batch import Batch
-from ..data.batches.evaluation import as_seen, evaluation_batches, evaluation_views
+from ..data.batches.evaluation import evaluation_batches, evaluation_view, evaluation_views
 from ..data.batches.loader import CPU
 from ..data.dataset import ImageSettings
 from ..data.image_set import Images
@@ -87,7 +87,7 @@ class EvaluatedModel:
 
     def normalized(self, pixels: Tensor) -> Tensor:
         """The network's input of pixels [B, C, H, W] uint8: (pixels / 255 - mean) / std, float32 on its device."""
-        return as_seen(self.data_spec).normalize(send(pixels, self.device))
+        return evaluation_view(self.data_spec).normalize(send(pixels, self.device))
 
 
 def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> EvaluatedModel:

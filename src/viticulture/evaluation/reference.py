@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Honest yardsticks: what classifiers without any learning of features reach on the same images and labels."""
+"""Reference accuracies on the same images and labels: chance, and classifiers on raw pixels."""
 
 import warnings
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from ..training.run_folder import RunFolder
 from .saved import read_saved
 
 FILE = "references.json"
-SIDE = 16  # pixels, to which larger images are shrunk
-MOST_IMAGES = 2000  # to learn from; more would take logistic regression longer than many a training
+SIDE = 16  # pixels, to which larger images are resized
+MAX_IMAGES = 2000  # for training; with more, logistic regression would take longer than many trainings
 
 
 @dataclass(frozen=True)
 class References:
-    """What a run's page shows beside its accuracy.
+    """Accuracies that a run's page compares with.
 
     Args:
         split: of which the accuracies are.
@@ -38,19 +38,21 @@ class References:
     images: Mapping[str, tuple[int, ...]]
 
 
-def judge_references(run: RunFolder, dataset: Dataset) -> None:
-    """Write references.json: images of each class, and what chance and plain classifiers reach on the images that
-    count. Nothing is learnt from many images, or from those that are decoded anew each time."""
+def evaluate_references(run: RunFolder, dataset: Dataset) -> None:
+    """Write references.json: images per class, and accuracies of chance and plain classifiers.
+
+    Classifiers need few images, all in the decoded-image cache.
+    """
     labels = {name: some.records.labels for name, some in {"train": dataset.train, **dataset.held_out}.items()}
     counts = {name: np.bincount(some[some >= 0], minlength=len(dataset.classes)) for name, some in labels.items()}
     split, held = next(iter(dataset.held_out.items()), ("val", None))
     accuracy = {}
     if dataset.classes and held is not None:
         commonest = int(counts["train"].argmax())
-        accuracy["always the commonest class"] = float((labels[split] == commonest).double().mean())
-        small = len(dataset.train) <= MOST_IMAGES and isinstance(dataset.train, CachedImages)
+        accuracy["always the most common class"] = float((labels[split] == commonest).double().mean())
+        small = len(dataset.train) <= MAX_IMAGES and isinstance(dataset.train, CachedImages)
         if small and isinstance(held, CachedImages) and (counts["train"] > 0).sum() > 1:
-            accuracy |= reference_lines(dataset.train, held)
+            accuracy |= pixel_accuracies(dataset.train, held)
     images = {name: tuple(some.tolist()) for name, some in counts.items()} if dataset.classes else {}
     run.write(FILE, asdict(References(split, accuracy, images)))
 
@@ -81,34 +83,31 @@ def add_reference(run: RunFolder, other: RunFolder, counts: str, top1: float | N
 
 
 def read_references(run: RunFolder) -> References | None:
-    """What was kept; None where nothing was yet."""
+    """Read references.json; None if there is none."""
     return read_saved(run, FILE, partial(rebuilt, References))
 
 
-def reference_lines(train: Images, test: Images) -> dict[str, float]:
-    """Top-1 accuracy on raw pixels in [0, 1] of logistic regression (L2, C = 1) and of the nearest neighbor.
-
-    Larger images are shrunk to 16 x 16 pixels.
-    """
+def pixel_accuracies(train: Images, test: Images) -> dict[str, float]:
+    """Compute top-1 accuracy on raw pixels in [0, 1] of logistic regression (L2, C = 1) and of the nearest neighbor."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
 
-    seen, test_pixels = raw_pixels(train), raw_pixels(test)
+    train_pixels, test_pixels = raw_pixels(train), raw_pixels(test)
     labels, truth = train.records.labels.numpy(), test.records.labels.numpy()
     classifiers = {
         "logistic regression on pixels": LogisticRegression(max_iter=2000),
         "nearest neighbor on pixels": KNeighborsClassifier(1),
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # many classes taken for numbers, no convergence
+        warnings.simplefilter("ignore")  # many classes interpreted as numbers, no convergence
         return {
-            name: float((classifier.fit(seen, labels).predict(test_pixels) == truth).mean())
+            name: float((classifier.fit(train_pixels, labels).predict(test_pixels) == truth).mean())
             for name, classifier in classifiers.items()
         }
 
 
 def raw_pixels(images: Images) -> np.ndarray:
-    """[N, 3 S S] float32 in [0, 1], S at most 16: larger images are shrunk."""
+    """Return [N, 3 S S] float32 in [0, 1], S at most 16: larger images are resized."""
     assert isinstance(images, CachedImages)
     pixels = [images.take(some).float() / 255 for some in torch.split(torch.arange(len(images)), 256)]
     small = [F.interpolate(some, (SIDE, SIDE), mode="area") if max(some.shape[2:]) > SIDE else some for some in pixels]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.batches.annotated import unpacked
+from ..data.batches.targets import unpacked
 from ..guides.guide import Batch, Capability
 from ..models.detection.detector import Detector, Heads, Target
 from ..models.detection.networks import detector

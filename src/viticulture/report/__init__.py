@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person looks at: tables, figures and one self-contained page per run."""
+"""Pages of runs and studies, their tables, charts and pictures, and the terminal's output."""

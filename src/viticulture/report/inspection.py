@@ -1,61 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would be read from a data set of classes or labels, and what a person should look at before training on it."""
+"""Tables of an inspected data set: its properties, its classes, and what to check before training on it."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ..data.inspect import Inspection
-from ..data.inspect_dense import DenseInspection
 from ..errors import counted
 from ..table import MAX_ROWS, Cell, Column, Table, percent
 from ..text import command_line
 
 
 def inspected(inspection: Inspection) -> list[Table]:
-    """Facts, images by class, and sentences."""
-    counts = {
-        name: {split: numbers[c] for split, numbers in inspection.counts.items()}
-        for c, name in enumerate(inspection.classes)
-    }
-    return inspection_tables(_facts(inspection), counts, _warnings(inspection, counts), bool(inspection.several))
-
-
-def inspection_tables(
-    facts: Mapping[str, str], counts: Mapping[str, Mapping[str, int]], warnings: Sequence[str], several: bool = False
-) -> list[Table]:
-    """What would be read from a data set.
-
-    Args:
-        facts: a few properties by name, such as the source and the sizes.
-        counts: class -> split -> images; long lists are cut, and say so.
-        warnings: sentences.
-        several: whether an image may have several labels.
-    """
-    splits = list(dict.fromkeys(split for each in counts.values() for split in each))
-    rows: list[list[Cell]] = [[name, *(each.get(split, 0) for split in splits)] for name, each in counts.items()]
-    totals = ", ".join(f"{sum(each.get(split, 0) for each in counts.values()):,} {split}" for split in splits)
-    kind, kinds = ("label", "labels") if several else ("class", "classes")
-    note = f"{counted(len(rows), kind)}; {totals}{', an image once for each of its labels' if several else ''}"
+    """Return properties, images (or objects) by class, and warnings."""
+    splits = list(inspection.counts)
+    rows: list[list[Cell]] = [
+        [name, *(inspection.counts[split][c] for split in splits)] for c, name in enumerate(inspection.classes)
+    ]
+    totals = ", ".join(f"{sum(inspection.counts[split]):,} {split}" for split in splits)
+    kind, kinds = ("label", "labels") if inspection.several else ("class", "classes")
+    note = (
+        f"{counted(len(rows), kind)}; {totals}{', an image once for each of its labels' if inspection.several else ''}"
+    )
     if len(rows) > MAX_ROWS:
         note += f" (the first {MAX_ROWS} {kinds} are shown)"
+    titles = {"objects": "Objects of each class", "pixels": "Images that show each class"}
     columns = [Column(kind), *(Column(split, "count") for split in splits)]
-    tables = [Table("Data", [Column(""), Column("", "prose")], list(facts.items()))]
+    facts = list(_facts(inspection).items())
+    tables = [Table("Data", [Column(""), Column("", "prose")], facts, _command(inspection))]
     if rows:
-        tables.append(Table(f"Images by {kind}", columns, rows[:MAX_ROWS], note))
-    if warnings:
+        title = titles.get(inspection.contents, f"Images by {kind}")
+        tables.append(Table(title, columns, rows[:MAX_ROWS], note))
+    if warnings := _warnings(inspection):
         tables.append(Table("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
     return tables
 
 
+def _command(inspection: Inspection) -> str:
+    """Return the command that trains on objects or masks; nothing for other data."""
+    if inspection.annotations is None:
+        return ""
+    trains = any(inspection.counts.get("train", ()))
+    recipe = "detection/photos" if inspection.contents == "objects" else "segmentation/photos"
+    line = command_line(["viticulture", "train", inspection.data, "--recipe", recipe if trains else "mae/photos"])
+    absent = "an object that is no crowd" if inspection.contents == "objects" else "a labeled pixel"
+    return f"{'To train on it' if trains else f'No training image has {absent}; to train on the images alone'}: {line}"
+
+
 def _facts(inspection: Inspection) -> dict[str, str]:
     facts = {"data": inspection.name, "images": f"{inspection.images:,}"}
+    if (objects := inspection.annotations) is not None:
+        boxes = inspection.contents == "objects"
+        facts["holds"] = "objects" if boxes else "classes of pixels"
+        facts |= {f"{split} images": f"{count:,}" for split, count in inspection.splits.items()}
+        if boxes:
+            facts |= {f"{size} objects": f"{objects.sizes.get(size, 0):,}" for size in ("small", "medium", "large")}
+            facts["masks of objects"] = "yes" if objects.masks else "no"
+            facts["images without objects"] = f"{objects.empty:,}"
     for name, spread in (("height", inspection.height), ("width", inspection.width)):
         if spread is not None:
             facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
     if inspection.smallest:
         facts["smallest, largest"] = f"{inspection.smallest}, {inspection.largest}"
     if inspection.planned:
-        words = {"train": "learn from", "val": "choose by", "test": "report on"}
+        words = {"train": "train on", "val": "choose by", "test": "report on"}
         parts = [f"{words[kind]} {inspection.planned[kind]:,}" for kind in words if kind in inspection.planned]
         keys = [
             f"data.{kind}_fraction"
@@ -73,17 +80,22 @@ def _facts(inspection: Inspection) -> dict[str, str]:
     return facts
 
 
-def _warnings(inspection: Inspection, counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+def _warnings(inspection: Inspection) -> list[str]:
     warnings = [
         *([f"`viticulture train` refuses these: {inspection.refused}"] if inspection.refused else []),
-        *inspection.notes,
+        *inspection.warnings,
     ]
-    if not inspection.classes:
-        warnings.append("no labels: `--recipe mae/photos` learns without; with a folder a class, any recipe does")
+    if (objects := inspection.annotations) is not None:
+        warnings += [f"{counted(objects.crowds, 'crowd')}, not trained on"] if objects.crowds else []
+        warnings += (
+            [f"{counted(objects.outside, 'box')} empty or reaching outside the image"] if objects.outside else []
+        )
+    elif not inspection.classes and inspection.contents == "classes":
+        warnings.append("no labels: `--recipe mae/photos` trains without; with a folder per class, any recipe does")
     elif inspection.unlabeled and not inspection.planned:  # else a note says how many each split leaves out
         warnings.append(f"{counted(inspection.unlabeled, 'image')} without a label")
     if inspection.uneven:
-        sizes = {name: each["train"] for name, each in counts.items() if "train" in each}
+        sizes = dict(zip(inspection.classes, inspection.counts["train"], strict=True))
         most, least = max(sizes, key=sizes.__getitem__), min(sizes, key=sizes.__getitem__)
         warnings.append(
             f"classes are uneven: {most} has {sizes[most]:,} images, {least} {sizes[least]:,}; {inspection.uneven}"
@@ -122,39 +134,3 @@ def _warnings(inspection: Inspection, counts: Mapping[str, Mapping[str, int]]) -
 def _equal(group: Sequence[str]) -> str:
     """The first names of equal images, and how many there are."""
     return " = ".join(group[:3]) + (f" and {len(group) - 3:,} more" if len(group) > 3 else "")
-
-
-def annotated_tables(inspection: DenseInspection) -> list[Table]:
-    """Facts about the set, then objects (or images that show it) of each class by split, then what is wrong."""
-    facts: list[list[Cell]] = [
-        ["data", inspection.name],
-        ["holds", "objects" if inspection.kind == "objects" else "classes of pixels"],
-    ]
-    facts += [[f"{split} images", f"{count:,}"] for split, count in inspection.images.items()]
-    if inspection.kind == "objects":
-        facts += [[f"{size} objects", f"{inspection.sizes.get(size, 0):,}"] for size in ("small", "medium", "large")]
-        facts.append(["masks of objects", "yes" if inspection.masks else "no"])
-        facts.append(["images without objects", f"{inspection.bare:,}"])
-    columns = [Column("class"), *(Column(split, "count") for split in inspection.images)]
-    rows: list[list[Cell]] = [
-        [name, *(inspection.counts[split][label] for split in inspection.images)]
-        for label, name in enumerate(inspection.classes)
-    ]
-    warnings = [*inspection.notes]
-    warnings += [f"{counted(inspection.crowds, 'crowd')}, not trained on"] if inspection.crowds else []
-    warnings += (
-        [f"{counted(inspection.outside, 'box')} empty or reaching outside the image"] if inspection.outside else []
-    )
-    warnings += [f"{name}: {why}" for name, why in list(inspection.unreadable.items())[:20]]
-    trainable = any(inspection.counts.get("train", ()))
-    recipe = "detection/photos" if inspection.kind == "objects" else "segmentation/photos"
-    line = command_line(["viticulture", "train", inspection.data, "--recipe", recipe if trainable else "mae/photos"])
-    shown = "an object that is no crowd" if inspection.kind == "objects" else "a labeled pixel"
-    way = "To train on it" if trainable else f"No training image has {shown}; to train on the images alone"
-    more = len(rows) > MAX_ROWS
-    what = "Objects of each class" if inspection.kind == "objects" else "Images that show each class"
-    return [
-        Table("", [Column(""), Column("")], facts, f"{way}: {line}"),
-        Table(what, columns, rows[:MAX_ROWS], f"The first {MAX_ROWS} of {len(rows):,}." if more else ""),
-        *([Table("Look at", [Column("", "prose")], [[line] for line in warnings])] if warnings else []),
-    ]

@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors on corrupted and other unlike images: as a table, and as a part of a run's page."""
+"""Further measurements of a run as tables and sections: teachers, links, probes, robustness, localization."""
 
-# A student, its heads and its teachers side by side, as a part of a run's page.
-# Links between a CNN and a ViT: a table of their strength, and how large they grew from epoch to epoch.
-# What classifiers on frozen features reach, as a table.
-# What classifiers on frozen features reach, as a part of a run's page.
-# Weakly supervised localization as a table, and as a page of pictures with boxes.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -19,11 +14,11 @@ from torch import Tensor
 from ..analysis.galleries import Gallery, Group
 from ..analysis.links import TrainedLinks
 from ..errors import counted
-from ..evaluation.agreement.metrics import Agreement
-from ..evaluation.localization.metrics import OVERLAPS, BoxAccuracy
-from ..evaluation.localization.results import Example, Localization
+from ..evaluation.agreement import Agreement
+from ..evaluation.localization.evaluate import Example, Localization
+from ..evaluation.localization.metrics import OVERLAPS
 from ..evaluation.model import ONE_HEAD
-from ..evaluation.probe.evaluate import Finding, Probe
+from ..evaluation.probe.evaluate import Probe
 from ..evaluation.robustness.metrics import Robustness
 from ..evaluation.robustness.strengths import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
 from ..models.links import LinkSet
@@ -33,66 +28,53 @@ from .html import Head, Markup, Section, document, html_table, side_by_side
 from .pictures import Values, galleries, gallery, value_map
 from .svg import Axes, Series, line_chart, row_chart
 
+LINK_MAPS = 6  # epochs whose links are drawn
+FEATURES = {"class": "class token", "mean": "mean over the image"}
+GROUPS = {"noise": NOISE, "blur": BLUR, "weather": WEATHER, "digital": DIGITAL, "extra": EXTRA}
+SIDE = 128  # pixels, the smaller side of a drawn view
+TRUE, FOUND = (240, 228, 66), (0, 114, 178)  # yellow and blue, different without color vision
+
 
 def agreement_section(agreement: Agreement | None) -> list[Section]:
-    """Accuracies and divergences, then the pairs; nothing for a run without teachers."""
+    """Return accuracies and divergences, then pairs of networks; nothing for a run without teachers."""
     if agreement is None:
         return []
-    if agreement.missing:
-        return [
-            Section("Teachers", Markup("<p>{}</p>").format(f"The teachers could not be asked: {agreement.missing}"))
-        ]
-    left, right = pairs(agreement)
-    return [Section("Teachers", html_table(advice(agreement)) + html_table(left) + html_table(right))]
-
-
-def advice(agreement: Agreement) -> Table:
-    """Accuracy of everyone, and of each head the divergence from each teacher."""
-    assert agreement.accuracy is not None
-    columns = [
-        Column(""),
-        Column("top-1", "percent"),
-        *(Column(f"KL from {name}", "decimal") for name in agreement.teachers),
-    ]
+    if agreement.missing or agreement.accuracy is None:
+        return [Section("Teachers", Markup("<p>The teachers could not be evaluated: {}</p>").format(agreement.missing))]
+    columns = [Column(""), Column("top-1", "percent")]
+    columns += [Column(f"KL from {name}", "decimal") for name in agreement.teachers]
     nothing = [""] * len(agreement.teachers)
     by_head = dict(zip(agreement.heads, agreement.divergence, strict=True))
-    own = by_head[agreement.heads[0]] if len(agreement.heads) == 1 else nothing
+    of_student = by_head[agreement.heads[0]] if len(agreement.heads) == 1 else nothing
     rows: list[list[Cell]] = [
-        [name, share, *(own if name == "student" else by_head.get(name, nothing))]
+        [name, share, *(of_student if name == "student" else by_head.get(name, nothing))]
         for name, share in agreement.accuracy.items()
     ]
     note = (
         f"{agreement.images:,} {agreement.split} images, {agreement.weights} weights. KL(teacher || head): nats, mean "
-        f"over images. The student answers by its {agreement.rule}."
+        f"over images. The student predicts by its {agreement.rule}."
     )
-    return Table("The student, its heads and its teachers", columns, rows, note)
-
-
-def pairs(agreement: Agreement) -> tuple[Table, Table]:
-    """Images on which both of a pair are wrong, and on which both say the same."""
-    assert agreement.accuracy is not None
     names = list(agreement.accuracy)
-    columns = [Column(""), *(Column(name, "percent") for name in names)]
-    left, right = (
+    pairs = [Column(""), *(Column(name, "percent") for name in names)]
+    wrong, same = (
         [list[Cell]([name, *row]) for name, row in zip(names, matrix, strict=True)]
         for matrix in (agreement.both_wrong, agreement.same_prediction)
     )
-    return (
-        Table("Both wrong, images", columns, left, "On the diagonal: the error of each."),
-        Table("Same answer, images", columns, right, "Right or wrong."),
-    )
-
-
-EPOCHS_SHOWN = 6
+    tables = [
+        Table("The student, its heads and its teachers", columns, rows, note),
+        Table("Both wrong, images", pairs, wrong, "On the diagonal: the error of each."),
+        Table("Same prediction, images", pairs, same, "Correct or wrong."),
+    ]
+    return [Section("Teachers", Markup().join(map(html_table, tables)))]
 
 
 def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: str) -> Table:
-    """One row a CNN block: the layers that its links keep, then their strength to every layer.
+    """Return a row per CNN block: the layers of its selected links, then their strength to every layer.
 
     Args:
         stages: name of every CNN block.
         strengths: [blocks, layers], in [0, 1].
-        linked: the links that are kept.
+        linked: the selected links.
         note: a sentence below the table.
     """
     blocks, layers = strengths.shape
@@ -105,15 +87,20 @@ def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: 
 
 
 def links_section(trained: TrainedLinks, guide: str = "") -> Section:
-    """Heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and on the way there.
+    """Draw heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and during training.
 
     Args:
         trained: the links.
-        guide: whose they are, where several have some.
+        guide: its name, where several guides have links.
     """
     stages = [f"block {number}, {name}" for number, name in enumerate(trained.links.channels)]
     layers = [f"layer {number}" for number in range(len(trained.links.heads))]
-    maps = [_linked_only(magnitudes, trained.links.linked) for magnitudes in trained.magnitudes]
+    maps = []
+    for magnitudes in trained.magnitudes:
+        values: Values = np.full(tuple(magnitudes.shape), np.nan)
+        for block, of_block in enumerate(trained.links.linked):
+            values[block, of_block] = magnitudes[block, of_block].double().numpy()
+        maps.append(values)
     last = len(maps) - 1
     moments = [f"after {counted(epoch, 'epoch')}" for epoch in range(len(maps))]
     if trained.inside:
@@ -125,72 +112,45 @@ def links_section(trained: TrainedLinks, guide: str = "") -> Section:
         layers,
         "" if all(len(linked) == len(layers) for linked in trained.links.linked) else "Empty: not linked.",
     )
-    shown = sorted({round(k * last / (EPOCHS_SHOWN - 1)) for k in range(EPOCHS_SHOWN)})
-    numbers = [str(number) for number in range(len(stages))], [str(number) for number in range(len(layers))]
+    shown = sorted({round(k * last / (LINK_MAPS - 1)) for k in range(LINK_MAPS)})
     html += value_map(
-        "The same on the way, CNN blocks downwards, layers to the right",
+        "The same during training, CNN blocks downwards, layers to the right",
         [(moments[epoch], maps[epoch]) for epoch in shown],
-        *numbers,
+        [str(number) for number in range(len(stages))],
+        [str(number) for number in range(len(layers))],
     )
     return Section(f"Links to the teacher{guide and f' of {guide}'}", html)
 
 
-def _linked_only(magnitudes: Tensor, linked: LinkSet) -> Values:
-    values: Values = np.full(tuple(magnitudes.shape), np.nan)
-    for block, layers in enumerate(linked):
-        values[block, layers] = magnitudes[block, layers].double().numpy()
-    return values
-
-
-FEATURES = {"class": "class token", "mean": "mean over the image"}
-
-
 def probe_table(probe: Probe) -> Table:
-    """A row for each kind of features and way to judge them."""
+    """Return a row for each kind of features and classifier."""
     columns = [Column("features"), Column("classifier"), Column("chosen"), Column("validation", "percent")]
     columns += [Column("test", "percent"), Column("95 % interval")]
-    rows = [
-        (
-            FEATURES[finding.features],
-            finding.classifier,
-            _probe_setting(finding),
-            finding.val,
-            finding.top1,
-            _probe_interval(finding),
+    rows: list[list[Cell]] = []
+    for finding in probe.findings:
+        low, high = finding.top1_interval
+        setting = f"{'k' if finding.classifier == 'k-NN' else 'decay'} {finding.setting:g}"
+        interval = f"{100 * low:.1f} to {100 * high:.1f} %"
+        rows.append(
+            [FEATURES[finding.features], finding.classifier, setting, finding.val, finding.top1, interval],
         )
-        for finding in probe.findings
-    ]
     images = probe.images
     note = (
-        f"{probe.classes} classes; {images['train']:,} images to learn from, {images['val']:,} to choose by, "
-        f"{images['test']:,} to test. Best on validation: {probe.best.classifier} on the "
-        f"{FEATURES[probe.best.features]}."
+        f"{probe.classes} classes; {images['train']:,} training, {images['val']:,} validation and {images['test']:,} "
+        f"test images. Best on validation: {probe.best.classifier} on the {FEATURES[probe.best.features]}."
     )
     weights = f", weights {probe.weights}" if probe.weights else ""
-    return Table(f"Frozen features of {probe.subject}{weights} on {probe.data}: top-1", columns, rows, note)
-
-
-def _probe_setting(finding: Finding) -> str:
-    return f"k {finding.setting:g}" if finding.classifier == "k-NN" else f"decay {finding.setting:g}"
-
-
-def _probe_interval(finding: Finding) -> str:
-    low, high = finding.top1_interval
-    return f"{100 * low:.1f} to {100 * high:.1f} %"
+    return Table(f"Frozen features of {probe.network}{weights} on {probe.data}: top-1", columns, rows, note)
 
 
 def probe_section(every: Sequence[Probe]) -> list[Section]:
-    """A table for each set of weights and images that was judged; nothing where none was."""
-    return (
-        [Section("Frozen features", Markup().join(html_table(probe_table(probe)) for probe in every))] if every else []
-    )
-
-
-GROUPS = {"noise": NOISE, "blur": BLUR, "weather": WEATHER, "digital": DIGITAL, "extra": EXTRA}
+    """Return a table for each set of weights and images that was evaluated; nothing where none was."""
+    tables = Markup().join(html_table(probe_table(probe)) for probe in every)
+    return [Section("Frozen features", tables)] if every else []
 
 
 def robustness_table(robustness: Robustness) -> Table:
-    """A row a corruption: the student's error by severity and on average, and that of each of its heads."""
+    """Return a row per corruption: the student's error by severity and on average, and that of each of its heads."""
     tokens = list(range(1, len(robustness.heads)))
     if not robustness.errors:
         columns = [Column(""), Column("error", "percent"), Column("accuracy", "percent")]
@@ -198,38 +158,25 @@ def robustness_table(robustness: Robustness) -> Table:
             [head, error, 1 - error] for head, error in zip(robustness.heads, robustness.clean, strict=True)
         ]
         return Table(f"{robustness.data}", columns, rows, _robustness_note(robustness))
-    columns = [
-        Column("errors"),
-        Column("group"),
-        Column("mean", "percent"),
-        *(Column(str(s), "percent") for s in SEVERITIES),
-    ]
-    columns += [Column(robustness.heads[k], "percent") for k in tokens]
-    rows = []
+    columns = [Column("errors"), Column("group"), Column("mean", "percent")]
+    columns += [Column(name, "percent") for name in (*map(str, SEVERITIES), *robustness.heads[1:])]
+    rows, empty = [], [""] * len(SEVERITIES)
     if robustness.clean:
-        rows.append(["as they are", "", robustness.clean[0], *("" for _ in SEVERITIES), *robustness.clean[1:]])
+        rows.append(["as they are", "", robustness.clean[0], *empty, *robustness.clean[1:]])
     if (mean := robustness.mean_error()) is not None:
-        rows.append(
-            [
-                "mean of the 15",
-                "all but extra",
-                mean,
-                *("" for _ in SEVERITIES),
-                *(robustness.mean_error(k) for k in tokens),
-            ]
-        )
+        of_heads = [robustness.mean_error(k) for k in tokens]
+        rows.append(["mean of the 15", "all but extra", mean, *empty, *of_heads])
     for group, names in GROUPS.items():
         for name in (name for name in names if name in robustness.errors):
             by_severity = [severity[0] for severity in robustness.errors[name]]
-            rows.append(
-                [_plain(name), group, fmean(by_severity), *by_severity, *(robustness.error(name, k) for k in tokens)]
-            )
+            of_heads = [robustness.error(name, k) for k in tokens]
+            rows.append([_plain(name), group, fmean(by_severity), *by_severity, *of_heads])
     of = f"the run's {robustness.data} images" if robustness.data in ("test", "validation") else robustness.data
     return Table(f"Errors on {of}, by severity", columns, rows, _robustness_note(robustness))
 
 
 def robustness_section(every: Mapping[str, Robustness], shown: Sequence[Gallery]) -> list[Section]:
-    """A table and charts for each collection of images, then what corruptions look like."""
+    """Return a table and charts for each collection of images, then examples of corruptions."""
     parts = [
         html_table(robustness_table(robustness)) + (_robustness_charts(robustness) if robustness.errors else "")
         for robustness in every.values()
@@ -238,13 +185,13 @@ def robustness_section(every: Mapping[str, Robustness], shown: Sequence[Gallery]
 
 
 def _robustness_charts(robustness: Robustness) -> Markup:
-    """Mean errors of each group of corruptions over severity (0 is the clean image), and of each corruption."""
+    """Draw mean errors of each group of corruptions over severity (0 is the clean image), and of each corruption."""
     lines = []
     for style, (group, names) in enumerate(GROUPS.items()):
-        there = [robustness.errors[name] for name in names if name in robustness.errors]
-        if there:
+        known = [robustness.errors[name] for name in names if name in robustness.errors]
+        if known:
             clean = [(0.0, 100 * robustness.clean[0])] if robustness.clean else []
-            rest = [(float(s), 100 * fmean(errors[s - 1][0] for errors in there)) for s in SEVERITIES]
+            rest = [(float(s), 100 * fmean(errors[s - 1][0] for errors in known)) for s in SEVERITIES]
             lines.append(Series(group, style, [*clean, *rest]))
     of = {name: style for style, names in enumerate(GROUPS.values()) for name in names}
     means = [Series(_plain(name), of[name], [(100 * robustness.error(name), 0)]) for name in robustness.errors]
@@ -253,18 +200,18 @@ def _robustness_charts(robustness: Robustness) -> Markup:
 
 
 def _robustness_note(robustness: Robustness) -> str:
-    words = f"{robustness.images:,} images{' of each' if robustness.errors else ''}, {robustness.weights} weights."
+    note = f"{robustness.images:,} images{' of each' if robustness.errors else ''}, {robustness.weights} weights."
     if robustness.rule != ONE_HEAD:
-        words += f" The student answers by its {robustness.rule}."
+        note += f" The student predicts by its {robustness.rule}."
     if any(name in robustness.errors for name in EXTRA):
-        words += " Extra: set apart for validation, not in the mean of the 15."
+        note += " Extra: reserved for validation, not in the mean of the 15."
     if robustness.corrupted_by:
-        words += f" Strengths of {robustness.corrupted_by}."
-    if robustness.classes < robustness.known:
-        words += f" It chose between the {robustness.classes} classes that are there, of {robustness.known:,}."
+        note += f" Strengths of {robustness.corrupted_by}."
+    if robustness.classes < robustness.trained_classes:
+        note += f" It chose between the {robustness.classes} classes in them, of {robustness.trained_classes:,}."
     if (mce := robustness.mean_corruption_error()) is not None:
-        words += f" Mean corruption error relative to AlexNet: {100 * mce:.1f} %."
-    return words
+        note += f" Mean corruption error relative to AlexNet: {100 * mce:.1f} %."
+    return note
 
 
 def _plain(corruption: str) -> str:
@@ -272,23 +219,18 @@ def _plain(corruption: str) -> str:
     return corruption.replace("_", " ").replace("jpeg", "JPEG").replace("gaussian", "Gaussian")
 
 
-SHOWN = 128  # pixels, the smaller side of a drawn view
-TRUE, FOUND = (240, 228, 66), (0, 114, 178)  # yellow and blue, told apart without color vision
-
-
 def localization_table(localization: Localization) -> Table:
-    """A row for each way to draw the box; thresholds in the note."""
-    ways: list[tuple[str, BoxAccuracy]] = [
-        ("largest part (MaxBoxAcc)", localization.largest),
-        ("best of all parts (MaxBoxAccV2)", localization.any_part),
-        ("whole image, without a student", localization.everything),
+    """Return a row for each way to draw the box; thresholds in the note."""
+    columns = [Column("box"), *(Column(f"IoU {overlap:g}", "percent") for overlap in OVERLAPS)]
+    columns.append(Column("mean", "percent"))
+    rows: list[list[Cell]] = [
+        [name, *way.accuracies, way.mean]
+        for name, way in (
+            ("largest part (MaxBoxAcc)", localization.largest),
+            ("best of all parts (MaxBoxAccV2)", localization.any_part),
+            ("whole image, without a student", localization.everything),
+        )
     ]
-    columns = [
-        Column("box"),
-        *(Column(f"IoU {overlap:g}", "percent") for overlap in OVERLAPS),
-        Column("mean", "percent"),
-    ]
-    rows: list[tuple[Cell, ...]] = [(name, *way.accuracies, way.mean) for name, way in ways]
     thresholds = ", ".join(f"{threshold:g}" for threshold in localization.largest.thresholds)
     note = f"{localization.images} images, weights {localization.weights}, protocol {localization.protocol}. "
     note += f"Best thresholds of the largest part: {thresholds}."
@@ -298,7 +240,7 @@ def localization_table(localization: Localization) -> Table:
 
 
 def localization_section(every: Mapping[str, Localization]) -> list[Section]:
-    """A table for each set of images that was judged; nothing where none was."""
+    """Return a table for each set of images that was evaluated; nothing where none was."""
     tables = [
         replace(localization_table(localization), title=f"Images whose box is found: {data}")
         for data, localization in every.items()
@@ -307,12 +249,12 @@ def localization_section(every: Mapping[str, Localization]) -> list[Section]:
 
 
 def localization_page(localization: Localization, run: RunFolder, data: str) -> str:
-    """The table and the examples as HTML text; write it as UTF-8.
+    """Return the table and the examples as HTML text.
 
     Args:
         localization: the numbers and pictures.
-        run: whose student was asked.
-        data: what the images are called.
+        run: of the student.
+        data: name of the images.
     """
     facts = run.read("run.json")
     sentence = (
@@ -327,18 +269,18 @@ def localization_page(localization: Localization, run: RunFolder, data: str) -> 
     threshold = localization.largest.thresholds[len(OVERLAPS) // 2]
     note = (
         f"Yellow: true boxes. Blue: the largest part of the map at threshold {threshold:g}, which is best at "
-        f"IoU {OVERLAPS[len(OVERLAPS) // 2]:g}. Right: mean attention of the class token, light is much."
+        f"IoU {OVERLAPS[len(OVERLAPS) // 2]:g}. Right: mean attention of the class token, bright is high."
     )
     parts = [
         Section("Accuracy", html_table(localization_table(localization))),
-        Section("Pictures", gallery(Gallery("Some images as the student sees them", groups, note))),
+        Section("Pictures", gallery(Gallery("Examples of the student's input images", groups, note))),
     ]
     return document(Head("Localization of objects", sentence=sentence), parts)
 
 
 def _with_boxes(example: Example) -> NDArray[np.uint8]:
-    """The view with its boxes; the found one is drawn inside, so that equal boxes are both seen."""
-    block = max(1, SHOWN // min(example.view.shape[:2]))
+    """Draw a view with its boxes; the found one is inset, so that equal boxes are both visible."""
+    block = max(1, SIDE // min(example.view.shape[:2]))
     picture = Image.fromarray(example.view.repeat(block, 0).repeat(block, 1))
     draw = ImageDraw.Draw(picture)
     for boxes, color, inset in ((example.true, TRUE, 0), (example.box, FOUND, 2)):

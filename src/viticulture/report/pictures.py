@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heat maps: of counts, such as a confusion matrix of 2 to some 200 classes, and of values on a common scale."""
+"""Pictures of a page: heat maps of counts, such as a confusion matrix of 2 to some 200 classes, and of values on a
+common scale; photographs and maps that a click enlarges, without any script."""
 
-# Photographs and maps inside a page; a click enlarges each, without any script.
 import base64
 import io
 from collections.abc import Callable, Sequence
@@ -21,27 +21,27 @@ from .html import Markup, fill
 Values = NDArray[np.float64]
 Names = tuple[Sequence[str], Sequence[str]]
 """Of rows and columns."""
-Words = Callable[[int, int], str]
-"""What is said of the cell in a row and a column."""
+CellText = Callable[[int, int], str]
+"""Row, column -> the text of a cell."""
 
 SHADES = 8
-LONGEST_NAME = 20  # letters
-MOST_PRINTED = 20  # columns whose values are printed in the cells
-MOST_NAMED = 1600  # cells that each say their value under the pointer; of larger maps the page's script says it
+MAX_NAME = 20  # letters
+MAX_PRINTED = 20  # columns whose values are printed in the cells
+MAX_TIPS = 1600  # cells with their values under the pointer; of larger maps the page's script shows them
 HEADING = 18  # pixels above a map
-PALEST = 0.1  # share of color in the least value
-ALIKE = 0.1  # of the largest value: what lies closer together does not take the whole scale
+PALEST = 0.1  # color of the smallest value
+MIN_RANGE = 0.1  # of the scale, relative to the largest value
 
 
 def heat_map(
     title: str, counts: NDArray[np.int64], rows: Sequence[str], columns: Sequence[str], note: str = ""
 ) -> Markup:
-    """Counts as shades; each row is divided by its sum, the shade grows with the root of the share.
+    """Draw counts as shades; each row is divided by its sum, the shade grows with the square root.
 
-    A square map shows its diagonal in a color of its own. Numbers are printed where cells are wide enough.
+    The diagonal of a square map has another color. Numbers are printed where cells are wide enough.
 
     Args:
-        title: what is shown.
+        title: of the map.
         counts: [R, C], not negative.
         rows: R names.
         columns: C names.
@@ -50,7 +50,7 @@ def heat_map(
     R, C = counts.shape
     sums = counts.sum(1)
     shades = np.ceil(np.sqrt(counts / np.maximum(sums, 1)[:, None]) * SHADES) / SHADES
-    cell = (36 if C <= 12 else 28) if C <= MOST_PRINTED else max(4, min(20, 2000 // C / 2))
+    cell = (36 if C <= 12 else 28) if C <= MAX_PRINTED else max(4, min(20, 2000 // C / 2))
 
     def tip_text(r: int, c: int) -> str:
         share = 100 * counts[r, c] / sums[r]
@@ -60,7 +60,7 @@ def heat_map(
         return str(counts[r, c]) if counts[r, c] < 10_000 else f"{counts[r, c] / 1000:.0f}k"
 
     drawn = _map_shapes(np.where(counts > 0, shades, np.nan), (rows, columns), cell, tip_text, printed, diagonal=R == C)
-    if R * C > MOST_NAMED:
+    if R * C > MAX_TIPS:
         drawn["script"] = {
             "cells": [[r, c, int(counts[r, c])] for r, c in np.argwhere(counts).tolist()],
             "rows": [clean(name) for name in rows],
@@ -68,19 +68,19 @@ def heat_map(
             "sums": sums.tolist(),
             "box": [drawn["left"], drawn["top"], cell],
         }
-    keys = [("hit", "right"), ("miss", "taken for another class")] if R == C else []
+    keys = [("hit", "correct"), ("miss", "predicted as another class")] if R == C else []
     return fill("heat_map.html", title=title, note=note, maps=[drawn], keys=keys, scale=None)
 
 
 def value_map(
     title: str, maps: Sequence[tuple[str, Values]], rows: Sequence[str], columns: Sequence[str], note: str = ""
 ) -> Markup:
-    """Values as shades of one color, from the least of all maps (palest) to the largest.
+    """Draw values as shades of one color, from the smallest of all maps (palest) to the largest.
 
-    A single map has its values printed where there are few columns, with as many digits as tell them apart.
+    A single map with few columns has its values printed, with the digits that distinguish them.
 
     Args:
-        title: what is shown.
+        title: of the maps.
         maps: a heading and [R, C] each; NaN stays empty. Maps share one scale.
         rows: R names.
         columns: C names.
@@ -88,10 +88,10 @@ def value_map(
     """
     every = np.concatenate([values[np.isfinite(values)] for _, values in maps])
     low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
-    width = max(high - low, ALIKE * max(abs(low), abs(high))) or 1.0
+    width = max(high - low, MIN_RANGE * max(abs(low), abs(high))) or 1.0
     digits = max(0, 1 - floor(log10(width / 2)))
     C = len(columns)
-    large = len(maps) == 1 and C <= MOST_PRINTED
+    large = len(maps) == 1 and C <= MAX_PRINTED
     drawn = []
     for heading, values in maps:
 
@@ -111,21 +111,21 @@ def _map_shapes(
     shades: Values,
     names: Names,
     cell: float,
-    tip: Words,
-    printed: Words | None,
+    tip: CellText,
+    printed: CellText | None,
     heading: str = "",
     diagonal: bool = False,
 ) -> dict[str, Any]:
-    """A map's shapes; cells that look and say the same are one shape.
+    """Return a map's shapes; cells of the same color and text are one shape.
 
     Args:
         shades: [R, C] in [0, 1]; NaN for empty cells.
         names: of rows and columns.
         cell: pixels of a side.
-        tip: said under the pointer.
-        printed: in the cell, where it is wide enough.
+        tip: text under the pointer.
+        printed: text in the cell, where it is wide enough.
         heading: above the map.
-        diagonal: whether cells beside the diagonal have another color.
+        diagonal: whether cells off the diagonal have another color.
     """
     rows, columns = names
     R, C = shades.shape
@@ -135,11 +135,11 @@ def _map_shapes(
     for r, c in np.argwhere(np.isfinite(shades)).tolist():
         x, y, shade = left + c * cell, top + r * cell, float(shades[r, c])
         kind = "miss" if diagonal and r != c else "hit"
-        key = kind, f"{shade:.3f}", tip(r, c) if R * C <= MOST_NAMED else ""
+        key = kind, f"{shade:.3f}", tip(r, c) if R * C <= MAX_TIPS else ""
         shapes[key] = shapes.get(key, "") + f"M{x:g} {y:g}h{cell:g}v{cell:g}h-{cell:g}z"
-        if printed and C <= MOST_PRINTED:
+        if printed and C <= MAX_PRINTED:
             labels.append((x + cell / 2, y + cell / 2 + 4, f"{kind} dark" if shade > 0.7 else kind, printed(r, c)))
-    every = max(1, ceil(10 / cell))  # names so that letters do not overlap
+    every = max(1, ceil(10 / cell))  # of so many cells one is labeled, so that letters do not overlap
     return {
         "heading": heading,
         "size": (max(left + C * cell + 4, 8 + 6.5 * cell_len(heading)), top + R * cell + 4),
@@ -147,7 +147,7 @@ def _map_shapes(
         "left": left,
         "top": top,
         "cell": cell,
-        "longest": LONGEST_NAME,
+        "max_name": MAX_NAME,
         "rows": [(top + (i + 0.5) * cell + 3.5, name) for i, name in enumerate(rows) if i % every == 0],
         "columns": [(left + (i + 0.5) * cell + 4, name) for i, name in enumerate(columns) if i % every == 0],
         "shapes": [(*key, path) for key, path in shapes.items()],
@@ -158,8 +158,8 @@ def _map_shapes(
 
 
 def _gutter(names: Sequence[str]) -> float:
-    """Pixels beside or above a map for its names, of which very long ones are cut."""
-    return 14 + 7.0 * min(LONGEST_NAME, max(map(cell_len, names)))
+    """Return the pixels next to a map for its names, of which very long ones are cut."""
+    return 14 + 7.0 * min(MAX_NAME, max(map(cell_len, names)))
 
 
 Pixels = NDArray[np.uint8]
@@ -167,18 +167,18 @@ SMALL = 64  # pixels; such images are shown exactly
 
 
 def image_grid(
-    title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str, longest: int = MAX_SIDE
+    title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str, max_side: int = MAX_SIDE
 ) -> Markup:
-    """Groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold).
+    """Draw groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold).
 
     Args:
         title: above them.
         groups: pictures with their lines.
         note: below.
-        longest: pixels to which larger pictures are shrunk; more than usual makes them larger on the page, too.
+        max_side: pixels to which larger pictures are shrunk; above the default they are larger on the page, too.
     """
     drawn = [
-        ([(picture_uri(pixels, longest), max(pixels.shape[:2]) <= SMALL) for pixels in pictures], lines)
+        ([(picture_uri(pixels, max_side), max(pixels.shape[:2]) <= SMALL) for pixels in pictures], lines)
         for pictures, lines in groups
     ]
     return fill(
@@ -187,25 +187,25 @@ def image_grid(
         note=note,
         groups=drawn,
         most=max(len(pictures) for pictures, _ in groups),
-        large=longest > MAX_SIDE,
+        large=max_side > MAX_SIDE,
     )
 
 
-def gallery(shown: Gallery, longest: int = MAX_SIDE) -> Markup:
-    """A gallery of photographs and maps; its note alone where there are none."""
+def gallery(shown: Gallery, max_side: int = MAX_SIDE) -> Markup:
+    """Draw a gallery of photographs and maps; only its note if there are none."""
     if not shown.groups:
         return Markup("<p>{}</p>").format(shown.note)
     groups = [(_drawn(pictures), lines) for pictures, lines in shown.groups]
-    return image_grid(shown.title, groups, shown.note, longest)
+    return image_grid(shown.title, groups, shown.note, max_side)
 
 
-def galleries(shown: Sequence[Gallery], longest: int = MAX_SIDE) -> Markup:
-    """One below the other; `longest` as for `image_grid`."""
-    return Markup().join(gallery(each, longest) for each in shown)
+def galleries(shown: Sequence[Gallery], max_side: int = MAX_SIDE) -> Markup:
+    """Draw galleries one below the other; `max_side` as for `image_grid`."""
+    return Markup().join(gallery(each, max_side) for each in shown)
 
 
 def _drawn(pictures: Sequence[NDArray[Any]]) -> list[Pixels]:
-    """Photographs as they are, maps over the photograph before them."""
+    """Return photographs unchanged, maps over the photograph before them."""
     drawn: list[Pixels] = []
     below: Pixels | None = None
     for picture in pictures:
@@ -215,10 +215,10 @@ def _drawn(pictures: Sequence[NDArray[Any]]) -> list[Pixels]:
     return drawn
 
 
-def picture_uri(pixels: Pixels, longest: int = MAX_SIDE) -> str:
-    """An image as a data URI: small ones exactly (PNG), others fitted into a square of `longest` pixels (JPEG)."""
+def picture_uri(pixels: Pixels, max_side: int = MAX_SIDE) -> str:
+    """Return an image as a data URI: a small one exactly (PNG), another within `max_side` pixels (JPEG)."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     small, file = max(image.size) <= SMALL, io.BytesIO()
-    image.thumbnail((longest, longest))
+    image.thumbnail((max_side, max_side))
     image.save(file, "PNG") if small else image.save(file, "JPEG", quality=80)
     return f"data:image/{'png' if small else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -13,17 +13,17 @@ from ..analysis.galleries import FILE, read_galleries
 from ..analysis.links import linked_guides, read_links
 from ..analysis.pictures import CORRUPTED
 from ..errors import UserError, counted
-from ..evaluation.agreement.evaluate import read_agreement
-from ..evaluation.localization.results import read_localizations
+from ..evaluation.agreement import read_agreement
+from ..evaluation.localization.evaluate import read_localizations
 from ..evaluation.probe.evaluate import read_probes
 from ..evaluation.robustness.evaluate import read_robustness
 from ..models.weights.files import read_config
 from ..tasks.figures import TaskPage
 from ..tasks.task import OtherImages, Task, task_of
 from ..text import shell_word
+from ..training.metrics import read_curves
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
-from .curves import read_curves
 from .explain_page import explanation_sections
 from .html import Section
 from .measurements import agreement_section, links_section, localization_section, probe_section, robustness_section

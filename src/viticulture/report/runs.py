@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every run below a folder, a row each."""
+"""Every run below a folder as a row of a table, and on one page with links."""
 
-# Every run below a folder on one page, each with a link to its own.
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ UNREADABLE, STOPPED = "unreadable", "interrupted"
 
 @dataclass(frozen=True)
 class Runs:
-    """What was found.
+    """Runs below a folder.
 
     Args:
         folder: that was searched.
-        table: a row a run, the last begun first.
-        pages: for each row its report.html, from the folder on; empty where there is none.
+        table: a row per run, the most recent first.
+        pages: report.html of each row, relative to the folder; empty without one.
     """
 
     folder: Path
@@ -36,12 +35,12 @@ class Runs:
 
 
 def find_runs(folder: Path) -> Runs:
-    """Look through a folder; one that holds a run that cannot be read has a row that says so, and why in the note.
+    """Search a folder; a run that cannot be read has a row that says so, and the note gives the reason.
 
-    Raises: UserError if it is no folder.
+    Raises: UserError if it is not a folder.
     """
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}; runs are made by `viticulture train`, under runs/ as a rule")
+        raise UserError(f"there is no folder {folder}; runs are made by `viticulture train`, usually under runs/")
     rows: list[tuple[list[Cell], str]] = []
     problems = []
     for path in _folders(folder):
@@ -58,15 +57,15 @@ def find_runs(folder: Path) -> Runs:
     columns += [Column("begun", "decimal")]
     notes = [] if rows else ["none yet"]
     if any(str(row[4]).startswith(STOPPED) for row, _ in rows):
-        notes.append("`viticulture resume RUN` goes on with what was interrupted")
+        notes.append("`viticulture resume RUN` continues an interrupted run")
     if problems:
-        notes.append(f"{len(problems):,} cannot be read, the first for this reason: {problems[0]}")
+        notes.append(f"{len(problems):,} cannot be read, the first because of: {problems[0]}")
     note = "; ".join(notes)
     return Runs(folder, Table(f"Runs in {folder}", columns, [row for row, _ in rows], note), tuple(p for _, p in rows))
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """Run folders, which hold no others but stages of their own."""
+    """Yield run folders; nothing is searched inside them."""
     for place, names, files in os.walk(folder):
         names.sort()
         if {"run.json", PLAN}.intersection(files):
@@ -90,7 +89,7 @@ def _row(name: str, path: Path) -> list[Cell]:
 
 
 def _early_row(name: str, path: Path) -> list[Cell]:
-    """Of a run within a budget whose earlier stages are under way: what it is to be, and how far it has come."""
+    """Return the row of a run within a budget whose earlier stages are being trained."""
     plan = read_plan(path)
     last, done = plan.stages[-1], sum(stage.spent is not None for stage in plan.stages)
     state = "running" if RunFolder(path / STAGES).in_use else STOPPED
@@ -102,10 +101,10 @@ def _early_row(name: str, path: Path) -> list[Cell]:
 
 
 def render_index(runs: Runs, out: Path) -> str:
-    """The page as HTML text; links lead from where it is written."""
+    """Return the page as HTML text, with links relative to `out`."""
     way = os.path.relpath(runs.folder.absolute(), out.absolute().parent)
     links = [f"./{quote(str(Path(way, page)))}" if page else "" for page in runs.pages]
-    sentence = f"{len(runs.pages):,} runs, the last begun first. A click on a heading sorts."
+    sentence = f"{len(runs.pages):,} runs, the most recent first. Click on a heading to sort."
     return document(
         Head(runs.table.title, sentence=sentence), [Section("Runs", html_table(runs.table, True, links=links))]
     )

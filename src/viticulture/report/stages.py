@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stages of a run within a budget: before it, and what each of them took and reached."""
+"""The stages of a run within a budget: the plan before it; time and score of each, with a link to its page."""
 
-# The stages that a budget was spent on: each one's share of the time, its score, and a link to its page.
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from ..budget.budget import Budget
+from ..budget.budget import TimeBudget
 from ..budget.lengths import MARGIN
-from ..budget.plan import Plan, Stage, is_planned, read_plan
+from ..budget.plan import BudgetPlan, Stage, is_planned, read_plan
 from ..budget.recipes import is_dense
 from ..config.keys import STAGES
 from ..config.schema import of_class
@@ -23,44 +22,44 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def _what(stage: Stage) -> tuple[str | int, ...]:
-    """A stage in `COLUMNS`; the precision where it is not the device's usual one."""
+def _stage(stage: Stage) -> tuple[str | int, ...]:
+    """Return a stage in `COLUMNS`; the precision only where it is not the device's default."""
     precision = stage.values["engine"]["precision"].replace("auto", "")
     return NAMES[stage.kind], stage.student, precision, stage.image_size, stage.epochs
 
 
-def plan_table(plan: Plan) -> Table:
-    """What is about to be trained."""
-    rows = [(*_what(stage), stage.seconds / 60) for stage in plan.stages]
-    kind = " of the processors' time" if Budget(plan.budget).counts_processors else ""
-    given = plan.budget + " min" * plan.budget.strip()[-1:].isdigit()
-    words = (
-        f"{plan.planned / 60:.1f} min{kind} of the {given} are planned, the {plan.prepared / 60:.1f} until now "
-        f"among them; {100 * MARGIN:.0f} % stay free for what takes longer."
+def plan_table(plan: BudgetPlan) -> Table:
+    """Return the stages before training."""
+    rows = [(*_stage(stage), stage.seconds / 60) for stage in plan.stages]
+    kind = " of the processors' time" if TimeBudget(plan.budget).counts_processors else ""
+    budget = plan.budget + " min" * plan.budget.strip()[-1:].isdigit()
+    note = (
+        f"{plan.planned / 60:.1f} min{kind} of the {budget} are planned, including the {plan.prepared / 60:.1f} min so "
+        f"far; {100 * MARGIN:.0f} % are a reserve."
     )
-    free = Budget(plan.budget).seconds * (1 - MARGIN) - plan.planned
-    if free > plan.stages[-1].pace.epoch:
-        words += " Longer trainings than these make no sense, so it ends early."
-    if is_dense(plan.stages[-1].resolved):
-        words += (
-            " Of detectors and segmenters a budget chooses the epochs alone: student and image size are the recipe's."
+    free = TimeBudget(plan.budget).seconds * (1 - MARGIN) - plan.planned
+    if free > plan.stages[-1].step_times.epoch:
+        note += " Longer trainings are not useful, so that it ends early."
+    if is_dense(plan.stages[-1].config):
+        note += (
+            " Of detectors and segmenters a budget chooses only the epochs: student and image size are the recipe's."
         )
     if plan.stages[-1].values["optim"]["name"] == "muon":
-        words += " The student learns by Muon (optim.name)."
+        note += " The student is trained with Muon (optim.name)."
     if of_class(plan.stages[-1].values["augment"], "mix"):
         decay = plan.stages[-1].values["optim"]["weight_decay"]
-        words += f" The student's images are mixed (augment.mix), at a decay of {decay:g} (optim.weight_decay)."
-    if plan.stages[-1].resolved.images.eval_views == "best":
-        words += " Validation images choose by which views of an image it answers (images.eval_views)."
-    return Table("Plan", [*COLUMNS, Column("min", "significant")], rows, words)
+        note += f" The student's images are mixed (augment.mix), with a weight decay of {decay:g} (optim.weight_decay)."
+    if plan.stages[-1].config.images.eval_views == "best":
+        note += " Validation images choose its test-time augmentation (images.eval_views)."
+    return Table("Plan", [*COLUMNS, Column("min", "significant")], rows, note)
 
 
-def stages_table(plan: Plan, headlines: Sequence[Headline | None]) -> Table:
-    """What became of it.
+def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Table:
+    """Return the stages after training.
 
     Args:
-        plan: with the times that its stages took, as far as they are known.
-        headlines: of each stage the number that counts; None without labels, or where it was not measured.
+        plan: with the times of its stages, as far as they are known.
+        headlines: main result of each stage; None without labels, or before its evaluation.
     """
     columns = [
         *COLUMNS,
@@ -76,7 +75,7 @@ def stages_table(plan: Plan, headlines: Sequence[Headline | None]) -> Table:
     for stage, headline in zip(plan.stages, headlines, strict=True):
         minutes = None if stage.spent is None else stage.spent / 60
         share = None if stage.spent is None else stage.spent / total
-        rows.append((*_what(stage), stage.seconds / 60, minutes, share, headline.value if headline else None))
+        rows.append((*_stage(stage), stage.seconds / 60, minutes, share, headline.value if headline else None))
     note = (
         f"Within {plan.budget}, of which {plan.spent / 60:.1f} min are spent. Lengths follow from what was measured on "
         "that machine; to train the same again, take each stage's recipe.yaml."

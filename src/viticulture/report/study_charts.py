@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A study's charts: accuracy with its intervals, against data, against costs, and over training."""
+"""A study's charts: accuracy against data, costs and training; students and teachers; sums; classes of two methods."""
 
-# What candidates of a study are to each other: students beside their teachers, sums beside their parts.
-# Where two methods differ: classes and confused pairs. The page's script lets a person choose the two.
-# Who was taught by whom: students with one teacher, beside it (Co-advise, arXiv:2106.12378, Figure 4).
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -14,108 +11,108 @@ from numpy.typing import NDArray
 
 from ..config.references import references
 from ..scores.confusion import most_confused
-from ..study.comparison import Comparison, RankingEntry, subject
-from ..study.disagreement import opponents
+from ..study.comparison import Comparison, RankingEntry
+from ..study.conclusion import data_name
+from ..study.disagreement import default_pair
 from ..study.grid import Grid
-from ..study.statistics import FEWEST_SEEDS, Estimate, Interaction, interactions, told
+from ..study.statistics import MIN_SEEDS_OF_SUMS, Estimate, Interaction, interactions, separated_sums
 from ..study.study import Study
 from ..table import Cell, Column, Spread, Table, duration, number, scaled
 from ..text import clean
-from .curves import read_curves
+from ..training.metrics import read_curves
 from .html import Markup, Section, fill, html_table, side_by_side
 from .study_tables import intervals
 from .svg import Axes, Band, Points, Series, line_chart, point_chart, row_chart, scatter_chart
 
 CLOCK = ((3600.0, "h"), (60.0, "min"), (1.0, "s"))
 COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+MIN_TAUGHT = 3  # students with a teacher that make a chart
+PAIRS_EACH = 8  # confused pairs of a candidate
+MAX_PAIRS = 40
 
 
-def _label(verdict: Comparison) -> str:
-    """Of an axis."""
-    title = verdict.measure.title
-    return f"{title[0].lower() + title[1:] if title[1].islower() else title} on {verdict.reported}, %"
+def _label(comparison: Comparison) -> str:
+    """Return the label of an axis."""
+    title = comparison.measure.title
+    return f"{title[0].lower() + title[1:] if title[1].islower() else title} on {comparison.reported}, %"
 
 
-def _intervals(verdict: Comparison, grid: Grid) -> str:
-    words = intervals(grid, verdict.measured, verdict.reported)
+def _intervals(comparison: Comparison, grid: Grid) -> str:
+    words = intervals(grid, comparison.measured, comparison.reported)
     return f"Bars and bands: 95 % intervals, {words}, cut where they leave the chart."
 
 
-def styles(study: Study) -> dict[str, int]:
-    """A candidate's number on the page, which gives its color and its marker."""
-    return {candidate.name: number for number, candidate in enumerate(study.folder.grid.candidates)}
+def _styles(study: Study) -> dict[str, int]:
+    """Return each candidate's number on the page, which gives its color and its marker."""
+    return {candidate.name: position for position, candidate in enumerate(study.folder.grid.candidates)}
 
 
 def accuracy_charts(study: Study) -> Markup:
-    """Rows of means on the largest subset; lines over the size of the subset, where there are several."""
-    verdicts, style, grid = study.verdicts, styles(study), study.folder.grid
-    last = verdicts[-1]
+    """Draw rows of means on the largest subset, and lines over the size of the subset if there are several."""
+    comparisons, styles, grid = study.comparisons, _styles(study), study.folder.grid
+    last = comparisons[-1]
     rows = [
         Series(
-            standing.candidate.name,
-            style[standing.candidate.name],
-            [(100 * value, 0.0) for value in standing.test.values],
-            [percents(standing.test)],
-            [_tip(standing, grid.unit)],
+            entry.candidate.name,
+            styles[entry.candidate.name],
+            [(100 * value, 0.0) for value in entry.test.values],
+            [_percents(entry.test)],
+            [_tip(entry, grid.unit)],
         )
-        for standing in last.standings
+        for entry in last.ranking
     ]
-    first = f"Best on {'validation' if last.by == 'val' else 'test'} first."
+    first = f"The best on {'validation' if last.ranked_by == 'val' else 'test'} images is first."
     note = f"Small dots: single {grid.unit}s. {_intervals(last, grid)} {first}"
-    charts = [
-        row_chart(f"{last.measure.capital} on {subject(last.data)}, {last.subset.name}", rows, _label(last), note)
-    ]
-    for data in dict.fromkeys(verdict.data for verdict in verdicts):
-        here = [verdict for verdict in verdicts if verdict.data == data]
+    title = f"{last.measure.capital} on {data_name(last.data)}, {last.subset.name}"
+    charts = [row_chart(title, rows, _label(last), note)]
+    for data in dict.fromkeys(comparison.data for comparison in comparisons):
+        here = [comparison for comparison in comparisons if comparison.data == data]
         if len(here) > 1:
-            charts.append(_over_data(here, style, grid))
+            charts.append(_over_data(here, styles, grid))
     return side_by_side(*charts)
 
 
-def _over_data(verdicts: Sequence[Comparison], style: Mapping[str, int], grid: Grid) -> Markup:
-    lines, subsets = [], set[float]()
-    for name, place in style.items():
-        standings = [
-            standing for verdict in verdicts for standing in verdict.standings if standing.candidate.name == name
-        ]
-        known = ((images, standing) for standing in standings if (images := standing.fact("train_images")))
-        places = sorted(known, key=lambda place: place[0])  # two subsets may come to as many images
-        if places:
-            points = [(images, 100 * standing.test.mean) for images, standing in places]
-            bands = [percents(standing.test) for _, standing in places]
-            lines.append(Series(name, place, points, bands, [_tip(standing, grid.unit) for _, standing in places]))
-            subsets |= {images for images, _ in places}
-    last = verdicts[-1]
-    axes = Axes("training images", _label(last), log_x=True, at=sorted(subsets), most=100)
-    title = f"{last.measure.capital} against training data, {subject(last.data)}"
+def _over_data(comparisons: Sequence[Comparison], styles: Mapping[str, int], grid: Grid) -> Markup:
+    lines, sizes = [], set[float]()
+    for name, style in styles.items():
+        entries = [entry for each in comparisons for entry in each.ranking if entry.candidate.name == name]
+        known = ((images, entry) for entry in entries if (images := entry.mean("train_images")))
+        points = sorted(known, key=lambda point: point[0])  # two subsets may have the same number of images
+        if points:
+            ys = [(images, 100 * entry.test.mean) for images, entry in points]
+            bands = [_percents(entry.test) for _, entry in points]
+            lines.append(Series(name, style, ys, bands, [_tip(entry, grid.unit) for _, entry in points]))
+            sizes |= {images for images, _ in points}
+    last = comparisons[-1]
+    axes = Axes("training images", _label(last), log_x=True, at=sorted(sizes), max_y=100)
+    title = f"{last.measure.capital} against training data, {data_name(last.data)}"
     return line_chart(title, lines, axes, _intervals(last, grid))
 
 
 def cost_charts(study: Study) -> Markup:
-    """Accuracy against what a student costs to train, to store and to run, on the largest subset."""
-    last, style, unit = study.verdicts[-1], styles(study), study.folder.grid.unit
-    wanted = [
+    """Draw accuracy against training time, parameters and MACs, on the largest subset."""
+    last, styles, unit = study.comparisons[-1], _styles(study), study.folder.grid.unit
+    costs = [
         ("training time", "seconds", f"training time of one {unit}", CLOCK),
         ("size", "parameters", "parameters", COUNTS),
-        ("computation", "macs", "multiply-adds for one image", COUNTS),
+        ("computation", "macs", "MACs for one image", COUNTS),
     ]
     charts = []
-    for title, key, words, units in wanted:
-        size, name = _unit([standing.fact(key) for standing in last.standings], units)
-        label = f"{words}, {name}"
+    for title, column, label, units in costs:
+        size, name = _unit([entry.mean(column) for entry in last.ranking], units)
         series = [
             Series(
-                standing.candidate.name,
-                style[standing.candidate.name],
-                [(value / size, 100 * standing.test.mean)],
-                [percents(standing.test)],
-                [_tip(standing, unit)],
+                entry.candidate.name,
+                styles[entry.candidate.name],
+                [(value / size, 100 * entry.test.mean)],
+                [_percents(entry.test)],
+                [_tip(entry, unit)],
             )
-            for standing in sorted(last.standings, key=lambda standing: style[standing.candidate.name])
-            if (value := standing.fact(key))
+            for entry in sorted(last.ranking, key=lambda entry: styles[entry.candidate.name])
+            if (value := entry.mean(column))
         ]
-        heading = f"{last.measure.capital} against {title}"
-        charts.append(scatter_chart(heading, series, Axes(label, _label(last), log_x=True, most=100)))
+        axes = Axes(f"{label}, {name}", _label(last), log_x=True, max_y=100)
+        charts.append(scatter_chart(f"{last.measure.capital} against {title}", series, axes))
     note = f"Means over {unit}s."
     if any('class="front"' in chart for chart in charts):
         note += " The stepped line is the Pareto front: nothing else is both cheaper and more accurate."
@@ -123,31 +120,30 @@ def cost_charts(study: Study) -> Markup:
 
 
 def curve_charts(study: Study) -> Markup:
-    """Accuracy on held-out images over epochs and over training time, on the largest subset; means over seeds."""
-    last, style = study.verdicts[-1], styles(study)
-    unit, clock = _unit([standing.fact("seconds") for standing in last.standings], CLOCK)
-    epochs, minutes = [], []
-    for standing in sorted(last.standings, key=lambda standing: style[standing.candidate.name]):
-        points = _mean_curve(study, standing, last.measure.curves)
-        if points:
-            name, number = standing.candidate.name, style[standing.candidate.name]
-            epochs.append(Series(name, number, points))
-            seconds, length = standing.fact("seconds"), standing.fact("epochs")
-            if seconds and length:
-                minutes.append(Series(name, number, [(x * seconds / length / unit, y) for x, y in points]))
-    if not epochs:
+    """Draw accuracy on held-out images over epochs and over training time, on the largest subset; means over seeds."""
+    last, styles = study.comparisons[-1], _styles(study)
+    unit, clock = _unit([entry.mean("seconds") for entry in last.ranking], CLOCK)
+    over_epochs, over_time = [], []
+    for entry in sorted(last.ranking, key=lambda entry: styles[entry.candidate.name]):
+        if points := _mean_curve(study, entry, last.measure.curves):
+            name, style = entry.candidate.name, styles[entry.candidate.name]
+            over_epochs.append(Series(name, style, points))
+            seconds, epochs = entry.mean("seconds"), entry.mean("epochs")
+            if seconds and epochs:
+                over_time.append(Series(name, style, [(x * seconds / epochs / unit, y) for x, y in points]))
+    if not over_epochs:
         return Markup()
-    label = f"{last.measure.curve} on {'validation' if last.by == 'val' else 'held-out'} images, %"
-    charts = [line_chart("Over epochs", epochs, Axes("epoch", label))]
-    if minutes:
-        charts.append(line_chart("Over training time", minutes, Axes(f"training time, {clock}", label)))
+    label = f"{last.measure.curve} on {'validation' if last.ranked_by == 'val' else 'held-out'} images, %"
+    charts = [line_chart("Over epochs", over_epochs, Axes("epoch", label))]
+    if over_time:
+        charts.append(line_chart("Over training time", over_time, Axes(f"training time, {clock}", label)))
     return side_by_side(*charts)
 
 
-def _mean_curve(study: Study, standing: RankingEntry, names: Sequence[str]) -> Points:
-    """(epoch, %) where every seed has a value."""
+def _mean_curve(study: Study, entry: RankingEntry, names: Sequence[str]) -> Points:
+    """Return (epoch, %) where every seed has a value."""
     of_seeds: list[dict[float, float]] = []
-    for outcome in standing.outcomes:
+    for outcome in entry.outcomes:
         metrics = study.folder.run(outcome.cell).metrics
         curves = read_curves(metrics) if metrics.exists() else {}
         measured = next((curves[name] for name in names if name in curves), [])
@@ -157,185 +153,32 @@ def _mean_curve(study: Study, standing: RankingEntry, names: Sequence[str]) -> P
 
 
 def _unit(values: Sequence[float | None], units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    """The largest unit of which the largest value holds one at least."""
-    most = max((value for value in values if value), default=0.0)
-    return next(((size, name) for size, name in units if most >= size), units[-1])
+    """Return the largest unit that is not larger than the largest value."""
+    largest = max((value for value in values if value), default=0.0)
+    return next(((size, name) for size, name in units if largest >= size), units[-1])
 
 
-def percents(estimate: Estimate) -> Band:
-    """The interval of a share; None where it has none."""
+def _percents(estimate: Estimate) -> Band:
+    """Return the interval in percent; None without one."""
     return None if estimate.low is None or estimate.high is None else (100 * estimate.low, 100 * estimate.high)
 
 
-def _tip(standing: RankingEntry, unit: str) -> str:
-    """What a point says under the pointer."""
-    test, images = standing.test, standing.fact("train_images")
-    lines = [f"{standing.candidate.name}, {standing.subset.name}" + (f" ({images:,.0f} images)" if images else "")]
-    lines.append(
-        f"{100 * test.mean:.1f} %" + (f" ± {100 * test.sd:.1f} sd" if test.sd is not None else f" (one {unit})")
-    )
+def _tip(entry: RankingEntry, unit: str) -> str:
+    """Return the text of a point under the pointer."""
+    test, images = entry.test, entry.mean("train_images")
+    sd = f" ± {100 * test.sd:.1f} sd" if test.sd is not None else f" (one {unit})"
+    lines = [f"{entry.candidate.name}, {entry.subset.name}" + (f" ({images:,.0f} images)" if images else "")]
+    lines.append(f"{100 * test.mean:.1f} %{sd}")
     if test.low is not None and test.high is not None:
         low, high = max(0.0, 100 * test.low), min(100.0, 100 * test.high)
         lines.append(f"95 % interval {low:.1f} to {high:.1f}, {len(test.values)} {unit}s")
-    costs = f"{scaled(standing.fact('parameters'))} parameters, {scaled(standing.fact('macs'))} MACs"
-    lines.append(f"{duration(standing.fact('seconds'))} a {unit}, {costs}")
+    costs = f"{scaled(entry.mean('parameters'))} parameters, {scaled(entry.mean('macs'))} MACs"
+    lines.append(f"{duration(entry.mean('seconds'))} a {unit}, {costs}")
     return "\n".join(lines)
 
 
-FEWEST = 3  # students with a teacher that make a chart
-
-
-def teaching_section(study: Study) -> list[Section]:
-    """Every student's accuracy against its one teacher's, on the largest subset, by the teachers' families."""
-    standings = (
-        {standing.candidate.name: standing for standing in study.verdicts[-1].standings} if study.verdicts else {}
-    )
-    every = {candidate.name: candidate.overrides for candidate in study.folder.grid.candidates}
-    pairs = [(who, by) for who, by in teachers_of(every).items() if who in standings and by in standings]
-    if len(pairs) < FEWEST or len({by for _, by in pairs}) < 2:  # one teacher's students tell nothing of teachers
-        return []
-    nets = {by: str((standings[by].outcomes[0].facts or {}).get("student", {}).get("name", "")) for _, by in pairs}
-    series = []
-    for place, kind in enumerate(families(nets.values())):
-        mine = [(standings[who], standings[by]) for who, by in pairs if family(nets[by]) == kind]
-        points = [(100 * by.test.mean, 100 * who.test.mean) for who, by in mine]
-        tips = [
-            f"{who.candidate.name}\n{y:.1f} %, its teacher {x:.1f} %"
-            for (x, y), (who, _) in zip(points, mine, strict=True)
-        ]
-        bands = [percents(who.test) for who, _ in mine]
-        series.append(Series(kind, place, points, bands, tips))
-    axes = Axes("accuracy of the teacher, %", "accuracy of the student, %")
-    note = "Each point is a student beside the one teacher that it learnt from. Flat: better teachers teach no better."
-    return [Section("Students and their teachers", point_chart("By the teacher's family", series, axes, note))]
-
-
-def sums_section(study: Study) -> list[Section]:
-    """A table of sums, on the largest subset; nothing where none is finished."""
-    table = sums_table(study)
-    return [Section("Sums and their parts", html_table(table))] if table else []
-
-
-def sums_table(study: Study) -> Table | None:
-    """Gains over the baseline of every sum and of its parts together, points, and what the sum gains beyond them."""
-    if not study.verdicts:
-        return None
-    accuracies = {
-        standing.candidate.name: {
-            outcome.cell.seed: outcome.score for outcome in standing.outcomes if outcome.score is not None
-        }
-        for standing in study.verdicts[-1].standings
-    }
-    grid = study.folder.grid
-    baseline = grid.baseline.name
-    sums = interactions(accuracies, baseline)
-    rows: list[list[Cell]] = [
-        [each.name, _points(each.gain), _points(each.parts_gain), _points(each.excess)] for each in sums
-    ]
-    heads = ["the sum gains", "its parts gain together", "excess"]
-    columns = [Column("sum"), *(Column(head, "spread") for head in heads)]
-    note = (
-        f"Points of {study.verdicts[-1].measure.word} over {baseline}, mean ± sd over {grid.unit}s; excess is what the "
-        f"sum gains beyond its parts. {sums_sentence(sums, grid.unit, grid.overlap)}"
-    )
-    return Table("Sums and their parts", columns, rows, note) if rows else None
-
-
-def sums_sentence(sums: list[Interaction], unit: str = "seed", overlap: float = 0.0) -> str:
-    """Which sums are more than their parts, in words."""
-    if all(len(interaction.excess) < FEWEST_SEEDS for interaction in sums):
-        return f"Which of them are more than their parts, {FEWEST_SEEDS} {unit}s or more would tell."
-    more, less = told(sums, overlap)
-    chance = f"beyond chance (95 % for all {len(sums)} sums together, Student's intervals over {unit}s)"
-    words = (
-        f"More than its parts {chance} is {' and '.join(more)}." if more else f"None is more than its parts {chance}."
-    )
-    return words + (f" Less is {' and '.join(less)}." if less else "")
-
-
-def _points(shares: tuple[float, ...]) -> Spread:
-    return Spread(tuple(100 * share for share in shares))
-
-
-PAIRS = 8  # a candidate
-MOST_PAIRS = 40
-
-
-def confusions(study: Study, verdict: Comparison) -> tuple[list[str], dict[str, NDArray[np.float64]]]:
-    """The classes, and for every candidate the mean over seeds of its confusion matrix, [C, C], counts."""
-    names: list[str] = []
-    means = {}
-    for standing in verdict.standings:
-        matrices = []
-        for outcome in standing.outcomes:
-            results = study.folder.task(outcome.cell).read_results()
-            if results is not None and results.counting is not None:
-                names = names or [score.name for score in results.counting.per_class]
-                matrices.append(results.counting.confusion)
-        means[standing.candidate.name] = np.mean(matrices, axis=0)
-    return names, means
-
-
-def class_section(study: Study) -> Markup:
-    """Recall of every class by two methods and the difference, the greatest first; other methods can be chosen."""
-    verdict, unit = study.verdicts[-1], study.folder.grid.unit
-    pair = opponents(verdict, study.folder.grid.baseline)
-    if pair is None:
-        return Markup()
-    names, matrices = confusions(study, verdict)
-    support = next(iter(matrices.values())).sum(1)
-    shown = np.flatnonzero(support)  # of a class without images there is no share
-    classes, images = [names[c] for c in shown], [number(round(float(support[c]), 1)) for c in shown]
-    recall = {who: 100 * _shares(m).diagonal()[shown] for who, m in matrices.items()}
-    first, second = (standing.candidate.name for standing in pair)
-    order = np.argsort(-np.abs(recall[first] - recall[second]), kind="stable")
-    rows = [(classes[c], images[c], recall[first][c], recall[second][c]) for c in order]
-    content = {
-        "classes": [clean(name) for name in classes],
-        "images": images,
-        "names": [clean(name) for name in recall],
-        "recall": [[round(float(value), 2) for value in values] for values in recall.values()],
-        "shown": [list(recall).index(first), list(recall).index(second)],
-    }
-    note = (
-        f"Share of each class's {verdict.reported} images that is recognized, %, means over {unit}s; "
-        f"{subject(verdict.data)}, {verdict.subset.name}. Few images of a class make large differences by chance."
-    )
-    chooser = fill(
-        "differences.html", title="Difference by class", note=note, content=content, pair=(first, second), rows=rows
-    )
-    return chooser + confused_pairs(names, matrices, (first, second), verdict.reported)
-
-
-def confused_pairs(
-    names: Sequence[str], matrices: dict[str, NDArray[np.float64]], first: tuple[str, str], reported: str
-) -> Markup:
-    """The pairs that any of the methods confuses most often, and how often each of them does."""
-    shares = {who: _shares(m) for who, m in matrices.items()}
-    wanted: dict[tuple[int, int], float] = {}
-    for matrix in shares.values():
-        for pair in most_confused(matrix, PAIRS):
-            wanted[pair] = max(wanted.get(pair, 0.0), float(matrix[pair]))
-    pairs = sorted(wanted, key=lambda pair: -wanted[pair])[:MOST_PAIRS]
-    if not pairs or len(names) < 3:
-        return Markup()
-    ordered = [*dict.fromkeys([*first, *shares])]
-    columns = [Column("true class"), Column("taken for"), *(Column(who, "percent") for who in ordered)]
-    rows: list[list[Cell]] = [
-        [names[row], names[column], *(float(shares[who][row, column]) for who in ordered)] for row, column in pairs
-    ]
-    note = f"Share of the true class's {reported} images, mean over trainings. A click on a heading sorts."
-    return html_table(Table("Most confused pairs", columns, rows, note), sortable=True)
-
-
-def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each true class's images, which in folds may be below one on average; [C, C], 0 for classes without any."""
-    images = counts.sum(1, keepdims=True)
-    return np.divide(counts, images, out=np.zeros_like(counts), where=images > 0)
-
-
 def teachers_of(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Student -> its teacher, for candidates that learn from one other's answers or maps; not what they start from.
+    """Return student -> its teacher, for candidates that a single other candidate guides; initial weights do not count.
 
     Args:
         overrides: candidate -> its recipe keys.
@@ -349,10 +192,145 @@ def teachers_of(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def family(network: str) -> str:
-    """A network's name without its size: resnet18 and resnet50 are of one family."""
+    """Return a network's name without its size: resnet18 and resnet50 are of one family."""
     return re.sub(r"[\d_].*", "", network)
 
 
 def families(networks: Iterable[str]) -> list[str]:
-    """Every family once, in the order of the networks."""
+    """Return every family once, in the order of the networks."""
     return list(dict.fromkeys(map(family, networks)))
+
+
+def teaching_section(study: Study) -> list[Section]:
+    """Draw every student's accuracy against its teacher's, on the largest subset, by the teachers' families
+    (Co-advise, arXiv:2106.12378, Figure 4)."""
+    ranking = {entry.candidate.name: entry for entry in study.comparisons[-1].ranking} if study.comparisons else {}
+    every = {candidate.name: candidate.overrides for candidate in study.folder.grid.candidates}
+    pairs = [(who, by) for who, by in teachers_of(every).items() if who in ranking and by in ranking]
+    if len(pairs) < MIN_TAUGHT or len({by for _, by in pairs}) < 2:  # students of one teacher do not compare teachers
+        return []
+    networks = {by: str((ranking[by].outcomes[0].facts or {}).get("student", {}).get("name", "")) for _, by in pairs}
+    series = []
+    for style, kind in enumerate(families(networks.values())):
+        taught = [(ranking[who], ranking[by]) for who, by in pairs if family(networks[by]) == kind]
+        points = [(100 * by.test.mean, 100 * who.test.mean) for who, by in taught]
+        tips = [
+            f"{who.candidate.name}\n{y:.1f} %, its teacher {x:.1f} %"
+            for (x, y), (who, _) in zip(points, taught, strict=True)
+        ]
+        series.append(Series(kind, style, points, [_percents(who.test) for who, _ in taught], tips))
+    axes = Axes("accuracy of the teacher, %", "accuracy of the student, %")
+    note = "Each point is a student and its one teacher. A flat line: better teachers do not train better students."
+    return [Section("Students and their teachers", point_chart("By the teacher's family", series, axes, note))]
+
+
+def sums_section(study: Study) -> list[Section]:
+    """Return the table of sums, on the largest subset; nothing where none is finished."""
+    table = sums_table(study)
+    return [Section("Sums and their parts", html_table(table))] if table else []
+
+
+def sums_table(study: Study) -> Table | None:
+    """Return gains over the baseline of every sum and of its parts together, in points, and the sum's excess."""
+    if not study.comparisons:
+        return None
+    last, grid = study.comparisons[-1], study.folder.grid
+    accuracies = {
+        entry.candidate.name: {o.cell.seed: o.score for o in entry.outcomes if o.score is not None}
+        for entry in last.ranking
+    }
+    sums = interactions(accuracies, grid.baseline.name)
+    rows: list[list[Cell]] = [
+        [each.name, *(Spread(tuple(100 * x for x in values)) for values in (each.gain, each.parts_gain, each.excess))]
+        for each in sums
+    ]
+    columns = [Column("sum"), *(Column(n, "spread") for n in ("gain of the sum", "gains of its parts", "excess"))]
+    note = (
+        f"Points of {last.measure.word} over {grid.baseline.name}, mean ± sd over {grid.unit}s; the excess is the "
+        f"sum's gain minus the gains of its parts. {sums_sentence(sums, grid.unit, grid.overlap)}"
+    )
+    return Table("Sums and their parts", columns, rows, note) if rows else None
+
+
+def sums_sentence(sums: list[Interaction], unit: str = "seed", overlap: float = 0.0) -> str:
+    """Name the sums that gain more or less than their parts beyond chance."""
+    if all(len(interaction.excess) < MIN_SEEDS_OF_SUMS for interaction in sums):
+        return f"At least {MIN_SEEDS_OF_SUMS} {unit}s are needed to say which of them gain more than their parts."
+    more, less = separated_sums(sums, overlap)
+    chance = f"beyond chance (95 % for all {len(sums)} sums together, Student's intervals over {unit}s)"
+    words = f"More than its parts {chance}: {' and '.join(more) or 'none'}."
+    return words + (f" Less: {' and '.join(less)}." if less else "")
+
+
+def _confusions(study: Study, comparison: Comparison) -> tuple[list[str], dict[str, NDArray[np.float64]]]:
+    """Return the classes, and for every candidate the mean over seeds of its confusion matrix, [C, C], counts."""
+    names: list[str] = []
+    means = {}
+    for entry in comparison.ranking:
+        matrices = []
+        for outcome in entry.outcomes:
+            results = study.folder.task(outcome.cell).read_results()
+            if results is not None and results.counting is not None:
+                names = names or [score.name for score in results.counting.per_class]
+                matrices.append(results.counting.confusion)
+        means[entry.candidate.name] = np.mean(matrices, axis=0)
+    return names, means
+
+
+def class_section(study: Study) -> Markup:
+    """Return recall of every class by two methods and the difference, the largest first. The page's script lets the
+    reader choose other methods."""
+    comparison, grid = study.comparisons[-1], study.folder.grid
+    pair = default_pair(comparison, grid.baseline)
+    if pair is None:
+        return Markup()
+    names, matrices = _confusions(study, comparison)
+    support = next(iter(matrices.values())).sum(1)
+    shown = np.flatnonzero(support)  # recall is not defined for a class without images
+    classes, images = [names[c] for c in shown], [number(round(float(support[c]), 1)) for c in shown]
+    recall = {name: 100 * _rates(matrix).diagonal()[shown] for name, matrix in matrices.items()}
+    first, second = (entry.candidate.name for entry in pair)
+    order = np.argsort(-np.abs(recall[first] - recall[second]), kind="stable")
+    rows = [(classes[c], images[c], recall[first][c], recall[second][c]) for c in order]
+    content = {
+        "classes": [clean(name) for name in classes],
+        "images": images,
+        "names": [clean(name) for name in recall],
+        "recall": [[round(float(value), 2) for value in values] for values in recall.values()],
+        "shown": [list(recall).index(first), list(recall).index(second)],
+    }
+    note = (
+        f"Part of each class's {comparison.reported} images that is classified correctly, %, means over {grid.unit}s; "
+        f"{data_name(comparison.data)}, {comparison.subset.name}. With few images of a class, large differences arise "
+        "by chance."
+    )
+    values = {"content": content, "pair": (first, second), "rows": rows}
+    chooser = fill("differences.html", title="Difference by class", note=note, **values)
+    return chooser + _confused_pairs(names, matrices, (first, second), comparison.reported)
+
+
+def _confused_pairs(
+    names: Sequence[str], matrices: dict[str, NDArray[np.float64]], first: tuple[str, str], reported: str
+) -> Markup:
+    """Return the pairs that any of the methods confuses most often, and how often each of them does."""
+    rates = {name: _rates(matrix) for name, matrix in matrices.items()}
+    highest: dict[tuple[int, int], float] = {}
+    for matrix in rates.values():
+        for pair in most_confused(matrix, PAIRS_EACH):
+            highest[pair] = max(highest.get(pair, 0.0), float(matrix[pair]))
+    pairs = sorted(highest, key=lambda pair: -highest[pair])[:MAX_PAIRS]
+    if not pairs or len(names) < 3:
+        return Markup()
+    ordered = [*dict.fromkeys([*first, *rates])]
+    columns = [Column("true class"), Column("predicted class"), *(Column(name, "percent") for name in ordered)]
+    rows: list[list[Cell]] = [
+        [names[row], names[column], *(float(rates[name][row, column]) for name in ordered)] for row, column in pairs
+    ]
+    note = f"Part of the true class's {reported} images, mean over trainings. Click on a heading to sort."
+    return html_table(Table("Most confused pairs", columns, rows, note), sortable=True)
+
+
+def _rates(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Divide by each true class's images, which in folds may be below one on average; 0 for classes without any."""
+    images = counts.sum(1, keepdims=True)
+    return np.divide(counts, images, out=np.zeros_like(counts), where=images > 0)

@@ -6,56 +6,57 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..study.cell import command
-from ..study.comparison import Comparison, record, subject
+from ..study.comparison import Comparison, record_analyses
+from ..study.conclusion import data_name
 from ..study.disagreement import disagreements
-from ..study.outcomes import Outcome
 from ..study.study import Study
 from ..table import Cell, Column, Table, duration, latex
 from ..text import clean
 from .html import Head, Markup, Section, Tile, document, html_table, properties
 from .pictures import galleries
 from .study_charts import accuracy_charts, class_section, cost_charts, curve_charts, sums_section, teaching_section
-from .study_tables import failures, few_steps, full_table, plan_note, results_table
+from .study_tables import all_results_table, failures, few_steps, plan_note, results_table
 
 FOLDS = (
-    "Folds share images that they learn from, so that their results are not independent: intervals over folds are "
-    "corrected for it (Nadeau and Bengio), and still rest on one division of the images."
+    "Folds share training images, so that their results are not independent: intervals over folds are corrected for it "
+    "(Nadeau and Bengio), and still depend on one division of the images."
 )
-"""What a reader of a cross-validation must know."""
 
 
 def write_study(study: Study) -> Path:
-    """Write report.html, summary.md, summary.csv and summary.tex into the study's folder; the page's path."""
-    folder, table = study.folder, results_table(study)
-    record(folder, study.verdicts)
-    every = full_table(study)
-    answer = escape(clean(study.conclusion), quote=False)
-    folder.write("summary.md", f"{answer}\n\n{table.markdown()}\n{every.markdown()}")
-    folder.write("summary.csv", table.csv())
-    folder.write("summary.tex", f"{latex(table)}\n{latex(every)}")
+    """Write report.html, summary.md, summary.csv and summary.tex into the study's folder; return the page's path."""
+    folder, results = study.folder, results_table(study)
+    record_analyses(folder, study.comparisons)
+    every = all_results_table(study)
+    conclusion = escape(clean(study.conclusion), quote=False)
+    folder.write("summary.md", f"{conclusion}\n\n{results.markdown()}\n{every.markdown()}")
+    folder.write("summary.csv", results.csv())
+    folder.write("summary.tex", f"{latex(results)}\n{latex(every)}")
     return folder.write("report.html", render_study(study))
 
 
 def render_study(study: Study) -> str:
-    """The page as HTML text."""
-    grid = study.folder.grid
-    title = f"Which method grows the best ViT on {subject(grid.data)}?"
+    """Return the page as HTML text."""
+    grid, comparisons = study.folder.grid, study.comparisons
+    title = f"Which method trains the best ViT on {data_name(grid.data)}?"
     if grid.table:
-        title = f"{grid.table}: published and ours" if grid.published else f"{grid.table} on {subject(grid.data)}"
-    head = Head(title, answer=study.conclusion, warnings=study_notes(study), tiles=_tiles(study))
-    verdicts = study.verdicts
+        title = f"{grid.table}: published and ours" if grid.published else f"{grid.table} on {data_name(grid.data)}"
+    head = Head(title, conclusion=study.conclusion, warnings=study_warnings(study), tiles=_tiles(study))
+    results = []
+    if comparisons:
+        last = comparisons[-1]
+        results = [
+            Section(last.measure.capital, accuracy_charts(study) + html_table(results_table(study))),
+            *teaching_section(study),
+            *sums_section(study),
+            Section("Cost", cost_charts(study)),
+            Section("Learning curves", curve_charts(study)),
+            Section("Classes", "" if last.measure.of else class_section(study)),
+            Section("Images with different predictions", _disagreement(study)),
+            Section("All results", html_table(all_results_table(study), sortable=True)),
+        ]
     sections = [
-        Section(
-            verdicts[-1].measure.capital if verdicts else "Accuracy",
-            accuracy_charts(study) + html_table(results_table(study)) if verdicts else "",
-        ),
-        *teaching_section(study),
-        *sums_section(study),
-        Section("Cost", cost_charts(study) if verdicts else ""),
-        Section("Learning curves", curve_charts(study) if verdicts else ""),
-        Section("Classes", class_section(study) if verdicts and not verdicts[-1].measure.of else ""),
-        Section("Images they disagree about", _disagreement(study) if verdicts else ""),
-        Section("All results", html_table(full_table(study), sortable=True) if verdicts else ""),
+        *results,
         Section("Failed", Markup().join(map(html_table, failures(study)))),
         Section("Conditions", _conditions(study)),
         Section("How to reproduce each row", _commands(study)),
@@ -64,107 +65,108 @@ def render_study(study: Study) -> str:
 
 
 def _disagreement(study: Study) -> Markup:
-    """Pictures for both directions; a sentence where there are none, and why."""
+    """Return pictures for both directions; the reason where they cannot be drawn."""
     try:
-        return galleries(disagreements(study.folder, study.verdicts[-1]))
+        return galleries(disagreements(study.folder, study.comparisons[-1]))
     except UserError as error:
         return Markup('<p class="note">{}</p>').format(str(error))
 
 
 def _tiles(study: Study) -> list[Tile]:
-    (done, wanted), grid = study.counts, study.folder.grid
-    spent = sum(float((outcome.facts or {}).get("seconds") or 0) for outcome in _single(study.outcomes))
-    verdict = study.verdicts[-1] if study.verdicts else None
-    tiles = [Tile("Trainings", f"{done} of {wanted}", "finished")]
-    tiles.append(Tile("Candidates", str(len(grid.candidates)), "recipes"))
-    tiles.append(Tile(f"{grid.unit.capitalize()}s", str(len(grid.seeds)), "trainings of everything"))
-    tiles.append(Tile("Training time", duration(spent), "of all cells together"))
-    if verdict:
-        facts = verdict.leader.outcomes[0].facts or {}
-        images = facts.get("data", {}).get("images", {})
-        classes = len(facts.get("data", {}).get("classes", []))
-        number = images.get("val" if verdict.reported == "validation" else "test", 0)
-        each = " a fold" if grid.overlap else ""
-        tiles.append(Tile(f"{verdict.reported.capitalize()} images{each}", f"{number:,}", f"of {classes:,} classes"))
+    (done, planned), grid = study.counts, study.folder.grid
+    trainings = {outcome.cell.name: outcome for outcome in study.outcomes}.values()  # candidates may share them
+    seconds = sum(float((outcome.facts or {}).get("seconds") or 0) for outcome in trainings)
+    tiles = [
+        Tile("Trainings", f"{done} of {planned}", "finished"),
+        Tile("Candidates", str(len(grid.candidates)), "recipes"),
+        Tile(f"{grid.unit.capitalize()}s", str(len(grid.seeds)), "trainings of everything"),
+        Tile("Training time", duration(seconds), "of all cells together"),
+    ]
+    if study.comparisons:
+        last = study.comparisons[-1]
+        data = (last.leader.outcomes[0].facts or {}).get("data", {})
+        number = data.get("images", {}).get("val" if last.reported == "validation" else "test", 0)
+        fold = " per fold" if grid.overlap else ""
+        classes = f"of {len(data.get('classes', [])):,} classes"
+        tiles.append(Tile(f"{last.reported.capitalize()} images{fold}", f"{number:,}", classes))
     return tiles
 
 
-def study_notes(study: Study) -> list[str]:
-    """What a reader must know before the numbers."""
-    unit = study.folder.grid.unit
-    failed = study.failed
-    named = study.winner is not None or study.folder.grid.published
-    kept = "" if named else ", and no winner is named"
-    notes = [f"{failed} training{'s' * (failed > 1)} failed, by the errors under Failed{kept}."] if failed else []
-    notes += few_steps(study.plan, unit) if study.plan else []
-    notes += [FOLDS] if study.folder.grid.overlap else []
-    notes += study.folder.facts.get("warnings", [])
-    if study.verdicts and study.verdicts[-1].by == "test" and not study.folder.grid.published:
-        notes.append("Nothing is held out for validation, so test images rank, which favors the first.")
-    if study.verdicts and study.verdicts[-1].reported == "validation" and not study.folder.grid.published:
-        notes.append("Nothing is held out as test: results are of the images that rank, which favors the first.")
-    if study.verdicts and all(len(standing.outcomes) == 1 for standing in study.verdicts[-1].standings):
-        notes.append(f"One {unit} tells nothing about chance; train three or more.")
-    data = [str(warning) for warning in ((study.outcomes[0].facts or {}).get("warnings") or [])]
-    return [*notes, *data]
+def study_warnings(study: Study) -> list[str]:
+    """Return what a reader must know before the numbers."""
+    grid, failed = study.folder.grid, study.failed
+    decided = "" if study.winner is not None or grid.published else ", so that there is no winner"
+    plural, errors = "s" * (failed > 1), "errors are" if failed > 1 else "error is"
+    warnings = [f"{failed} training{plural} failed{decided}; the {errors} listed under Failed."] if failed else []
+    warnings += few_steps(study.plan, grid.unit) if study.plan else []
+    warnings += [FOLDS] if grid.overlap else []
+    warnings += study.folder.facts.get("warnings", [])
+    last = study.comparisons[-1] if study.comparisons else None
+    if last and last.ranked_by == "test" and not grid.published:
+        warnings.append("There are no validation images, so that test images rank, which favors the first.")
+    if last and last.reported == "validation" and not grid.published:
+        warnings.append(
+            "All held-out images are validation images: results are of the images that rank, which favors the first."
+        )
+    if last and all(len(entry.outcomes) == 1 for entry in last.ranking):
+        warnings.append(f"One {grid.unit} cannot show the effect of chance; train three or more.")
+    return [*warnings, *map(str, (study.outcomes[0].facts or {}).get("warnings") or [])]
 
 
 def _conditions(study: Study) -> Markup:
-    """What was the same for all, and what was decided on the way."""
+    """Return what was the same for all, and what was decided during the study."""
     grid, plan, known = study.folder.grid, study.plan, study.folder.facts
-    lines = {"terms": plan_note(grid, plan) if plan else "not planned yet"}
-    lines["the same for all"] = "\n".join(f"{key}: {value}" for key, value in grid.conditions.items()) or "nothing"
-    verdict = study.verdicts[-1] if study.verdicts else None
-    reported = verdict.reported if verdict else "test"
-    lines["ranked by"] = "test" if verdict and verdict.by == "test" else f"validation; {reported} is reported"
-    if verdict and not grid.published:
-        lines["a winner"] = _rule(verdict, grid.unit)
+    last = study.comparisons[-1] if study.comparisons else None
+    reported = last.reported if last else "test"
+    rows = {
+        "terms": plan_note(grid, plan) if plan else "not planned yet",
+        "the same for all": "\n".join(f"{key}: {value}" for key, value in grid.conditions.items()) or "nothing",
+        "ranked by": "test" if last and last.ranked_by == "test" else f"validation; results are of {reported} images",
+    }
+    if last and not grid.published:
+        rows["winner"] = _rule(last, grid.unit)
     if grid.overlap:
-        lines["folds"] = (
+        rows["folds"] = (
             f"{grid.subsets.folds}, stratified by class, the same for all; a fold's test images are those that its "
-            "training left out, unless the data has its own test. Images of one group stay together. Student's "
-            "intervals take Nadeau and Bengio's correction: variance times 1 / folds + tested / learnt images, "
+            "training left out, unless the data has a test split. Images of one group stay together. Student's "
+            "intervals are corrected by Nadeau and Bengio: variance times 1 / folds + test / training images, "
             f"1/{grid.subsets.folds} + 1/{grid.subsets.folds - 1} of all folds."
         )
     if decisions := known.get("decisions"):
-        lines["dropped on the way"] = "\n".join(decisions)
-    lines["begun"] = f"{known['began']} by viticulture {known['version']}"
-    whole = (
-        outcome.facts for outcome in study.outcomes if outcome.facts and {"hardware", "versions"} <= set(outcome.facts)
-    )
-    if run := next(whole, None):
+        rows["dropped by halving"] = "\n".join(decisions)
+    rows["begun"] = f"{known['began']} by viticulture {known['version']}"
+    facts = (outcome.facts or {} for outcome in study.outcomes)
+    if run := next((each for each in facts if {"hardware", "versions"} <= each.keys()), None):
         hardware = run["hardware"]
         gpus = ", ".join(hardware["gpus"]) or "no GPU"
-        lines["hardware"] = f"{hardware['cpu']}, {hardware['cores']} cores, {gpus}"
-        lines["versions"] = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    return properties(lines)
+        rows["hardware"] = f"{hardware['cpu']}, {hardware['cores']} cores, {gpus}"
+        rows["versions"] = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    return properties(rows)
 
 
-def _rule(verdict: Comparison, unit: str) -> str:
-    """What it takes to be named, at this look."""
-    over = f"the one over {verdict.reported} images" if unit == "fold" else "the bootstrap's over seeds and images"
-    intervals = f"interval over {unit}s and {over} lie" if verdict.images else f"interval over {unit}s lies"
+def _rule(comparison: Comparison, unit: str) -> str:
+    """Describe the conditions of a winner, in this analysis."""
+    images = f"{comparison.reported} images" if unit == "fold" else "seeds and images"
+    second = f"the interval over {images}" if unit == "fold" else f"the bootstrap interval over {images}"
+    intervals = f"Student's interval over {unit}s lies"
+    if comparison.images_interval:
+        intervals = f"Student's interval over {unit}s and {second} lie"
     return (
-        f"beats every rival on the same {unit}s: Student's {intervals} above zero at {100 * verdict.level:.4g} %. "
-        "Studies that grow are looked at several times; every look spends a part of 5 %, so that all of them together "
-        "name a wrong winner in 5 % of studies at most."
+        f"beats every rival on the same {unit}s: {intervals} above zero at {100 * comparison.level:.4g} %. A study "
+        "that grows is analyzed several times; each interim analysis spends a part of 5 %, so that all of them "
+        "together name a wrong winner in at most 5 % of studies."
     )
 
 
 def _commands(study: Study) -> Markup:
-    """One command a candidate and subset, for the first seed or fold, and the one for the whole study."""
-    plan = study.plan
+    """Return the command of the whole study, and one per candidate and subset, for the first seed or fold."""
+    plan, grid = study.plan, study.folder.grid
     rows: list[list[Cell]] = [["the whole study", "", str(study.folder.facts["command"])]]
-    first, unit = study.folder.grid.seeds[0], study.folder.grid.unit
-    for cell in study.folder.grid.cells():
+    first = grid.seeds[0]
+    for cell in grid.cells():
         if plan is not None and cell.seed == first:
             rows.append([cell.candidate.name, cell.subset.name, command(study.folder, cell, plan)])
     columns = [Column("candidate"), Column("training data"), Column("command", "prose")]
-    another = "--data.fold, and its weights and order by --seed" if unit == "fold" else "--seed"
-    table = Table("", columns, rows, f"{unit.capitalize()} {first}; another {unit} by {another}.")
-    return html_table(table, frame="commands")
-
-
-def _single(outcomes: list[Outcome]) -> list[Outcome]:
-    """Outcomes without the doubles that share a training."""
-    return list({outcome.cell.name: outcome for outcome in outcomes}.values())
+    another = "--data.fold, and its weights and order by --seed" if grid.unit == "fold" else "--seed"
+    note = f"{grid.unit.capitalize()} {first}; another {grid.unit} by {another}."
+    return html_table(Table("", columns, rows, note), frame="commands")

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts as SVG: lines with bands, dots with whiskers, rows of dots; one drawing for every page.
+"""Charts as SVG: lines with bands, dots with whiskers, rows of dots.
 
-A series has one color, one dash and one marker on every chart of a page, so that neither a missing line nor eyes that
-see few colors mix them up. A chart is complete without a script; the page's script adds values under the pointer.
+A series has one color, one dash and one marker on every chart of a page, so that series stay apart where a line is
+missing, and without color vision. A chart is complete without a script; the page's script adds values under the
+pointer.
 """
 
-# Where an axis has its ticks.
-# Lines across a chart, such as what chance reaches, with their words where nothing else is drawn.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,141 +17,19 @@ from rich.cells import cell_len
 from ..table import number
 from .html import Markup, fill
 
-
-def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
-    """Round numbers at least `least` apart, eight or fewer steps, from at most `low` to at least `high`."""
-    rough = (high - low) / 4
-    power = 10.0 ** floor(log10(rough))
-    step = max(least, *(s for s in (power, 2 * power, 5 * power) if s <= rough * (1 + 1e-9)))
-    return [step * i for i in range(floor(low / step + 1e-9), ceil(high / step - 1e-9) + 1)]
-
-
-def span(values: Sequence[float]) -> list[float]:
-    """Ticks around values, from zero where zero is near or all values are equal; four digits tell them apart."""
-    low, high = min(values), max(values)
-    if 0 < low <= 0.6 * high:
-        low = 0.0
-    if high - low <= 1e-9 * abs(high):
-        low, high = min(low, 0.0), max(high, 0.0) or float(not low)
-    return ticks(low, high, least=10.0 ** (floor(log10(max(abs(low), abs(high)))) - 3))
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Exponents of 1, 2, 5 times powers of ten, or of powers of ten alone where decades are many."""
-    first, last = floor(low + 1e-9), ceil(high - 1e-9)
-    last += first == last
-    steps = (1, 2, 5) if last - first <= 2 else (1,)
-    marks = [e + log10(m) for e in range(first, last) for m in steps] + [float(last)]
-    start = max(i for i, mark in enumerate(marks) if mark <= low + 1e-9)
-    end = min(i for i, mark in enumerate(marks) if mark >= high - 1e-9)
-    return marks[start : max(end, start + 1) + 1]
-
-
-LETTER, LINE = 6.0, 13  # pixels of a column of words, and from one line of words to the next
-UP, DOWN = 9, 3  # pixels that words reach over and under their base line
-ABOVE, BELOW = -4, 12  # pixels from a line to the base line of its words
-STEP = 6  # pixels between places that are tried
-DOT = 3  # pixels between points of a curve that are looked at
-
-Pixels = Sequence[tuple[float, float]]
-
-
-class Box(NamedTuple):
-    """Part of a chart, in pixels that count downwards."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def holds(self, x: float, y: float) -> bool:
-        """Whether a point lies inside."""
-        return self.left <= x <= self.right and self.top <= y <= self.bottom
-
-    def meets(self, other: "Box") -> bool:
-        """Whether the two overlap."""
-        beside = self.left < other.right and other.left < self.right
-        return beside and self.top < other.bottom and other.top < self.bottom
-
-
-class Level(NamedTuple):
-    """A line across, and where its words stand: beginning at x, or ending there; nowhere where x is None."""
-
-    name: str
-    row: float
-    x: float | None
-    y: float
-    ends: bool
-
-
-def words_at(x: float, y: float, name: str, share: float = 0.5) -> Box:
-    """What words cover, a share of which lies left of x, on a base line y."""
-    width = LETTER * cell_len(name)
-    return Box(x - share * width, y - UP, x + (1 - share) * width, y + DOWN)
-
-
-def place_levels(
-    levels: Sequence[tuple[str, float]],
-    curves: Sequence[Pixels],
-    others: Sequence[Pixels],
-    taken: Sequence[Box],
-    plot: Box,
-) -> list[Level]:
-    """Every line with a place for its words, from the uppermost line down.
-
-    Words of a line that all curves have passed stand below it on the right, others above it on the left. Where
-    something is drawn there, they move along the line, or to its other side; where it is all along, they have no place.
-
-    Args:
-        levels: name and row of each line.
-        curves: what the lines are compared with.
-        others: what is drawn besides, such as upright lines.
-        taken: what other words cover.
-        plot: inside the axes.
-    """
-    lines = [*curves, *others, *([(plot.left, row), (plot.right, row)] for _, row in levels)]
-    dots = [dot for line in lines for dot in _dots(line)]
-    boxes, placed = list(taken), []
-    for name, row in sorted(levels, key=lambda level: level[1]):
-        passed = all(curve[-1][1] < row for curve in curves) and row + BELOW + DOWN < plot.bottom
-        level = Level(name, row, None, row, passed)
-        for x, y in _places(name, row, passed, plot):
-            box = words_at(x, y, name, float(passed))
-            while above := [other for other in boxes if box.meets(other)]:
-                y = max(other.bottom for other in above) - DOWN + LINE
-                box = words_at(x, y, name, float(passed))
-            if box.bottom <= plot.bottom and not any(box.holds(*dot) for dot in dots):
-                boxes.append(box)
-                level = level._replace(x=x, y=y)
-                break
-        placed.append(level)
-    return placed
-
-
-def _places(name: str, row: float, passed: bool, plot: Box) -> Iterator[tuple[float, float]]:
-    """Ends of base lines of words that fit, best first."""
-    room = plot.right - plot.left - 8 - LETTER * cell_len(name)
-    for offset in (BELOW, ABOVE) if passed else (ABOVE, BELOW):
-        for step in range(1 + int(max(room, 0) / STEP)):
-            yield (plot.right - 4 - STEP * step if passed else plot.left + 4 + STEP * step), row + offset
-
-
-def _dots(line: Pixels) -> Iterator[tuple[float, float]]:
-    """Points along a line, so close that words on it cover one."""
-    for (a, b), (c, d) in pairwise(line):
-        steps = ceil(hypot(c - a, d - b) / DOT) or 1
-        yield from ((a + (c - a) * i / steps, b + (d - b) * i / steps) for i in range(steps))
-    yield from line[-1:]
-
-
 WIDTH, HEIGHT = 400, 250  # pixels
 LEFT, RIGHT, TOP, BOTTOM = 48, 16, 24, 40  # margins
 ROW = 30  # pixels
-LONGEST_NAME, CELL = 30, 7.2  # columns of a terminal, and pixels that one takes
+MAX_NAME, CELL = 30, 7.2  # columns of a terminal, and pixels of one
 COLORS = 6
-MOST_POINTS = 400
+MAX_POINTS = 400
 FEW_POINTS = 30  # are drawn as dots too
-APART = 38  # pixels between the labels of an axis
+TICK_GAP = 38  # pixels between the labels of an axis
+LETTER, LINE = 6.0, 13  # pixels of a column of text, and from one line of text to the next
+UP, DOWN = 9, 3  # pixels of text above and below its base line
+ABOVE, BELOW = -4, 12  # pixels from a level to the base line of its label
+STEP = 6  # pixels between positions that are tried
+DOT = 3  # pixels between points of a curve that are tested
 
 Points = Sequence[tuple[float, float]]
 Band = tuple[float, float] | None
@@ -160,15 +37,15 @@ Band = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class Series:
-    """What has one color.
+    """Points of one color.
 
     Args:
         name: for the legend.
         style: its number on the page, from 0.
         points: (x, y), x rising where they are joined; a line breaks where a value is not finite.
-        bands: lower and upper end for each point; None where nothing is known.
-        tips: what each point says under the pointer.
-        said: by the legend, such as its last value.
+        bands: lower and upper end for each point; None where it is not known.
+        tips: text of each point under the pointer.
+        legend: added to the name in the legend, such as the last value.
     """
 
     name: str
@@ -176,22 +53,22 @@ class Series:
     points: Points
     bands: Sequence[Band] = ()
     tips: Sequence[str] = ()
-    said: str = ""
+    legend: str = ""
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Labels of both axes, and how they run.
+    """Labels and scales of both axes.
 
     Args:
         x: label with its unit.
         y: label with its unit.
-        log_x: whether x is logarithmic; used where every x is positive and they span more than a factor of three.
-        log_y: whether y is; used where every y is positive.
+        log_x: whether x is logarithmic; applies where every x is positive and they span more than a factor of three.
+        log_y: whether y is; applies where every y is positive.
         at: x of the ticks; empty for round numbers.
-        most: y above which nothing is drawn, such as 100 %.
-        levels: lines across, such as what chance reaches: name -> y.
-        moments: upright lines, such as the best epoch: name -> x.
+        max_y: y above which nothing is drawn, such as 100 %.
+        levels: horizontal lines, such as chance: name -> y.
+        moments: vertical lines, such as the best epoch: name -> x.
     """
 
     x: str
@@ -199,14 +76,14 @@ class Axes:
     log_x: bool = False
     log_y: bool = False
     at: Sequence[float] = ()
-    most: float = inf
+    max_y: float = inf
     levels: Sequence[tuple[str, float]] = ()
     moments: Sequence[tuple[str, float]] = ()
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to pixels; values outside are drawn at the edge."""
+    """Maps values to pixels; values outside are drawn at the edge."""
 
     low: float
     high: float
@@ -215,21 +92,21 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        place = min(max(log10(value) if self.log else value, self.low), self.high)
-        return self.start + (place - self.low) / (self.high - self.low) * (self.end - self.start)
+        position = min(max(log10(value) if self.log else value, self.low), self.high)
+        return self.start + (position - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def holds(self, value: float) -> bool:
-        """Whether a value is drawn in its place."""
+        """Return whether a value is inside."""
         return self.low <= (log10(value) if self.log else value) <= self.high
 
 
 def line_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "", kind: str = "") -> Markup:
-    """A line a series through its points, with a band from the lower to the upper ends; long ones are thinned.
+    """Draw a line per series, with a band from the lower to the upper ends; long ones are thinned.
 
     Args:
-        title: what is shown, with its unit.
+        title: with the unit.
         series: the lines.
-        axes: see `Axes`.
+        axes: their labels and scales.
         note: a sentence below the chart.
         kind: a class of the style sheet for the figure.
     """
@@ -237,17 +114,17 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "",
 
 
 def scatter_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "") -> Markup:
-    """A dot with a whisker a point; a step line joins those on the Pareto front (less x, more y)."""
+    """Draw a dot with a whisker per point; a step line joins those on the Pareto front (less x, more y)."""
     return _chart(title, series, axes, note, front=pareto([p for line in series for p in line.points]))
 
 
 def point_chart(title: str, series: Sequence[Series], axes: Axes, note: str) -> Markup:
-    """The same without the front, where less x is no merit."""
+    """Draw dots with whiskers without the front, where less x is not better."""
     return _chart(title, series, axes, note, front=[])
 
 
 def pareto(points: Points) -> list[tuple[float, float]]:
-    """Points that no other one beats by being left and above of, by rising x."""
+    """Return points that no other one beats by being left and above of, by rising x."""
     front: list[tuple[float, float]] = []
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or y > front[-1][1]:
@@ -256,12 +133,12 @@ def pareto(points: Points) -> list[tuple[float, float]]:
 
 
 def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") -> Markup:
-    """A row a series: every value a small dot, the mean with its interval a marker with a whisker.
+    """Draw a row per series: every value a small dot, the mean with its interval a marker with a whisker.
 
     Where no series has an interval, rows begin at zero and a stem leads to each marker.
 
     Args:
-        title: what is shown.
+        title: of the chart.
         series: each with points (value, 0) and at most one band, that of their mean.
         label: of the axis, with its unit.
         note: below the chart.
@@ -270,31 +147,31 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
     if not values:
         return Markup()
     ends = [end for line in series for band in line.bands if band for end in band]
-    marks = ticks(*_limits(values, ends, 100.0)) if ends else span([0.0, *values])
-    left = CELL * min(max(cell_len(line.name) for line in series), LONGEST_NAME) + 16
+    at = ticks(*_limits(values, ends, 100.0)) if ends else value_ticks([0.0, *values])
+    left = CELL * min(max(cell_len(line.name) for line in series), MAX_NAME) + 16
     right, bottom = left + 298, TOP + ROW * len(series)
-    place = Scale(marks[0], marks[-1], left, right)
+    scale = Scale(at[0], at[-1], left, right)
     rows = []
     for row, line in enumerate(series):
         mean = sum(x for x, _ in line.points) / len(line.points)
-        x, y = place(mean), TOP + ROW * (row + 0.5)
+        x, y = scale(mean), TOP + ROW * (row + 0.5)
         band = line.bands[0] if line.bands else None
         stem = "" if ends else f"M{left:.1f} {y:.1f}H{x:.1f}"
         rows.append(
             {
                 "name": line.name,
-                "look": _look(line.style),
+                "style": _style(line.style),
                 "y": y,
                 "mean": f"{mean:.1f}",
                 "tip": line.tips[0] if line.tips else "",
-                "whisker": _whisker(band, place, y, upright=False) if band else stem,
-                "seeds": [_marker(0, place(value), y + 8, 2) for value, _ in line.points] if ends else [],
+                "whisker": _whisker(band, scale, y, upright=False) if band else stem,
+                "seeds": [_marker(0, scale(value), y + 8, 2) for value, _ in line.points] if ends else [],
                 "mark": _marker(line.style, x, y),
             }
         )
-    frame = {"width": right + 50, "height": bottom + 30, "left": left, "bottom": bottom, "name": LONGEST_NAME}
-    at = [(place(tick), number(tick)) for tick in marks]
-    return fill("rows.html", title=title, note=note, frame=frame, rows=rows, ticks=at, label=label)
+    frame = {"width": right + 50, "height": bottom + 30, "left": left, "bottom": bottom, "name": MAX_NAME}
+    marks = [(scale(tick), number(tick)) for tick in at]
+    return fill("rows.html", title=title, note=note, frame=frame, rows=rows, ticks=marks, label=label)
 
 
 def _chart(
@@ -309,7 +186,7 @@ def _chart(
     if log_y:
         up = log_ticks(log10(min(ys)), log10(max(ys)))
     else:
-        up = ticks(*_limits(ys, ends, axes.most)) if ends else span(ys)
+        up = ticks(*_limits(ys, ends, axes.max_y)) if ends else value_ticks(ys)
     y = Scale(up[0], up[-1], HEIGHT - BOTTOM, TOP, log_y)
     across = _x_ticks(xs, axes, log_x)
     x = _x_scale([*xs, *across], log_x, bool(log_x or axes.at or front is not None or len(set(xs)) == 1))
@@ -326,6 +203,19 @@ def _chart(
         "cursor": f"{x.low:g} {x.high:g} {LEFT} {WIDTH - RIGHT}" if joined and not log_x else "",
     }
     stairs = [f"{'H' if i else 'M'}{x(a):.1f}{'V' if i else ' '}{y(b):.1f}" for i, (a, b) in enumerate(front or ())]
+    columns: list[float] = []
+    for tick in across:  # labels must not overlap
+        if not columns or x(tick) - x(columns[-1]) >= TICK_GAP:
+            columns.append(tick)
+    moments = [(name, x(value)) for name, value in axes.moments]
+    curves = [[(x(a), y(b)) for a, b in _thin(line.points) if isfinite(b)] for line in series]
+    levels = place_levels(
+        [(name, y(value)) for name, value in axes.levels],
+        [curve for curve in curves if curve],
+        [[(at, TOP), (at, HEIGHT - BOTTOM)] for _, at in moments],
+        [text_box(at, TOP - 6, name) for name, at in moments],
+        Box(LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM),
+    )
     return fill(
         "chart.html",
         title=title,
@@ -333,20 +223,20 @@ def _chart(
         kind=kind,
         frame=frame,
         rows=[(y(10**tick if log_y else tick), number(10**tick if log_y else tick)) for tick in up],
-        columns=[(x(tick), number(tick)) for tick in _apart(across, x)],
-        levels=_levels(axes, series, x, y),
+        columns=[(x(tick), number(tick)) for tick in columns],
+        levels=levels,
         values={name: number(float(f"{value:.4g}")) for name, value in axes.levels},
-        moments=[(name, x(value)) for name, value in axes.moments],
+        moments=moments,
         front="".join(stairs) if len(stairs) > 1 else "",
-        series=[_drawn(line, x, y, joined) for line in series if any(isfinite(value) for _, value in line.points)],
+        series=[_shapes(line, x, y, joined) for line in series if any(isfinite(value) for _, value in line.points)],
     )
 
 
-def _drawn(line: Series, x: Scale, y: Scale, joined: bool) -> dict[str, Any]:
-    """A series as shapes."""
+def _shapes(line: Series, x: Scale, y: Scale, joined: bool) -> dict[str, Any]:
+    """Return a series as shapes."""
     points = line.points if line.tips or line.bands else _thin(line.points)
-    bands = [(place, band) for (place, _), band in zip(line.points, line.bands, strict=False) if band]
-    around = [(place, high) for place, (_, high) in bands] + [(place, low) for place, (low, _) in reversed(bands)]
+    bands = [(a, band) for (a, _), band in zip(line.points, line.bands, strict=False) if band]
+    around = [(a, high) for a, (_, high) in bands] + [(a, low) for a, (low, _) in reversed(bands)]
     known = [(i, a, b) for i, (a, b) in enumerate(points) if isfinite(b)]
     small = joined and not line.tips and len(points) <= FEW_POINTS
     marks = []
@@ -359,47 +249,42 @@ def _drawn(line: Series, x: Scale, y: Scale, joined: bool) -> dict[str, Any]:
                 "tip": line.tips[i] if i < len(line.tips) else "",
             }
         )
+    path, pen_up = "", True
+    for a, b in points:  # the line breaks where a value is not finite
+        if isfinite(b):
+            path += f"{'M' if pen_up else 'L'}{x(a):.1f} {y(b):.1f}"
+        pen_up = not isfinite(b)
     return {
         "name": line.name,
-        "said": line.said,
-        "look": _look(line.style),
+        "legend": line.legend,
+        "style": _style(line.style),
         "key": _marker(line.style, 11, 6, 4.2),
-        "path": _path(points, x, y) if joined else "",
+        "path": path if joined else "",
         "band": " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in around) if joined and len(bands) > 1 else "",
         "marks": marks,
         "points": [[float(f"{a:.4g}"), float(f"{b:.4g}")] for _, a, b in known] if joined and not line.tips else None,
     }
 
 
-def _path(points: Points, x: Scale, y: Scale) -> str:
-    """Of a line that breaks where a value is not finite."""
-    path, pen_up = "", True
-    for a, b in points:
-        if isfinite(b):
-            path += f"{'M' if pen_up else 'L'}{x(a):.1f} {y(b):.1f}"
-        pen_up = not isfinite(b)
-    return path
-
-
 def _whisker(band: tuple[float, float], along: Scale, across: float, upright: bool) -> str:
-    """An interval as a line with a cap at each end, and an arrow in place of the cap where the chart cuts it."""
-    places = [along(end) for end in band]
-    lines = [[(place, across) for place in places]]
-    for end, place, other in zip(band, places, reversed(places), strict=True):
-        back = 0 if along.holds(end) else 5 if place < other else -5
-        lines.append([(place + back, across - 4), (place, across), (place + back, across + 4)])
+    """Return an interval as a line with a cap at each end, and an arrow instead of the cap where the chart cuts it."""
+    ends = [along(end) for end in band]
+    lines = [[(end, across) for end in ends]]
+    for value, end, other in zip(band, ends, reversed(ends), strict=True):
+        back = 0 if along.holds(value) else 5 if end < other else -5
+        lines.append([(end + back, across - 4), (end, across), (end + back, across + 4)])
     return "".join(
         "M" + "L".join(f"{b:.1f} {a:.1f}" if upright else f"{a:.1f} {b:.1f}" for a, b in line) for line in lines
     )
 
 
-def _look(style: int) -> str:
-    """Classes of the style sheet: a color, and where the colors are used up, hollow markers and a dash beside it."""
+def _style(style: int) -> str:
+    """Return classes of the style sheet: a color; after all colors are used, hollow markers and a dash."""
     return f"s{style % COLORS}{' again' if style >= COLORS else ''}"
 
 
 def _marker(style: int, x: float, y: float, r: float = 4.2) -> str:
-    """Circle, square, triangle, diamond or a triangle on its head, as a path around a point."""
+    """Return a circle, square, triangle, diamond or inverted triangle as a path around a point."""
     corners: Iterable[tuple[float, float]] = (
         (),
         ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
@@ -412,12 +297,48 @@ def _marker(style: int, x: float, y: float, r: float = 4.2) -> str:
     return "M" + "L".join(f"{x + r * dx:.1f} {y + r * dy:.1f}" for dx, dy in corners) + "z"
 
 
-def _limits(values: Sequence[float], ends: Sequence[float], most: float) -> tuple[float, float]:
-    """What an axis shows: all values, and of the intervals what lies within one and a half times their range."""
+def _thin(points: Points) -> Points:
+    """Return evenly spaced points, with the first and the last, where there are too many to tell apart."""
+    if len(points) <= MAX_POINTS:
+        return points
+    return [points[round(i * (len(points) - 1) / (MAX_POINTS - 1))] for i in range(MAX_POINTS)]
+
+
+def ticks(low: float, high: float, min_step: float = 0.0) -> list[float]:
+    """Return round numbers at least `min_step` apart, eight or fewer steps, from at most `low` to at least `high`."""
+    rough = (high - low) / 4
+    power = 10.0 ** floor(log10(rough))
+    step = max(min_step, *(s for s in (power, 2 * power, 5 * power) if s <= rough * (1 + 1e-9)))
+    return [step * i for i in range(floor(low / step + 1e-9), ceil(high / step - 1e-9) + 1)]
+
+
+def value_ticks(values: Sequence[float]) -> list[float]:
+    """Return ticks around values, from zero where zero is near or all values are equal, that differ in four digits."""
+    low, high = min(values), max(values)
+    if 0 < low <= 0.6 * high:
+        low = 0.0
+    if high - low <= 1e-9 * abs(high):
+        low, high = min(low, 0.0), max(high, 0.0) or float(not low)
+    return ticks(low, high, min_step=10.0 ** (floor(log10(max(abs(low), abs(high)))) - 3))
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return exponents of 1, 2, 5 times powers of ten, or of powers of ten alone over many decades."""
+    first, last = floor(low + 1e-9), ceil(high - 1e-9)
+    last += first == last
+    steps = (1, 2, 5) if last - first <= 2 else (1,)
+    marks = [e + log10(m) for e in range(first, last) for m in steps] + [float(last)]
+    start = max(i for i, mark in enumerate(marks) if mark <= low + 1e-9)
+    end = min(i for i, mark in enumerate(marks) if mark >= high - 1e-9)
+    return marks[start : max(end, start + 1) + 1]
+
+
+def _limits(values: Sequence[float], ends: Sequence[float], highest: float) -> tuple[float, float]:
+    """Return limits of an axis: all values, and of the intervals the part within one and a half times their range."""
     room = max(1.5 * (max(values) - min(values)), 4.0)
     low = max(0.0, min(min(values), *(max(end, min(values) - room) for end in ends)))
-    high = min(most, max(max(values), *(min(end, max(values) + room) for end in ends)))
-    return (low, high) if high > low else (max(low - 1, 0.0), min(high + 1, most))
+    high = min(highest, max(max(values), *(min(end, max(values) + room) for end in ends)))
+    return (low, high) if high > low else (max(low - 1, 0.0), min(high + 1, highest))
 
 
 def _x_ticks(xs: Sequence[float], axes: Axes, log: bool) -> list[float]:
@@ -432,37 +353,96 @@ def _x_ticks(xs: Sequence[float], axes: Axes, log: bool) -> list[float]:
     return [mark for mark in marks if mark <= high] if len(marks) > 2 else marks
 
 
-def _x_scale(values: Sequence[float], log: bool, spread: bool) -> Scale:
-    """Around values; with some room at both ends where `spread`."""
+def _x_scale(values: Sequence[float], log: bool, padded: bool) -> Scale:
+    """Return a scale around values; `padded` leaves some room at both ends."""
     low, high = (log10(min(values)), log10(max(values))) if log else (min(values), max(values))
-    edge = (0.03 * (high - low) or 1.0) if spread else 0.0
+    edge = (0.03 * (high - low) or 1.0) if padded else 0.0
     return Scale(low - edge, high + edge, LEFT, WIDTH - RIGHT, log)
 
 
-def _apart(at: Sequence[float], place: Scale) -> list[float]:
-    """Ticks whose labels do not overlap."""
-    kept: list[float] = []
-    for tick in at:
-        if not kept or place(tick) - place(kept[-1]) >= APART:
-            kept.append(tick)
-    return kept
+class Box(NamedTuple):
+    """Part of a chart, in pixels that count downwards."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def holds(self, x: float, y: float) -> bool:
+        """Return whether a point lies inside."""
+        return self.left <= x <= self.right and self.top <= y <= self.bottom
+
+    def overlaps(self, other: "Box") -> bool:
+        """Return whether two boxes share points."""
+        across = self.left < other.right and other.left < self.right
+        return across and self.top < other.bottom and other.top < self.bottom
 
 
-def _levels(axes: Axes, series: Sequence[Series], x: Scale, y: Scale) -> list[Level]:
-    """Lines across with their words, which stand apart from curves and upright lines."""
-    curves = [[(x(a), y(b)) for a, b in _thin(line.points) if isfinite(b)] for line in series]
-    moments = [(name, x(value)) for name, value in axes.moments]
-    return place_levels(
-        [(name, y(value)) for name, value in axes.levels],
-        [curve for curve in curves if curve],
-        [[(at, TOP), (at, HEIGHT - BOTTOM)] for _, at in moments],
-        [words_at(at, TOP - 6, name) for name, at in moments],
-        Box(LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM),
-    )
+class Level(NamedTuple):
+    """A horizontal line and the position of its label: beginning at x, or ending there; in the legend if x is None."""
+
+    name: str
+    row: float
+    x: float | None
+    y: float
+    ends: bool
 
 
-def _thin(points: Points) -> Points:
-    """Evenly spaced points, first and last among them, where there are too many to tell apart."""
-    if len(points) <= MOST_POINTS:
-        return points
-    return [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
+def text_box(x: float, y: float, text: str, fraction: float = 0.5) -> Box:
+    """Return the box of a text on a base line y, with a fraction of it left of x."""
+    width = LETTER * cell_len(text)
+    return Box(x - fraction * width, y - UP, x + (1 - fraction) * width, y + DOWN)
+
+
+def place_levels(
+    levels: Sequence[tuple[str, float]],
+    curves: Sequence[Points],
+    others: Sequence[Points],
+    taken: Sequence[Box],
+    plot: Box,
+) -> list[Level]:
+    """Find a position for the label of every level, from the uppermost level down.
+
+    The label of a level that all curves have passed stands below it on the right, others above it on the left. Where
+    something is drawn there, it moves along the line, or to its other side; without room it goes to the legend.
+
+    Args:
+        levels: name and row of each.
+        curves: decide the side.
+        others: further lines that labels must not cover, such as vertical lines.
+        taken: boxes of other texts.
+        plot: inside the axes.
+    """
+    lines = [*curves, *others, *([(plot.left, row), (plot.right, row)] for _, row in levels)]
+    dots = [dot for line in lines for dot in _dots(line)]
+    boxes, placed = list(taken), []
+    for name, row in sorted(levels, key=lambda level: level[1]):
+        passed = all(curve[-1][1] < row for curve in curves) and row + BELOW + DOWN < plot.bottom
+        level = Level(name, row, None, row, passed)
+        for x, y in _positions(name, row, passed, plot):
+            box = text_box(x, y, name, float(passed))
+            while above := [other for other in boxes if box.overlaps(other)]:
+                y = max(other.bottom for other in above) - DOWN + LINE
+                box = text_box(x, y, name, float(passed))
+            if box.bottom <= plot.bottom and not any(box.holds(*dot) for dot in dots):
+                boxes.append(box)
+                level = level._replace(x=x, y=y)
+                break
+        placed.append(level)
+    return placed
+
+
+def _positions(name: str, row: float, passed: bool, plot: Box) -> Iterator[tuple[float, float]]:
+    """Yield ends of base lines of a label that fits, best first."""
+    room = plot.right - plot.left - 8 - LETTER * cell_len(name)
+    for offset in (BELOW, ABOVE) if passed else (ABOVE, BELOW):
+        for step in range(1 + int(max(room, 0) / STEP)):
+            yield (plot.right - 4 - STEP * step if passed else plot.left + 4 + STEP * step), row + offset
+
+
+def _dots(line: Points) -> Iterator[tuple[float, float]]:
+    """Yield points along a line, so close that text on the line covers one."""
+    for (a, b), (c, d) in pairwise(line):
+        steps = ceil(hypot(c - a, d - b) / DOT) or 1
+        yield from ((a + (c - a) * i / steps, b + (d - b) * i / steps) for i in range(steps))
+    yield from line[-1:]

@@ -8,12 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from ..budget.budget import Budget
-from ..budget.plan import Plan as BudgetPlan
-from ..budget.plan import is_planned
+from ..budget.budget import TimeBudget
+from ..budget.plan import BudgetPlan, is_planned
 from ..data.image_settings import shape_of
 from ..data.inspect import Inspection
-from ..data.inspect_dense import DenseInspection
 from ..errors import counted
 from ..models.catalog import Entry
 from ..study.folder import StudyFolder
@@ -23,13 +21,12 @@ from ..table import Cell, Column, Table, duration, print_table, scaled
 from ..tasks.results import Results
 from ..tasks.task import Prediction, task_of
 from ..text import clean, command_line
-from ..training.assemble import batch_size
 from ..training.progress import ProgressBar
 from ..training.session import Session
 from ..waiting import STDERR, is_silent
-from .inspection import annotated_tables, inspected
+from .inspection import inspected
 from .stages import plan_table
-from .study_page import study_notes
+from .study_page import study_warnings
 from .study_tables import failures, results_table
 from .study_tables import plan_table as study_plan_table
 
@@ -65,10 +62,10 @@ def introduce(session: Session) -> None:
 def bar(session: Session) -> ProgressBar:
     """What a person sees of a training, and hears of its length where it is long and a budget would shorten it, which
     no run that goes on can be given."""
-    size = batch_size(session.config, len(session.dataset.train))
     planned = any(map(is_planned, (session.run.path, *session.run.path.absolute().parents[1:2])))
     epochs, side = session.config.train.epochs, max(shape_of(session.dataset.image_size))
-    return ProgressBar(size, forecast=None if planned or session.begun else partial(long_training, epochs, side))
+    forecast = None if planned or session.begun else partial(long_training, epochs, side)
+    return ProgressBar(session.plan.batch_size, forecast=forecast)
 
 
 def long_training(epochs: int, side: int, seconds: float) -> str:
@@ -81,7 +78,7 @@ def long_training(epochs: int, side: int, seconds: float) -> str:
     """
     if seconds < LONG:
         return ""
-    fitting = [words for words in PROPOSED if Budget(words).seconds <= seconds / 2]
+    fitting = [words for words in PROPOSED if TimeBudget(words).seconds <= seconds / 2]
     return (
         f"note     {counted(epochs, 'epoch')} at {side} px take about {duration(seconds)} on this machine; "
         f"`--budget {fitting[-1]}` chooses what fits into that"
@@ -106,9 +103,9 @@ def introduce_study(study: StudyFolder, plan: StudyPlan) -> None:
 def say(result: Any) -> None:
     """Print what a verb returned; a Run says its results on standard output."""
     if isinstance(result, Study):
-        print_table(*([results_table(result)] if result.verdicts else []), *failures(result))
+        print_table(*([results_table(result)] if result.comparisons else []), *failures(result))
         print(clean(result.conclusion))
-        for note in study_notes(result):
+        for note in study_warnings(result):
             print(clean(f"note: {note}"))
         print(clean(f"report: {result.path / 'report.html'}"))
     elif hasattr(result, "folder") and isinstance(results := result.results, Results):
@@ -120,8 +117,6 @@ def say(result: Any) -> None:
         print(clean(f"report: {result.path / 'report.html'}"))
     elif isinstance(result, Results):
         print_table(*result.task.tables(result, full=True))
-    elif isinstance(result, DenseInspection):
-        print_table(*annotated_tables(result))
     elif isinstance(result, Inspection):
         print_table(*inspected(result))
     elif isinstance(result, Path):

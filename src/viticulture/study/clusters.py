@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells as tasks of a Ray cluster whose machines share the study's folder; a lost worker's cell is tried again.
+"""Train cells on a cluster whose machines share the study's folder: as tasks of Ray, or as a SLURM array.
 
-Ray keeps a worker's process for the next task, so its start is paid once. A task that is tried again goes on from the
-cell's checkpoint.
+Ray keeps a worker's process for the next task, so that its start is paid once; the cell of a lost worker is tried
+again, from its checkpoint. The SLURM script lists the cells' names: SLURM stores the script as it was submitted, so
+that a task trains what it was submitted for, whatever is added to the study while it waits.
 """
 
-# A SLURM array as a script to look at and submit: one task a cell, so that no task waits for another.
-#
-# The script carries the cells' names: SLURM keeps the script as it was submitted, so that a task trains what it was
-# submitted for, whatever is added to the study while it waits.
 import importlib
 import os
 import shlex
@@ -24,26 +21,28 @@ from .grid import Cell
 from .halving import schedule
 from .outcomes import Outcomes
 from .plan import StudyPlan
-from .work import Work
+from .work import Worker
 
 MARGIN = 2.0
-"""Times the estimate that a task may take; machines differ."""
+"""Factor of a SLURM task's time limit over its estimate; machines differ."""
+RETRIES = 3
+POLL_SECONDS = 5.0  # between two checks of which Ray tasks have finished
 
 
 def write_script(study: StudyFolder, plan: StudyPlan) -> Path:
-    """study.sbatch for every cell that is not finished.
+    """Write study.sbatch for every cell that is not finished.
 
     Raises: UserError for halving, whose cells are not known beforehand.
     """
     if study.grid.terms.halving:
-        raise UserError("a SLURM array needs all cells beforehand, and halving chooses them on the way; leave one out")
+        raise UserError("a SLURM array needs all cells beforehand, and halving chooses them later; leave one out")
     cells = {cell.name: cell for cell in study.grid.cells()}
     left = [name for name, cell in cells.items() if not study.finished(cell)]
     if not left:
         raise UserError(
             f"every cell of {study.path} is finished; `viticulture report {shell_word(study.path)}` writes its page"
         )
-    known = [seconds for cell in cells.values() if (seconds := _cell_seconds(study, plan, cell)) is not None]
+    known = [seconds for cell in cells.values() if (seconds := _seconds(study, plan, cell)) is not None]
     minutes = max(10, round(MARGIN * max(known) / 60)) if known else 24 * 60
     folder = study.path.absolute()
     worker = f"{shlex.quote(sys.executable)} -m viticulture.study.workers {shlex.quote(str(folder))}"
@@ -55,8 +54,8 @@ def write_script(study: StudyFolder, plan: StudyPlan) -> Path:
 #SBATCH --gres=gpu:1
 #SBATCH --time={minutes}
 #SBATCH --requeue
-# {len(left)} cells; the study's folder and the data must lie where every machine sees them. A task that is stopped and
-# requeued goes on from its checkpoint; one whose teachers are missing trains or awaits them.
+# {len(left)} cells; the study's folder and the data must be visible to every machine. A task that is stopped and
+# requeued continues from its checkpoint; one whose teachers are missing trains them or waits for them.
 # Submit by: {command_line(["sbatch", str(folder / "study.sbatch")])}
 # When all are done: {command_line(["viticulture", "report", str(folder)])}
 cd {shlex.quote(str(Path.cwd()))}
@@ -68,24 +67,20 @@ exec {worker} --only "${{cells[$SLURM_ARRAY_TASK_ID]}}"
     return study.write("study.sbatch", script)
 
 
-def _cell_seconds(study: StudyFolder, plan: StudyPlan, cell: Cell) -> float | None:
-    """Estimate of a cell and of what it learns from, which its task may have to train first."""
-    own = plan.seconds(cell, study.grid)
-    needs = [_cell_seconds(study, plan, need) or 0.0 for need in study.grid.needs(cell)]
-    return None if own is None else own + sum(needs)
+def _seconds(study: StudyFolder, plan: StudyPlan, cell: Cell) -> float | None:
+    """Estimate the time of a cell and of those that it needs, which its task may have to train first."""
+    seconds = plan.seconds(cell, study.grid)
+    needs = [_seconds(study, plan, need) or 0.0 for need in study.grid.needs(cell)]
+    return None if seconds is None else seconds + sum(needs)
 
 
-RETRIES = 3
-PATIENCE = 5.0  # seconds between two looks at what is finished
-
-
-def run_on_ray(study: StudyFolder, address: str, tell: Callable[[str], None]) -> None:
-    """Hand out every cell, rung after rung, and wait.
+def run_on_ray(study: StudyFolder, address: str, log: Callable[[str], None]) -> None:
+    """Submit every cell, rung after rung, and wait.
 
     Args:
         study: its folder, under a path that every machine sees.
         address: of the cluster; `local` starts one on this machine.
-        tell: is told a line about every cell.
+        log: called with a line about every cell.
 
     Raises: UserError where ray is not installed or the cluster cannot be reached.
     """
@@ -103,30 +98,30 @@ def run_on_ray(study: StudyFolder, address: str, tell: Callable[[str], None]) ->
     task = ray.remote(num_gpus=gpus, num_cpus=1, max_retries=RETRIES)(_ray_task)
     tried: set[str] = set()
     while True:
-        wanted, _ = schedule(study.grid, outcomes := Outcomes(study))
-        left = [cell for cell in wanted if cell.name not in tried and outcomes.of(cell).status != "finished"]
+        cells, _ = schedule(study.grid, outcomes := Outcomes(study))
+        left = [cell for cell in cells if cell.name not in tried and outcomes.of(cell).status != "finished"]
         if not left:
             return
         tried |= {cell.name for cell in left}
         waiting = {task.remote(path, cell.name, study.data, str(Path.cwd())): cell for cell in left}
         while waiting:
-            done, _ = ray.wait(list(waiting), timeout=PATIENCE)
+            done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
             for reference in done:
                 cell = waiting.pop(reference)
                 try:
-                    for words in ray.get(reference):
-                        tell(words)
+                    for line in ray.get(reference):
+                        log(line)
                 except ray.exceptions.RayError as error:
                     study.record_failure(cell, f"its Ray task was lost {RETRIES + 1} times: {type(error).__name__}")
-                    tell(f"{cell.name} was lost: {type(error).__name__}")
+                    log(f"{cell.name} was lost: {type(error).__name__}")
 
 
 def _ray_task(path: str, name: str, data: str, folder: str) -> list[str]:
-    """One task: what was said about the cell."""
+    """Train one cell; return what was logged."""
     os.chdir(folder)
-    messages: list[str] = []
+    lines: list[str] = []
     study = StudyFolder.open(path, data)
-    work = Work(study, messages.append)
+    worker = Worker(study, lines.append)
     for cell in study.grid.named(name)[:1]:
-        work.one(cell)
-    return messages
+        worker.train(cell)
+    return lines

@@ -1,35 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a person asks for to a declared grid."""
+"""Grids from the arguments of `compare`: recipes on the user's images, or a paper's table."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from ..config.references import from_anywhere
 from ..data.open import open_source
-from ..data.open_dense import recognized
 from ..errors import UserError, counted, unknown
 from ..training.data import default_recipe
 from .grid import CONDITIONS, Candidate, Grid, of_recipes
 from .paper_tables import read_table
 from .terms import AUTO, Subsets, Terms
 
-DENSE = {"objects": "detection/photos", "pixels": "segmentation/photos"}
-"""What a path holds -> the shipped field for it."""
+ANNOTATED = {"objects": "detection/photos", "pixels": "segmentation/photos"}
+"""Contents of a folder -> the shipped table of default candidates for it."""
 
 SEEDS = 3
-"""Of a study that is told neither seeds nor folds."""
+"""Default of a study without folds."""
 
 
-def of_own_images(
+def grid_of_recipes(
     data: str, recipes: Sequence[str], subsets: Subsets, seeds: int | None, terms: Terms, overrides: dict[str, Any]
 ) -> Grid:
-    """Recipes on a person's images; without recipes the field for images of their size."""
-    overrides, epochs = _length(overrides)
+    """Compare recipes on the user's images; without recipes, the default candidates for images of their size."""
+    overrides, epochs = _without_epochs(overrides)
     candidates = of_recipes(recipes)
     if not candidates:
-        candidates = field(data)
+        candidates = default_candidates(data)
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=AUTO)
     conditions = from_anywhere({**CONDITIONS, **overrides})
@@ -41,58 +40,53 @@ def of_own_images(
     return Grid(data, candidates, subsets, numbers, conditions, terms, epochs)
 
 
-def of_a_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Terms, overrides: dict[str, Any]) -> Grid:
-    """A paper's table, every row as the paper trains it; `data` replaces its data sets.
+def grid_of_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Terms, overrides: dict[str, Any]) -> Grid:
+    """Train a paper's table, every row as the paper does; `data` replaces its data sets.
 
-    `student.init` among the overrides may be a mapping: row -> weights that it starts from.
+    `student.init` among the overrides may be a mapping: row -> initial weights.
     """
     if subsets.folds:
         raise UserError(f"{name} is trained on the splits of its paper; leave --folds {subsets.folds} out")
-    overrides, epochs = _length(overrides)
+    overrides, epochs = _without_epochs(overrides)
     candidates = read_table(name).rows
     if isinstance(weights := overrides.get("student.init"), Mapping):
-        candidates = _started(candidates, weights)
+        candidates = _with_weights(candidates, weights)
         overrides = {key: value for key, value in overrides.items() if key != "student.init"}
     sets = list(dict.fromkeys(candidate.data for candidate in candidates))
     if data or len(sets) == 1:
         data = data or sets[0]
         candidates = tuple(replace(candidate, data="") for candidate in candidates)
+    candidates = tuple(replace(each, overrides=from_anywhere(each.overrides)) for each in candidates)
     conditions = from_anywhere(overrides)
-    return Grid(data or sets[0], _from_anywhere(candidates), subsets, _seeds(seeds), conditions, terms, epochs, name)
+    return Grid(data or sets[0], candidates, subsets, _seeds(seeds), conditions, terms, epochs, name)
 
 
-def field(data: str) -> tuple[Candidate, ...]:
-    """The shipped field for a person's images: by what a path holds besides, or named as the default recipe for images
-    of their size."""
-    kind = recognized(data)
-    name = DENSE[kind] if kind else default_recipe(open_source(data))
+def default_candidates(data: str) -> tuple[Candidate, ...]:
+    """Return the shipped candidates for a data set: by its annotations, or else by the size of its images."""
+    source = open_source(data, annotations_first=True)
+    name = ANNOTATED.get(source.contents) or default_recipe(source)
     return tuple(replace(candidate, data="") for candidate in read_table(name).rows)
 
 
-def _started(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """Rows that start from weights which a person names, by their names or by a pattern such as DHVT-T*; rows that are
-    trained alike share them."""
-    names = [candidate.name for candidate in candidates]
-    given: list[tuple[list[Any], str]] = []
+def _with_weights(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> tuple[Candidate, ...]:
+    """Set the initial weights of rows by name or by a pattern such as DHVT-T*; rows that train the same thing share
+    them."""
+    starts: list[tuple[list[Any], str]] = []
     for pattern, path in weights.items():
-        alike = [candidate.training for candidate in candidates if fnmatchcase(candidate.name, pattern)]
-        if not alike:
-            raise unknown("row to start from weights", pattern, names)
-        given += [(training, path) for training in alike]
-    starts = [next((path for training, path in given if training == row.training), None) for row in candidates]
-    return tuple(
-        candidate if path is None else replace(candidate, overrides={**candidate.overrides, "student.init": path})
-        for candidate, path in zip(candidates, starts, strict=True)
-    )
+        same = [candidate.training for candidate in candidates if fnmatchcase(candidate.name, pattern)]
+        if not same:
+            raise unknown("row to start from weights", pattern, [candidate.name for candidate in candidates])
+        starts += [(training, path) for training in same]
+
+    def started(row: Candidate) -> Candidate:
+        path = next((path for training, path in starts if training == row.training), None)
+        return row if path is None else replace(row, overrides={**row.overrides, "student.init": path})
+
+    return tuple(map(started, candidates))
 
 
-def _from_anywhere(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Candidates whose weights are found from any working folder."""
-    return tuple(replace(candidate, overrides=from_anywhere(candidate.overrides)) for candidate in candidates)
-
-
-def _length(overrides: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
-    """Overrides without the number of epochs, which is a study's own affair, and that number."""
+def _without_epochs(overrides: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """Split overrides into those of recipes and the number of epochs, which belongs to the grid."""
     rest = dict(overrides)
     epochs = rest.pop("train.epochs", None)
     if epochs is not None and (not isinstance(epochs, int) or isinstance(epochs, bool)):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test images that one method recognizes and another does not, with where both look.
+"""Test images that one method classifies correctly and another does not, with the attention of both.
 
-Which images those are, the cells' answers tell; pictures need the images and the students. They are gathered once and
-kept in the study's disagreement.npz, so that the page can be drawn without either.
+The images follow from the cells' predictions; pictures need the images and the students. They are drawn once and saved
+in the study's disagreement.npz, so that the page can be drawn without either.
 """
 
 from collections.abc import Sequence
@@ -29,166 +29,160 @@ from .grid import Candidate
 
 FILE = "disagreement.npz"
 PART = "disagreement"
-EACH = 6  # images a direction
+MAX_IMAGES = 6  # per direction
 UNREADABLE = (UserError, OSError, KeyError, TypeError, ValueError, AttributeError)
-"""What reading images that were moved, or a damaged run, raises."""
+"""Errors of reading images that were moved, or a damaged run."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Side:
-    """Images that the first of a pair gets right and the second does not.
+class _Direction:
+    """Images that the first of a pair classifies correctly and the second does not.
 
     Args:
         pair: better and worse.
-        chosen: places of the images in the split, the clearest first.
-        said: [S, N], what the second says, by seed.
+        chosen: indices of the images in the split, the clearest first.
+        predicted: [S, N], classes that the second predicts, by seed.
     """
 
     pair: tuple[RankingEntry, RankingEntry]
     chosen: NDArray[np.int64]
-    said: NDArray[np.int32]
+    predicted: NDArray[np.int32]
 
 
-def opponents(verdict: Comparison, baseline: Candidate | None) -> tuple[RankingEntry, RankingEntry] | None:
-    """The two that a person wants to see beside one another first: the leader, and the baseline or the second."""
-    others = [standing for standing in verdict.standings if standing is not verdict.leader]
+def default_pair(comparison: Comparison, baseline: Candidate | None) -> tuple[RankingEntry, RankingEntry] | None:
+    """Return the two candidates to show first: the leader, and the baseline or the second."""
+    others = [entry for entry in comparison.ranking if entry is not comparison.leader]
     if not others:
         return None
-    return verdict.leader, next((standing for standing in others if standing.candidate == baseline), others[0])
+    return comparison.leader, next((entry for entry in others if entry.candidate == baseline), others[0])
 
 
-def disagreements(study: StudyFolder, verdict: Comparison) -> Sequence[Gallery]:
-    """A gallery for each direction; what was gathered before of the same images is read, else gathered and kept.
+def disagreements(study: StudyFolder, comparison: Comparison) -> Sequence[Gallery]:
+    """Return a gallery for each direction: the saved one of the same images, or else a new one, which is saved.
 
-    Raises: UserError for damaged answers, or where pictures are to be gathered and the images cannot be read any more.
+    Raises: UserError for damaged predictions, or for pictures that must be drawn of images that cannot be read.
     """
-    pair = opponents(verdict, study.grid.baseline)
+    pair = default_pair(comparison, study.grid.baseline)
     if pair is not None and study.grid.overlap:
         pair = _of_one_fold(*pair)
     if pair is None or not all(
-        (study.run(o.cell).path / PREDICTIONS).exists() for standing in pair for o in standing.outcomes
+        (study.run(o.cell).path / PREDICTIONS).exists() for entry in pair for o in entry.outcomes
     ):
         return ()
     truth = read_predictions(study.run(pair[0].outcomes[0].cell)).labels
-    sides = _sides(study, pair, truth)
-    about = [
+    directions = _directions(study, pair, truth)
+    content = [
         [
-            [[standing.candidate.name, *_trained(standing)] for standing in side.pair],
-            side.chosen.tolist(),
-            verdict.subset.name,
+            [[entry.candidate.name, *_training(entry)] for entry in direction.pair],
+            direction.chosen.tolist(),
+            comparison.subset.name,
         ]
-        for side in sides
+        for direction in directions
     ]
-    known = read_galleries(study.path / FILE, about)
-    if known is None and sides:
+    known = read_galleries(study.path / FILE, content)
+    if known is None and directions:
         try:
-            images, classes = _images(study, pair[0])
+            run = study.run(pair[0].outcomes[0].cell)
+            dataset = dataset_of(run, config_of(run), data_of(study, pair[0].candidate))
+            images = dataset.test if dataset.test is not None else dataset.val
+            if images is None:
+                raise UserError("there are no held-out images")
         except UNREADABLE as error:
-            raise UserError(f"The {verdict.reported} images cannot be shown: {error}") from error
-        known = {PART: [_gallery(study, images, classes, side, truth) for side in sides]}
-        save_galleries(study.path / FILE, known, about)
+            raise UserError(f"The {comparison.reported} images cannot be shown: {error}") from error
+        known = {PART: [_gallery(study, images, dataset.classes, direction, truth) for direction in directions]}
+        save_galleries(study.path / FILE, known, content)
     return known[PART] if known else ()
 
 
 def _of_one_fold(first: RankingEntry, second: RankingEntry) -> tuple[RankingEntry, RankingEntry] | None:
-    """A pair by the first fold that both have finished: folds are tested on other images each."""
+    """Restrict a pair to the first fold that both have finished: every fold is tested on other images."""
     shared = {o.cell.seed for o in first.outcomes} & {o.cell.seed for o in second.outcomes}
     if not shared:
         return None
-    kept = [tuple(o for o in standing.outcomes if o.cell.seed == min(shared)) for standing in (first, second)]
-    return replace(first, outcomes=kept[0]), replace(second, outcomes=kept[1])
+    of_fold = [tuple(o for o in entry.outcomes if o.cell.seed == min(shared)) for entry in (first, second)]
+    return replace(first, outcomes=of_fold[0]), replace(second, outcomes=of_fold[1])
 
 
-def _sides(study: StudyFolder, pair: tuple[RankingEntry, RankingEntry], truth: NDArray[np.int32]) -> list[_Side]:
-    """Both directions, as far as there are such images."""
+def _directions(
+    study: StudyFolder, pair: tuple[RankingEntry, RankingEntry], truth: NDArray[np.int32]
+) -> list[_Direction]:
+    """Return both directions, as far as there are such images."""
     first, second = pair
     shared = sorted({o.cell.seed for o in first.outcomes} & {o.cell.seed for o in second.outcomes})
     if not shared:
         return []
-    ours, theirs = _said(study, first, shared), _said(study, second, shared)
+    ours, theirs = _predicted(study, first, shared), _predicted(study, second, shared)
     if ours.shape != theirs.shape:
         return []
     gap = (ours == truth).mean(0) - (theirs == truth).mean(0)  # [N], from -1 to 1
-    sides = []
-    for better, worse, sign, answers in ((first, second, 1, theirs), (second, first, -1, ours)):
-        chosen = _varied(np.argsort(-sign * gap, kind="stable"), sign * gap, truth)[:EACH]
+    directions = []
+    for better, worse, sign, predicted in ((first, second, 1, theirs), (second, first, -1, ours)):
+        chosen = _varied(np.argsort(-sign * gap, kind="stable"), sign * gap, truth)[:MAX_IMAGES]
         if len(chosen):
-            sides.append(_Side((better, worse), chosen, answers))
-    return sides
+            directions.append(_Direction((better, worse), chosen, predicted))
+    return directions
 
 
 def _varied(order: NDArray[np.int64], gap: NDArray[np.float64], truth: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Images with a gap above zero, the clearest of each class first, so that no class fills the page alone."""
+    """Order images with a gap above zero: the clearest of each class first, so that classes alternate."""
     order = order[gap[order] > 0]
-    seen: dict[int, int] = {}
+    counts: dict[int, int] = {}
     turns = []
     for label in truth[order].tolist():
-        turns.append(seen.get(label, 0))
-        seen[label] = turns[-1] + 1
+        turns.append(counts.get(label, 0))
+        counts[label] = turns[-1] + 1
     return order[np.argsort(turns, kind="stable")]
 
 
-def _said(study: StudyFolder, standing: RankingEntry, seeds: Sequence[int]) -> NDArray[np.int32]:
-    """[S, N] predicted classes."""
-    by_seed = {o.cell.seed: o for o in standing.outcomes}
+def _predicted(study: StudyFolder, entry: RankingEntry, seeds: Sequence[int]) -> NDArray[np.int32]:
+    """Read the predicted classes, [S, N]."""
+    by_seed = {o.cell.seed: o for o in entry.outcomes}
     return np.stack([read_predictions(study.run(by_seed[seed].cell)).predicted for seed in seeds])
 
 
-def _trained(standing: RankingEntry) -> list[Any]:
-    """Which training is looked into."""
-    outcome = standing.outcomes[0]
+def _training(entry: RankingEntry) -> list[Any]:
+    """Return what identifies the training whose attention is drawn."""
+    outcome = entry.outcomes[0]
     return [outcome.cell.name, (outcome.facts or {}).get("started")]
 
 
 def _gallery(
-    study: StudyFolder, images: Images, classes: Sequence[str], side: _Side, truth: NDArray[np.int32]
+    study: StudyFolder, images: Images, classes: Sequence[str], direction: _Direction, truth: NDArray[np.int32]
 ) -> Gallery:
-    """The images of one direction, with what the worse one says instead."""
-    better, worse = side.pair
-    views_and_maps = [_looks(study.run(standing.outcomes[0].cell), images, side.chosen) for standing in side.pair]
+    """Draw the images of one direction, with the class that the worse candidate predicts."""
+    better, worse = direction.pair
+    attention = [_attention(study.run(entry.outcomes[0].cell), images, direction.chosen) for entry in direction.pair]
     groups: list[Group] = []
-    for i, number in enumerate(side.chosen.tolist()):
-        wrong = [int(answer) for answer in side.said[:, number] if answer != truth[number]]
-        taken = classes[max(set(wrong), key=wrong.count)]
-        pictures: list[NDArray[Any]] = []
-        for view, seen_there in (shown[i] for shown in views_and_maps if shown):
-            known = any(np.array_equal(view, picture) for picture in pictures)
-            pictures += [seen_there] if known else [view, seen_there]
-        pictures = pictures or [images.original(number)]
+    for i, number in enumerate(direction.chosen.tolist()):
+        wrong = [int(label) for label in direction.predicted[:, number] if label != truth[number]]
+        predicted = classes[max(set(wrong), key=wrong.count)]
+        shown: list[NDArray[Any]] = []
+        for view, attended in (views_and_maps[i] for views_and_maps in attention if views_and_maps):
+            known = any(np.array_equal(view, picture) for picture in shown)
+            shown += [attended] if known else [view, attended]
+        shown = shown or [images.original(number)]
         name = images.records.names[number].rsplit("/", 1)[-1]
-        groups.append((pictures, [f"is {classes[int(truth[number])]}", f"{worse.candidate.name} says {taken}", name]))
-    seen = [standing.candidate.name for standing, maps in zip(side.pair, views_and_maps, strict=True) if maps]
-    note = (
-        f"Beside each image, as it is shown: where the class token of {' and of '.join(seen)} looks in the last layer."
-        if seen
-        else ""
-    )
-    return Gallery(f"{better.candidate.name} is right, {worse.candidate.name} is not", groups, note)
+        lines = [f"is {classes[int(truth[number])]}", f"{worse.candidate.name} predicts {predicted}", name]
+        groups.append((shown, lines))
+    names = [entry.candidate.name for entry, maps in zip(direction.pair, attention, strict=True) if maps]
+    note = f"Next to each input image: attention of the class token in the last layer of {' and of '.join(names)}."
+    title = f"{better.candidate.name} is correct, {worse.candidate.name} is not"
+    return Gallery(title, groups, note if names else "")
 
 
-def _images(study: StudyFolder, standing: RankingEntry) -> tuple[Images, Sequence[str]]:
-    """The split that was asked about."""
-    run = study.run(standing.outcomes[0].cell)
-    dataset = dataset_of(run, config_of(run), data_of(study, standing.candidate))
-    images = dataset.test if dataset.test is not None else dataset.val
-    if images is None:
-        raise UserError("nothing is held out")
-    return images, dataset.classes
-
-
-def _looks(
+def _attention(
     run: RunFolder, images: Images, chosen: NDArray[np.int64]
 ) -> list[tuple[NDArray[np.uint8], NDArray[np.floating]]]:
-    """Images as the student is shown them, and maps of its class token's attention in the last layer; none for students
-    without plain attention."""
+    """Return input images, and maps of the class token's attention in the last layer; nothing for students without
+    plain attention."""
     try:
-        subject = of_run(run, batch_size=len(chosen))
-        taps = Taps(subject.network, frozenset({"attention"}))
+        model = of_run(run, batch_size=len(chosen))
+        taps = Taps(model.network, frozenset({"attention"}))
         assert taps.layout is not None
-        ((_, pixels),) = subject.views(images.part(torch.from_numpy(chosen)))
+        ((_, pixels),) = model.views(images.part(torch.from_numpy(chosen)))
         with torch.inference_mode():
-            readings = taps(subject.normalized(pixels))
-        maps = class_map(readings.attention[-1], taps.layout.grid(subject.data_spec.image_size)).cpu().numpy()
+            readings = taps(model.normalized(pixels))
+        maps = class_map(readings.attention[-1], taps.layout.grid(model.data_spec.image_size)).cpu().numpy()
     except (UserError, ValueError, RuntimeError, IndexError):
         return []
     return list(zip(pictures(pixels), maps, strict=True))

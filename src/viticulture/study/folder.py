@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A study as a folder on disk.
 
-study.yaml         the grid, which a person may extend by candidates, subsets and seeds
+study.yaml         the grid, which the user may extend by candidates, subsets and seeds
 study.json         versions, digests of the recipes, the plan, warnings, candidates' names in file names
 recipes/NAME.yaml  every candidate's recipe, complete, as it was when the study began
-cells/NAME/        one run folder a cell
-failures/NAME.json why a cell failed last time
-splits.json, contents.json    digests of which images are held out, and of what the images of every cell hold
-locks/             who trains which cell; a lock falls with its process
-table.csv          a line a cell, current after each
+cells/NAME/        run folder of a cell
+failures/NAME.json error of a cell that failed
+splits.json, contents.json    digests of the names of held-out images, and of the contents of all images
+locks/             the process that trains a cell; a lock ends with its process
+table.csv          one row per cell, updated after each
 report.html, summary.md, summary.csv, summary.tex
 """
 
@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from ..config.keys import CELLS
-from ..config.load import load_config, parse
+from ..config.load import load_config, saved_config
 from ..config.references import GIVEN
-from ..config.resolve import Config, resolve
+from ..config.resolve import Config
 from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
 from ..tasks.task import Task, task_class
 from ..text import comment, shell_word
-from ..training.facts import CURE, check_facts
+from ..training.metadata import CURE, check_metadata
 from ..training.processes import check_devices
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import folder_of
@@ -39,9 +39,9 @@ from ..user_code import check_data, keep_known_code, of_a_file
 from ..version import VERSION, same_release
 from .grid import Candidate, Cell, Grid, digest
 
-FORMAT = 2
+FORMAT = 3
 """Version of the folder's layout; raised when it changes."""
-FACTS: dict[str, Any] = {  # what study.json holds, and with a question mark what it may hold
+FACTS: dict[str, Any] = {  # keys of study.json; those with a question mark may be missing
     "format": int,
     "version": str,
     "command?": str,
@@ -53,7 +53,7 @@ FACTS: dict[str, Any] = {  # what study.json holds, and with a question mark wha
     "recipes": dict[str, str],
     "plan?": dict[str, Any],
     "warnings?": list[str],
-    "looks?": dict[str, list[str | int]],
+    "interim_analyses?": dict[str, list[str]],
     "decisions?": list[str],
 }
 
@@ -63,32 +63,32 @@ class StudyFolder:
 
     Args:
         path: the folder.
-        grid: what study.yaml declares.
+        grid: declared in study.yaml.
         data: where the images are now; by default where they were.
     """
 
     def __init__(self, path: str | Path, grid: Grid, data: str = "") -> None:
         self.path, self.grid, self.data = Path(path), grid, data
-        self.slugs = grid.slugs()
+        self.slugs = grid.slugs
         self._tasks: dict[str, type[Task]] = {}
         self._facts: tuple[tuple[int, int, int] | None, dict[str, Any]] | None = None
 
     @staticmethod
     def create(path: str | Path, grid: Grid, command: str) -> "StudyFolder":
-        """A new study. Raises: UserError if the folder is in use or a recipe is wrong; then nothing is written."""
+        """Create a study. Raises: UserError if the folder is in use or a recipe is wrong; then nothing is written."""
         study = StudyFolder(path, grid)
         texts = {candidate.name: study._resolved(candidate).to_yaml() for candidate in grid.candidates}
         declared = f"{comment(command)}{grid.to_yaml()}"
         if study.path.exists() and not (study.path.is_dir() and _begun(study.path, declared)):
             begun = (study.path / "study.json").is_file()
-            more = f", or go on with it by `viticulture compare resume {shell_word(path)}`" if begun else ""
+            more = f", or continue it by `viticulture compare resume {shell_word(path)}`" if begun else ""
             raise UserError(f"{path} exists already; choose another --out{more}")
         try:
             study.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write the study folder {path}: {error.strerror}; choose another --out") from error
         keep_known_code(*study.sources)
-        study.write("study.yaml", declared)  # first: it tells whose the recipes are
+        study.write("study.yaml", declared)  # first: it says whose the recipes are
         for name, text in texts.items():
             study.write(f"recipes/{study.slugs[name]}.yaml", text)
         study.write(
@@ -109,16 +109,15 @@ class StudyFolder:
 
     @staticmethod
     def open(path: str | Path, data: str = "") -> "StudyFolder":
-        """An existing study. Raises: UserError if the folder is none, or of another version."""
+        """Open an existing study. Raises: UserError if the folder is none, or of another version."""
         path = Path(path)
         if not (path / "study.json").is_file() or not (path / "study.yaml").is_file():
             if (path / "run.json").is_file():
-                own = shell_word(path / "recipe.yaml")
                 raise UserError(
-                    f"{path} is a run, no study; to go on with it: viticulture resume {shell_word(path)}; to train "
-                    f"anew by its recipe: --recipe {own}"
+                    f"{path} is a run, not a study; to continue it: viticulture resume {shell_word(path)}; to train "
+                    f"again by its recipe: --recipe {shell_word(path / 'recipe.yaml')}"
                 )
-            what = "is no study folder (it holds no study.json)" if path.exists() else "does not exist"
+            what = "is not a study folder (it has no study.json)" if path.exists() else "does not exist"
             raise UserError(f"{path} {what}; studies are made by `viticulture compare`")
         text = read_text(path / "study.yaml", "study")
         grid = Grid.from_yaml(text, str(path / "study.yaml"))
@@ -129,14 +128,14 @@ class StudyFolder:
             )
         known = StudyFolder(path, grid).facts.get("folders", {})
         if outside := [name for name in known.values() if Path(name).name != name]:
-            raise UserError(f"{path / 'study.json'} is damaged: {outside[0]!r} is no name of a folder{CURE}")
+            raise UserError(f"{path / 'study.json'} is damaged: {outside[0]!r} is not the name of a folder{CURE}")
         study = StudyFolder(path, replace(grid, folders=known), data)
         check_data(path, *study.sources, str(study.facts.get("folder")))
         return study
 
     @property
     def sources(self) -> list[str]:
-        """The data of the study, and those that candidates have of their own."""
+        """The data sets of the study and of its candidates."""
         return [self.grid.data, *(candidate.data for candidate in self.grid.candidates)]
 
     def discard(self) -> None:
@@ -146,40 +145,39 @@ class StudyFolder:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """study.json; read again only where it was replaced since, because every cell asks for it."""
+        """Contents of study.json; read again only after it was replaced, because every cell needs it."""
         path = self.path / "study.json"
         file = path.stat() if path.exists() else None
         mark = (file.st_ino, file.st_mtime_ns, file.st_size) if file else None
         if self._facts is None or self._facts[0] != mark:
             content = read_json(path)
-            check_facts(path, content, FACTS)
+            check_metadata(path, content, FACTS)
             self._facts = mark, content
         return dict(self._facts[1])
 
     @property
     def terms(self) -> str:
-        """Digest of what may not change while the study goes on."""
+        """Digest of the settings that may not change during the study."""
         grid = self.grid
         folds = [grid.subsets.folds] if grid.subsets.folds else []
         return digest([grid.conditions, asdict(grid.terms), grid.epochs, *folds])
 
     def update(self, **facts: Any) -> None:
-        """Add or replace facts in study.json."""
+        """Add or replace keys of study.json."""
         with self.locked("study"):
             self.write("study.json", {**self.facts, **facts})
 
     def extend(self) -> list[str]:
-        """Take in candidates that were added to study.yaml and check that nothing else changed.
+        """Add candidates that were added to study.yaml, and check that nothing else changed.
 
-        Returns: warnings: those of the recipes, and which of them were edited elsewhere since the study
-            keeps them.
-        Raises: UserError if the study's own copy of a recipe was edited, or the study is of another version.
+        Returns: warnings of the recipes, and about recipes that were edited after the study copied them.
+        Raises: UserError if the study's copy of a recipe was edited, or the study is of another version.
         """
         facts = self.facts
         if not same_release(facts["version"]):
             raise UserError(
                 f"{self.path} was begun by viticulture {facts['version']}; this is {VERSION}: install that version to "
-                "go on, or begin a new study"
+                "continue, or begin a new study"
             )
         if facts["terms"] != self.terms:
             raise UserError(
@@ -187,10 +185,10 @@ class StudyFolder:
                 "trained by them; put them back, or begin a new study (candidates, subsets and seeds may be added)"
             )
         known, entries, warnings = dict(facts["recipes"]), dict(facts["candidates"]), []
-        unnamed = {name for name in known if self._asks_for_weights(name)}
+        unnamed = {name for name in known if self._lacks_weights(name)}
         for candidate in self.grid.candidates:
             name = self.slugs[candidate.name]
-            # It could not begin, and now its weights have a name.
+            # It could not begin without weights, which are named now.
             if name in unnamed and entries.get(candidate.name) != entry(candidate):
                 entries.pop(candidate.name, None)
                 known.pop(name, None)
@@ -215,9 +213,9 @@ class StudyFolder:
                 known[name] = digest(text)
             elif digest(text) != known[name]:
                 warnings.append(
-                    f"{candidate.recipe} was edited after the study began; {candidate.name} goes on with the study's "
-                    f"own copy, recipes/{name}.yaml. Add it under another name, or begin a new study, to compare the "
-                    "edited one"
+                    f"{candidate.recipe} was edited after the study began; {candidate.name} continues with the study's "
+                    f"copy, recipes/{name}.yaml. To compare the edited recipe, add it under another name, or begin a "
+                    "new study"
                 )
         folders = {**self.grid.folders, **self.slugs}
         if (known, entries, folders) != (facts["recipes"], facts["candidates"], facts.get("folders")):
@@ -225,82 +223,82 @@ class StudyFolder:
         return warnings
 
     def _resolved(self, candidate: Candidate) -> Config:
-        """A candidate's complete recipe on the study's conditions, as its source says today."""
+        """Read a candidate's complete recipe from its source, with the study's conditions."""
         overrides = {**candidate.overrides, **self.grid.conditions}
         config = load_config(candidate.recipe, overrides)
         engine = config.engine
         if engine.devices * engine.nodes > 1:
             raise UserError(
-                f"a study trains every cell on one device, and {candidate.recipe} asks for "
+                f"a study trains every cell on one device, and {candidate.recipe} sets "
                 f"{engine.devices * engine.nodes}; add --engine.devices 1 (--workers uses several devices)"
             )
         check_devices(engine)
         if self.grid.terms.halving and not config.method_class.batch_spec.labels:
             raise UserError(
-                f"halving keeps what does best on held-out labels, and {candidate.recipe} learns without labels; leave "
-                "--halving or that recipe out"
+                f"halving keeps the best candidates by held-out labels, and {candidate.recipe} trains without labels; "
+                "leave --halving or that recipe out"
             )
         return config
 
-    def _asks_for_weights(self, name: str) -> bool:
-        """Whether a recipe of the study could not be trained by, for want of weights that a person names."""
+    def _lacks_weights(self, name: str) -> bool:
+        """Return whether a recipe of the study needs weights that the user has not named."""
         path = self.path / "recipes" / f"{name}.yaml"
         return path.exists() and GIVEN in path.read_text(encoding="utf-8")
 
     def recipe_file(self, candidate: Candidate) -> Path:
-        """The study's own copy of a candidate's recipe. Raises: UserError if it was edited."""
+        """Return the study's copy of a candidate's recipe. Raises: UserError if it was edited."""
         name = self.slugs[candidate.name]
         path = self.path / "recipes" / f"{name}.yaml"
         if digest(read_text(path, "recipe")) != self.facts["recipes"].get(name):
             raise UserError(
                 f"{path} was edited after cells were trained by it; put it back, or add the edited one to study.yaml "
-                "as a candidate of its own"
+                "under another name"
             )
         return path
 
     def recipe(self, candidate: Candidate) -> Config:
-        """The recipe that all cells of a candidate start from."""
-        path = self.recipe_file(candidate)
-        with of_a_file(self.path):
-            return resolve(candidate.recipe, parse(read_text(path, "recipe"), str(path)))
-
-    def task(self, cell: Cell) -> Task:
-        """The task of a cell's run, by its candidate's recipe."""
-        name = cell.candidate.name
-        if name not in self._tasks:
-            self._tasks[name] = task_class(self.recipe(cell.candidate).method_class)
-        return self._tasks[name](self.run(cell))
+        """Load the recipe that all cells of a candidate start from."""
+        return saved_config(candidate.recipe, self.recipe_file(candidate), self.path)
 
     def run(self, cell: Cell) -> RunFolder:
-        """A cell's run folder, there or not."""
+        """Return a cell's run folder, which may not exist yet."""
         return RunFolder(self.path / CELLS / cell.name)
 
+    def task(self, cell: Cell) -> Task:
+        """Return the task of a cell's run, which reads its results."""
+        name = self.slugs[cell.candidate.name]
+        if name not in self._tasks:
+            path = self.path / "recipes" / f"{name}.yaml"
+            config = saved_config(cell.candidate.recipe, path, self.path)
+            self._tasks[name] = task_class(config.method_class)
+        return self._tasks[name](self.run(cell))
+
     def finished(self, cell: Cell) -> bool:
-        """Whether a cell is trained and judged; one whose run.json is damaged is not, and will be trained again."""
+        """Return whether a cell is trained and evaluated; one with a damaged run.json is trained again."""
         try:
             return self.run(cell).read("run.json").get("status") == "finished"
         except UserError:
             return False
 
     def failure(self, cell: Cell) -> dict[str, Any] | None:
-        """Why a cell failed last time, if it did."""
+        """Return the error of a cell that failed."""
         path = self.path / "failures" / f"{cell.name}.json"
         return read_json(path) if path.exists() else None
 
     def record_failure(self, cell: Cell, error: BaseException | str) -> None:
-        """Keep a cell's error for the table and the person who mends it."""
+        """Write a cell's error for the table and the user."""
         reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}".replace("UserError: ", "")
         trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
         facts = {"error": reason, "when": _now(), "host": socket.gethostname(), "traceback": trace}
         self.write(f"failures/{cell.name}.json", facts)
 
     def forget_failure(self, cell: Cell) -> None:
-        """It went well after all."""
+        """Remove the error of a cell that has finished since."""
         (self.path / "failures" / f"{cell.name}.json").unlink(missing_ok=True)
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Hold a lock of the study that no other process holds; wait for it."""
+        """Hold a lock of the study; wait while another process holds it."""
         path = self.path / "locks" / name
         path.parent.mkdir(exist_ok=True)
         with file_lock(path):
@@ -308,7 +306,7 @@ class StudyFolder:
 
     @contextmanager
     def claim(self, cell: Cell) -> Iterator[bool]:
-        """Be the one that trains a cell; False if another process is. The claim falls with the process."""
+        """Claim a cell for this process; False if another process trains it. The claim ends with the process."""
         path = self.path / "locks" / cell.name
         path.parent.mkdir(exist_ok=True)
         try:
@@ -321,19 +319,19 @@ class StudyFolder:
             try:
                 yield True
             finally:
-                path.write_text("", encoding="utf-8")  # a later death of this process is not this cell's
+                path.write_text("", encoding="utf-8")  # if this process dies later, it is not because of this cell
 
     def clear(self, cell: Cell) -> None:
-        """Remove what an earlier try left of a cell."""
+        """Remove a cell's run folder."""
         shutil.rmtree(self.run(cell).path, ignore_errors=True)
 
     def write(self, name: str, content: str | dict[str, Any]) -> Path:
-        """A text or JSON file, whole or not at all."""
+        """Write a text or JSON file atomically."""
         return write_whole(self.path / name, content)
 
 
 def _begun(folder: Path, declared: str) -> bool:
-    """Whether a kill before study.json may have left all that is in a folder: this study.yaml, which comes first."""
+    """Return whether a folder holds no more than a kill before study.json leaves: this study.yaml, which is first."""
     names = {entry.name for entry in folder.iterdir() if not entry.name.endswith(".part")}
     if names not in ({"study.yaml"}, {"study.yaml", "recipes"}):
         return not names
@@ -341,7 +339,7 @@ def _begun(folder: Path, declared: str) -> bool:
 
 
 def entry(candidate: Candidate) -> str:
-    """Digest of what a candidate trains."""
+    """Return a digest of a candidate's training."""
     return digest(candidate.training)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Successive halving in rungs: train all candidates briefly, go on with the better half, twice.
+"""Successive halving in rungs: train all candidates briefly, continue with the better half, twice.
 
-Every rung is a training of its own with its own complete schedule of rates, because a short training is no prefix of a
+Every rung is a training with its own complete schedule of learning rates, because a short training is no prefix of a
 long one. What is dropped follows from the outcomes alone, so that processes need not agree on anything.
 
 Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016,
@@ -20,14 +20,14 @@ from .terms import Subset
 
 @dataclass(frozen=True)
 class Decision:
-    """Which candidates one rung of halving keeps, on one training subset.
+    """The candidates that one rung of halving keeps, on one training subset.
 
     Args:
         rung: 0-based.
         subset: of training data.
         scores: candidate -> mean accuracy of the rung, in [0, 1], best first; None where every cell failed.
-        kept: names of those that go on.
-        by: the images that chose: validation, or test where nothing validates.
+        kept: names of those that continue.
+        by: the images that decided: validation, or test where there are no validation images.
     """
 
     rung: int
@@ -38,52 +38,48 @@ class Decision:
 
     @property
     def sentence(self) -> str:
-        """As the log says it."""
-        shares = [
+        """For the log."""
+        scores = ", ".join(
             f"{name} {'failed' if score is None else f'{100 * score:.1f} %'}" for name, score in self.scores.items()
-        ]
-        dropped = [name for name in self.scores if name not in self.kept]
-        by = f"by {self.by} images" + (", as nothing validates" if self.by == "test" else "")
-        return f"rung {self.rung + 1}, {self.subset.name}, {by}: {', '.join(shares)}; " + (
-            f"dropped {', '.join(dropped)}" if dropped else "all go on"
         )
+        by = f"by {self.by} images" + (" (there are no validation images)" if self.by == "test" else "")
+        dropped = [name for name in self.scores if name not in self.kept]
+        result = f"dropped {', '.join(dropped)}" if dropped else "all continue"
+        return f"rung {self.rung + 1}, {self.subset.name}, {by}: {scores}; {result}"
 
 
 def schedule(grid: Grid, outcomes: Outcomes) -> tuple[list[Cell], list[Decision]]:
-    """The cells that are to be trained now, those that are finished included, and what was decided so far.
+    """Return the cells to train at present, finished ones included, and the decisions so far.
 
     A rung of a subset opens when every cell of the one before is finished or failed.
     """
-    cells: list[Cell] = []
+    chosen: dict[str, Cell] = {}
     decisions: list[Decision] = []
     for subset in grid.subsets.each():
-        left = [candidate.name for candidate in grid.candidates]
+        left = {candidate.name for candidate in grid.candidates}
         for rung in range(len(grid.terms.rungs)):
-            now = [cell for cell in grid.cells(rung) if cell.subset == subset and cell.candidate.name in left]
-            cells += now
+            current = [cell for cell in grid.cells(rung) if cell.subset == subset and cell.candidate.name in left]
+            chosen |= {cell.name: cell for cell in current}
             if rung == len(grid.terms.rungs) - 1:
                 break
-            standing_now = outcomes.all(now)
-            if any(outcome.status not in ("finished", "failed") for outcome in standing_now):
+            known = outcomes.all(current)
+            if any(outcome.status not in ("finished", "failed") for outcome in known):
                 break
-            decisions.append(decide(grid, rung, subset, standing_now))
-            left = list(decisions[-1].kept)
-    order = {cell.name: position for position, cell in enumerate(every_cell(grid))}
-    unique = {cell.name: cell for cell in cells}
-    return sorted(unique.values(), key=lambda cell: order[cell.name]), decisions
+            decisions.append(decide(grid, rung, subset, known))
+            left = set(decisions[-1].kept)
+    order = dict.fromkeys(cell.name for cell in every_cell(grid))
+    return [chosen[name] for name in order if name in chosen], decisions
 
 
 def decide(grid: Grid, rung: int, subset: Subset, outcomes: list[Outcome]) -> Decision:
-    """Keep the better half by validation (by test, where nothing validates), and the baseline."""
+    """Keep the better half by validation (by test, without validation images), and the baseline."""
     values: dict[str, list[float]] = {}
     for outcome in outcomes:
-        share = outcome.val if outcome.val is not None else outcome.test
-        values.setdefault(outcome.cell.candidate.name, [])
-        if share is not None:
-            values[outcome.cell.candidate.name].append(share)
-    scores = {name: fmean(shares) if shares else None for name, shares in values.items()}
-    alive = sorted((name for name in values if values[name]), key=lambda name: -fmean(values[name]))
-    ranked = [*alive, *(name for name in values if not values[name])]
+        value = outcome.val if outcome.val is not None else outcome.test
+        values.setdefault(outcome.cell.candidate.name, []).extend([] if value is None else [value])
+    scores = {name: fmean(known) if known else None for name, known in values.items()}
+    ranked = sorted(scores, key=lambda name: (scores[name] is None, -(scores[name] or 0.0)))
+    alive = [name for name in ranked if scores[name] is not None]
     kept = alive[: survivors(len(ranked))]
     if grid.baseline.name in alive and grid.baseline.name not in kept:
         kept = [*kept[:-1], grid.baseline.name]
@@ -92,35 +88,29 @@ def decide(grid: Grid, rung: int, subset: Subset, outcomes: list[Outcome]) -> De
 
 
 def every_cell(grid: Grid) -> list[Cell]:
-    """All cells of all rungs, those of the full length first."""
+    """Return all cells of all rungs, those of the full length first."""
     rungs = reversed(range(len(grid.terms.rungs)))
     return [cell for rung in rungs for cell in grid.cells(rung)]
 
 
-def standing(grid: Grid, outcomes: Outcomes) -> list[Outcome]:
-    """Every cell of all rungs as it stands now; what halving gave up is called dropped."""
-    gone = dropped(schedule(grid, outcomes)[1])
-    standings = outcomes.all(every_cell(grid))
-    return [
-        replace(outcome, status="dropped")
-        if outcome.status == "missing"
-        and outcome.cell.rung > gone.get((outcome.cell.candidate.name, outcome.cell.subset.name), len(grid.terms.rungs))
-        else outcome
-        for outcome in standings
-    ]
-
-
-def write_table(study: StudyFolder, outcomes: Outcomes) -> None:
-    """table.csv as it stands now; of two processes, the later one has the last word."""
-    with study.locked("table"):
-        study.write("table.csv", rows_as_csv([outcome.row for outcome in standing(study.grid, outcomes)]))
-
-
-def dropped(decisions: list[Decision]) -> dict[tuple[str, str], int]:
-    """Names of candidate and subset -> the 0-based rung after which halving dropped it."""
-    return {
+def current_outcomes(grid: Grid, outcomes: Outcomes) -> list[Outcome]:
+    """Return the outcome of every cell of all rungs; cells that halving gave up are called dropped."""
+    last_rungs = {
         (name, decision.subset.name): decision.rung
-        for decision in decisions
+        for decision in schedule(grid, outcomes)[1]
         for name in decision.scores
         if name not in decision.kept
     }
+
+    def is_dropped(outcome: Outcome) -> bool:
+        last = last_rungs.get((outcome.cell.candidate.name, outcome.cell.subset.name), len(grid.terms.rungs))
+        return outcome.status == "missing" and outcome.cell.rung > last
+
+    every = outcomes.all(every_cell(grid))
+    return [replace(outcome, status="dropped") if is_dropped(outcome) else outcome for outcome in every]
+
+
+def write_table(study: StudyFolder, outcomes: Outcomes) -> None:
+    """Write table.csv; the later of two processes overwrites it."""
+    with study.locked("table"):
+        study.write("table.csv", rows_as_csv([outcome.row for outcome in current_outcomes(study.grid, outcomes)]))

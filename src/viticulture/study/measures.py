@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to speak of the number that candidates are compared by."""
+"""Names of the measures that candidates are compared by, in tables and sentences."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ class Measure:
     Args:
         title: of a column.
         word: within a sentence.
-        of: the number's kind in "reaches an AP of 30 %"; "" for the share of images that are right.
-        curve: what is logged on held-out images while a student learns, in words.
-        curves: its names, of which the first that there is counts.
-        images: whose interval stands beside Student's over seeds, with a place for what they are: test, validation; ""
-            where none does: draws of images are kept of the first measure of each kind alone.
+        of: the number in "reaches an AP of 30 %"; "" for the fraction of images that are classified correctly.
+        curve: what is logged on held-out images in training, in words.
+        curves: names of these logs; the first that exists counts.
+        images: the interval over images that is known besides Student's over seeds, with a place for the split; ""
+            without one: draws of images are saved only of the main measure of each task.
     """
 
     title: str
@@ -32,7 +32,7 @@ class Measure:
         return self.word[0].upper() + self.word[1:] if self.word.islower() else self.word
 
 
-BINOMIAL, BOOTSTRAP = "the binomial one of the {} images", "the bootstrap's over the {} images"
+BINOMIAL, BOOTSTRAP = "the binomial interval over the {} images", "the bootstrap interval over the {} images"
 CLASSIFIERS = "accuracy", ("val/accuracy", "test/accuracy")
 DETECTORS = "AP50 by image", ("val/ap50", "test/ap50")
 SEGMENTERS = "mIoU by image", ("val/iou", "test/iou")
@@ -46,18 +46,18 @@ MEASURES = {
     "ap75": Measure("AP75 of boxes", "AP75", "an AP75 of boxes", *DETECTORS, ""),
     "ap_masks": Measure("AP of masks", "AP of masks", "an AP of masks", *DETECTORS, ""),
     "miou": Measure("mIoU", "mIoU", "an mIoU", *SEGMENTERS, BOOTSTRAP),
-    "pixels": Measure("Pixels right", "share of pixels", "a share of right pixels", *SEGMENTERS, ""),
+    "pixels": Measure("Correct pixels", "pixel accuracy", "a pixel accuracy", *SEGMENTERS, ""),
     "map": Measure("mAP", "mAP", "an mAP", *LABELS, BOOTSTRAP),
     "micro_f1": Measure("micro-F1", "micro-F1", "a micro-F1", *LABELS, ""),
     "macro_f1": Measure("macro-F1", "macro-F1", "a macro-F1", *LABELS, ""),
-    "exact": Measure("Exact matches", "share of exact matches", "a share of exact matches", *LABELS, ""),
+    "exact": Measure("Exact matches", "rate of exact matches", "a rate of exact matches", *LABELS, ""),
 }
 
 
 def measure(names: Collection[str]) -> Measure:
-    """That of outcomes by what is `measured` of them; a paper's table may mix several, which share no word."""
+    """Return the measure of outcomes by what is `measured` of them; a paper's table may mix several."""
     first, *others = names
     if not others and first in MEASURES:
         return MEASURES[first]
-    title = "Each row by a measure of its own" if others else first
+    title = "Results, each row by its own measure" if others else first
     return Measure(title, "result", "a result", *CLASSIFIERS, "")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every cell came to, as plain rows: read from the run folders, kept as table.csv."""
+"""Outcomes of a study's cells as plain rows: read from the run folders, written as table.csv."""
 
-# Numbers of a run besides its accuracy, by the names that tables give them.
 import csv
 import io
 from collections.abc import Iterable
@@ -12,97 +11,37 @@ from typing import Any
 
 from ..disk import read_json
 from ..errors import UserError
-from ..evaluation.agreement.evaluate import read_agreement
+from ..evaluation.agreement import read_agreement
+from ..evaluation.localization.evaluate import read_localizations
 from ..evaluation.localization.metrics import OVERLAPS, PUBLISHED
-from ..evaluation.localization.results import read_localizations
 from ..evaluation.probe.evaluate import read_probes
 from ..evaluation.robustness.evaluate import read_robustness
-from ..tasks.results import RESULTS, Results
+from ..tasks.results import Results
 from ..training.run_folder import RunFolder
 from .folder import StudyFolder
 from .grid import Cell
 
-
-def other_measure(run: RunFolder, measure: str, results: Results[Any] | None = None) -> dict[str, float]:
-    """What a table's number is where it is not the student's accuracy, by the split that it is of, test or val (other
-    images than the run's are test); empty where the run does not know it.
-
-    top5                           the true class is among the five likeliest; None where there are fewer classes
-    divergence/HEAD/TEACHER        nats, from agreement.json
-    robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
-    localization/0.3,0.5           from localization.json, published protocol: MaxBoxAcc, or its mean over overlaps
-    probe/CLASSIFIER               from probe.json: linear probe or k-NN, of the features that validation chooses
-    ap, ap50, ap75, ap_masks       of a detector, from dense.json: AP of boxes, at an overlap of 0.5 or 0.75, of masks;
-    miou, pixels                   of a segmenter: mean IoU, share of its pixels that are right. `accuracy`, which says
-                                   nothing of these, is the first of each; map, micro_f1, macro_f1, exact of several
-                                   labels an image. (All taken by `outcomes`.)
-    anything else                  the last value that a guide measured on held-out images while it trained
-    """
-    kind, _, rest = measure.partition("/")
-    name, _, of = rest.partition("/")
-    if kind == "top5":
-        known = {split: results.of_split(split) for split in ("test", "val")} if results else {}
-        return {split: evaluation.topk for split, evaluation in known.items() if evaluation and evaluation.k == 5}
-    if kind == "divergence":
-        agreement = read_agreement(run)
-        heads = [head.removesuffix(" token") for head in agreement.heads] if agreement else []
-        if agreement is None or name not in heads or of not in agreement.teachers:
-            return {}
-        return {agreement.split: agreement.divergence[heads.index(name)][agreement.teachers.index(of)]}
-    if kind == "robustness":
-        for data, result in read_robustness(run).items():
-            if Path(data).name == name and of in result.heads:
-                head = result.heads.index(of)
-                share = result.mean_error(head) if result.errors else 1 - result.clean[head]
-                return {} if share is None else {"val" if data == "validation" else "test": share}
-        return {}
-    if kind == "probe":
-        findings = [finding for probe in read_probes(run) for finding in probe.findings if finding.classifier == rest]
-        return {"test": max(findings, key=lambda finding: finding.val).top1} if findings else {}
-    if kind == "localization":
-        positions = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
-        for key, localized in read_localizations(run).items():
-            if localized.protocol == PUBLISHED.name:
-                data = run.read("run.json")["data"]
-                own = key.partition("/")[2] == data["name"]
-                share = fmean(localized.largest.accuracies[position] for position in positions)
-                return {"val" if own and "test" not in data["images"] else "test": share}
-        return {}
-    return _last_values(run, measure)
-
-
-def _last_values(run: RunFolder, measure: str) -> dict[str, float]:
-    splits = {f"{split}/{measure}": split for split in ("test", "val")}
-    last = {}
-    if run.metrics.exists():
-        with run.metrics.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if (split := splits.get(row["name"])) is not None:
-                    last[split] = float(row["value"])
-    return last
-
-
 NUMBERS = ("train_images", "test_images", "test_accuracy", "val_accuracy", "epochs", "seconds", "parameters", "macs")
-"""Of a row, what charts and tables reckon with."""
+"""Columns of a row that charts and tables calculate with."""
 
 NUMBERS_OF_PREDICTIONS = ("images", "balanced_accuracy", "macro_f1", "nll", "calibration_error")
-"""Of an evaluation, what an outcome keeps."""
+"""Numbers of an evaluation that an outcome includes."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One cell, trained or not; what is not known, or what a run without labels has not, is None.
+    """One cell, trained or not; unknown values are None.
 
     Args:
         cell: which one.
         status: missing, begun, failed, finished, or dropped (by halving).
         error: why it failed.
-        test: top-1 in [0, 1] on test images, by the weights that count, or whatever is `measured`.
+        test: result on test images, in [0, 1], by the weights that count; of the measure `measured`.
         val: the same on validation images.
         numbers: further measures of the evaluation that counts: images, balanced_accuracy, macro_f1, nll,
             calibration_error.
         facts: run.json.
-        measured: what `test` and `val` are: accuracy, or what a row of a table asks for, see `measures.other_measure`.
+        measured: accuracy, another task's main measure, or the measure of a table's row, see `other_measure`.
     """
 
     cell: Cell
@@ -116,12 +55,12 @@ class Outcome:
 
     @property
     def score(self) -> float | None:
-        """On test images; on validation images, where nothing is held out as test."""
+        """Result on test images; on validation images, where there is no test split."""
         return self.test if self.test is not None else self.val
 
     @property
     def row(self) -> dict[str, Any]:
-        """A flat row of plain values; shares lie in [0, 1]."""
+        """A flat row of plain values."""
         facts, cell, numbers = self.facts or {}, self.cell, self.numbers or {}
         student, images = facts.get("student", {}), facts.get("data", {}).get("images", {})
         seconds, steps = facts.get("seconds"), facts.get("steps")
@@ -137,10 +76,7 @@ class Outcome:
             "train_images": images.get("train"),
             "test_accuracy": self.test,
             "val_accuracy": self.val,
-            "balanced_accuracy": numbers.get("balanced_accuracy"),
-            "macro_f1": numbers.get("macro_f1"),
-            "nll": numbers.get("nll"),
-            "calibration_error": numbers.get("calibration_error"),
+            **{name: numbers.get(name) for name in NUMBERS_OF_PREDICTIONS[1:]},
             "test_images": images.get("test"),
             "epochs": facts.get("epochs"),
             "batch_size": facts.get("batch_size"),
@@ -156,30 +92,26 @@ class Outcome:
 
 
 class Outcomes:
-    """Outcomes of a study's cells, read from the folder; finished ones are remembered.
-
-    Args:
-        study: whose cells.
-    """
+    """Outcomes of a study's cells, read from its folder; finished ones are remembered."""
 
     def __init__(self, study: StudyFolder) -> None:
         self.study = study
-        self._known: dict[tuple[str, str], Outcome] = {}
+        self._finished: dict[tuple[str, str], Outcome] = {}
 
     def of(self, cell: Cell) -> Outcome:
-        """One cell as it stands now."""
+        """Return the current outcome of a cell."""
         key = cell.name, cell.candidate.name
-        outcome = self._known.get(key) or self._read(cell)
+        outcome = self._finished.get(key) or self._read(cell)
         if outcome.status == "finished":
-            self._known[key] = outcome
+            self._finished[key] = outcome
         return outcome
 
     def all(self, cells: Iterable[Cell]) -> list[Outcome]:
-        """Several cells as they stand now."""
+        """Return the current outcomes of several cells."""
         return [self.of(cell) for cell in cells]
 
     def _read(self, cell: Cell) -> Outcome:
-        """A folder that says less than a page needs is one failure, told, and trained again; the others stand."""
+        """Read a cell's outcome; a damaged folder is reported as one failure and trained again."""
         try:
             outcome = self._as_written(cell)
             _ = {**outcome.row, **{name: outcome.row[name] / 1 for name in NUMBERS if outcome.row[name] is not None}}
@@ -191,29 +123,81 @@ class Outcomes:
     def _as_written(self, cell: Cell) -> Outcome:
         run = self.study.run(cell)
         facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
-        if facts and facts.get("status") == "finished":
-            results, measure = self.study.task(cell).read_results(), cell.candidate.measure
-            if results is None:
-                raise UserError(f"{run.path} holds no {RESULTS}")
-            if (counting := results.counting) is None:  # it was trained without labels, or no image was held out
-                shares = other_measure(run, measure) if "/" in measure else {}
-                return Outcome(cell, "finished", "", shares.get("test"), shares.get("val"), None, facts, measure)
-            measure = next(iter(counting.measures)) if measure == "accuracy" else measure
-            numbers = {key: getattr(counting, key) for key in NUMBERS_OF_PREDICTIONS if hasattr(counting, key)}
-            known = {split: results.of_split(split) for split in ("test", "val")}
-            if measure in counting.measures:
-                shares = {split: result.measures.get(measure) for split, result in known.items() if result}
-            else:
-                shares = other_measure(run, measure, results)
-            return Outcome(cell, "finished", "", shares.get("test"), shares.get("val"), numbers, facts, measure)
-        failure = self.study.failure(cell)
-        if failure:
-            return Outcome(cell, "failed", str(failure["error"]), facts=facts)
-        return Outcome(cell, "begun" if facts else "missing", facts=facts)
+        if facts is None or facts.get("status") != "finished":
+            if failure := self.study.failure(cell):
+                return Outcome(cell, "failed", str(failure["error"]), facts=facts)
+            return Outcome(cell, "begun" if facts else "missing", facts=facts)
+        results, measure = self.study.task(cell).read_results(), cell.candidate.measure
+        if results is None:
+            raise UserError(f"{run.path} holds no results of its evaluation")
+        if (counting := results.counting) is None:  # nothing was evaluated: no labels, or no held-out images
+            values = other_measure(run, measure) if "/" in measure else {}
+            return Outcome(cell, "finished", "", values.get("test"), values.get("val"), None, facts, measure)
+        measured = next(iter(counting.measures)) if measure == "accuracy" else measure
+        if measured in counting.measures:
+            splits = {split: results.of_split(split) for split in ("test", "val")}
+            known = {split: result.measures[measured] for split, result in splits.items() if result}
+        else:
+            known = other_measure(run, measured, results)
+        numbers = {name: getattr(counting, name) for name in NUMBERS_OF_PREDICTIONS if hasattr(counting, name)}
+        return Outcome(cell, "finished", "", known.get("test"), known.get("val"), numbers, facts, measured)
+
+
+def other_measure(run: RunFolder, measure: str, results: Results[Any] | None = None) -> dict[str, float]:
+    """Read a measure of a paper's table that is none of the run's results, by split, test or val (images that are not
+    the run's count as test); empty where the run has no such measure.
+
+    top5                           the true class is among the five most likely; empty where there are fewer classes
+    divergence/HEAD/TEACHER        nats, from agreement.json
+    robustness/FOLDER/HEAD         from robustness.json: the mean error of corruptions; accuracy where there are none
+    localization/0.3,0.5           from localization.json, published protocol: MaxBoxAcc, or its mean over overlaps
+    probe/CLASSIFIER               from probe.json: linear probe or k-NN, of the features that validation chooses
+    any other                      the last value that a guide logged on held-out images in training
+    """
+    kind, _, rest = measure.partition("/")
+    name, _, teacher = rest.partition("/")
+    if kind == "top5":
+        known = {split: results.of_split(split) for split in ("test", "val")} if results else {}
+        return {split: evaluation.topk for split, evaluation in known.items() if evaluation and evaluation.k == 5}
+    if kind == "divergence":
+        agreement = read_agreement(run)
+        heads = [head.removesuffix(" token") for head in agreement.heads] if agreement else []
+        if agreement is None or name not in heads or teacher not in agreement.teachers:
+            return {}
+        return {agreement.split: agreement.divergence[heads.index(name)][agreement.teachers.index(teacher)]}
+    if kind == "robustness":
+        for data, result in read_robustness(run).items():
+            if Path(data).name == name and teacher in result.heads:
+                head = result.heads.index(teacher)
+                value = result.mean_error(head) if result.errors else 1 - result.clean[head]
+                return {} if value is None else {"val" if data == "validation" else "test": value}
+        return {}
+    if kind == "probe":
+        findings = [finding for probe in read_probes(run) for finding in probe.findings if finding.classifier == rest]
+        return {"test": max(findings, key=lambda finding: finding.val).top1} if findings else {}
+    if kind == "localization":
+        positions = [OVERLAPS.index(float(overlap)) for overlap in rest.split(",")]
+        for key, localized in read_localizations(run).items():
+            if localized.protocol == PUBLISHED.name:
+                data = run.read("run.json")["data"]
+                own = key.partition("/")[2] == data["name"]
+                value = fmean(localized.largest.accuracies[position] for position in positions)
+                return {"val" if own and "test" not in data["images"] else "test": value}
+        return {}
+    return _last_values(run, measure)
+
+
+def _last_values(run: RunFolder, measure: str) -> dict[str, float]:
+    splits = {f"{split}/{measure}": split for split in ("test", "val")}
+    if not run.metrics.exists():
+        return {}
+    with run.metrics.open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        return {splits[row["name"]]: float(row["value"]) for row in rows if row["name"] in splits}
 
 
 def rows_as_csv(rows: list[dict[str, Any]]) -> str:
-    """Rows of equal keys as CSV text."""
+    """Write rows of equal keys as CSV text."""
     if not rows:
         raise UserError("a study without cells has no table")
     file = io.StringIO()

@@ -28,36 +28,37 @@ class PaperTable:
     rows: tuple[Candidate, ...]
 
     def row(self, name: str) -> Candidate:
-        """A row by its name. Raises: UserError naming the nearest."""
-        for row in self.rows:
-            if row.name == name:
-                return row
+        """Return a row by its name. Raises: UserError naming the nearest."""
+        if row := next((row for row in self.rows if row.name == name), None):
+            return row
         raise unknown(f"row of table {self.name}", name, (row.name for row in self.rows))
 
 
 def tables() -> dict[str, Path]:
-    """Name -> file of every table in the package."""
+    """Return name -> file of every table in the package."""
     root = Path(str(resources.files("viticulture"))) / "tables"
     files = {str(path.relative_to(root).with_suffix("")): path for path in root.rglob("*.yaml")}
     return {name: files[name] for name in sorted(files, key=natural)}
 
 
 def read_table(name: str) -> PaperTable:
-    """A table by its name, or a YAML file of that form. Raises: UserError for an unknown name or a malformed file."""
+    """Read a table by its name, or a YAML file of that form. Raises: UserError if it is unknown or malformed.
+
+    A row may list further published numbers under `also`: measure -> number. Each becomes a row `NAME, MEASURE`; rows
+    that train the same thing share their cells in a study.
+    """
     if name not in (files := tables()) and not name.endswith((".yaml", ".yml")):
         raise unknown("table", name, files)
     content = read_yaml(read_text(files.get(name, Path(name)), "table"), f"table {name}")
+    rows: list[Candidate] = []
     try:
-        shared = {"recipe": content.get("recipe"), "data": content.get("data")}
-        rows = [row for keys in content["rows"] for row in _rows(f"table {name}, rows", {**shared, **keys})]
+        for keys in content["rows"]:
+            row: dict[str, Any] = {"recipe": content.get("recipe"), "data": content.get("data"), **keys}
+            more = [
+                {"name": f"{row['name']}, {measure}", "measure": measure, "published": number}
+                for measure, number in row.pop("also", {}).items()
+            ]
+            rows += [Candidate(**known_keys(Candidate, {**row, **own}, f"table {name}, rows")) for own in ({}, *more)]
         return PaperTable(name, content["title"], tuple(rows))
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"table {name} is malformed: {' '.join(str(error).split())}") from error
-
-
-def _rows(where: str, keys: dict[str, Any]) -> list[Candidate]:
-    """A row of a file, and one more for each measure that the file says `also` has a published number: `NAME, MEASURE`.
-    They are trained alike, so a study trains them once."""
-    also = keys.pop("also", {})
-    more = [{"name": f"{keys['name']}, {name}", "measure": name, "published": value} for name, value in also.items()]
-    return [Candidate(**known_keys(Candidate, {**keys, **own}, where)) for own in ({}, *more)]

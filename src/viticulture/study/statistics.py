@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means with their uncertainty over seeds (or folds) and images; how many more seeds would tell two methods apart."""
+"""Means with their uncertainty over seeds (or folds) and images; paired differences; sums of methods."""
 
-# Whether methods stacked on each other gain more than each by itself.
-#
-#     gain(X) = accuracy(X) - accuracy(baseline),   excess(A + B) = gain(A + B) - gain(A) - gain(B)
-#
-# seed by seed; a candidate called "A + B" is the sum of those called A and B.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,10 +12,12 @@ from scipy import stats
 
 LEVEL = 0.95
 SPENT = 0.75
-"""Share of what is left of 1 - `LEVEL` that each look at a growing study takes."""
+"""Fraction of what is left of 1 - `LEVEL` that each interim analysis of a growing study spends."""
 POWER = 0.8
 RESAMPLES = 4000
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
+MIN_SEEDS_OF_SUMS = 3
+"""Seeds from which the excess of a sum is separated from chance."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Estimate:
     """A mean over seeds.
 
     Args:
-        values: one a seed.
+        values: one per seed.
         mean: of them.
         sd: sample standard deviation, over n - 1; None for a single seed.
         low: lower end of the interval; None for a single seed.
@@ -43,16 +40,16 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0, overlap: float = 0.0) -> Estimate:
-    """Mean and Student's interval over seeds, or over folds.
+    """Compute the mean and Student's interval over seeds, or over folds.
 
         mean -+ t(n - 1, (1 + level) / 2) max(sd, floor) sqrt(1 / n + overlap)
 
     Args:
-        values: one a seed.
+        values: one per seed.
         level: of the interval.
-        floor: a spread that is known from elsewhere to be there; few values may lie closer together by luck.
-        overlap: tested images for each learnt one, where the trainings share images that they learn from: values of
-            folds are no independent draws, and 1 / n alone would be too little. 0 for seeds.
+        floor: a known lower bound of the spread; few values may lie closer together by chance.
+        overlap: test images for each training image, where trainings share training images: values of folds are not
+            independent, and 1 / n alone would be too little. 0 for seeds.
 
     Source: Student, "The probable error of a mean", Biometrika 1908, 6(1); the overlap: Nadeau and Bengio, "Inference
     for the generalization error", Machine Learning 2003, 52(3), the corrected resampled t-test.
@@ -66,43 +63,44 @@ def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0, 
     return Estimate(tuple(values), mean, sd, mean - half, mean + half)
 
 
-def accuracy(values: Sequence[float], images: int | None, overlap: float = 0.0) -> Estimate:
-    """Mean accuracy, with the wider of two intervals: Student's over seeds, and the binomial one of the test images.
+def estimate_accuracy(values: Sequence[float], images: int | None, overlap: float = 0.0) -> Estimate:
+    """Compute the mean accuracy with the wider of two intervals: Student's over seeds, and the binomial one of the test
+    images.
 
         p -+ z sqrt(p (1 - p) / N'),  p = (mean N + z^2 / 2) / N',  N' = N + z^2
 
-    The N images are the same for every seed, so that more seeds do not narrow the latter; of folds with test images of
-    their own, N counts all. Without images (a measure that counts none) the former alone; none for a single seed.
+    The N images are the same for every seed, so that more seeds do not narrow the latter; of folds with their own test
+    images, N counts all. Without images (a measure that counts none) only the former; none for a single seed.
     `overlap` as in `estimate`.
 
     Source: Agresti and Coull, "Approximate is better than 'exact' for interval estimation of binomial proportions",
     The American Statistician 1998, 52(2).
     """
     over_seeds = estimate(values, overlap=overlap)
-    if over_seeds.low is None or over_seeds.high is None or not images:
+    if over_seeds.low is None or not images:
         return over_seeds
     z = float(stats.norm.ppf((1 + LEVEL) / 2))
-    share = (over_seeds.mean * images + z**2 / 2) / (images + z**2)
-    half = z * sqrt(max(0.0, share * (1 - share)) / (images + z**2))
-    return _widened(over_seeds, share - half, share + half)
+    center = (over_seeds.mean * images + z**2 / 2) / (images + z**2)
+    half = z * sqrt(max(0.0, center * (1 - center)) / (images + z**2))
+    return _widened(over_seeds, center - half, center + half)
 
 
-def precision(values: Sequence[float], drawn: NDArray[np.float64] | None, overlap: float = 0.0) -> Estimate:
-    """Mean of a measure that is no share of images right, such as average precision, with the wider of two intervals:
-    Student's over seeds, and the bootstrap's over the test images.
+def estimate_resampled(
+    values: Sequence[float], resampled: NDArray[np.float64] | None, overlap: float = 0.0
+) -> Estimate:
+    """Compute the mean of a measure that is no proportion of images, such as average precision, with the wider of two
+    intervals: Student's over seeds, and the bootstrap's over the test images. None of either for a single seed.
 
     Args:
-        values: one a seed.
-        drawn: [S, R] for every seed its value over R draws of the test images, the same draws for all; None where it
-            is not known, which leaves the former alone. Of folds, each draws among its own.
+        values: one per seed.
+        resampled: [S, R] for every seed its value over R draws of the test images, the same draws for all; None leaves
+            only the former interval. Every fold draws among its own images.
         overlap: as in `estimate`.
-
-    None of either for a single seed.
     """
     over_seeds = estimate(values, overlap=overlap)
-    if over_seeds.low is None or drawn is None:
+    if over_seeds.low is None or resampled is None:
         return over_seeds
-    low, high = np.quantile(drawn.mean(0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(resampled.mean(0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return _widened(over_seeds, float(low), float(high))
 
 
@@ -112,22 +110,22 @@ def _widened(estimated: Estimate, low: float, high: float) -> Estimate:
     return replace(estimated, low=min(estimated.low, low), high=max(estimated.high, high))
 
 
-def level_of_look(number: int) -> float:
-    """Level of the intervals at the n-th look at a study that grows, n = 1, 2, ...
+def level_of_analysis(number: int) -> float:
+    """Return the level of the intervals at the n-th analysis of a study that grows, n = 1, 2, ...
 
         1 - (1 - LEVEL) SPENT (1 - SPENT)^(n - 1)
 
-    The chances of an error at all looks add up to 1 - `LEVEL` at most, however many there are and whatever makes a
-    person add seeds: the error is spent over the looks.
+    The probabilities of an error in all analyses add up to 1 - `LEVEL` at most, however many there are and for whatever
+    reason seeds are added: the error is spent over the analyses.
 
     Source: Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 1983, 70(3); deviation:
-    each look spends a share by itself (Bonferroni), so that nothing need be known about the looks to come.
+    each analysis spends its part alone (Bonferroni), so that nothing need be known about later analyses.
     """
     return 1 - (1 - LEVEL) * SPENT * (1 - SPENT) ** (number - 1)
 
 
 def next_level(level: float) -> float:
-    """Level of the look that follows one of this level."""
+    """Return the level of the analysis that follows one of this level."""
     return 1 - (1 - level) * (1 - SPENT)
 
 
@@ -137,9 +135,9 @@ class Difference:
 
     Args:
         over_seeds: mean and Student's interval of the paired differences, see `difference`.
-        over_images: the same mean with the bootstrap's interval over seeds and test images; None where the answers to
+        over_images: the same mean with the bootstrap's interval over seeds and test images; None where predictions of
             single images are not known.
-        floor: least spread over seeds, see `difference`.
+        floor: lower bound of the spread over seeds, see `difference`.
         overlap: of folds, see `estimate`; 0 for seeds.
     """
 
@@ -154,24 +152,23 @@ class Difference:
         return self.over_seeds.mean
 
     @property
-    def span(self) -> tuple[float, float] | None:
-        """Ends of the wider of the intervals that are known, within [-1, 1], so that words never claim more than is
-        known; None for a single seed."""
+    def interval(self) -> tuple[float, float] | None:
+        """Ends of the wider of the intervals that are known, within [-1, 1]; None for a single seed."""
         seeds, images = self.over_seeds, self.over_images or self.over_seeds
         if seeds.low is None or seeds.high is None or images.low is None or images.high is None:
             return None
         return max(-1.0, min(seeds.low, images.low)), min(1.0, max(seeds.high, images.high))
 
     def seeds_needed(self, level: float = LEVEL) -> int | None:
-        """Pairs of trainings that would tell the two apart at this level with the power of `POWER`, if mean and spread
-        are as seen; None where they cannot be told (fewer than two seeds, no difference, or more than `MOST_SEEDS`; or
-        folds, whose number says how much is learnt from)."""
+        """Return the pairs of trainings that would separate the two at this level with the power of `POWER`, if mean
+        and spread are as measured; None with fewer than two seeds, without a difference, for more than `MAX_SEEDS`, and
+        for folds, whose number decides how many images a training has."""
         sd = None if self.overlap else self.over_seeds.sd
         return seeds_needed(self.mean, None if sd is None else max(sd, self.floor), level)
 
     def separates(self) -> bool:
-        """Whether every interval that is known leaves out zero. A single seed separates nothing, nor do two, or values
-        without any spread, where no answers to images say what chance would do."""
+        """Return whether every interval that is known leaves out zero. A single seed separates nothing, nor do two, or
+        values without any spread, where predictions of single images are not known."""
         if self.over_images is None and (len(self.over_seeds.values) < 3 or not self.over_seeds.sd):
             return False
         known = [self.over_seeds, *([self.over_images] if self.over_images else [])]
@@ -184,27 +181,27 @@ class Difference:
 def difference(
     ours: Sequence[float],
     theirs: Sequence[float],
-    right: NDArray[np.int8] | None = None,
+    correct: NDArray[np.int8] | None = None,
     level: float = LEVEL,
-    drawn: NDArray[np.float64] | None = None,
+    resampled: NDArray[np.float64] | None = None,
     overlap: float = 0.0,
 ) -> Difference:
     """Compare two methods on the same seeds.
 
         Student's interval of a_s - b_s, whose spread is at least sqrt((n_10 + n_01) / N) / sqrt(N)
 
-    where of N test images n_10 are classified as they should be by ours alone, n_01 by theirs alone (means over seeds).
-    The floor is what drawing the test images does to a single difference if the two are equally good: differences of
-    two or three seeds that lie closer together do so by luck, and would separate anything.
+    where of N test images n_10 are classified correctly by ours alone, n_01 by theirs alone (means over seeds). The
+    floor is the effect of drawing the test images on a single difference if the two are equally good: differences of
+    two or three seeds that lie closer together do so by chance, and would separate anything.
 
     Args:
-        ours: one value a seed.
+        ours: one value per seed.
         theirs: the other method's, of the same seeds in the same order.
-        right: [S, N] for every seed and test image 1 if only ours is right, -1 if only theirs is, else 0; None where
-            it is not known.
+        correct: [S, N] for every seed and test image 1 if only ours is correct, -1 if only theirs is, else 0; None
+            where it is not known.
         level: of both intervals.
-        drawn: [S, R] for every seed the difference over R draws of the test images, of a measure that is no share of
-            images right; in place of `right`. The floor is its spread over the draws.
+        resampled: [S, R] for every seed the difference over R draws of the test images, of a measure that is no
+            proportion of images; replaces `correct`. The floor is its spread over the draws.
         overlap: of folds that are tested on the same images, as in `estimate`.
 
     Source of the floor: McNemar, "Note on the sampling error of the difference between correlated proportions or
@@ -212,71 +209,71 @@ def difference(
     """
     pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
     floor, images = 0.0, None
-    if right is not None:
-        floor = sqrt(float(np.abs(right).mean()) / right.shape[1])
-        images = bootstrap(right, level) if len(pairs) > 1 else None
-    elif drawn is not None:
-        floor = sqrt(float(drawn.var(1).mean()))
-        images = _crossed(np.array(pairs), np.atleast_2d(np.cov(drawn)), level) if len(pairs) > 1 else None
+    if correct is not None:
+        floor = sqrt(float(np.abs(correct).mean()) / correct.shape[1])
+        images = bootstrap(correct, level) if len(pairs) > 1 else None
+    elif resampled is not None:
+        floor = sqrt(float(resampled.var(1).mean()))
+        images = _crossed(np.array(pairs), np.atleast_2d(np.cov(resampled)), level) if len(pairs) > 1 else None
     return Difference(estimate(pairs, level, floor, overlap), images, floor, overlap)
 
 
 def difference_of_folds(
     ours: Sequence[float],
     theirs: Sequence[float],
-    right: Sequence[NDArray[np.int8]] | None,
+    correct: Sequence[NDArray[np.int8]] | None,
     overlap: float,
     level: float = LEVEL,
 ) -> Difference:
-    """Compare two methods on the same folds, each tested on images of its own.
+    """Compare two methods on the same folds, each with its own test images.
 
-        mean -+ z sqrt(sum over folds of var(right) / N) / S,  S folds, N images in each
+        mean -+ z sqrt(sum over folds of var(correct) / N) / S,  S folds, N images in each
 
-    is the interval over images, which folds do not share: it says how far the test images alone may lead astray. That
-    over folds, with its correction for what they learn from together, stands beside it.
+    is the interval over images, which folds do not share. Student's interval over folds, with its correction for the
+    shared training images, is computed as well.
 
     Args:
-        ours: one value a fold.
+        ours: one value per fold.
         theirs: the other method's, of the same folds in the same order.
-        right: for every fold [N], as in `difference`; None where it is not known.
+        correct: for every fold [N], as in `difference`; None where it is not known.
         overlap: as in `estimate`.
         level: of both intervals.
     """
     pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
-    if right is None:
+    if correct is None:
         return Difference(estimate(pairs, level, 0.0, overlap), None, 0.0, overlap)
     S, mean = len(pairs), float(np.mean(pairs))
-    floor = sqrt(float(np.mean([np.abs(fold).mean() / len(fold) for fold in right])))
-    half = float(stats.norm.ppf((1 + level) / 2)) * sqrt(sum(float(fold.var()) / len(fold) for fold in right)) / S
+    floor = sqrt(float(np.mean([np.abs(fold).mean() / len(fold) for fold in correct])))
+    half = float(stats.norm.ppf((1 + level) / 2)) * sqrt(sum(float(fold.var()) / len(fold) for fold in correct)) / S
     over_folds = estimate(pairs, level, floor, overlap)
     images = Estimate(tuple(pairs), mean, over_folds.sd, mean - half, mean + half) if S > 1 else None
     return Difference(over_folds, images, floor, overlap)
 
 
-def bootstrap(right: NDArray[np.int8], level: float = LEVEL) -> Estimate:
-    """Percentile interval of the mean difference in accuracy when both seeds and test images are drawn anew.
+def bootstrap(correct: NDArray[np.int8], level: float = LEVEL) -> Estimate:
+    """Compute the percentile interval of the mean difference in accuracy when both seeds and test images are resampled.
 
         a resample: S seeds and N images, each with replacement, the same images for every seed;
-        its value: mean + sqrt(S / (S - 1)) (the mean of right[seed, image] - mean)
+        its value: mean + sqrt(S / (S - 1)) (the mean of correct[seed, image] - mean)
 
-    The factor makes up for seeds that are drawn from S instead of from all there are, which is too narrow by as much.
+    The factor corrects for seeds that are drawn from S instead of from all there are, which is too narrow by as much.
     The seeds' means over N resampled images are drawn from the normal distribution with the means and covariances of
-    the resampling, as the central limit theorem has it: the cost does not grow with the resamples' images. Quantiles of
-    few seeds are not Student's; his interval stands beside this one.
+    the resampling (central limit theorem): the cost does not grow with the images. Quantiles of few seeds are not
+    Student's, so that Student's interval is computed as well.
 
     Args:
-        right: [S, N] in {-1, 0, 1}, see `difference`; two seeds at least.
+        correct: [S, N] in {-1, 0, 1}, see `difference`; S >= 2.
         level: of the interval.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13; two ways of resampling crossed:
     Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 2007, 1(2), arXiv:0712.1111.
     """
-    covariance = np.atleast_2d(np.cov(right, bias=True)) / right.shape[1]  # [S, S], of means over resampled images
-    return _crossed(right.mean(1), covariance, level)
+    covariance = np.atleast_2d(np.cov(correct, bias=True)) / correct.shape[1]  # [S, S], of means over resampled images
+    return _crossed(correct.mean(1), covariance, level)
 
 
 def _crossed(values: NDArray[np.float64], covariance: NDArray[np.float64], level: float) -> Estimate:
-    """The bootstrap's interval from the values of S seeds, [S], and their covariance over draws of images, [S, S]."""
+    """Compute the bootstrap's interval from values of seeds, [S], and their covariance over draws of images, [S, S]."""
     S = len(values)
     normal, seeds = _draws(S)  # [R, S] each
     axes, spreads, _ = np.linalg.svd(covariance)
@@ -289,18 +286,18 @@ def _crossed(values: NDArray[np.float64], covariance: NDArray[np.float64], level
 
 @cache
 def _draws(seeds: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Standard normal numbers, and how often each seed is drawn as a share; the same for every pair of a study."""
+    """Draw standard normal numbers, and each seed's fraction of the drawn seeds; the same for every pair of a study."""
     draw = np.random.default_rng(0)
     normal = draw.standard_normal((RESAMPLES, seeds))
     return normal, draw.multinomial(seeds, np.full(seeds, 1 / seeds), size=RESAMPLES) / seeds
 
 
 def seeds_needed(mean: float, sd: float | None, level: float = LEVEL, power: float = POWER) -> int | None:
-    """Pairs of trainings after which a two-sided paired t-test would see this difference with this power.
+    """Return the pairs of trainings after which a two-sided paired t-test detects this difference with this power.
 
         smallest n with P(|T| > t(n - 1, (1 + level) / 2)) >= power,  T noncentral t, n - 1, sqrt(n) mean / sd
 
-    None where there is no spread to judge by, no difference to see, or more than `MOST_SEEDS` would be needed.
+    None without a spread, without a difference, or if more than `MAX_SEEDS` would be needed.
     """
     if sd is None or mean == 0:
         return None
@@ -308,33 +305,32 @@ def seeds_needed(mean: float, sd: float | None, level: float = LEVEL, power: flo
         return 2
     effect = abs(mean) / sd
 
-    def seen(n: int) -> float:
+    def detected(n: int) -> float:
         edge, shift = stats.t.ppf((1 + level) / 2, n - 1), sqrt(n) * effect
         return float(stats.nct.sf(edge, n - 1, shift) + stats.nct.cdf(-edge, n - 1, shift))
 
     low, high = 1, 2
-    while seen(high) < power:
-        if high == MOST_SEEDS:
+    while detected(high) < power:
+        if high == MAX_SEEDS:
             return None
-        low, high = high, min(2 * high, MOST_SEEDS)
+        low, high = high, min(2 * high, MAX_SEEDS)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if seen(middle) >= power else (middle, high)
+        low, high = (low, middle) if detected(middle) >= power else (middle, high)
     return high
-
-
-FEWEST_SEEDS = 3  # from which an excess is told from chance
 
 
 @dataclass(frozen=True)
 class Interaction:
-    """A sum of candidates; shares, one a seed that all of them have.
+    """A sum of candidates ("A + B") and its parts, by accuracies of the seeds that all of them have.
+
+        gain(X) = accuracy(X) - accuracy(baseline),   excess(A + B) = gain(A + B) - gain(A) - gain(B)
 
     Args:
         name: of the sum.
-        parts: names of the candidates that it stacks.
-        gain: over the baseline.
-        parts_gain: of all parts together.
+        parts: names of the candidates that it combines.
+        gain: one per seed.
+        parts_gain: sum of the parts' gains, one per seed.
     """
 
     name: str
@@ -344,15 +340,15 @@ class Interaction:
 
     @property
     def excess(self) -> tuple[float, ...]:
-        """What it gains beyond its parts; below zero they stand in each other's way."""
+        """Gain beyond that of the parts; negative where they work against each other."""
         return tuple(gain - parts for gain, parts in zip(self.gain, self.parts_gain, strict=True))
 
 
 def interactions(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -> list[Interaction]:
-    """Every candidate that is a sum of others, in their order.
+    """Return every candidate that is a sum of others, in their order.
 
     Args:
-        accuracies: candidate -> seed -> share of held-out images that it gets right.
+        accuracies: candidate -> seed -> accuracy on held-out images.
         baseline: what gains are counted from.
     """
     sums = []
@@ -371,14 +367,14 @@ def interactions(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -
     return sums
 
 
-def told(sums: Sequence[Interaction], overlap: float = 0.0) -> tuple[list[str], list[str]]:
-    """Names of the sums that are more than their parts, and of those that are less, beyond chance.
+def separated_sums(sums: Sequence[Interaction], overlap: float = 0.0) -> tuple[list[str], list[str]]:
+    """Return names of the sums that gain more than their parts beyond chance, and of those that gain less.
 
     Student's interval of the excess over seeds leaves out zero; all intervals hold together at `LEVEL` (Bonferroni).
-    Sums of fewer than `FEWEST_SEEDS` seeds, or without any spread, are told of neither. `overlap` is that of folds
-    (`statistics.estimate`).
+    Sums of fewer than `MIN_SEEDS_OF_SUMS` seeds, or without any spread, are in neither list. `overlap` as in
+    `estimate`.
     """
-    known = [interaction for interaction in sums if len(interaction.excess) >= FEWEST_SEEDS]
+    known = [interaction for interaction in sums if len(interaction.excess) >= MIN_SEEDS_OF_SUMS]
     more, less = list[str](), list[str]()
     for interaction in known:
         over_seeds = estimate(interaction.excess, 1 - (1 - LEVEL) / len(known), overlap=overlap)

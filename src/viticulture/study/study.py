@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A study as Python sees it: its rows, its table and its conclusion, read from the folder."""
+"""A study in Python: its rows, its table and its conclusion, read from the folder."""
 
 import importlib
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ from typing import Any
 
 from ..errors import UserError
 from ..text import shell_word
-from .comparison import Comparison, RankingEntry, conclusion, verdicts
+from .comparison import Comparison, RankingEntry, compare
+from .conclusion import conclusion
 from .folder import StudyFolder
-from .halving import standing
+from .halving import current_outcomes
 from .outcomes import Outcome, Outcomes
 from .plan import StudyPlan
 
@@ -35,18 +36,18 @@ class Study:
 
     @cached_property
     def plan(self) -> StudyPlan | None:
-        """Epochs of every cell; None before it is made."""
+        """Epochs of every cell; None before planning."""
         facts = self.folder.facts
         return StudyPlan.from_dict(facts["plan"]) if "plan" in facts else None
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
-        """Every cell as it stands."""
-        return standing(self.folder.grid, Outcomes(self.folder))
+        """The current outcome of every cell."""
+        return current_outcomes(self.folder.grid, Outcomes(self.folder))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What table.csv holds: a flat row a cell; shares lie in [0, 1]."""
+        """The rows of table.csv, one per cell; fractions lie in [0, 1]."""
         return [outcome.row for outcome in self.outcomes]
 
     @property
@@ -59,36 +60,38 @@ class Study:
         return pandas.DataFrame(self.rows)
 
     @cached_property
-    def verdicts(self) -> list[Comparison]:
-        """What can be concluded on every training subset, the largest last."""
-        return verdicts(self.folder, self.outcomes)
+    def comparisons(self) -> list[Comparison]:
+        """Results of the comparison on every training subset, the largest last."""
+        return compare(self.folder, self.outcomes)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Finished trainings, and all of the full length that are wanted."""
+        """Finished trainings of the full length, and their planned number."""
         last = len(self.folder.grid.terms.rungs) - 1
-        wanted = {o.cell.name: o.status for o in self.outcomes if o.cell.rung == last and o.status != "dropped"}
-        return sum(status == "finished" for status in wanted.values()), len(wanted)
+        planned = {o.cell.name: o.status for o in self.outcomes if o.cell.rung == last and o.status != "dropped"}
+        return sum(status == "finished" for status in planned.values()), len(planned)
 
     @property
     def failed(self) -> int:
-        """Trainings that failed; `viticulture compare` ends with status 1 where there are any."""
+        """Trainings that failed; with any, `viticulture compare` ends with status 1."""
         return len({outcome.cell.name for outcome in self.outcomes if outcome.status == "failed"})
 
     @property
     def conclusion(self) -> str:
         """The conclusion in a sentence or two."""
-        return conclusion(self.folder.grid, self.verdicts, *self.counts)
+        return conclusion(self.folder.grid, self.comparisons, *self.counts)
 
     @property
     def leader(self) -> RankingEntry:
-        """First by validation on the largest training subset. Raises: UserError if there is nothing to rank by."""
-        if not self.verdicts:
+        """The first by validation on the largest training subset. Raises: UserError if there is nothing to rank by."""
+        if not self.comparisons:
             known, more = self.conclusion.rstrip("."), f"`viticulture compare resume {shell_word(self.path)}`"
-            raise UserError(f"nothing can be ranked in {self.path} ({known}); go on by {more}")
-        return self.verdicts[-1].leader
+            raise UserError(f"nothing can be ranked in {self.path} ({known}); continue it by {more}")
+        return self.comparisons[-1].leader
 
     @property
     def winner(self) -> str | None:
-        """The candidate that beats all others beyond chance; None where none does."""
-        return self.verdicts[-1].leader.candidate.name if self.verdicts and self.verdicts[-1].named else None
+        """The candidate that beats all others beyond chance; None without one."""
+        return (
+            self.comparisons[-1].leader.candidate.name if self.comparisons and self.comparisons[-1].has_winner else None
+        )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train whatever of a study is missing, one cell after the other; any number of processes may do so at once."""
+"""Train the missing cells of a study, one after the other; any number of processes may do so at once."""
 
 import gc
 import time
@@ -13,73 +13,74 @@ from .outcomes import Outcome, Outcomes
 from .plan import StudyPlan
 
 POLL_SECONDS = 1.0
-Tell = Callable[[str], None]
 
 
-class Work:
-    """One process's part in a study.
+class Worker:
+    """One process that trains cells of a study.
 
     Args:
         study: its folder; the plan is made.
-        tell: is told a line about every cell.
+        log: called with a line about every cell.
         skip: names of cells to leave alone, because they end their process.
     """
 
-    def __init__(self, study: StudyFolder, tell: Tell, skip: Iterable[str] = ()) -> None:
-        self.study, self.tell = study, tell
+    def __init__(self, study: StudyFolder, log: Callable[[str], None], skip: Iterable[str] = ()) -> None:
+        self.study, self.log = study, log
         self.plan = StudyPlan.from_dict(study.facts["plan"])
         self.outcomes = Outcomes(study)
-        self.tried = set(skip)  # a cell that fails is tried once by each process
+        self.tried = set(skip)  # each process tries a failing cell once
 
     def run(self) -> None:
-        """Until nothing is left that this process can do. Waits where a rung depends on others' cells."""
-        gc.freeze()  # what was imported need not be searched after every cell
+        """Train until nothing is left that this process can do. Waits where a rung depends on others' cells."""
+        gc.freeze()  # imported modules need not be searched after every cell
         try:
-            self._run()
+            while self._train_some():
+                pass
         finally:
             gc.unfreeze()
 
-    def _run(self) -> None:
-        while True:
-            wanted, decisions = schedule(self.study.grid, self.outcomes)
-            self._log(decisions)
-            left = [cell for cell in wanted if cell.name not in self.tried and not self._finished(cell)]
-            if not left:
-                return
-            if any(self._give_up(cell) for cell in left):
-                continue
-            ready = [cell for cell in left if not self._unmet(cell)]
-            if not any(self._one(cell) for cell in ready):
-                if ready == left and not self.study.grid.terms.halving:
-                    return  # others train what is left
-                time.sleep(POLL_SECONDS)
+    def _train_some(self) -> bool:
+        """Train one cell, or wait; return whether more may follow."""
+        cells, decisions = schedule(self.study.grid, self.outcomes)
+        self._log_decisions(decisions)
+        left = [cell for cell in cells if cell.name not in self.tried and not self._finished(cell)]
+        if not left:
+            return False
+        if any(self._give_up(cell) for cell in left):
+            return True
+        ready = [cell for cell in left if not self._unmet(cell)]
+        if not any(self._train(cell) for cell in ready):
+            if ready == left and not self.study.grid.terms.halving:
+                return False  # others train what is left
+            time.sleep(POLL_SECONDS)
+        return True
 
-    def one(self, cell: Cell) -> bool:
-        """Train one cell, and first those that it learns from, unless it is finished or another process trains it;
-        whether this process did. Waits for others that train what it learns from."""
+    def train(self, cell: Cell) -> bool:
+        """Train one cell, after those whose runs it uses, unless it is finished or another process trains it; return
+        whether this process did. Waits for others that train the cells that it needs."""
         while not self._finished(cell) and (unmet := self._unmet(cell)):
             if self._give_up(cell):
                 return False
-            if not any(self.one(need) for need in unmet if need.name not in self.tried):
+            if not any(self.train(need) for need in unmet if need.name not in self.tried):
                 time.sleep(POLL_SECONDS)
-        return not self._finished(cell) and self._one(cell)
+        return not self._finished(cell) and self._train(cell)
 
     def _unmet(self, cell: Cell) -> list[Cell]:
-        """Cells that must be finished before this one begins."""
+        """Return cells that must be finished before this one begins."""
         return [need for need in self.study.grid.needs(cell) if not self._finished(need)]
 
     def _give_up(self, cell: Cell) -> bool:
-        """Whether a cell cannot be trained, because one that it learns from failed here; then that is recorded."""
+        """Record and return that a cell cannot be trained, if one whose run it uses failed in this process."""
         failed = [need for need in self._unmet(cell) if need.name in self.tried]
         for need in failed[:1]:
             self.tried.add(cell.name)
-            self.study.record_failure(cell, f"it learns from {need.candidate.name}, which failed")
-            self._say(self.outcomes.of(cell), 0.0)
+            self.study.record_failure(cell, f"it uses the run of {need.candidate.name}, which failed")
+            self._log_outcome(self.outcomes.of(cell), 0.0)
         return bool(failed)
 
-    def _one(self, cell: Cell) -> bool:
-        with self.study.claim(cell) as mine:
-            if not mine or self._finished(cell):
+    def _train(self, cell: Cell) -> bool:
+        with self.study.claim(cell) as claimed:
+            if not claimed or self._finished(cell):
                 return False
             self.tried.add(cell.name)
             began = time.monotonic()
@@ -91,34 +92,34 @@ class Work:
                 self.study.forget_failure(cell)
             outcome = self.outcomes.of(cell)
             write_table(self.study, self.outcomes)
-            self._say(outcome, time.monotonic() - began)
+            self._log_outcome(outcome, time.monotonic() - began)
         return True
 
     def _finished(self, cell: Cell) -> bool:
         return self.outcomes.of(cell).status == "finished"
 
-    def _say(self, outcome: Outcome, seconds: float) -> None:
+    def _log_outcome(self, outcome: Outcome, seconds: float) -> None:
         cell = outcome.cell
         cells = {cell.name: cell for cell in self.study.grid.cells()}
         done = sum(self._finished(other) for other in cells.values())
-        number = "trained" if outcome.score is None else f"{100 * outcome.score:.1f} %"
-        came = f"failed: {outcome.error}" if outcome.status == "failed" else number
-        stage = f", rung {cell.rung + 1}" if self.study.grid.terms.halving else ""
-        words = f"{cell.candidate.name}, {cell.subset.name}, {cell.unit} {cell.seed}{stage}: {came}, {seconds:.0f} s"
-        self.tell(f"[{done}/{len(cells)}] {words}")
+        result = "trained" if outcome.score is None else f"{100 * outcome.score:.1f} %"
+        result = f"failed: {outcome.error}" if outcome.status == "failed" else result
+        rung = f", rung {cell.rung + 1}" if self.study.grid.terms.halving else ""
+        name = f"{cell.candidate.name}, {cell.subset.name}, {cell.unit} {cell.seed}{rung}"
+        self.log(f"[{done}/{len(cells)}] {name}: {result}, {seconds:.0f} s")
 
-    def _log(self, decisions: list[Decision]) -> None:
-        """Keep halving's decisions in study.json, each said once."""
+    def _log_decisions(self, decisions: list[Decision]) -> None:
+        """Write halving's decisions into study.json, and log each once."""
         known = self.study.facts.get("decisions", [])
         sentences = [decision.sentence for decision in decisions]
         if new := [sentence for sentence in sentences if sentence not in known]:
             self.study.update(decisions=[*known, *new])
             for sentence in new:
-                self.tell(sentence)
+                self.log(sentence)
 
 
 def changed(study: StudyFolder, plan: StudyPlan) -> list[str]:
-    """Names of finished cells that were trained under other settings than the study's."""
+    """Return names of finished cells that were trained under other settings than the study's."""
     outcomes = Outcomes(study)
     return [
         cell.name

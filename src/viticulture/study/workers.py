@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes of one machine work on a study, each on a GPU of its own where there are GPUs.
+"""Several processes of one machine that train a study, each on its own GPU if there are GPUs.
 
     python -m viticulture.study.workers STUDY [--data DATA] [--only CELL] [--attached] [--skip CELL ...]
 
@@ -23,32 +23,28 @@ import torch
 from ..errors import UserError, unknown
 from .folder import StudyFolder
 from .grid import Cell
-from .work import Work
+from .halving import every_cell
+from .work import Worker
 
 LIVES = 3
 """Times that a cell may end its process before it counts as failed."""
 
 
-def count(wanted: int) -> int:
-    """Processes to start: what was wanted, else one a GPU, else one."""
-    return wanted or max(1, torch.cuda.device_count())
-
-
-def run_workers(study: StudyFolder, workers: int, tell: Callable[[str], None]) -> None:
+def run_workers(study: StudyFolder, workers: int, log: Callable[[str], None]) -> None:
     """Start processes and wait until nothing is left; one that dies is started again.
 
     Args:
         study: its folder; the plan is made.
-        workers: how many; one trains in this process.
-        tell: is told a line about every cell.
+        workers: number of processes; a single one is this process.
+        log: called with a line about every cell.
 
-    Raises: KeyboardInterrupt, once every process has ended.
+    Raises: KeyboardInterrupt, after every process has ended.
     """
     if workers == 1:
-        Work(study, tell).run()
+        Worker(study, log).run()
         return
-    pool = WorkerPool(study, workers, tell)
-    with ThreadPoolExecutor(workers) as executor:  # its end waits for them, which a join that was interrupted does not
+    pool = WorkerPool(study, workers, log)
+    with ThreadPoolExecutor(workers) as executor:  # its end waits for them, which an interrupted join does not
         try:
             for life in [executor.submit(pool.keep_alive, number) for number in range(workers)]:
                 life.result()
@@ -58,35 +54,29 @@ def run_workers(study: StudyFolder, workers: int, tell: Callable[[str], None]) -
 
 
 class WorkerPool:
-    """Worker processes, each replaced when it dies of a cell, until it has died of it `LIVES` times.
+    """Worker processes, each replaced when it dies of a cell, until it has died of it `LIVES` times."""
 
-    Args:
-        study: its folder; the plan is made.
-        workers: how many.
-        tell: is told a line about every cell.
-    """
-
-    def __init__(self, study: StudyFolder, workers: int, tell: Callable[[str], None]) -> None:
-        self.study, self.workers, self.tell = study, workers, tell
-        self.deaths: Counter[str] = Counter()  # by the cell's name, over all workers; empty where none was claimed
+    def __init__(self, study: StudyFolder, workers: int, log: Callable[[str], None]) -> None:
+        self.study, self.workers, self.log = study, workers, log
+        self.deaths: Counter[str] = Counter()  # by the cell's name, over all workers; "" where none was claimed
         self.lock = threading.Lock()
         self.processes = dict[int, subprocess.Popen[str]]()  # the last one of each worker
         self.stopped = False
 
     def stop(self) -> None:
-        """Have every worker end where it is, and no other one begin."""
+        """End every worker, and start no other one."""
         with self.lock:
             self.stopped = True
             for process in self.processes.values():
                 process.terminate()
 
     def keep_alive(self, number: int) -> None:
-        """One worker: its process, and the next one when that dies of a cell."""
-        while (cause := self._one_process(number)) is not None:
-            pid, code = cause
+        """Run one worker, and start it again when it dies of a cell."""
+        while (death := self._one_process(number)) is not None:
+            pid, code = death
             lost = claimed_by(self.study, pid)
             doing = f"while it trained {lost.name}" if lost else "before it trained anything"
-            self.tell(f"a worker died ({_cause(code)}) {doing}")
+            self.log(f"a worker died ({_cause(code)}) {doing}")
             with self.lock:
                 self.deaths[lost.name if lost else ""] += 1
                 if lost and self.deaths[lost.name] == LIVES:
@@ -95,7 +85,8 @@ class WorkerPool:
                     return
 
     def _one_process(self, number: int) -> tuple[int, int] | None:
-        """Its id and exit code, where it died; None where it came to its end, was stopped or has said what is wrong."""
+        """Run a worker's process; return its id and exit code if it died, None if it ended, was stopped or has reported
+        an error."""
         with self.lock:
             if self.stopped:
                 return None
@@ -114,17 +105,17 @@ class WorkerPool:
         assert process.stdout is not None
         with process:
             for line in process.stdout:
-                self.tell(line.rstrip())
+                self.log(line.rstrip())
         ended = self.stopped or process.returncode in (0, 2, -signal.SIGINT, 130)
         return None if ended else (process.pid, process.returncode)
 
 
 def environment(number: int, workers: int) -> dict[str, str]:
-    """A worker's environment: its own GPU, or its share of the cores."""
+    """Return a worker's environment: with its own GPU, or its part of the cores."""
     variables = dict(os.environ)
     if gpus := torch.cuda.device_count():
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        names = [name for name in shown.split(",") if name] or [str(i) for i in range(gpus)]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = [name for name in visible.split(",") if name] or [str(i) for i in range(gpus)]
         variables["CUDA_VISIBLE_DEVICES"] = names[number % len(names)]
     else:
         variables["OMP_NUM_THREADS"] = str(threads(workers))
@@ -132,14 +123,14 @@ def environment(number: int, workers: int) -> dict[str, str]:
 
 
 def threads(workers: int) -> int:
-    """Of each of so many processes: as many as a person says, or their share of the cores where there are no GPUs."""
-    own = torch.get_num_threads()
-    return own if "OMP_NUM_THREADS" in os.environ or torch.cuda.device_count() else max(1, own // workers)
+    """Return the threads of each worker: those that the user sets, or its part of the cores where there are no GPUs."""
+    current = torch.get_num_threads()
+    return current if "OMP_NUM_THREADS" in os.environ or torch.cuda.device_count() else max(1, current // workers)
 
 
 @contextmanager
-def as_one_of(workers: int) -> Iterator[None]:
-    """Compute as one of so many workers does, for what is measured on their behalf."""
+def threads_of_one(workers: int) -> Iterator[None]:
+    """Compute with the threads of one of several workers, to measure on their behalf."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads(workers))
     try:
@@ -149,19 +140,17 @@ def as_one_of(workers: int) -> Iterator[None]:
 
 
 def claimed_by(study: StudyFolder, pid: int) -> Cell | None:
-    """The unfinished cell that a process of this machine held when it died."""
-    folder = study.path / "locks"
-    for rung in range(len(study.grid.terms.rungs)):
-        for cell in study.grid.cells(rung):
-            path = folder / cell.name
-            mine = path.exists() and path.read_text(encoding="utf-8").split()[-1:] == [str(pid)]
-            if mine and not study.finished(cell):
-                return cell
+    """Return the unfinished cell that a process of this machine held when it died."""
+    for cell in every_cell(study.grid):
+        path = study.path / "locks" / cell.name
+        holder = path.read_text(encoding="utf-8").split()[-1:] if path.exists() else []
+        if holder == [str(pid)] and not study.finished(cell):
+            return cell
     return None
 
 
 def cell_named(study: StudyFolder, name: str) -> Cell:
-    """The cell of that name. Raises: UserError if study.yaml does not ask for it any more."""
+    """Return the cell of that name. Raises: UserError if study.yaml does not include it any more."""
     cells = study.grid.named(name)
     if not cells:
         raise unknown(f"cell of {study.path}", name, [cell.name for cell in study.grid.cells()])
@@ -182,31 +171,31 @@ def _end_with_input() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _tell(words: str) -> None:
-    """Print a line for the process that reads, or the log; a cell is trained whether or not it can be written."""
+def _log(line: str) -> None:
+    """Print a line for the parent process; training continues even if it cannot be written."""
     with suppress(OSError):
-        print(words, flush=True)
+        print(line, flush=True)
 
 
 def main() -> int:
-    """One worker."""
+    """Run one worker."""
     parser = argparse.ArgumentParser(prog="viticulture.study.workers")
     parser.add_argument("study", type=Path)
     parser.add_argument("--data", default="")
     parser.add_argument("--only", default="")
     parser.add_argument("--attached", action="store_true")
     parser.add_argument("--skip", nargs="*", default=[])
-    given = parser.parse_args()
-    if given.attached:
+    options = parser.parse_args()
+    if options.attached:
         threading.Thread(target=_end_with_input, daemon=True).start()
     try:
-        work = Work(StudyFolder.open(given.study, given.data), _tell, given.skip)
-        if given.only:
-            work.one(cell_named(work.study, given.only))
+        worker = Worker(StudyFolder.open(options.study, options.data), _log, options.skip)
+        if options.only:
+            worker.train(cell_named(worker.study, options.only))
         else:
-            work.run()
+            worker.run()
     except UserError as error:
-        _tell(f"error: {error}")
+        _log(f"error: {error}")
         return 2
     except KeyboardInterrupt:
         return 130

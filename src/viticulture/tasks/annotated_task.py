@@ -15,14 +15,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..analysis.galleries import FILE, MAX_SIDE, Gallery, Group, save_galleries, shrunk
-from ..data.annotated import prepare_dense_test
-from ..data.batches.annotated import sizes_of
+from ..data.annotated import prepare_annotated_test
 from ..data.batches.loader import CPU
 from ..data.dataset import Dataset
 from ..data.image_set import CachedImages, Images, Records
 from ..data.images.decode import DECODED, DecodedImage, Unreadable
 from ..data.images.format import displayed
-from ..data.open_dense import open_dense
+from ..data.open import open_source
 from ..data.sources.source import Source
 from ..data.target_checks import counts as counts_of
 from ..data.targets.objects import Annotations
@@ -80,7 +79,6 @@ class AnnotatedTask(Task):
     """A task on images with annotations."""
 
     draws_predictions = True
-    served_side = (800,)
 
     @staticmethod
     def colors(classes: Sequence[str]) -> dict[str, tuple[int, int, int]]:
@@ -163,10 +161,10 @@ class AnnotatedTask(Task):
         if not isinstance(data, str):
             raise UserError(f"{self.run.path} is evaluated on files with annotations: name them, got {received(data)}")
         config, classes = config_of(self.run), model_of(self.run).data_spec.classes
-        source = open_dense(data, self.contents)
+        source = open_source(data, config.method_class.batch_spec.contents)
         with showing("reading images") as progress:
             skip, masks = config.data.skip_unreadable, config.values["method"].get("masks", False)
-            images, true, notes = prepare_dense_test(source, classes, config.images, skip, progress, masks)
+            images, true, notes = prepare_annotated_test(source, classes, config.images, skip, progress, masks)
         if not counts_of(classes, true).any():
             raise UserError(f"nothing in {data} is of the run's classes, so there is nothing to evaluate on")
         by_weights = self._by_weights(images, true, None, self.thresholds(self.read_results() or {}))
@@ -321,7 +319,7 @@ class AnnotatedPredictor(Predictor):
 
 def image_sizes(images: Images) -> NDArray[np.int64]:
     """Height and width of every original, [N, 2]."""
-    sizes: NDArray[np.int64] = sizes_of(images, torch.arange(len(images))).numpy().astype(np.int64)
+    sizes: NDArray[np.int64] = images.sizes(torch.arange(len(images))).numpy().astype(np.int64)
     return sizes
 
 

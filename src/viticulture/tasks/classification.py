@@ -11,10 +11,10 @@ from ..analysis.pictures import occlusion
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..data.images.format import displayed
-from ..evaluation.agreement.evaluate import evaluate_agreement
+from ..evaluation.agreement import evaluate_agreement
 from ..evaluation.model import ONE_HEAD, EvaluatedModel
 from ..evaluation.outputs import Predictions
-from ..evaluation.reference import judge_references, read_references
+from ..evaluation.reference import evaluate_references, read_references
 from ..outputs import csv_text
 from ..scores.confusion import most_confused
 from ..table import MAX_ROWS, Cell, Column, Table, percent, unread
@@ -154,7 +154,7 @@ class Classification(ImageTask):
         return classification_page(results, accuracy, trained_on, galleries.get("mistakes", ()))
 
     def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
-        judge_references(self.run, dataset)
+        evaluate_references(self.run, dataset)
         super().save_pictures(dataset, evaluated)
 
     def mistakes(self, evaluated: Evaluated) -> list[Gallery]:
@@ -200,13 +200,13 @@ def classification_page(
     assert result is not None
     low, high = result.top1_interval
     words = (
-        f"Correct on {percent(result.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) of {result.images:,} "
-        f"{split} images"
+        f"It classifies {percent(result.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) of "
+        f"{result.images:,} {split} images correctly"
     )
     others, near = compared(references), copies_sentence(result, split)
     answer = f"{words}; {', '.join(others)}." if others else f"{words}."
     rows = RowChart(
-        "Compared with classifiers without learned features",
+        "Compared with methods that learn no features",
         {f"this student, {weights} weights": result.top1, **references},
         f"top-1 accuracy on {split}, %",
     )
@@ -225,17 +225,19 @@ def classification_page(
 def _calibration(result: ClassificationResult) -> LineChart:
     """How far the confidence can be trusted."""
     dots, points = joined(result.reliability, MIN_IMAGES), 100 * result.calibration_error
-    note = f"On average the two differ by {points:.1f} points (expected calibration error). "
-    title = "Calibration: is it as right as it is sure?"
+    note = f"On average confidence and accuracy differ by {points:.1f} points (expected calibration error). "
+    title = "Calibration: is it as accurate as it is confident?"
     if len(dots) < 2:
         return LineChart(
-            title, {}, "", "", f"{note}{result.images:,} images of such confidence are too few for a curve."
+            title, {}, "", "", f"{note}{result.images:,} images of this confidence are too few for a curve."
         )
     lines = {
         "this student": [(100 * dot.confidence, 100 * dot.accuracy) for dot in dots],
-        "as right as it is sure": [(0.0, 0.0), (100.0, 100.0)],
+        "perfect calibration": [(0.0, 0.0), (100.0, 100.0)],
     }
-    return LineChart(title, lines, "confidence, %", "right, %", f"{note}A dot is of {MIN_IMAGES} images or more.")
+    return LineChart(
+        title, lines, "confidence, %", "accuracy, %", f"{note}Each dot represents at least {MIN_IMAGES} images."
+    )
 
 
 def _classes(result: ClassificationResult, trained_on: Sequence[int]) -> list[TaskSection]:
@@ -245,7 +247,7 @@ def _classes(result: ClassificationResult, trained_on: Sequence[int]) -> list[Ta
     if len(names) <= MAX_DRAWN_CLASSES:
         note = (
             "Rows are true classes, columns are predictions. The shade grows with the square root of the row's share, "
-            "so that rare mistakes show. Point at a cell to read it."
+            "so that rare mistakes are visible. Point at a cell to read it."
         )
         parts.append(HeatMap("Confusion matrix, images", result.confusion, names, note))
     if pairs.rows and len(names) > 2:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
 from ..analysis.galleries import Gallery
-from ..data.batches.annotated import dense_views
+from ..data.batches.evaluation import whole_views
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..data.images.decode import Unreadable, image_size
@@ -105,9 +105,9 @@ class DetectionPrediction(Prediction):
         return rows
 
     def row(self) -> dict[str, Any]:
-        """Objects in COCO's words, whatever their score; those from `threshold` on count."""
+        """Objects in COCO's words, whatever their score; those from `min_score` on count."""
         threshold = floor(self.threshold / STEP) * STEP  # scores are rounded: the object that is at it, counts
-        about = {"name": self.name, "size": list(self.size), "threshold": round(threshold, 5)}
+        about = {"name": self.name, "size": list(self.size), "min_score": round(threshold, 5)}
         return {**about, "counts": self.counts(), "objects": self.coco(), "error": self.error}
 
     def drawn(self, image: Picture) -> Picture:
@@ -171,6 +171,7 @@ class Detection(AnnotatedTask):
     pipeline = "object-detection"
     metric = ("mAP", "AP of boxes, overlaps of 50 to 95 %")
     contents = "objects"
+    what = "Classes of objects"
     json_note = "boxes as COCO has them (left, top, width, height in pixels), the uncertain ones, too"
 
     @classmethod
@@ -287,7 +288,7 @@ class Detection(AnnotatedTask):
 @torch.inference_mode()
 def find(model: AnnotatedModel, images: Images) -> Iterator[DetectedObjects]:
     """Detect objects in every image, in order."""
-    for _, pixels, place in dense_views(images, model.data_spec, BATCH, model.device):
+    for _, pixels, place in whole_views(images, model.data_spec, BATCH, model.device):
         for i, output in enumerate(model.network(pixels)):
             boxes = place.back(i, output["boxes"].float().cpu())
             solid = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)  # in padding there is nothing

@@ -15,7 +15,7 @@ from ..data.sources.several import JOINT
 from ..errors import comma_separated
 from ..evaluation.model import EvaluatedModel
 from ..evaluation.outputs import Predictions
-from ..evaluation.reference import MOST_IMAGES, raw_pixels
+from ..evaluation.reference import MAX_IMAGES, raw_pixels
 from ..models.views import told
 from ..outputs import csv_text
 from ..scores.labels import UNDECIDED, best_thresholds, mean_average_precision
@@ -90,7 +90,7 @@ class Multilabel(ImageTask):
     pipeline = "image-classification"
     metric = ("mAP", "mAP")
     contents = "labels"
-    caption = "labels from their thresholds on are bold"
+    caption = "bold: labels from their thresholds on"
 
     def __init__(self, run: RunFolder) -> None:
         super().__init__(run)
@@ -161,7 +161,7 @@ class Multilabel(ImageTask):
             f"{split} images{f'; {others}' if others else ''}."
         )
         values = {"this student": result.map, **result.baselines}
-        rows = RowChart("Compared with classifiers without learned features", values, f"mAP on {split}, %")
+        rows = RowChart("Compared with methods that learn no features", values, f"mAP on {split}, %")
         sections = [
             TaskSection("Results", [summary(results), rows]),
             TaskSection("Labels", [per_label(result)], sortable=True),
@@ -203,7 +203,7 @@ def thresholds_of(task: Task, weights: str, classes: int) -> list[float]:
 
 def baselines(train: Images, held: Images) -> dict[str, float]:
     """mAP of logistic regression on pixels, a label at a time; empty for many images."""
-    small = len(train) <= MOST_IMAGES and isinstance(train, CachedImages) and isinstance(held, CachedImages)
+    small = len(train) <= MAX_IMAGES and isinstance(train, CachedImages) and isinstance(held, CachedImages)
     labels, true = train.records.labels.numpy() > 0, held.records.labels.numpy() > 0
     varied = labels.any(0) & ~labels.all(0)
     if not small or not varied.any():

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..analysis.galleries import Gallery
-from ..data.batches.annotated import dense_views
+from ..data.batches.evaluation import whole_views
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..data.target_checks import counts as counts_of
@@ -240,6 +240,7 @@ class Segmentation(AnnotatedTask):
     pipeline = "image-segmentation"
     metric = ("mean_iou", "mIoU")
     contents = "pixels"
+    what = "Classes of pixels"
     json_note = "the share of every class, and a PNG whose values are the classes"
 
     @classmethod
@@ -327,7 +328,7 @@ class Segmentation(AnnotatedTask):
 @torch.inference_mode()
 def classify_pixels(model: AnnotatedModel, images: Images) -> Iterator[NDArray[np.uint8]]:
     """Predict the classes [H, W] of every image, in order and in the size of the original."""
-    for _, pixels, place in dense_views(images, model.data_spec, BATCH, model.device):
+    for _, pixels, place in whole_views(images, model.data_spec, BATCH, model.device):
         logits = model.network(pixels).float()
         for i in range(len(logits)):
             height, width = place.extents[i].tolist()

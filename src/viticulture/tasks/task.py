@@ -103,7 +103,7 @@ class Task(ABC):
         caption: a note on what a served page displays.
         json_note: a note on a prediction's JSON.
         draws_predictions: whether pictures draw predictions rather than attention.
-        served_side: pixels to which pictures are shrunk; empty for the usual.
+        what: of the predictions, for a served page.
     """
 
     name: ClassVar[str]
@@ -119,7 +119,7 @@ class Task(ABC):
     caption: ClassVar[str] = ""
     json_note: ClassVar[str] = ""
     draws_predictions: ClassVar[bool] = False
-    served_side: ClassVar[tuple[int, ...]] = ()
+    what: ClassVar[str] = "Classes"
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run

@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data as a recipe's method learns from them: opened or refused, split and decoded; and which recipe suits them."""
+"""Data for a config's method: opened or refused, split and decoded; and the default recipe for them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ..config.load import load_config
 from ..config.resolve import Config
 from ..config.schema import transform_class
-from ..data.annotated import prepare_dense
+from ..data.annotated import prepare_annotated
 from ..data.dataset import Dataset, prepare
 from ..data.image_settings import normalization
 from ..data.images.decode import Unreadable
-from ..data.open import open_source
-from ..data.open_dense import open_any, open_dense, recognized
-from ..data.sources.annotated import DenseSource
+from ..data.open import ANNOTATED, open_source
 from ..data.sources.several import is_joined, separated
 from ..data.sources.source import Source
-from ..data.subsets import count_by_class
 from ..data.target_checks import check_wide_enough, needed_of_split
 from ..data.targets.objects import Boxed
 from ..data.transforms.crop import ScaleJitter
@@ -31,99 +27,71 @@ from .assemble import student_of
 from .progress import showing
 
 SEVERAL = "multilabel/photos"
-CHOSEN = f"images have several labels, so {SEVERAL} tells each by itself; --recipe default/photos learns combinations"
+CHOSEN = (
+    f"images have several labels, which {SEVERAL} predicts one by one; --recipe default/photos predicts combinations"
+)
 
 
-def open_for(config: Config, data: Any) -> Source | DenseSource:
-    """Data as a recipe's method learns from it: images with classes, objects or classes of pixels. A method that reads
-    no labels takes images with objects or masks as well, in the splits of those."""
+def open_for(config: Config, data: Any) -> Source:
+    """Open data with the targets that a recipe's method is trained on. A method that uses no labels takes images with
+    objects or masks as well, in the splits of those."""
     spec = config.method_class.batch_spec
-    if spec.dense:
-        if not isinstance(data, str):
-            raise UserError(
-                f"method {config.values['method']['name']} learns from files with {spec.contents}; name a folder"
-            )
-        return open_dense(data, spec.contents)
-    source = open_labeled(data) if spec.labels else open_any(data)
-    return source if isinstance(source, DenseSource) else for_method(config, source)
+    source = open_source(data, spec.contents if spec.labels else None, annotations_first=not spec.labels)
+    return source if source.targets is not None else for_method(config, source)
 
 
 def for_method(config: Config, source: Source) -> Source:
-    """A source's labels as a recipe's method learns from them, joined ones (`cat|dog`) taken apart or not; with a note
-    that says so where the other way may have been meant. A method that reads no labels takes them apart as well: it
-    holds out the images that a student of several labels is tested on."""
+    """Return a source with the labels that a config's method uses, joined ones (`cat|dog`) separated or not, with a
+    warning where the other way may be meant. For a method without labels they are separated as well: it holds out the
+    same images as a student of several labels."""
     spec, joined = config.method_class.batch_spec, is_joined(source)
     if spec.contents == "labels" and source.labels.ndim == 1:
-        note = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
-        return replace(separated(source), notes=(*source.notes, *note))
+        single = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
+        return replace(separated(source), warnings=(*source.warnings, *single))
     if source.labels.ndim == 2 and spec.labels and spec.contents == "classes":
-        raise UserError(f"{source.name} has several labels an image; learn them by --recipe {SEVERAL}")
+        raise UserError(f"{source.name} has several labels an image; train on them by --recipe {SEVERAL}")
     if not spec.labels:
         return separated(source) if joined else source
     if not joined:
         return source
     example = next(name for name in source.classes if "|" in name)
-    note = (
-        f"images have several labels, such as {example}, and each combination is learnt as a class; to learn several "
-        f"labels an image: --recipe {SEVERAL}",
+    warning = (
+        f"images have several labels, such as {example}, and each combination is trained as a class; to train on "
+        f"several labels per image: --recipe {SEVERAL}"
     )
-    return replace(source, notes=(*source.notes, *note))
+    return replace(source, warnings=(*source.warnings, warning))
 
 
-ANNOTATED = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
-"""What a path holds besides images -> it in words, and the folder of recipes that learn it."""
-IMAGE_FOLDERS = {"images", "masks", "jpegimages", "segmentationclass", "segmentationobject"}
-"""Folders of images in such data, which are no classes."""
-
-
-def open_labeled(data: Any) -> Source:
-    """Images with classes. Raises: UserError, naming the recipe, for images that come with objects or masks instead."""
-    source = _opened(data)
-    if isinstance(source, Source):
-        return source
-    annotated, task = ANNOTATED[source]
-    raise UserError(f"{data} holds {annotated} and no classes of images; learn by --recipe {task}/photos")
-
-
-def open_by_default(data: Any) -> tuple[Source | DenseSource, str, tuple[str, ...]]:
-    """Data for which no recipe is named.
+def open_by_default(data: Any) -> tuple[Source, str, tuple[str, ...]]:
+    """Open data for which no recipe is named.
 
     Returns: it, the shipped recipe for such data, and a warning where that is not one of a class per image.
     """
-    source = _opened(data)
-    if isinstance(source, Source):
+    source = open_source(data)
+    if source.targets is None:
         recipe = default_recipe(source)
         return source, recipe, (CHOSEN,) if recipe == SEVERAL else ()
-    annotated, task = ANNOTATED[source]
+    annotated, task = ANNOTATED[source.contents]
     warning = f"images come with {annotated} in place of classes, so {task}/photos is the recipe"
-    return open_dense(data, source), f"{task}/photos", (warning,)
-
-
-def _opened(data: Any) -> Source | str:
-    """Images with classes, or the kind of annotation that they have instead: "objects" or "pixels"."""
-    kind = recognized(data) if isinstance(data, str) else ""
-    if kind and Path(data).is_file() and Path(data).suffix.lower() != ".json":
-        return kind  # a table of boxes, whose rows are no images
-    try:
-        source = open_source(data)
-    except UserError:
-        if not kind:
-            raise
-        return kind  # a list that is no list of classes
-    counts = count_by_class(source.labels, len(source.classes))
-    names = {name.lower() for name, count in zip(source.classes, counts, strict=True) if count}
-    return kind if kind and names <= IMAGE_FOLDERS else source
+    return source, f"{task}/photos", (warning,)
 
 
 def load_dataset(
-    source: Source | DenseSource,
+    source: Source,
     config: Config,
     seed: int,
     remembered: dict[str, list[str]] | None = None,
     watch: Progress | None = None,
 ) -> Dataset:
-    """Split, choose and decode, with a progress bar. Where the method ignores labels, there are no classes, and nothing
-    is in the images. `watch`, too, is told how many are decoded, and may raise."""
+    """Split, select and decode, with a progress bar. Without labels there are no classes and no annotations.
+
+    Args:
+        source: the images.
+        config: whose data and image settings apply.
+        seed: of the run.
+        remembered: names of images in each split of an earlier run.
+        watch: called with the numbers of decoded images and of all; may raise.
+    """
     spec = config.method_class.batch_spec
     with showing("reading images") as bar:
 
@@ -133,9 +101,9 @@ def load_dataset(
                 watch(done, total)
 
         sections = config.data, config.images
-        if isinstance(source, DenseSource):
+        if source.targets is not None:
             masks = config.values["method"].get("masks", False)
-            dataset = prepare_dense(source, *sections, seed, progress, remembered, masks)
+            dataset = prepare_annotated(source, *sections, seed, progress, remembered, masks)
             if isinstance(train := dataset.annotations.get("train"), Boxed) and spec.labels:
                 needed = needed_of_split(train.objects, [dataset.train.extent(i) for i in range(len(dataset.train))])
                 check_wide_enough(needed, min(dataset.image_settings.shape), _enlarged(config))
@@ -145,14 +113,14 @@ def load_dataset(
 
 
 def _enlarged(config: Config) -> float:
-    """Times by which a recipe shows an image larger than whole, at most."""
+    """Return the largest factor by which a recipe enlarges an image."""
     entries: dict[str, dict[str, Any]] = config.values["augment"]
     scales = [entry["scale"][1] for name, entry in entries.items() if transform_class(name, entry) is ScaleJitter]
     return float(max(scales, default=1))
 
 
 def default_recipe(source: Source) -> str:
-    """The shipped recipe for images like these; LOG.md holds the evidence for the choice."""
+    """Return the shipped recipe for images like these; LOG.md holds the evidence for the choice."""
     if source.name == "digits":
         return "default/digits"
     if is_joined(source) or source.labels.ndim == 2:
@@ -168,8 +136,7 @@ def default_recipe(source: Source) -> str:
 
 
 def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
-    """Return a default recipe with a user's keys. Its own student's patch size gives way, which a warning says, where
-    they name a student that cannot be built with it."""
+    """Return a default recipe with the user's keys, without its patch size where it does not fit the user's student."""
     config = load_config(name, overrides)
     given, student, images = overrides or {}, config.student, config.images
     own = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None

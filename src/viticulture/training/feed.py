@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batches of a training, and of what is measured between its epochs, as Lightning asks for them."""
+"""Loaders of a training and of its validation, for Lightning."""
 
 from collections.abc import Iterator
 
@@ -9,13 +9,12 @@ from torch import Tensor
 
 from ..config.sections import Train
 from ..data.balance import class_weights
-from ..data.batches.annotated import DenseLoader, dense_batches
 from ..data.batches.batch import Batch
-from ..data.batches.evaluation import evaluation_batches
+from ..data.batches.evaluation import evaluation_batches, target_batches
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
 from ..data.image_set import Images
-from .assemble import augmentations, batch_size
+from .assemble import augmentations
 from .session import Session
 
 ALONE = Shard()
@@ -23,15 +22,13 @@ EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects 
 
 
 class Feed(LightningDataModule):
-    """Builds the loaders once Lightning knows this process's device and rank; keeps their state in checkpoints.
-
-    Lightning would do the latter for a loader with a state, but does not give the state back after a whole epoch.
-    """
+    """Builds the loaders once Lightning knows this process's device and rank, and puts their state into checkpoints:
+    Lightning itself does not restore a loader's state after a whole epoch."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.loader: Loader | DenseLoader | None = None
+        self.loader: Loader | None = None
         self.restored: dict[str, int] = {}
 
     def state_dict(self) -> dict[str, int]:
@@ -52,32 +49,30 @@ class Feed(LightningDataModule):
     def val_dataloader(self) -> "ValidationLoader":
         trainer, images = self.trainer, validation_split(self.session)
         assert isinstance(trainer, Trainer)
-        assert images is not None, "without them, no validation is asked for"
+        assert images is not None, "without a validation split there is no validation"
         return ValidationLoader(images, self.session, trainer.strategy.root_device)
 
 
-def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader | DenseLoader:
-    """The batches of a session, as one of several processes sees them."""
+def training_loader(session: Session, shard: Shard = ALONE, device: torch.device = CPU) -> Loader:
+    """Return the loader of a training, or of one of its several processes."""
     train: Train = session.config.train
-    size = batch_size(session.config, len(session.dataset.train))
-    plain = Loader(
+    loader = Loader(
         session.dataset.train,
         augmentations(session.config, session.dataset, session.method.batch_spec),
-        size,
+        session.plan.batch_size,
         session.seed,
         Sampling(train.repeats, session.config.data.sampling == "balanced"),
         shard,
         device,
     )
-    if "train" not in session.dataset.annotations:
-        return plain
-    return DenseLoader(plain, session.dataset.annotations["train"], session.method.batch_spec.masks)
+    targets = session.dataset.annotations.get("train")
+    return loader if targets is None else loader.with_targets(targets, session.method.batch_spec.masks)
 
 
 class MicroBatches:
-    """A loader whose batches are handed out in equal parts, for gradient accumulation."""
+    """Splits a loader's batches into equal parts, for gradient accumulation."""
 
-    def __init__(self, loader: Loader | DenseLoader, parts: int) -> None:
+    def __init__(self, loader: Loader, parts: int) -> None:
         self.loader, self.parts = loader, parts
 
     def __len__(self) -> int:
@@ -91,13 +86,13 @@ class MicroBatches:
 
 
 class ValidationLoader:
-    """The split measured after every epoch; every process measures all of it, so that all agree.
+    """Batches of the split that is evaluated between epochs; every process evaluates all of it, so that all agree.
 
     Args:
         images: of the split, its first ones at least.
-        session: what is trained.
-        device: where batches are made.
-        split: by default the one that is watched.
+        session: the training.
+        device: of the batches.
+        split: by default that of `train.validate`.
     """
 
     def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
@@ -115,7 +110,7 @@ class ValidationLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         if self.annotations is not None:
-            return dense_batches(self.images, self.annotations, self.data_spec, self.batch_size, self.device)
+            return target_batches(self.images, self.annotations, self.data_spec, self.batch_size, self.device)
         batches = evaluation_batches(self.images, self.data_spec, self.batch_size, self.device, self.crop)
         if self.weights is None:
             return batches
@@ -124,5 +119,5 @@ class ValidationLoader:
 
 
 def validation_split(session: Session) -> Images | None:
-    """The images measured between epochs; None where the recipe or the data leaves none."""
+    """Return the images evaluated between epochs; None where the recipe or the data has none."""
     return session.dataset.held_out.get(session.config.train.validate)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision on a CPU without the convolutions that oneDNN computes wrongly in half precision.
+"""Mixed precision on a CPU, with those convolutions in float32 that oneDNN computes wrongly in half precision.
 
 For output o, tap j of a kernel reads pixel o * stride + j * dilation - padding. On a small map some taps read padding
 alone. The gradient of such a tap is 0, but in bfloat16 it is a sum over memory that was never written. Of a transposed
 convolution it is one over outputs that padding cuts off, and where the stride exceeds the kernel the bias is left out
 of outputs that no tap writes. All these run in float32, which takes no longer on a map of that size.
 
-So much for the faults that are known. `compare_gradients` finds others before a training begins: it computes the
-training's own step twice, in memory that is filled differently, and once in float32.
+These are the known faults. `compare_gradients` finds others before a training begins: it computes the training's first
+step twice, in memory that is filled differently, and once in float32.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,16 +28,16 @@ from ..errors import UserError
 from ..methods.method import TrainingLength
 from ..models.students import count
 from ..text import tell
-from .allocator import filled_memory
 from .assemble import assemble
 from .feed import training_loader
+from .machine import filled_memory
 from .module import TrainingModule
 from .run_folder import RunFolder
 from .session import Session
 
 HALF = (torch.bfloat16, torch.float16)
-CHECKED_MACS, FEWEST = 4e9, 4
-"""Multiply-accumulates of the images in the step that is checked, which take a second or two, and its fewest images."""
+CHECKED_MACS, MIN_IMAGES = 4e9, 4
+"""MACs of the images in the checked step, which take a second or two, and its minimum of images."""
 FILLS = (0xFF, 0x3F)
 """Bytes of the memory in which a step is computed: NaN, which a factor of 0 does not hide, and 0.7."""
 FAR = 0.5
@@ -55,7 +55,7 @@ class CpuMixedPrecision(MixedPrecision):
 
 
 class ExactConvolutions(TorchFunctionMode):
-    """Runs a convolution in float32 where half precision is wrong; its output is in half precision."""
+    """Runs convolutions in float32 that half precision computes wrongly; outputs are in half precision."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -115,7 +115,7 @@ CONVOLUTIONS: dict[Any, Callable[..., bool]] = {
     **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), reads_padding_alone),
     **dict.fromkeys((torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d), pads_or_skips),
 }
-"""Functions that convolve -> whether half precision computes them wrongly."""
+"""Convolution -> test of whether half precision computes it wrongly."""
 
 
 @dataclass(frozen=True)
@@ -132,15 +132,14 @@ class Comparison:
 
     @property
     def fault(self) -> str:
-        """The difference in words; "" where there is none that matters."""
+        """Description of the difference; "" for none that matters."""
         if self.unstable:
             return f"the gradient of {self.unstable[0]} is not finite, or depends on what was in memory"
         return f"gradients are {self.distance:.0%} away from those in float32" if self.distance > FAR else ""
 
 
 def compare_gradients(config: Config, dataset: Dataset, seed: int) -> Comparison:
-    """Compute a training's first step in bfloat16 twice and in float32 once, on as many of its images as take a second
-    or two."""
+    """Compute a training's first step in bfloat16 twice and in float32 once, on images that take about a second."""
     half = CpuMixedPrecision("bf16-mixed", "cpu")
     once, again = (_gradients(config, dataset, seed, half, fill) for fill in FILLS)
     exact = _gradients(config, dataset, seed, Precision(), FILLS[0])
@@ -150,28 +149,28 @@ def compare_gradients(config: Config, dataset: Dataset, seed: int) -> Comparison
 
 
 def check_precision(session: Session) -> None:
-    """Compare the gradients of a training in mixed precision on a CPU before it begins, and print what is to be known.
+    """Compare the gradients of a training in mixed precision on a CPU before it begins, and print warnings.
 
     Raises: UserError where they depend on what was in memory.
     """
     engine: Engine = session.config.engine
     if not engine.mixed_on_cpu:
         return
-    found = compare_gradients(session.config, session.dataset, session.seed)
-    if found.unstable:
+    comparison = compare_gradients(session.config, session.dataset, session.seed)
+    if comparison.unstable:
         student = session.config.student.name
         raise UserError(
             f"{engine.precision} must compute the same gradients twice, but for {student} on this processor "
-            f"{found.fault}; train in float32: --engine.precision 32"
+            f"{comparison.fault}; train in float32: --engine.precision 32"
         )
-    if session.leads and found.fault:
-        tell(f"note     in {engine.precision} {found.fault}; --engine.precision 32 may train better")
+    if session.leads and comparison.fault:
+        tell(f"note     in {engine.precision} {comparison.fault}; --engine.precision 32 may train better")
     if session.leads and engine.precision == "16-mixed":
         tell("note     engine.precision 16-mixed needs a GPU; on the CPU this training runs in bf16-mixed")
 
 
 def _gradients(config: Config, dataset: Dataset, seed: int, precision: Precision, fill: int) -> dict[str, Tensor]:
-    """Gradients of a training's first step, by a method that is then thrown away."""
+    """Return the gradients of a training's first step, by a method that is then thrown away."""
     with torch.random.fork_rng(devices=[]), filled_memory(fill):
         method, _ = assemble(config, dataset, seed)
         loader = training_loader(Session(RunFolder(""), config, dataset, method, seed, []))
@@ -179,7 +178,7 @@ def _gradients(config: Config, dataset: Dataset, seed: int, precision: Precision
         method.length = TrainingLength(len(loader), train.epochs)
         batch = loader.batch(0, 0)
         _, macs = count(method.counted_network, method.data_spec.image_size, method.data_spec.channels)
-        most = max(FEWEST, int(CHECKED_MACS / max(macs, 1)))
+        most = max(MIN_IMAGES, int(CHECKED_MACS / max(macs, 1)))
         parts = max(train.accumulate, -(-len(batch["image"]) // most))
         batch = {name: value.chunk(parts)[0] for name, value in batch.items()}
         TrainingModule(method.train()).set_memory_layout(batch)
@@ -194,7 +193,7 @@ def _gradients(config: Config, dataset: Dataset, seed: int, precision: Precision
 
 
 def _half_of(input: Tensor, *args: Any, **kwargs: Any) -> torch.dtype | None:
-    """The type of half precision in which an operation on a tensor would compute on a CPU; None for any other."""
+    """Return the half-precision type that a CPU would compute an operation on a tensor in; None for other types."""
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
     return dtype if input.is_cpu and dtype in HALF else None
 
@@ -204,6 +203,6 @@ def _float32(value: Any) -> Any:
 
 
 def _each(value: int | str | Sequence[int], kernel: Sequence[int]) -> list[int]:
-    """A number for each dimension of a kernel; one alone is for all."""
+    """Return a number for each dimension of a kernel; a single one is for all."""
     numbers = [value] if isinstance(value, int) else [int(number) for number in value]
     return numbers * len(kernel) if len(numbers) == 1 else numbers

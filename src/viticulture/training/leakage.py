@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a start or a teacher has learned from the very images by which this training is to be judged."""
+"""Refuses a start or a teacher that was trained on the images by which this training is evaluated."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,13 +32,9 @@ def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) ->
         learned = set(run.image_names.get("train", ()))
         shared = {split: len(learned.intersection(names)) for split, names in dataset.split_names.items()}
         if shared.get("test"):
-            knows = "near_duplicates" in facts.get("settings", {}).get(
-                "data", {}
-            )  # earlier versions divided near-duplicates
-            how = "its data.* keys" if knows else "its data.* keys and data.near_duplicates ignore"
             raise UserError(
                 f"{key}: {run.path} learned from {shared['test']:,} of the {len(dataset.split_names['test']):,} images "
-                f"that this training would be tested on; divide the images as that run did ({how}; where "
+                f"that this training would be tested on; divide the images as that run did (its data.* keys; where "
                 "images came to them since, by test/CLASS or a column `split`), or take weights that do not know them"
             )
         if shared.get("val"):

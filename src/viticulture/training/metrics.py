@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""metrics.csv: one line a measurement, appended as it is taken, cut back to the checkpoint when a run resumes.
+"""metrics.csv: one row a metric, appended as it is logged, cut back to the checkpoint when a run resumes.
 
-What training batches measure stands there twice: `train/loss` is a single batch, `train/loss_epoch` the mean over all
-batches of an epoch, as the student saw them: augmented, each before its step.
+Training metrics have two names: `train/loss` is of a single batch, `train/loss_epoch` the mean over all batches of an
+epoch as the student processed them: augmented, each before its step.
 """
 
 import csv
@@ -24,27 +24,17 @@ COLUMNS = ("step", "epoch", "name", "value")
 
 
 class MetricsFile(Logger):
-    """Lightning's measurements as rows `step, epoch, name, value`.
+    """Lightning's metrics as rows `step, epoch, name, value` of a file, which is continued where it exists."""
 
-    Args:
-        path: the file; continued where it exists.
-    """
+    name, version = "metrics", ""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
 
-    @property
-    def name(self) -> str:
-        return "metrics"
-
-    @property
-    def version(self) -> str:
-        return ""
-
     @rank_zero_only
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Settings are in recipe.yaml."""
+        """Do nothing: settings are in recipe.yaml."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -53,7 +43,7 @@ class MetricsFile(Logger):
         try:
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 writer = csv.writer(file)
-                if file.tell() == 0:  # new, or a kill came before its first line
+                if file.tell() == 0:  # new, or killed before its first row
                     writer.writerow(COLUMNS)
                 writer.writerows((step or 0, epoch, name, repr(float(value))) for name, value in values.items())
         except OSError as error:
@@ -61,8 +51,7 @@ class MetricsFile(Logger):
 
 
 class EpochMeans(Callback):
-    """Writes the means over an epoch of what its batches logged; they go on where a resumed run stopped, those of every
-    process by themselves."""
+    """Logs means over an epoch of what its batches logged; each process continues its sums when a run resumes."""
 
     def __init__(self) -> None:
         self.sums: dict[str, torch.Tensor] = {}
@@ -71,7 +60,7 @@ class EpochMeans(Callback):
 
     @property
     def means(self) -> dict[str, float]:
-        """Of the epoch so far; of the last one, where the next has not begun. Waits for the device."""
+        """Means of the epoch so far; of the last one before the next begins. Waits for the device."""
         return {name: float(total) / self.batches[name] for name, total in self.sums.items()} or self.written
 
     def on_train_batch_end(
@@ -84,9 +73,8 @@ class EpochMeans(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for name, total in self.sums.items():
-            own = (total / self.batches[name]).to(pl_module.device)  # a checkpoint's sums are on the CPU
-            mean = trainer.strategy.reduce(own, reduce_op="mean")
-            self.written[name] = float(mean)
+            mean = (total / self.batches[name]).to(pl_module.device)  # a checkpoint's sums are on the CPU
+            self.written[name] = float(trainer.strategy.reduce(mean, reduce_op="mean"))
         values = {f"train/{name}_epoch": self.written[name] for name in self.sums}
         self.sums, self.batches = {}, Counter()
         for logger in trainer.loggers:
@@ -97,13 +85,13 @@ class EpochMeans(Callback):
         return {"processes": of_every({"sums": sums, "batches": dict(self.batches)})}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        every = state_dict.get("processes", [state_dict])  # earlier runs kept the first process's alone
-        own = every[rank() % len(every)]
-        self.sums, self.batches = own["sums"], Counter(own["batches"])
+        every = state_dict["processes"]
+        ours = every[rank() % len(every)]
+        self.sums, self.batches = ours["sums"], Counter(ours["batches"])
 
 
 def cut(path: Path, step: int) -> None:
-    """Drop what was measured after a step (a killed run's last, unfinished stretch) and any torn last line.
+    """Drop metrics after a step (a killed run's last, unfinished stretch) and any torn last row.
 
     Raises: UserError if the file cannot be read as text.
     """
@@ -114,28 +102,56 @@ def cut(path: Path, step: int) -> None:
             rows = [row for row in csv.reader(file) if len(row) == len(COLUMNS)]
         kept = [row for row in rows if row[0] == "step" or (row[0].isdigit() and int(row[0]) < step)]
     except (OSError, ValueError, csv.Error) as error:
-        raise damaged(path, error) from error
+        raise _damaged(path, error) from error
     with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(kept)
 
 
 def read_history(path: Path) -> list[dict[str, float]]:
-    """A row an epoch, counted from 1, with the last value in it of everything that was logged; none without a file.
+    """Return a row an epoch, counted from 1, with the last value in it of every metric.
 
     Raises: UserError if the file holds no such table.
     """
     epochs: dict[int, dict[str, float]] = {}
-    if not path.exists():  # a run's on the Hub stays where it was trained
-        return []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                epochs.setdefault(int(row["epoch"]) + 1, {})[row["name"]] = float(row["value"])
-    except (OSError, ValueError, LookupError, TypeError, csv.Error) as error:
-        raise damaged(path, error) from error
+    for _, epoch, name, value in _read(path):
+        epochs.setdefault(epoch + 1, {})[name] = value
     return [{"epoch": epoch, **values} for epoch, values in sorted(epochs.items())]
 
 
-def damaged(path: Path, error: Exception) -> UserError:
-    """What to tell a person whose measurements cannot be read."""
-    return UserError(f"{path} is damaged ({error}); take it away: the run goes on without its curves so far")
+def read_curves(path: Path) -> dict[str, list[tuple[float, float]]]:
+    """Return name -> (epochs done, value) for every metric, in the order of the file; values may be NaN or infinite.
+
+        epochs done = (step + 1) / steps an epoch;  steps an epoch = max over rows of (step + 1) / (epoch + 1)
+
+    A row written at the end of an epoch attains the maximum. Where a resumed run repeats steps, the later row counts.
+
+    Raises: UserError if the file holds no such table.
+    """
+    rows = _read(path)
+    try:
+        steps = max(((step + 1) / (epoch + 1) for step, epoch, _, _ in rows), default=1.0)
+        curves: dict[str, dict[float, float]] = {}
+        for step, _, name, value in rows:
+            curves.setdefault(name, {})[(step + 1) / steps] = value
+    except ArithmeticError as error:
+        raise _damaged(path, error) from error
+    return {name: sorted(points.items()) for name, points in curves.items()}
+
+
+def _read(path: Path) -> list[tuple[int, int, str, float]]:
+    """Return the rows of the file, without a torn last one; none without a file, as of a run on the Hub."""
+    if not path.exists():
+        return []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            head, *rows = [row for row in csv.reader(file) if row] or [list(COLUMNS)]
+        if tuple(head) != COLUMNS:
+            raise LookupError(f"its columns must be {', '.join(COLUMNS)}, got {', '.join(head)}")
+        whole = (row for row in rows if len(row) == len(COLUMNS))
+        return [(int(step), int(epoch), name, float(value)) for step, epoch, name, value in whole]
+    except (OSError, ValueError, LookupError, csv.Error) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is damaged ({error}); remove it: the run goes on without its curves so far")

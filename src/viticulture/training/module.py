@@ -73,6 +73,7 @@ class TrainingModule(LightningModule):
         self, epoch: int, batch_idx: int, optimizer: Optimizer | LightningOptimizer, closure: object = None
     ) -> None:
         super().optimizer_step(epoch, batch_idx, optimizer, closure)  # type: ignore[arg-type]
+        self.method.step = StepContext()
         self.method.after_step()
 
     def on_validation_epoch_start(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices and processes a run has: checked before it starts; who waits for whom at its end."""
+"""Devices and processes of a run: checks before it starts, and how processes wait for the first one at its end."""
 
 import itertools
 import os
@@ -29,8 +29,8 @@ from ..errors import UserError
 POLL_SECONDS = 0.5
 FAREWELL = timedelta(seconds=10)  # for processes that may be gone already
 RUN_FOLDER = "VITICULTURE_RUN"
-"""The variable by which a training names its folder to the processes that it starts."""
-_endings = itertools.count()  # every process counts the trainings that it sees to their end
+"""Environment variable that passes a run's folder to the processes that it starts."""
+_endings = itertools.count()  # of trainings in this process
 
 LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE"),
@@ -40,19 +40,13 @@ LAUNCHERS = (
     ("MPI", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("MPI", "PMI_RANK", "PMI_SIZE"),
 )
-"""Launchers of several processes, with the variables for the number of each and for how many there are; the first that
-has started more than one counts, as torchrun is used within the jobs of the others."""
+"""Launcher, variable of the rank, variable of the number of processes. The first with more than one process counts, as
+torchrun is used within jobs of the others."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Processes that something else has started together.
-
-    Args:
-        launcher: one of `LAUNCHERS`.
-        rank: number of this process.
-        size: how many there are, more than one.
-    """
+    """Several processes started by one of `LAUNCHERS`: rank of this one, and how many there are."""
 
     launcher: str
     rank: int
@@ -60,7 +54,7 @@ class Launch:
 
 
 def launched() -> Launch | None:
-    """Of which launch this process is, by its environment; None where it was started alone."""
+    """Return the launch of this process by its environment; None where it was started alone."""
     for launcher, rank, size in LAUNCHERS:
         started = _number(size)
         if started is None or started < 2 or (number := _number(rank)) is None:
@@ -79,14 +73,13 @@ def _by_srun() -> bool:
 
 
 def _number(name: str) -> int | None:
-    """A number of the environment; None where it holds none."""
+    """Return a number of the environment; None without one."""
     value = os.environ.get(name, "")
     return int(value) if value.isdecimal() else None
 
 
 def is_leader(engine: Engine) -> bool:
-    """Return whether this process writes the run: the only one of a training on one device, whatever the environment
-    says, else the first."""
+    """Return whether this process writes the run: of a training on one device always, else in the first process."""
     if engine.devices * engine.nodes == 1:
         return True
     if (launch := launched()) is not None:
@@ -96,8 +89,7 @@ def is_leader(engine: Engine) -> bool:
 
 @contextmanager
 def named(run: Path, engine: Engine) -> Iterator[None]:
-    """In the block, processes that Lightning starts for this training find its folder; a training of one process
-    leaves the environment as it is."""
+    """Pass the run's folder to processes that Lightning starts in the block; do nothing for a single process."""
     if engine.devices == 1 or launched() is not None or not is_leader(engine):
         yield
         return
@@ -112,7 +104,7 @@ def named(run: Path, engine: Engine) -> Iterator[None]:
 
 
 def check_devices(engine: Engine) -> None:
-    """Raises: UserError if the devices asked for are not there, or not as many processes were started."""
+    """Raises: UserError if devices are missing, or another number of processes was started."""
     if engine.device == "cuda" and not torch.cuda.is_available():
         raise UserError("engine.device is cuda, but torch sees no GPU; use --device cpu, or check the driver")
     if engine.device == "mps" and not torch.backends.mps.is_available():
@@ -120,14 +112,14 @@ def check_devices(engine: Engine) -> None:
     on_gpu = engine.device == "cuda" or (engine.device == "auto" and torch.cuda.is_available())
     if on_gpu and engine.devices > torch.cuda.device_count():
         raise UserError(f"engine.devices is {engine.devices}, but torch sees {torch.cuda.device_count()} GPU(s)")
-    wanted, launch = engine.devices * engine.nodes, launched()
+    processes, launch = engine.devices * engine.nodes, launched()
     started = os.environ.get("WORLD_SIZE", "")
-    if {"RANK", "LOCAL_RANK"} & os.environ.keys() and started not in ("", str(wanted)):
+    if {"RANK", "LOCAL_RANK"} & os.environ.keys() and started not in ("", str(processes)):
         raise UserError(
-            f"{started} processes were started, but engine.devices times engine.nodes is {wanted}: say by --devices "
-            "how many train on each machine, and by --engine.nodes on how many machines"
+            f"{started} processes were started, but engine.devices times engine.nodes is {processes}: set --devices "
+            "to those of each machine, and --engine.nodes to the number of machines"
         )
-    if wanted > 1:
+    if processes > 1:
         _check_launch(engine, launch)
 
 
@@ -137,12 +129,12 @@ MEET = {
     "LSF": ("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK"),
     "MPI": (),
 }
-"""The other variables by which processes meet."""
+"""Other variables that processes need to meet."""
 
 
 def _check_launch(engine: Engine, launch: Launch | None) -> None:
     """Raises: UserError where the processes of a training on several devices cannot meet."""
-    wanted = engine.devices * engine.nodes
+    processes = engine.devices * engine.nodes
     rule = f"engine.devices is {engine.devices} and engine.nodes {engine.nodes}"
     if launch is None:
         if engine.nodes > 1 and _number("NODE_RANK") is None:
@@ -153,8 +145,8 @@ def _check_launch(engine: Engine, launch: Launch | None) -> None:
                 "MASTER_PORT, where they meet, is not set; start them by torchrun, or unset LOCAL_RANK"
             )
         return
-    if launch.size != wanted:
-        raise UserError(f"{rule}, but {launch.launcher} started {launch.size} processes; start {wanted}")
+    if launch.size != processes:
+        raise UserError(f"{rule}, but {launch.launcher} started {launch.size} processes; start {processes}")
     if launch.launcher == "MPI" and find_spec("mpi4py") is None:
         raise UserError(
             f"{rule}, and processes that MPI starts meet by mpi4py, not installed; run: pip install mpi4py, or start "
@@ -172,7 +164,7 @@ def _check_launch(engine: Engine, launch: Launch | None) -> None:
 
 
 class _Alone(LightningEnvironment):
-    """One process that trains by itself, whatever else its environment says."""
+    """A single process, whatever its environment says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,7 +181,7 @@ class _Alone(LightningEnvironment):
 
 
 class _Slurm(SLURMEnvironment):
-    """Tasks that srun started, by --ntasks-per-node or --ntasks alike; nothing but the user queues them again."""
+    """Tasks that srun started, by --ntasks-per-node or --ntasks alike; they are not requeued automatically."""
 
     def __init__(self) -> None:
         super().__init__(auto_requeue=False)
@@ -200,7 +192,7 @@ class _Slurm(SLURMEnvironment):
 
 
 def environment(engine: Engine) -> ClusterEnvironment:
-    """Where Lightning reads what number a process of this training has, and where they meet."""
+    """Return Lightning's source of ranks and of the address at which processes meet."""
     if engine.devices * engine.nodes == 1:
         return _Alone()
     launch = launched()
@@ -216,40 +208,39 @@ def environment(engine: Engine) -> ClusterEnvironment:
 
 
 def lost_another(error: BaseException) -> bool:
-    """Whether an error is what gloo or NCCL raises in a process that waits for one which is gone."""
+    """Return whether gloo or NCCL raised an error because another process is gone."""
     return isinstance(error, RuntimeError) and any(
         words in str(error) for words in ("gloo/transport", "remote process exited")
     )
 
 
 def _of_several() -> bool:
-    """Whether this process trains with others that it has met."""
+    """Return whether this process trains with others that it has met."""
     return distributed.is_available() and distributed.is_initialized()
 
 
-def of_every(own: Any) -> list[Any]:
-    """What the processes of a training give, in their order; each must ask, and none gets on before the last."""
+def of_every(value: Any) -> list[Any]:
+    """Gather an object of every process, by rank; every process must call it and waits for the last."""
     if not _of_several():
-        return [own]
+        return [value]
     every: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(every, own)
+    distributed.all_gather_object(every, value)
     return every
 
 
 def rank() -> int:
-    """This process's place among those of a training."""
+    """Return this process's rank in a training."""
     return distributed.get_rank() if _of_several() else 0
 
 
 @contextmanager
 def the_first_works() -> Iterator[None]:
-    """The end of a training: no process leaves this block before the first has, who alone has work to do in it.
+    """End a training: the first process works in the block, and the others wait at its end for the first.
 
-    They must stay, since whoever started them (Lightning, torchrun) ends all when one ends with an error, and what
-    they would read of the run is not there before the first has measured it. They wait without a limit, as measuring
-    may take longer than any barrier allows, by asking the store through which they met. Where the first process
-    fails, it tells them, and they leave in silence, as its own words and exit status say what happened. Where it is
-    killed, its store goes with it (torchrun, whose store lives on, ends them itself).
+    They must wait, since their launcher (Lightning, torchrun) ends all when one ends with an error, and results of the
+    run are not there before the first has evaluated it. They poll the store through which they met, without a limit, as
+    evaluation may take longer than any barrier allows. If the first process fails, they leave silently, as its message
+    and exit status say why. If it is killed, its store goes with it (torchrun, whose store lives on, ends them itself).
 
     Raises: UserError in the others if the first process was killed.
     """
@@ -263,7 +254,7 @@ def the_first_works() -> Iterator[None]:
             yield
         finally:
             store.set("over", "")
-            with suppress(RuntimeError):  # the store stays until the others have heard
+            with suppress(RuntimeError):  # the store stays until the others have left
                 store.wait([f"left {other}" for other in range(1, world)], FAREWELL)
         return
     yield
@@ -273,5 +264,5 @@ def the_first_works() -> Iterator[None]:
         store.set(f"left {rank}", "")
     except RuntimeError as error:
         raise UserError(
-            "the first process ended before it had measured the run; `viticulture resume RUN` makes good for it"
+            "the first process ended before it had evaluated the run; complete it by `viticulture resume RUN`"
         ) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training from its first or next step to its last; the only file that makes Lightning's Trainer."""
+"""Run a training from its first or next step to its last; the only file that makes Lightning's Trainer."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..config.sections import Engine, Train
+from ..config.sections import Engine
 from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
 from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
@@ -22,31 +22,26 @@ from ..methods.method import TrainingLength
 from ..models.views import VIEWS
 from ..models.weights.files import save
 from ..text import shell_word, tell
-from .allocator import keep_freed_memory
-from .assemble import batch_size
-from .feed import Feed, training_loader, validation_split
+from .feed import Feed, validation_split
 from .half_precision import CpuMixedPrecision
-from .loggers import close, loggers, told_once
+from .loggers import close, loggers, no_tensorboard_traceback
+from .machine import keep_freed_memory
 from .metrics import EpochMeans, cut
 from .module import TrainingModule
 from .processes import environment, lost_another, named
-from .progress import EachEpoch, ProgressBar, StopOnNonFinite
+from .progress import EachEpoch, ProgressBar
 from .replay import Replay
 from .session import Session
 from .state import Ema, Ended, KeepLast, RandomState, WholeCheckpointIO
-from .watching import BestCheckpoint, Perfect, WatchEvery
+from .watching import BestCheckpoint, Perfect, StopOnNonFinite, ValidateEvery
 
 LOG_EVERY_STEPS = 50
 COMPILED_STEPS = 10_000
-"""From so many on, a training on a GPU is compiled by itself; to begin so takes a minute or two (LOG.md)."""
+"""Steps from which a training on a GPU is compiled by default, which takes a minute or two (LOG.md)."""
 
 
 class StopAfter(Callback):
-    """Ends the training after so many epochs.
-
-    Args:
-        epochs: those of earlier processes included.
-    """
+    """Ends the training after so many epochs, those of earlier processes included."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
@@ -58,7 +53,7 @@ class StopAfter(Callback):
 
 def fit(
     session: Session,
-    watcher: Callback | None = None,
+    progress: Callback | None = None,
     after_epoch: Callable[[], object] | None = None,
     more: Sequence[Callback] = (),
     until: int | None = None,
@@ -68,69 +63,67 @@ def fit(
     Of several processes each returns once all have trained the last step; the first alone has written.
 
     Args:
-        session: what is trained.
-        watcher: is told of every step, and may end the training early; by default a progress bar.
-        after_epoch: called at epochs' ends, as often as it takes little time; such as a page that is drawn.
-        more: callbacks of a person's own, after all others; they may end the training early, too.
+        session: the training.
+        progress: runs at every step and may end the training early; by default a progress bar.
+        after_epoch: called at epochs' ends, as often as it takes little time; such as drawing a page.
+        more: the user's callbacks, after all others; they may end the training early, too.
         until: stop after so many epochs, as if killed between two: only what a resumed run needs is left.
 
-    Raises: UserError for a loss that is no number, a full disk, a removed run or a damaged checkpoint.
+    Raises: UserError for a loss that is not finite, a full disk, a removed run or a damaged checkpoint.
     """
     run, method = session.run, session.method
-    train: Train = session.config.train
-    engine: Engine = session.config.engine
+    train, engine = session.config.train, session.config.engine
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
-    method.length = TrainingLength(len(training_loader(session)), train.epochs, train.validate)
+    method.length = TrainingLength(session.plan.steps_per_epoch, session.plan.epochs, train.validate)
     resumed = run.checkpoint if session.begun and run.checkpoint.exists() else None
     checkpoints = WholeCheckpointIO(session.fingerprint)
     if session.begun and session.leads:
         if resumed is None and run.metrics.exists():
             tell(f"note     there is no checkpoint {run.checkpoint}: it begins anew, with its first epoch")
         cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"] if resumed else 0)
-    facts = _facts_of_weights(session)
+    metadata = _weights_metadata(session)
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
-    keep = KeepLast(run, engine.checkpoint_minutes)
-    size = batch_size(session.config, len(session.dataset.train))
-    callbacks: list[Callback] = [
+    replay = Replay(session, engine.replay_gb) if engine.replay_gb else None
+    keep, perfect = KeepLast(run, engine.checkpoint_minutes), Perfect(train.stop_when_perfect)
+    validation = len(session.dataset.val) if train.validate == "val" and session.dataset.val is not None else 0
+    callbacks: list[Callback | None] = [
         RandomState(),
         EpochMeans(),
         StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
         keep,
-        watcher or ProgressBar(size),
+        progress or ProgressBar(session.plan.batch_size),
+        EachEpoch(after_epoch) if after_epoch else None,
+        ema,
+        replay,
+        *([BestCheckpoint(run, metadata, validation, train.best_by), perfect] if validation else []),
+        *more,
+        ValidateEvery(train.validate_every),
+        Ended(),
+        StopAfter(until) if until else None,  # after Ended, for which this is no end
     ]
-    callbacks += [EachEpoch(after_epoch)] if after_epoch else []
-    callbacks += [ema] if ema else []
-    replay = Replay(session, size, engine.replay_gb) if engine.replay_gb else None
-    callbacks += [replay] if replay else []
-    perfect = Perfect(train.stop_when_perfect)
-    validation = len(session.dataset.val) if train.validate == "val" and session.dataset.val is not None else 0
-    if validation:
-        callbacks += [BestCheckpoint(run, facts, validation, train.best_by), perfect]
     if engine.compile or (engine.compile is None and on_gpu and method.length.steps >= COMPILED_STEPS):
         method.taps.compile()
         for network in method.auxiliary.children():
             network.compile()
     _quiet()
     keep_freed_memory()
-    callbacks += [*more, WatchEvery(train.validate_every), Ended()]
-    callbacks += [StopAfter(until)] if until else []  # after Ended, for which this is no end
-    trainer = _trainer(session, callbacks, checkpoints, on_gpu)
+    trainer = _trainer(session, [callback for callback in callbacks if callback], checkpoints, on_gpu)
     try:
-        with _signals_as_before(), told_once(), _tf32(on_gpu), named(run.path, engine):
+        with _signals_restored(), no_tensorboard_traceback(), _tf32(on_gpu), named(run.path, engine):
             trainer.fit(TrainingModule(method), datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
-    except SystemExit as stop:  # what Lightning makes of Ctrl-C
+    except SystemExit as stop:  # Lightning's for Ctrl-C
         raise KeyboardInterrupt from stop
     except BaseException as error:
         if trainer.strategy.launcher is not None:
             trainer.strategy.launcher.kill(signal.SIGKILL)  # processes begun here would wait for this one's next step
-        if (complaint := _told(run.path, error)) is not None:
-            raise complaint from error
+        if (known := _user_error(run.path, error)) is not None:
+            raise known from error
         raise
     finally:
         close(trainer.loggers)
     if trainer.is_global_zero and not until:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
-            save(student, run.weights(name), method.data_spec, {**facts, "epoch": trainer.current_epoch})
+            save(student, run.weights(name), method.data_spec, {**metadata, "epoch": trainer.current_epoch})
         run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step)
         if replay:
             run.update(teacher_logits=replay.counts)
@@ -140,10 +133,9 @@ def fit(
 
 
 def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeCheckpointIO, on_gpu: bool) -> Trainer:
-    """Lightning's, as the recipe asks for it."""
-    train: Train = session.config.train
-    engine: Engine = session.config.engine
-    cluster = environment(engine)  # before the loggers, which heed its numbers
+    """Return Lightning's Trainer for the recipe."""
+    train, engine = session.config.train, session.config.engine
+    cluster = environment(engine)  # before the loggers, which use its numbers
     together = "ddp_find_unused_parameters_true" if session.method.has_idle_heads else "ddp"
     return Trainer(
         accelerator={"cuda": "gpu"}.get(engine.device, engine.device),
@@ -170,54 +162,51 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
 
 @contextmanager
 def _tf32(on_gpu: bool) -> Iterator[None]:
-    """A GPU multiplies in TF32 what autocast leaves in float32; answers after a training are in float32 again."""
-    if not on_gpu:
-        yield
-        return
+    """Multiply in TF32 on a GPU what autocast leaves in float32; after the block in float32 again."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    if on_gpu:
+        torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        if on_gpu:
+            torch.set_float32_matmul_precision(before)
 
 
 @contextmanager
-def _signals_as_before() -> Iterator[None]:
-    """Ctrl-C and SIGTERM do after the block what they did before it: a training that is stopped before its first step,
-    or by an error while it stops, would leave a program that goes on deaf to them."""
+def _signals_restored() -> Iterator[None]:
+    """Restore the handlers of Ctrl-C and SIGTERM after the block: a training that is stopped before its first step, or
+    by an error while it stops, would leave a program that ignores them."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         if threading.current_thread() is threading.main_thread():  # no other thread may set them, nor has it
             for number, handler in before.items():
-                if handler is not None:  # one of a program in C, of which Python knows nothing
+                if handler is not None:  # one of a program in C, unknown to Python
                     signal.signal(number, handler)
 
 
-def _facts_of_weights(session: Session) -> dict[str, Any]:
-    """What a folder of weights says beside the network: of which training they are, and how they want to be asked."""
+def _weights_metadata(session: Session) -> dict[str, Any]:
+    """Return what config.json of saved weights holds besides the network: their training and their input."""
     images = session.config.images
-    facts = {
-        "run": session.run.path.name,
-        "seed": session.seed,
-        "recipe": session.config.name,
-        **session.method.extra_config,
-    }
-    if (shown := images.fit) != "crop":
-        facts["pretrained_cfg"] = {"crop_mode": CROP_MODES[shown]}
-    if (kept := images.range) is not None:
-        facts["range"] = kept
-    if (views := images.eval_views) not in ("one", "best") and session.method.data_spec.classes:
-        facts[VIEWS] = views
-    return facts
+    run = {"run": session.run.path.name, "seed": session.seed, "recipe": session.config.name}
+    metadata: dict[str, Any] = {**run, **session.method.extra_config}
+    if images.fit != "crop":
+        metadata["pretrained_cfg"] = {"crop_mode": CROP_MODES[images.fit]}
+    if images.range is not None:
+        metadata["range"] = images.range
+    if images.eval_views not in ("one", "best") and session.method.data_spec.classes:
+        metadata[VIEWS] = images.eval_views
+    return metadata
 
 
-def _told(run: Path, error: BaseException) -> UserError | None:
-    """What a person hears of an error that is no mistake of the program; None of any other."""
-    if isinstance(error, OSError) and _concerns(run, error):
-        return unwritable(Path(os.fsdecode(error.filename or run)), error)
+def _user_error(run: Path, error: BaseException) -> UserError | None:
+    """Return the message for an error that is not a bug of the program; None for any other."""
+    if isinstance(error, OSError):
+        name = error.filename and Path(os.fsdecode(error.filename))
+        if error.errno in FULL or (name and name.is_relative_to(run)):  # TensorBoard's thread may give no name
+            return unwritable(name or run, error)
     if is_lost_helper(error):
         return UserError(f"{HELPER_LOST} and go on: viticulture resume {shell_word(run)}")
     if is_single_value(error):
@@ -227,33 +216,28 @@ def _told(run: Path, error: BaseException) -> UserError | None:
         )
     if lost_another(error):
         return UserError(
-            "another process of this training has ended; where it gave no reason it was killed, most likely for want "
-            f"of memory; free some and go on: viticulture resume {shell_word(run)}"
+            "another process of this training has ended; if it gave no reason it was killed, most likely for lack of "
+            f"memory; free some and go on: viticulture resume {shell_word(run)}"
         )
     return None
 
 
-def _concerns(run: Path, error: OSError) -> bool:
-    """Whether it was the run that could not be written: TensorBoard's thread tells so by whatever the system says."""
-    return error.errno in FULL or (error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(run))
-
-
 def precision(engine: Engine, on_gpu: bool) -> Any:
-    """What Lightning is told of the precision."""
+    """Return Lightning's name of the precision."""
     half = on_gpu and torch.cuda.is_bf16_supported(including_emulation=False)  # a T4 or V100 emulates it, slowly
     return {"auto": "bf16-mixed" if half else "32-true", "32": "32-true"}.get(engine.precision, engine.precision)
 
 
 def _quiet() -> None:
-    """Lightning's advice about workers, log folders, tips and resuming does not concern our loader, which resumes."""
+    """Silence Lightning's advice about workers, log folders and resuming, which does not concern our loader."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for text in (
-        ".*does not have many workers.*",
-        ".*exists and is not empty.*",
-        ".*is smaller than the logging.*",
-        ".*dataloader is not resumable.*",
-        ".*treespec, LeafSpec.*",
-        ".*`srun` command is available.*",
+        "does not have many workers",
+        "exists and is not empty",
+        "is smaller than the logging",
+        "dataloader is not resumable",
+        "treespec, LeafSpec",
+        "`srun` command is available",
     ):
-        warnings.filterwarnings("ignore", text)
+        warnings.filterwarnings("ignore", f".*{text}")

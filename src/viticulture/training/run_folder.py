@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as a folder on disk: what it holds, who may write, and how nothing half-written is taken for whole.
+"""The folder of a run: its files, its lock, and atomic writing.
 
 recipe.yaml        every setting, as resolved
 budget.json        of a run within a budget: its stages, from before the first one on; stages/ holds their runs
@@ -28,29 +28,25 @@ from ..config.keys import CELLS, STAGES
 from ..disk import file_lock, read_json, read_text, sweep, unwritable, write_whole
 from ..errors import UserError, as_named, unknown
 from ..text import command_line, shell_word
-from .facts import CURE, FACTS, check_facts
+from .metadata import CURE, METADATA, check_metadata
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-FORMAT = 1
+FORMAT = 2
 """Version of the folder's layout and of what a resumed run assumes; raised when either changes."""
 
 WEIGHTS = ("best", "last", "ema")
-"""What a run may keep, those that count first."""
+"""Weights that a run may hold, in order of preference."""
 
 PLAN = "budget.json"
-"""What a run is to be made of, where it is made within a budget; from then on the folder is one that can be resumed."""
+"""Plan of a run within a budget; a folder with it can be resumed."""
 
 BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 
 
 class RunFolder:
-    """The folder of one run; opening it writes nothing.
-
-    Args:
-        path: the folder.
-    """
+    """The folder of one run; opening it writes nothing."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -63,30 +59,30 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """Every measurement taken while training."""
+        """All metrics of the training."""
         return self.path / "metrics.csv"
 
     def weights(self, which: str) -> Path:
-        """Folder of the best, last or ema weights. Raises: UserError for others."""
+        """Return the folder of the best, last or ema weights. Raises: UserError for others."""
         if which not in WEIGHTS:
             raise unknown("weights", which, WEIGHTS)
         return self.path / "weights" / which
 
     def which(self) -> list[str]:
-        """The weights that the run holds, those that count first: best on validation, else last, then EMA."""
-        kept = [name for name in WEIGHTS if (self.weights(name) / "config.json").exists()]
-        if not kept and self.read("run.json")["status"] == "finished":
+        """Return the weights that the run holds, in order of preference: best on validation, last, EMA."""
+        names = [name for name in WEIGHTS if (self.weights(name) / "config.json").exists()]
+        if not names and self.read("run.json")["status"] == "finished":
             raise UserError(f"{self.path} is finished, but its folder weights is gone or empty{CURE}: {self.anew()}")
-        if not kept:
+        if not names:
             raise UserError(
                 f"{self.path} holds no weights yet; let it finish: viticulture resume {shell_word(self.whole)} "
                 "(--epochs N ends it sooner)"
             )
-        return kept
+        return names
 
     @staticmethod
     def check_free(path: str | Path, overwrite: bool = False) -> None:
-        """Raises: UserError if something is at the path, unless told to overwrite a run."""
+        """Raises: UserError if something is at the path, unless `overwrite` and it is a run."""
         path = Path(path)
         try:
             str(path).encode()
@@ -114,7 +110,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path, overwrite: bool = False) -> "RunFolder":
-        """A new, empty, locked folder. Raises: UserError if that is not to be had."""
+        """Make a new, empty, locked folder. Raises: UserError if that is impossible."""
         cls.check_free(path, overwrite)
         run = cls(path)
         try:
@@ -136,7 +132,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
-        """An existing run. Raises: UserError if the folder is none, or of another version."""
+        """Open an existing run. Raises: UserError if the folder is none, or of another version."""
         run = cls(path)
         if not (run.path / "run.json").is_file():
             if _unborn(run.path):
@@ -163,33 +159,34 @@ class RunFolder:
             raise UserError(
                 f"{as_named(run.path)} {what}; runs are made by `viticulture train`, studies by `viticulture compare`"
             )
-        facts = run.read("run.json")
-        layout = facts.get("format")
-        if layout != FORMAT:
+        metadata = run.read("run.json")
+        if (layout := metadata.get("format")) != FORMAT:
+            again = run.anew() if {"data", "seed"} <= metadata.keys() else "viticulture train DATA"
             raise UserError(
                 f"{run.path} was made by another version of viticulture (layout {layout}, this one reads {FORMAT}); "
-                "install the version named in its run.json"
+                f"train anew: {again}"
             )
-        check_facts(run.path / "run.json", facts, FACTS)
+        check_metadata(run.path / "run.json", metadata, METADATA)
         return run
 
     def check_there(self) -> None:
-        """Raises: UserError if somebody removed the run, which would arise again torn when the next file is written."""
+        """Raises: UserError if the run was removed: writing its next file would make a torn one."""
         if not (self.path / "run.json").exists():
             raise UserError(f"{self.path} was removed while it was trained; train anew")
 
     def anew(self) -> str:
-        """The command that trains by this run's recipe.yaml from the start."""
-        facts, recipe = self.read("run.json"), str(self.path / "recipe.yaml")
-        if "given" in facts["data"]:
-            return f"viticulture.train(data, {recipe!r}, {facts['seed']})"
-        words = ["viticulture", "train", facts["data"]["folder"] or facts["data"]["source"]]
-        return command_line([*words, "--recipe", recipe, "--seed", str(facts["seed"])])
+        """Return the command that trains by this run's recipe.yaml from the start."""
+        metadata, recipe = self.read("run.json"), str(self.path / "recipe.yaml")
+        data, seed = metadata["data"], metadata["seed"]
+        if "given" in data:
+            return f"viticulture.train(data, {recipe!r}, {seed})"
+        command = ["viticulture", "train", data["folder"] or data["source"], "--recipe", recipe, "--seed", str(seed)]
+        return command_line(command)
 
     def lock(self) -> None:
-        """Be the one writer, until `unlock` or the process's end; sweeps what killed writers left half-written.
+        """Become the one writer, until `unlock` or the process's end; removes half-written files of killed writers.
 
-        Raises: UserError if another process is.
+        Raises: UserError if another process writes.
         """
         if self._lock is not None:
             return
@@ -205,13 +202,13 @@ class RunFolder:
 
     @property
     def whole(self) -> Path:
-        """The folder by which it goes on: of the run within a budget whose stage it is, else its own."""
+        """The folder to resume by: of the run within a budget whose stage this is, else this one."""
         around = self.path.parent.parent
         return around if self.path.parent.name == STAGES and (around / PLAN).is_file() else self.path
 
     @property
     def in_use(self) -> bool:
-        """Whether a process writes, or nobody can tell."""
+        """A process writes, or the lock cannot be read."""
         if not (self.path / "run.lock").exists():
             return False
         try:
@@ -227,28 +224,28 @@ class RunFolder:
             self._lock = None
 
     def write(self, name: str, content: dict[str, Any] | str) -> Path:
-        """A JSON or text file, whole or not at all."""
+        """Write a JSON or text file atomically."""
         return write_whole(self.path / name, content)
 
     def text(self, name: str) -> str:
-        """A text file of the run. Raises: UserError if it is missing or no text."""
-        path = self._kept(name)
+        """Read a text file of the run. Raises: UserError if it is missing or no text."""
+        path = self._existing(name)
         try:
             return read_text(path, "file")
         except UserError as error:
             raise UserError(f"{error}{CURE}") from error
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON file of the run. Raises: UserError if it is missing or damaged, run.json also if a fact is of another
-        type than `FACTS` say."""
-        content = read_json(self._kept(name), CURE)
+        """Read a JSON file of the run. Raises: UserError if it is missing or damaged; of run.json also if a type is not
+        that of `METADATA`."""
+        content = read_json(self._existing(name), CURE)
         if name == "run.json":
-            check_facts(self.path / name, content, FACTS, whole=False)
+            check_metadata(self.path / name, content, METADATA, whole=False)
         return content
 
     @property
     def image_names(self) -> dict[str, list[str]]:
-        """Split -> the images in it, in their order. Raises: UserError if the file is missing or damaged."""
+        """Split -> names of its images, in order. Raises: UserError if the file is missing or damaged."""
         return self._names_by_split(self.read("split.json").get("names"))
 
     @property
@@ -263,26 +260,26 @@ class RunFolder:
             raise UserError(f"{self.path / 'split.json'} is damaged: it must hold names of images by split")
         return cast("dict[str, list[str]]", names)
 
-    def _kept(self, name: str) -> Path:
+    def _existing(self, name: str) -> Path:
         if not (self.path / name).exists():
             raise UserError(f"{self.path} holds no {name}")
         return self.path / name
 
-    def update(self, **facts: Any) -> None:
-        """Add or replace facts in run.json."""
+    def update(self, **metadata: Any) -> None:
+        """Add or replace metadata in run.json."""
         known = self.read("run.json") if (self.path / "run.json").exists() else {"format": FORMAT}
-        self.write("run.json", {**known, **facts})
+        self.write("run.json", {**known, **metadata})
 
 
 def _unborn(path: Path) -> bool:
-    """Whether a folder holds no more than a run that was killed while it was made."""
+    """Return whether a folder holds no more than a run that was killed while it was made."""
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
     whole = {name for name in names if not name.endswith(".part")}
     return bool(names) and (not whole or ("run.lock" in whole and whole - BEGUN == {"run.lock"}))
 
 
 def fresh(root: str | Path, stem: str) -> Path:
-    """The first unused folder name under root: stem, stem-2, stem-3, ..."""
+    """Return the first unused folder name under root: stem, stem-2, stem-3, ..."""
     number = 1
     while os.path.lexists(path := Path(root) / (stem if number == 1 else f"{stem}-{number}")):
         number += 1
@@ -291,8 +288,8 @@ def fresh(root: str | Path, stem: str) -> Path:
 
 @contextmanager
 def claimed(root: str | Path, stem: str) -> Iterator[Path]:
-    """A new folder under root that no other process has made, of the first unused name, for the block to fill. Where
-    the block fails and leaves nothing in it, the folder goes, and root with it if that is new.
+    """Make a new folder of the first unused name under root, safe against other processes, for the block to fill. If
+    the block fails and leaves it empty, it is removed, and root with it if that is new.
 
     Raises: UserError if it cannot be made.
     """

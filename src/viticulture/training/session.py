@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything a training needs before its first step, checked in the order in which a person wants to hear of it."""
+"""Everything that a training needs before its first step, checked."""
 
 import hashlib
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..config.checks import check_parts, check_rates
 from ..config.load import load_config
+from ..config.plan import Plan, plan_of
 from ..config.references import check_alone, check_outlast, from_anywhere
 from ..config.resolve import Config
 from ..data.batches.loader import Shard
@@ -29,32 +31,34 @@ from ..models.weights.files import weights_digest
 from ..text import comment
 from ..user_code import keep_known_code
 from ..version import VERSION, same_release
-from .assemble import assemble, batch_size, has_single_image_norms
+from .assemble import assemble
 from .data import for_method, load_dataset, open_by_default, open_for, resolve_default
 from .leakage import check_leakage
 from .loggers import check_logger
+from .machine import environment_metadata, hardware
 from .processes import RUN_FOLDER, check_devices, is_leader, launched
 from .run_folder import RunFolder, claimed, fresh
 from .run_inputs import are_same, config_of, dataset_of, folder_of, keep_place, others
-from .surroundings import hardware, surroundings
 
 RUNS = "runs"
-"""Folder of the runs for which nobody names one."""
+"""Folder of runs whose path is not named."""
+IMAGE_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
+"""Layers that average over images, or over a map, which may hold a single value."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """A training that is ready to begin or to go on.
+    """A training that is ready to begin or to resume.
 
     Args:
         run: its folder, locked by this process.
         config: every setting.
         dataset: the images, decoded or ready to be.
         method: student, guides and losses.
-        seed: what all randomness follows from.
-        warnings: what a person should know, such as images that stand in two splits.
-        fingerprint: digest of settings, seed and images; a checkpoint of another is not this run's.
-        begun: whether it goes on, from its checkpoint where it has one.
+        seed: seed of all randomness.
+        warnings: such as near-duplicate images in two splits.
+        fingerprint: digest of settings, seed and images; only a checkpoint with the same belongs to this run.
+        begun: true for a run that resumes, from its checkpoint where it has one.
     """
 
     run: RunFolder
@@ -65,10 +69,14 @@ class Session:
     warnings: list[str]
     fingerprint: str = ""
     begun: bool = False
+    plan: Plan = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plan", plan_of(self.config, len(self.dataset.train)))
 
     @property
     def leads(self) -> bool:
-        """Return whether this process writes the run, of several that train it."""
+        """True for the process that writes the run, of several that train it."""
         return is_leader(self.config.engine)
 
 
@@ -81,79 +89,96 @@ def begin(
     overrides: dict[str, Any],
     command: str,
 ) -> Session:
-    """Check everything, then make the run's folder.
+    """Check everything in the order in which a user wants to know it, then create the run's folder.
 
     Args:
         data: as for `viticulture.train`.
-        recipe: its name, or a resolved one, which is taken as it is.
+        recipe: its name; or a config, whose overrides are made.
         seed: as for `viticulture.train`.
-        out: path of the folder; or one of the caller's, where other files than a run's may lie already.
+        out: path of the folder; or an existing one, which may hold other files than a run's.
         overwrite: replace the run in that folder.
         overrides: of a named recipe.
-        command: that asked for the training.
+        command: recorded in the run.
 
     Raises: UserError for any mistake, before anything is written.
     """
     check_seed(seed)
-    checked = recipe if isinstance(recipe, Config) else None
+    config = recipe if isinstance(recipe, Config) else None
     if isinstance(recipe, str) and recipe != "default":
-        checked = load_config(recipe, overrides)
-    if not isinstance(out, RunFolder) and (is_leader(checked.engine) if checked else launched() is None):
-        RunFolder.check_free(run_path(out, data), overwrite)  # again once it is made: other processes may be quicker
-    given = not isinstance(data, str)
-    if checked is None:
+        config = load_config(recipe, overrides)
+    if not isinstance(out, RunFolder) and (is_leader(config.engine) if config else launched() is None):
+        RunFolder.check_free(run_path(out, data), overwrite)  # again once it is created: another process may be faster
+    in_memory = not isinstance(data, str)
+    if config is None:
         source, default, chosen = open_by_default(data)
-        checked = resolve_default(default, overrides)
-        checked = replace(checked, warnings=(*chosen, *checked.warnings))
-        learnt = for_method(checked, source) if isinstance(source, Source) else source
+        config = resolve_default(default, overrides)
+        config = replace(config, warnings=(*chosen, *config.warnings))
+        labeled = for_method(config, source) if isinstance(source, Source) else source
     else:
-        learnt = source = open_for(checked, data)
-    check_alone(checked.values)
-    check_devices(checked.engine)
-    leads = is_leader(checked.engine)
+        labeled = source = open_for(config, data)
+    check_alone(config.values)
+    check_devices(config.engine)
+    leads = is_leader(config.engine)
     path = out.path if isinstance(out, RunFolder) else run_path(out, data, leads)
     if overwrite:
-        check_outlast(checked.values, path)
-    check_parts(checked)
-    check_rates(checked)
-    check_logger(checked.engine)
-    dataset = load_dataset(learnt, checked, seed)
-    checked = checked.changed(
-        {f"images.{key}": value for key, value in vars(dataset.image_settings).items()}, by="images"
-    )
+        check_outlast(config.values, path)
+    check_parts(config)
+    check_rates(config)
+    check_logger(config.engine)
+    dataset = load_dataset(labeled, config, seed)
+    config = of_images(config, dataset)
     about = {
-        "source": dataset.name if given else data,
-        "folder": None if given else folder_of(data),
-        **({"given": source.fingerprint} if given and isinstance(source, Source) else {}),
+        "source": dataset.name if in_memory else data,
+        "folder": None if in_memory else folder_of(data),
+        **({"given": source.fingerprint} if in_memory and isinstance(source, Source) else {}),
         "name": dataset.name,
     }
-    known = check_leakage(checked, dataset, about)
-    method, warnings = assemble(checked, dataset, seed)
-    checked = replace(checked, values=from_anywhere(checked.values))
-    size = batch_size(checked, len(dataset.train))
-    few = method.warnings(size // checked.train.accumulate)
-    if has_single_image_norms(method, checked, size):
-        _try_single_image(Session(RunFolder(path), checked, dataset, method, seed, []))
-        method, _ = assemble(checked, dataset, seed)  # as it was before it saw an image
-    warnings = [*checked.warnings, *dataset.warnings, *known, *warnings, *few]
-    if dataset.val is None:
-        nothing = "without validation images nothing can choose"
-        if checked.images.eval_views == "best":
-            warnings.append(f"images.eval_views best: {nothing}, so images are asked once")
-        if (measure := checked.train.best_by) is not None:
-            warnings.append(f"train.best_by {measure}: {nothing}, so the last weights count")
-        if checked.train.stop_when_perfect is not None:
-            warnings.append("train.stop_when_perfect: without validation images nothing ends the training early")
+    leaks = check_leakage(config, dataset, about)
+    method, about_weights = assemble(config, dataset, seed)
+    config = replace(config, values=from_anywhere(config.values))
+    fingerprint = fingerprint_of(config.values, seed, dataset.fingerprint)
+    session = Session(RunFolder(path), config, dataset, method, seed, [], fingerprint)
+    few = method.warnings(session.plan.batch_size // config.train.accumulate)
+    if has_single_image_norms(session):
+        _try_single_image(session)
+        session = replace(session, method=assemble(config, dataset, seed)[0])  # as before it saw an image
+    session.warnings.extend([*config.warnings, *dataset.warnings, *leaks, *about_weights, *few])
+    session.warnings.extend(_without_validation(config) if dataset.val is None else [])
     if isinstance(out, RunFolder):
-        run = out
-    else:
+        session = replace(session, run=out)
+    elif leads:
         with new_path(out, data, leads) as path:
-            run = RunFolder.create(path, overwrite) if leads else RunFolder(path)
-    fingerprint = fingerprint_of(checked.values, seed, dataset.fingerprint)
-    session = Session(run, checked, dataset, method, seed, warnings, fingerprint)
+            session = replace(session, run=RunFolder.create(path, overwrite))
+    else:
+        session = replace(session, run=RunFolder(run_path(out, data, leads)))
     if leads:
         _record(session, command, about)
     return session
+
+
+def of_images(config: Config, dataset: Dataset) -> Config:
+    """Return the config with the image settings that were chosen from the images."""
+    return config.changed({f"images.{key}": value for key, value in vars(dataset.image_settings).items()}, by="images")
+
+
+def _without_validation(config: Config) -> list[str]:
+    """Return a warning for each setting that selects by validation images, of which there are none."""
+    nothing, warnings = "without validation images nothing can select", list[str]()
+    if config.images.eval_views == "best":
+        warnings.append(f"images.eval_views best: {nothing}, so images are evaluated once")
+    if (measure := config.train.best_by) is not None:
+        warnings.append(f"train.best_by {measure}: {nothing}, so the last weights count")
+    if config.train.stop_when_perfect is not None:
+        warnings.append("train.stop_when_perfect: without validation images nothing ends the training early")
+    return warnings
+
+
+def has_single_image_norms(session: Session) -> bool:
+    """True if norms over images get a single image at a time."""
+    engine = session.config.engine
+    single = session.plan.batch_size == session.config.train.accumulate * engine.processes
+    shared = engine.sync_batchnorm and engine.processes > 1
+    return single and not shared and any(isinstance(layer, IMAGE_NORMS) for layer in session.method.modules())
 
 
 def _try_single_image(session: Session) -> None:
@@ -162,8 +187,7 @@ def _try_single_image(session: Session) -> None:
     from .feed import MicroBatches, training_loader  # which needs a session
 
     engine, accumulate = session.config.engine, session.config.train.accumulate
-    processes = engine.devices * engine.nodes
-    loader = training_loader(session, Shard(0, processes, workers=0))
+    loader = training_loader(session, Shard(0, engine.processes, workers=0))
     session.method.train()
     session.method.start_epoch()
     try:
@@ -172,19 +196,20 @@ def _try_single_image(session: Session) -> None:
     except ValueError as error:
         if not is_single_value(error):
             raise
-        least, many = 2 * accumulate * processes, f"train.accumulate is {accumulate}, there are {processes} process(es)"
+        minimum = 2 * accumulate * engine.processes
         raise UserError(
-            f"BatchNorm meets maps of one pixel at this size, and the mean over one image is the image: {many}, so "
-            f"train.batch_size must be at least {least}, got {least // 2}; add --batch-size {least}, or larger images"
+            "BatchNorm gets maps of one pixel at this size, and the mean over one image is the image: train.accumulate "
+            f"is {accumulate}, there are {engine.processes} process(es), so train.batch_size must be at least "
+            f"{minimum}, got {minimum // 2}; add --batch-size {minimum}, or larger images"
         ) from error
 
 
 def _record(session: Session, command: str, about: dict[str, Any]) -> None:
-    """Write into a new run's folder what it is: its recipe, its split and run.json.
+    """Write into a new run's folder its recipe, its split and run.json.
 
     Args:
-        session: what is to be trained.
-        command: that asked for it.
+        session: the training.
+        command: recorded as what began it.
         about: where its images come from.
     """
     run, config, dataset, method = session.run, session.config, session.dataset, session.method
@@ -195,7 +220,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
     parameters = sum(parameter.numel() for parameter in method.student.parameters())
     _, macs = count(method.counted_network, method.data_spec.image_size, method.data_spec.channels)
     run.update(
-        **surroundings(),
+        **environment_metadata(),
         status="running",
         command=command,
         recipe=config.name,
@@ -209,7 +234,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
             "skipped": dataset.skipped,
         },
         student={"name": config.student.name, "parameters": parameters, "macs": macs},
-        batch_size=batch_size(config, len(dataset.train)),
+        batch_size=session.plan.batch_size,
         warnings=session.warnings,
         teachers=teachers_of(method),
         start=method.start,
@@ -225,12 +250,15 @@ def check_seed(seed: int) -> None:
 
 
 def reopen(path: str, data: Any = "") -> Session:
-    """The session of a stopped run. Raises: UserError if its images, version or checkpoint do not allow to go on."""
+    """Return the session of a stopped run.
+
+    Raises: UserError if its images, weights, version or batch size are not those that it began with.
+    """
     run = RunFolder.open(path)
     facts = run.read("run.json")
     made_by = facts["versions"]["viticulture"]
     if not same_release(made_by):
-        raise UserError(f"{path} was begun by viticulture {made_by}; this is {VERSION}: install that version to go on")
+        raise UserError(f"{path} was begun by viticulture {made_by}; this is {VERSION}: install that version to resume")
     config = config_of(run)
     check_devices(config.engine)
     leads = is_leader(config.engine)
@@ -241,67 +269,68 @@ def reopen(path: str, data: Any = "") -> Session:
     if not are_same(run, dataset):
         raise others(run, " with the times of their files (cp -a), which stand for pixels that are streamed")
     method, _ = assemble(config, dataset, facts["seed"])
-    if "teachers" in facts and facts["teachers"] != teachers_of(method):
+    if facts.get("teachers") != teachers_of(method):
         raise UserError(
             f"the teachers of {path} are not those that it began with; bring them back, or train anew: {run.anew()}"
         )
-    if "start" in facts and facts["start"] != method.start and not run.checkpoint.exists():
-        init = config.student.init
+    if facts.get("start") != method.start and not run.checkpoint.exists():
         raise UserError(
-            f"the weights of {init}, from which {path} starts, are not those that it began with, and it has no "
-            f"checkpoint yet; bring them back, or train anew: {run.anew()}"
+            f"the weights of {config.student.init}, from which {path} starts, are not those that it began with, and it "
+            f"has no checkpoint yet; bring them back, or train anew: {run.anew()}"
         )
-    size = batch_size(config, len(dataset.train))
-    if facts.get("batch_size", size) != size:
+    fingerprint = fingerprint_of(facts["settings"], facts["seed"], facts["data"]["fingerprint"])
+    warnings = [*facts["warnings"], *other_machine(facts["hardware"], hardware(), config.engine.device)]
+    session = Session(run, config, dataset, method, facts["seed"], warnings, fingerprint, begun=True)
+    if facts.get("batch_size") != session.plan.batch_size:
         raise UserError(
-            f"{path} was begun in batches of {facts['batch_size']}, where this version of viticulture chooses {size}; "
-            f"install the one that its run.json names, or train anew: {run.anew()}"
+            f"{path} was begun in batches of {facts.get('batch_size')}, where this version of viticulture chooses "
+            f"{session.plan.batch_size}; install the one that its run.json names, or train anew: {run.anew()}"
         )
     if leads:
         keep_place(run, data)
-    fingerprint = fingerprint_of(facts.get("settings", config.values), facts["seed"], facts["data"]["fingerprint"])
-    warnings = [*facts["warnings"], *other_machine(facts["hardware"], hardware(), config.engine.device)]
-    return Session(run, config, dataset, method, facts["seed"], warnings, fingerprint, begun=True)
+    return session
 
 
 def teachers_of(method: Method) -> list[str]:
-    """Digests of the frozen teachers' weights; no checkpoint holds them."""
+    """Return digests of the frozen teachers' weights, which no checkpoint holds."""
     return [weights_digest(module.net) for module in method.modules() if isinstance(module, Frozen)]
 
 
 def other_machine(before: dict[str, Any], now: dict[str, Any], device: str) -> list[str]:
-    """A warning where a run goes on on another GPU or CPU than it began on, or on a CPU with other than its number of
-    threads: sums depend on them.
+    """Return a warning where a run resumes on another GPU or CPU, or on a CPU with another number of threads, since
+    the order of sums depends on them.
 
     Args:
-        before: the hardware that it began on, as run.json has it.
+        before: the hardware that it began on, from run.json.
         now: that of this process.
         device: `engine.device`.
     """
     on_gpu = device in ("auto", "cuda")
-    began, goes_on = (((on_gpu and machine.get("gpus")) or [machine.get("cpu")])[0] for machine in (before, now))
-    if None not in (began, goes_on) and began != goes_on:
+    began, resumes = (((on_gpu and machine.get("gpus")) or [machine.get("cpu")])[0] for machine in (before, now))
+    if None not in (began, resumes) and began != resumes:
         return [
-            f"the run began on {began} and goes on on {goes_on}, which sums in another order or precision: close to "
-            "what it would have been, but not to the bit"
+            f"the run began on {began} and resumes on {resumes}, which sums in another order or precision: close to "
+            "the uninterrupted run, but not to the bit"
         ]
     threads, threads_now = before.get("threads"), now["threads"]
     if threads in (None, threads_now) or (on_gpu and before.get("gpus")):
         return []
     return [
-        f"the run began with {counted(threads, 'thread')} and goes on with {threads_now}, which sum in another order: "
-        f"close to what it would have been, but not to the bit; OMP_NUM_THREADS={threads} goes on exactly"
+        f"the run began with {counted(threads, 'thread')} and resumes with {threads_now}, which sum in another order: "
+        f"close to the uninterrupted run, but not to the bit; OMP_NUM_THREADS={threads} resumes exactly"
     ]
 
 
 def fingerprint_of(settings: dict[str, Any], seed: int, images: str) -> str:
-    """Digest of all that decides what a run learns."""
+    """Return a digest of everything that decides the trained weights."""
     return hashlib.sha256(json.dumps([settings, seed, images], sort_keys=True).encode()).hexdigest()[:32]
 
 
 def run_path(out: str, data: Any, leads: bool = True) -> Path:
-    """A run's folder: the one that is named, else a new one under runs/, or the one that the process that leads has
-    named to the others. Raises: UserError if several processes would each find their own."""
+    """Return a run's folder: the named one, else a new one under runs/, or the one that the leading process chose.
+
+    Raises: UserError if several processes would each choose their own.
+    """
     if out:
         return Path(out)
     if not leads:
@@ -313,7 +342,7 @@ def run_path(out: str, data: Any, leads: bool = True) -> Path:
 
 @contextmanager
 def new_path(out: str, data: Any, leads: bool = True) -> Iterator[Path]:
-    """As `run_path`, for who fills the folder in the block: where none is named, it is made and nobody else's."""
+    """Yield `run_path`, to be filled in the block: a folder that is not named is created, for this process alone."""
     if out or not leads:
         yield run_path(out, data, leads)
         return
@@ -322,7 +351,7 @@ def new_path(out: str, data: Any, leads: bool = True) -> Iterator[Path]:
 
 
 def _stem(data: Any) -> str:
-    """What a run on some data is called."""
-    made = "arrays" if isinstance(data, tuple | list | dict) else type(data).__name__.lower()
-    word = start_of(data).stem if isinstance(data, str) else made
+    """Return the beginning of a run's name, from its data."""
+    kind = "arrays" if isinstance(data, tuple | list | dict) else type(data).__name__.lower()
+    word = start_of(data).stem if isinstance(data, str) else kind
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in word) or "run"

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact resume: checkpoints that are whole or absent, the random state in them, and averaged weights.
+"""Exact resume: atomic checkpoints, the random state in them, and averaged weights.
 
 A resumed run ends bit for bit where an uninterrupted one does: the loader is a pure function of (seed, epoch, step),
-and the one stream it does not own, torch's global one (dropout), travels in the checkpoint.
+and checkpoints hold the one stream outside it, torch's global one (dropout).
 """
 
-import copy
 import errno
 import io
 import pickle
@@ -22,7 +21,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from torch import Tensor, nn
+from timm.utils.model_ema import ModelEmaV3
+from torch import nn
 
 from ..disk import replacing
 from ..errors import UserError
@@ -38,15 +38,14 @@ _training = threading.RLock()
 
 @contextmanager
 def own_random_state() -> Iterator[None]:
-    """In the block torch's global stream of random numbers is this thread's trainings' own; afterwards it is where the
-    program left it.
+    """Use torch's global random stream for a training in the block, and restore the program's afterwards.
 
     Raises: UserError if another thread trains: from one stream both would draw other numbers than alone.
     """
     if not _training.acquire(blocking=False):
         raise UserError(
             "another thread of this program trains, and both would draw from torch's one stream of random numbers; "
-            "train one after the other, or in processes of their own"
+            "train one after the other, or in separate processes"
         )
     try:
         seed, on_gpu = torch.initial_seed(), torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -59,18 +58,14 @@ def own_random_state() -> Iterator[None]:
 
 
 class WholeCheckpointIO(TorchCheckpointIO):
-    """Checkpoints appear under their name only when they are complete on the disk, and load without running code.
-
-    Args:
-        fingerprint: says whose they are; those of another run are refused.
-    """
+    """Writes checkpoints atomically and loads them without running code; refuses those of another fingerprint."""
 
     def __init__(self, fingerprint: str = "") -> None:
         super().__init__()
         self.fingerprint = fingerprint
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        buffer = io.BytesIO()  # torch's own file writer tells a full disk as a RuntimeError about positions
+        buffer = io.BytesIO()  # torch's file writer reports a full disk as a RuntimeError about positions
         torch.save({**checkpoint, "mark": self.fingerprint}, buffer)
         with replacing(Path(path)) as part:
             part.write_bytes(buffer.getbuffer())
@@ -81,7 +76,7 @@ class WholeCheckpointIO(TorchCheckpointIO):
         content = load_checkpoint(path)
         if content.get("mark") != self.fingerprint:
             raise UserError(
-                f"checkpoint {path} is not of this run: its recipe, seed or images are others; bring back the run's own"
+                f"checkpoint {path} is not of this run: its recipe, seed or images differ; bring back the run's"
             )
         return content
 
@@ -91,7 +86,10 @@ class Damaged(UserError):
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A checkpoint on the CPU. Raises: UserError if it is missing or cannot be read today, Damaged if it is broken."""
+    """Load a checkpoint on the CPU.
+
+    Raises: UserError if it is missing or cannot be read at present, Damaged if it is broken.
+    """
     try:
         with zipfile.ZipFile(path) as file:  # torch writes checksums, but does not read them
             if (part := file.testzip()) is not None:
@@ -105,9 +103,9 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         *(zipfile.BadZipFile, zlib.error, NotImplementedError),
         *(RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError, MemoryError),
     ) as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # Python's and torch's words for it
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # messages of Python and torch
             raise UserError(f"there is not enough memory for checkpoint {path}; go on when there is more") from error
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a place before the file's begin is damage
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a position before the file's start is damage
             raise UserError(f"checkpoint {path} cannot be read: {error.strerror}") from error
         raise Damaged(
             f"checkpoint {path} is damaged or no checkpoint ({type(error).__name__}); bring back a copy of it, or "
@@ -119,18 +117,18 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def beneath(state: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """What of a state dict has names that begin so, by the rest of its names."""
+    """Return the entries of a state dict whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 class KeepLast(Checkpoint):
-    """Write last.ckpt at epochs' ends, and inside an epoch when the last one is too old.
+    """Writes last.ckpt at epochs' ends, and inside an epoch when the last one is too old.
 
     Where epochs are short, some ends are left out: writing takes a twentieth of the time at most. The last one stays.
     Nothing is written between an epoch's last step and its validation, so a resumed run never skips a validation.
 
     Args:
-        run: whose it is.
+        run: its folder.
         minutes: longest time between two checkpoints.
     """
 
@@ -140,7 +138,7 @@ class KeepLast(Checkpoint):
         self.seconds_before = self.cost = 0.0
 
     def seconds_spent(self) -> float:
-        """Training time so far, that of earlier processes included."""
+        """Return the training time so far, that of earlier processes included."""
         return self.seconds_before + time.monotonic() - self.began_at
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,7 +177,7 @@ class KeepLast(Checkpoint):
 
 
 class Ended(Callback):
-    """Keep in the checkpoint that a callback has ended the training early: a resumed run does not train on."""
+    """Stores in the checkpoint that a callback has ended the training early: a resumed run does not train on."""
 
     def __init__(self) -> None:
         self.epochs: int | None = None
@@ -200,39 +198,38 @@ class Ended(Callback):
 
 
 class RandomState(Callback):
-    """Each process drops what its own stream says; every process's are kept in the checkpoint, and go back just before
-    the next step."""
+    """Gives each process a separate random stream; the checkpoint holds all, restored just before the next step."""
 
     def __init__(self) -> None:
         self.restored: list[dict[str, Any]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_rank:  # all have been seeded alike, to begin with the same weights
+        if trainer.global_rank:  # all have the same seed, to begin with the same weights
             torch.manual_seed(torch.initial_seed() + trainer.global_rank)
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"cpu": torch.get_rng_state()}
+        state = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
-            own["cuda"] = torch.cuda.get_rng_state()
-        return {"processes": of_every(own)}
+            state["cuda"] = torch.cuda.get_rng_state()
+        return {"processes": of_every(state)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.restored = state_dict["processes"]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if len(self.restored) == trainer.world_size:
-            own = self.restored[trainer.global_rank]
-            torch.set_rng_state(own["cpu"])
-            if "cuda" in own and torch.cuda.is_available():
-                torch.cuda.set_rng_state(own["cuda"])
+            state = self.restored[trainer.global_rank]
+            torch.set_rng_state(state["cpu"])
+            if "cuda" in state and torch.cuda.is_available():
+                torch.cuda.set_rng_state(state["cuda"])
         self.restored = []
 
 
 class Ema(Callback):
     """Exponential moving average of the student after every optimizer step; buffers are averaged too, but for whole
-    numbers, such as places in a table of relative positions, which are the student's.
+    numbers, such as indices of relative positions, which are copied.
 
-        average <- decay * average + (1 - decay) * weights
+        average <- decay * average + (1 - decay) * weights,    from the first step's weights on
 
     Args:
         student: the network to average.
@@ -240,8 +237,12 @@ class Ema(Callback):
     """
 
     def __init__(self, student: nn.Module, decay: float) -> None:
-        self.student = copy.deepcopy(student).requires_grad_(False)  # the averaged network
-        self.decay, self.steps = decay, 0
+        self.average, self.steps = ModelEmaV3(student, decay, foreach=True), 0
+
+    @property
+    def student(self) -> nn.Module:
+        """The averaged network."""
+        return self.average.module
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.student.to(pl_module.device)
@@ -251,27 +252,12 @@ class Ema(Callback):
     ) -> None:
         if trainer.global_step > self.steps:
             assert isinstance(pl_module, TrainingModule)
-            self.follow(pl_module.method.student, 1 - self.decay if self.steps else 1.0)
+            self.average.update(pl_module.method.student, None if self.steps else 0)
             self.steps = trainer.global_step
-
-    @torch.no_grad()
-    def follow(self, student: nn.Module, share: float) -> None:
-        """Move this share of the way to the student. Torch's AveragedModel waits for a GPU each time."""
-        pairs = list(zip(_tensors(self.student), _tensors(student), strict=True))
-        averages, weights = zip(*(pair for pair in pairs if pair[0].is_floating_point()), strict=True)
-        torch._foreach_lerp_(averages, weights, share)
-        for average, now in pairs:
-            if not average.is_floating_point():
-                average.copy_(now)
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "average": self.student.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.steps = state_dict["steps"]
-        average = state_dict["average"]
-        self.student.load_state_dict(beneath(average, "module.") or average)  # earlier runs named it so
-
-
-def _tensors(network: nn.Module) -> list[Tensor]:
-    return [*network.parameters(), *network.buffers()]
+        self.student.load_state_dict(state_dict["average"])

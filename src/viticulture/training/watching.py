@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens at a validation: when it is due, and whose weights are kept as the best."""
+"""Validation: when it runs, which weights are the best, and guards against losses and weights that are not finite."""
 
 from math import isnan
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..errors import UserError, counted
@@ -14,65 +15,59 @@ from .run_folder import RunFolder
 
 
 class BestCheckpoint(Callback):
-    """Keeps the weights that are best by the validation split: of the epochs that it cannot tell from the best one, the
-    last.
+    """Saves the best weights by the validation split: of the epochs that are as good as the best one, the last.
 
-    An accuracy is told from a higher one where it is more than the higher one's standard error below it, which is that
-    of the mean of recalls where classes are balanced: few images would else choose an early epoch by chance, from a
-    training whose rate had not fallen yet. Other measures must be as high.
+    An accuracy is as good as a higher one unless it is more than the higher one's standard error below it, which is
+    that of the mean of recalls where classes are balanced: few images would otherwise select an early epoch by chance,
+    before the learning rate has fallen. Other metrics must be as high.
 
     Args:
         run: the run's folder.
-        facts: for the weights' config.json.
+        metadata: for the weights' config.json.
         images: of the split.
-        best_by: the measure; None for the method's own.
+        best_by: the metric; None for the method's.
     """
 
-    def __init__(self, run: RunFolder, facts: dict[str, Any], images: int, best_by: str | None = None) -> None:
-        self.run, self.facts, self.images, self.best_by = run, facts, images, best_by
+    def __init__(self, run: RunFolder, metadata: dict[str, Any], images: int, best_by: str | None = None) -> None:
+        self.run, self.metadata, self.images, self.best_by = run, metadata, images, best_by
         self.best, self.best_epoch = float("-inf"), -1
-        self.error: float | None = None  # of a balanced accuracy that is best
+        self.error: float | None = None  # of the best balanced accuracy
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
-        measure = self.best_by or pl_module.method.best_metric
-        best = f"val/{measure}"
-        metrics = trainer.callback_metrics
-        if self.best_by and best not in metrics:
-            raise UserError(f"train.best_by: method {type(pl_module.method).__name__} does not measure {self.best_by}")
-        value = float(metrics[best] if best in metrics else -metrics["val/loss"])
-        if best in metrics and isnan(value):  # no image could be judged, so that all epochs are alike
+        method = pl_module.method
+        metric = self.best_by or method.best_metric
+        name, values = f"val/{metric}", trainer.callback_metrics
+        if self.best_by and name not in values:
+            raise UserError(f"train.best_by: method {type(method).__name__} does not measure {self.best_by}")
+        value = float(values[name] if name in values else -values["val/loss"])
+        if name in values and isnan(value):  # no image could be evaluated, so that all epochs are alike
             value = 0.0
         if value > self.best:
             self.best = value
-            counts = pl_module.sums.get("recalls")  # of all images: every process measures the whole split
-            self.error = None if counts is None else error_of_recalls(*counts)
-        level = indistinct(measure if best in metrics else "loss", self.best, self.images)
+            recalls = pl_module.sums.get("recalls")
+            self.error = None if recalls is None else error_of_recalls(*recalls)
+        level = indistinct(metric if name in values else "loss", self.best, self.images)
         if value >= self.best - (level if self.error is None else self.error):
             self.best_epoch = trainer.current_epoch
             if trainer.is_global_zero:
                 self.run.check_there()
-                facts = {**self.facts, "epoch": self.best_epoch + 1}
-                save(pl_module.method.student, self.run.weights("best"), pl_module.method.data_spec, facts)
+                metadata = {**self.metadata, "epoch": self.best_epoch + 1}
+                save(method.student, self.run.weights("best"), method.data_spec, metadata)
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "best_epoch": self.best_epoch, "error": self.error}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
-        self.error = state_dict.get("error")  # not in checkpoints of before
+        self.best, self.best_epoch, self.error = state_dict["best"], state_dict["best_epoch"], state_dict["error"]
 
 
-TOLD_FROM = 10
-"""Perfect measurements in a row from which a note is printed, where half of the epochs came after the first of them."""
+WARN_FROM = 10
+"""Perfect validations in a row from which a warning is given, where half of the epochs came after the first of them."""
 
 
 class Perfect(Callback):
-    """Counts the measurements in a row that were perfect on validation images, and ends the training after so many.
-
-    Args:
-        stop_after: measurements; None never ends it.
-    """
+    """Counts perfect validations in a row and ends the training after so many; None never ends it."""
 
     def __init__(self, stop_after: int | None) -> None:
         self.stop_after, self.count, self.since = stop_after, 0, 0
@@ -87,7 +82,7 @@ class Perfect(Callback):
             trainer.should_stop = True
 
     def warning(self, images: int, trained: int, planned: int) -> str:
-        """Return a note about a training after its end; empty where most of it improved on validation images.
+        """Return a warning after a training; empty where most of it improved on validation images.
 
         Args:
             images: of the validation split.
@@ -99,11 +94,11 @@ class Perfect(Callback):
                 f"ended after epoch {trained} of {planned}: validation, on {counted(images, 'image')}, was perfect "
                 f"{self.count} times in a row (train.stop_when_perfect)"
             )
-        if self.count < TOLD_FROM or 2 * (trained - self.since) < trained:
+        if self.count < WARN_FROM or 2 * (trained - self.since) < trained:
             return ""
         return (
             f"validation, on {counted(images, 'image')}, was perfect from epoch {self.since} to the last, {trained}, "
-            f"so it cannot compare these; --stop-when-perfect {3 * TOLD_FROM} ends a training sooner"
+            f"so it cannot compare these; --stop-when-perfect {3 * WARN_FROM} ends a training sooner"
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,29 +108,71 @@ class Perfect(Callback):
         self.count, self.since = state_dict["count"], state_dict["since"]
 
 
-class WatchEvery(Callback):
-    """Validates after every n-th epoch and the last one, also one within which a callback before this one ends the
-    training.
-
-    Args:
-        every: n.
-    """
+class ValidateEvery(Callback):
+    """Validates after every n-th epoch and the last one, also one in which an earlier callback ends the training."""
 
     def __init__(self, every: int) -> None:
         self.every = every
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._decide(trainer, pl_module)  # the epoch that a resumed run is in the middle of does not start again
-
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._decide(trainer, pl_module)
+        assert isinstance(pl_module, TrainingModule)
+        number = trainer.current_epoch + 1
+        due = number % self.every == 0 or number == pl_module.method.length.epochs
+        trainer.check_val_every_n_epoch = number if due else number + 1  # Lightning validates where this divides
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.on_train_epoch_start(trainer, pl_module)  # which a run resumed inside an epoch does not get
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if trainer.should_stop:
             trainer.check_val_every_n_epoch = trainer.current_epoch + 1
 
-    def _decide(self, trainer: Trainer, module: LightningModule) -> None:
-        assert isinstance(module, TrainingModule)
-        number = trainer.current_epoch + 1
-        due = number % self.every == 0 or number == module.method.length.epochs
-        trainer.check_val_every_n_epoch = number if due else number + 1  # Lightning validates where this divides
+
+ADVICE = "try a lower --lr, a longer --schedule.warmup_epochs, --train.clip_norm 1 or --engine.precision 32"
+
+
+class StopOnNonFinite(Callback):
+    """Stops at the first loss that is not finite, and at weights that are not, before they are saved or evaluated: no
+    loss reveals the weights that an epoch's last step spoils.
+
+    Args:
+        every_steps: between two checks, which wait for the device. The reported step is exact all the same.
+    """
+
+    def __init__(self, every_steps: int) -> None:
+        self.every_steps = every_steps
+        self.names: tuple[str, ...] = ()
+        self.bad: torch.Tensor | None = None  # first step without a finite loss, or -1
+        self.terms: torch.Tensor | None = None  # of that step
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(pl_module, TrainingModule)
+        if pl_module.terms != self.names:  # a term has come or gone
+            self._check_losses()
+            self.names, self.bad, self.terms = pl_module.terms, None, None
+        terms = torch.stack([pl_module.method.logs[name].float() for name in self.names])
+        step = torch.where(terms.isfinite().all(), -1, trainer.global_step)
+        if self.bad is None or self.terms is None:
+            self.bad, self.terms = step, terms
+        else:
+            first = self.bad < 0
+            self.bad, self.terms = torch.where(first, step, self.bad), torch.where(first, terms, self.terms)
+        if batch_idx % self.every_steps == 0 or batch_idx + 1 == trainer.num_training_batches:
+            self._check_losses()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._check_losses()
+        trained = [weight for weight in pl_module.parameters() if weight.requires_grad]
+        if trained and not bool(torch.stack([weight.isfinite().all() for weight in trained]).all()):
+            raise UserError(f"weights are no finite numbers after step {trainer.global_step}; {ADVICE}")
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.on_validation_start(trainer, pl_module)  # between two checks, too, nothing broken is saved
+
+    def _check_losses(self) -> None:
+        if self.bad is not None and self.terms is not None and int(self.bad) >= 0:
+            values = zip(self.names, self.terms.tolist(), strict=True)
+            listed = ", ".join(f"{name} {value:.4g}" for name, value in values)
+            raise UserError(f"the loss is no finite number at step {int(self.bad)} ({listed}); {ADVICE}")

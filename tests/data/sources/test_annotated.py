@@ -23,16 +23,16 @@ from dense_scenes import KINDS, Object, coco_folder, mask_folder, picture
 from strewn import every_left_behind, strew
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
-from viticulture.data.annotated import prepare_dense, prepare_dense_test
-from viticulture.data.batches.annotated import dense_batches
+from viticulture.data.annotated import prepare_annotated, prepare_annotated_test
+from viticulture.data.batches.evaluation import target_batches
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import Dataset
 from viticulture.data.image_settings import ImageSettings
-from viticulture.data.inspect_dense import inspect_dense
-from viticulture.data.open_dense import open_any, open_dense, recognized
-from viticulture.data.sources.annotated import DenseSource
+from viticulture.data.inspect import inspect
+from viticulture.data.open import annotation_format, open_source
 from viticulture.data.sources.labels import doubtful
 from viticulture.data.sources.mask_folders import read_mask
-from viticulture.data.splits import Selection
+from viticulture.data.sources.source import Source
 from viticulture.data.target_checks import needed_of_mask
 from viticulture.data.targets.objects import Boxed, Masked
 from viticulture.errors import UserError
@@ -46,7 +46,19 @@ SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 
 
 def prepared(path: Path, wanted: str = "objects", masks: bool = False, **settings: Any) -> Dataset:
-    return prepare_dense(open_dense(path, wanted), Selection(**settings), PICTURES, masks=masks)
+    return prepare_annotated(open_source(path, wanted), DataSettings(**settings), PICTURES, masks=masks)
+
+
+def boxed(dataset: Dataset, split: str) -> Boxed:
+    held = dataset.annotations[split]
+    assert isinstance(held, Boxed)
+    return held
+
+
+def masked(dataset: Dataset, split: str) -> Masked:
+    held = dataset.annotations[split]
+    assert isinstance(held, Masked)
+    return held
 
 
 def yolo(root: Path) -> Path:
@@ -105,7 +117,7 @@ def test_every_format_says_the_same(tmp_path: Path, made: Callable[[Path], Path]
     """The drawn objects, split by split. Fails for a corner taken for a center, a last pixel lost (VOC counts from 1
     and holds it), categories numbered by their ids, splits lost, or classes in another order."""
     path = made(tmp_path / "set")
-    assert recognized(path) == "objects"
+    assert annotation_format(path)[0] == "objects"
     dataset = prepared(path)
     assert (dataset.name, dataset.classes) == (path.name, KINDS)
     for split, seeds in (("train", range(4)), ("val", range(4, 6)), ("test", range(6, 8))):
@@ -126,8 +138,7 @@ def test_masks_are_read_by_their_names(tmp_path: Path) -> None:
     classes where one is left out, or masks are smoothed."""
     dataset = prepared(mask_folder(tmp_path / "set", {"train": 3, "val": 2}), "pixels", test_fraction=0)
     assert dataset.classes == ("ground", "disk", "square")
-    held = dataset.annotations["val"]
-    assert isinstance(held, Masked)
+    held = masked(dataset, "val")
     true = np.asarray(Image.open(tmp_path / "set" / "val" / "masks" / "004.png"))
     found = held.original(1)
     np.testing.assert_array_equal(found[true < 9], true[true < 9])
@@ -148,9 +159,9 @@ def test_what_systems_leave_behind_annotates_nothing(name: str, tmp_path: Path) 
     }
     for kind, make in made.items():
         path, wanted = make(tmp_path / kind), "pixels" if kind == "masks" else "objects"
-        before = open_dense(path, wanted).images
+        before = open_source(path, wanted)
         strew(tmp_path / kind, name)
-        after = open_dense(path, wanted).images
+        after = open_source(path, wanted)
         assert after.names == before.names
         assert {split: rows.tolist() for split, rows in after.splits.items()} == {
             split: rows.tolist() for split, rows in before.splits.items()
@@ -164,7 +175,7 @@ def test_an_image_under_two_linked_names_is_the_one_of_its_list(tmp_path: Path) 
     (lists / "images").rename(tmp_path / "pool")
     for name in ("images", "train2017", "val2017"):
         (lists / name).symlink_to(tmp_path / "pool")
-    images = open_dense(lists, "objects").images
+    images = open_source(lists, "objects")
     assert {split: [images.names[row] for row in rows] for split, rows in images.splits.items()} == {
         "train": [f"train2017/{i:03}.png" for i in range(4)],
         "val": [f"val2017/{i:03}.png" for i in (4, 5)],
@@ -172,13 +183,13 @@ def test_an_image_under_two_linked_names_is_the_one_of_its_list(tmp_path: Path) 
     }
     xml = voc(tmp_path / "voc")
     (xml / "again").symlink_to(xml / "JPEGImages")
-    assert len(open_dense(xml, "objects").images) == 8
+    assert len(open_source(xml, "objects")) == 8
     boxes = yolo(tmp_path / "yolo")
     for folder in ("images", "labels"):
         shutil.rmtree(boxes / folder / "test")
         (boxes / folder / "test").symlink_to(boxes / folder / "train")
     with pytest.raises(UserError, match=r"every test image of yolo is a training image, by links"):
-        open_dense(boxes, "objects")
+        open_source(boxes, "objects")
 
 
 def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
@@ -189,8 +200,7 @@ def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
         "train",
         lambda content: content.update(annotations=[a for a in content["annotations"] if a["image_id"] != 1]),
     )
-    held = prepared(root).annotations["train"]
-    assert isinstance(held, Boxed)
+    held = boxed(prepared(root), "train")
     assert [len(objects) > 0 for objects in held.objects] == [True, False, True, True]
 
 
@@ -217,8 +227,7 @@ def test_boxes_turn_with_an_image_that_its_tag_turns(tmp_path: Path, turn: int) 
     content = {"images": entries, "annotations": objects, "categories": [{"id": 1, "name": "white"}]}
     (root / "instances_train.json").write_text(json.dumps(content))
     dataset = prepared(root, test_fraction=0, val_fraction=0)
-    held = dataset.annotations["train"]
-    assert isinstance(held, Boxed)
+    held = boxed(dataset, "train")
     left, top, right, bottom = (int(side) for side in held.objects[0].boxes[0])
     upright = np.asarray(Image.fromarray(dataset.train.original(0)).resize((40, 60)))
     inside = np.zeros((60, 40), bool)
@@ -268,7 +277,7 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["images"][0].pop("id"), "no list of objects"),
         (
             lambda content: content["images"][1].update(id=content["images"][0]["id"]),
-            "gives two images the id 0, 000.png and 001.png; which",
+            "gives two images the id 0, 000.png and 001.png; it is unclear which",
         ),
         (lambda content: [each.update(bbox=[0.1, 0.2, 0.3, 0.4]) for each in content["annotations"]], "as shares of"),
         (lambda content: content["images"][0].update(id=[1]), r"id \[1\] of images is missing or wrong"),
@@ -309,7 +318,7 @@ def test_a_lists_name_says_its_split_by_a_word_of_its_own(tmp_path: Path, name: 
     root = coco_folder(tmp_path / "set", {"train": 2})
     file = root / "annotations" / f"{name}.json"
     (root / "annotations" / "instances_train.json").rename(file)
-    assert list(open_dense(file, "objects").images.splits) == [split]
+    assert list(open_source(file, "objects").splits) == [split]
     if split != "train":
         with pytest.raises(UserError, match=rf"no training images, only {split}, by the name of .*{name}\.json$"):
             prepared(file)
@@ -321,8 +330,8 @@ def test_of_several_lists_each_must_say_its_split(tmp_path: Path) -> None:
     folder = root / "annotations"
     for split in COUNTS:
         (folder / f"instances_{split}.json").rename(folder / f"my{split}.json")
-    with pytest.raises(UserError, match=r"cannot tell of which split .*mytest.json is; say train, val or test"):
-        open_dense(root, "objects")
+    with pytest.raises(UserError, match=r"it is unclear of which split .*mytest.json is; name train, val or test"):
+        open_source(root, "objects")
 
 
 @pytest.mark.parametrize("size", [0, 100])
@@ -360,19 +369,16 @@ def test_masks_that_cannot_be_drawn_are_told_where_masks_are_wanted(tmp_path: Pa
     pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, "train", lambda content: content["annotations"][0].update(segmentation=[[0, 0, 9, 0, 9, 9]]))
-    whole = prepared(root, masks=True).annotations["train"]
-    assert isinstance(whole, Boxed)
+    whole = boxed(prepared(root, masks=True), "train")
     change(root, "train", lambda content: content["annotations"][0].update(segmentation=shape))
     with pytest.raises(UserError, match=words) as told:
         prepared(root, masks=True)
     assert "\n" not in str(told.value)
-    alone = prepared(root).annotations["train"]
-    assert isinstance(alone, Boxed)
+    alone = boxed(prepared(root), "train")
     assert sum(map(len, alone.objects)) == sum(map(len, whole.objects))
     if shape is not None:
         dataset = prepared(root, masks=True, skip_unreadable=True)
-        kept = dataset.annotations["train"]
-        assert isinstance(kept, Boxed)
+        kept = boxed(dataset, "train")
         assert sum(map(len, kept.objects)) == sum(map(len, whole.objects)) - 1
         assert any("1 mask that cannot be drawn" in warning for warning in dataset.warnings)
 
@@ -383,7 +389,7 @@ def test_a_crowd_is_what_a_list_calls_one(tmp_path: Path, crowd: Any) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
     for split in COUNTS:
         change(root, split, lambda content: [thing.update(iscrowd=crowd) for thing in content["annotations"]])
-    told = torch.cat([objects.crowd for objects in open_dense(root, "objects").objects])
+    told = torch.cat([objects.crowd for objects in open_source(root, "objects").objects])
     assert told.unique().tolist() == [crowd in (1, "1")]
 
 
@@ -393,8 +399,7 @@ def test_wrong_boxes_can_be_left_out(tmp_path: Path) -> None:
     whole = prepared(root).annotations["train"]
     change(root, "train", first_box([500, 5, 10, 10]))
     dataset = prepared(root, skip_unreadable=True)
-    held = dataset.annotations["train"]
-    assert isinstance(held, Boxed)
+    held = boxed(dataset, "train")
     assert isinstance(whole, Boxed)
     assert sum(map(len, held.objects)) == sum(map(len, whole.objects)) - 1
     assert any("1 empty or outlying box" in warning for warning in dataset.warnings)
@@ -444,7 +449,7 @@ def test_whole_numbers_with_a_point_are_one_class_of_a_csv(tmp_path: Path) -> No
     for i, row in enumerate(rows[1:]):
         row[1] = f"{labels.index(row[1])}{'.0' * (i % 2)}" if row[1] else ""
     file.write_text("\n".join(",".join(row) for row in rows))
-    assert open_dense(file, "objects").classes == tuple(map(str, range(len(labels))))
+    assert open_source(file, "objects").classes == tuple(map(str, range(len(labels))))
 
 
 def test_splits_of_a_csv_are_compared_by_what_they_mean(tmp_path: Path) -> None:
@@ -452,12 +457,12 @@ def test_splits_of_a_csv_are_compared_by_what_they_mean(tmp_path: Path) -> None:
     file = coco_folder(tmp_path / "set", {"train": 2}) / "boxes.csv"
     lines = ["images/000.png,disk,1,2,30,40,{}", "images/001.png,disk,1,2,30,40,{}", "images/001.png,disk,1,2,9,9,{}"]
 
-    def opened(*splits: str) -> DenseSource:
+    def opened(*splits: str) -> Source:
         rows = [line.format(split) for line, split in zip(lines, splits, strict=True)]
         file.write_text("\n".join(["path,label,x0,y0,x1,y1,split", *rows]))
-        return open_dense(file, "objects")
+        return open_source(file, "objects")
 
-    splits = opened("Train", "val", "valid").images.splits
+    splits = opened("Train", "val", "valid").splits
     assert {kind: rows.tolist() for kind, rows in splits.items()} == {"train": [0], "val": [1]}
     with pytest.raises(UserError, match=r"line 4: images/001\.png stands in two splits, val and test"):
         opened("train", "val", "test")
@@ -471,14 +476,14 @@ def test_a_list_may_name_files_by_their_whole_paths(tmp_path: Path) -> None:
     below = root / "images" / "000.png"
     change(root, "train", lambda content: content["images"][0].update(file_name=str(below)))
     for data in (root, root / "annotations" / "instances_train.json"):
-        assert open_dense(data, "objects").images.names == ["images/000.png"]
+        assert open_source(data, "objects").names == ["images/000.png"]
     shutil.copy(below, tmp_path / "000.png")
     for other in (tmp_path / "000.png", Path("/nowhere/000.png")):
         change(root, "train", lambda content, other=other: content["images"][0].update(file_name=str(other)))
         with pytest.raises(
             UserError, match=f"lists the image '{other}', and below .* its name alone fits images/000.png"
         ):
-            open_dense(root, "objects")
+            open_source(root, "objects")
 
 
 def test_labels_without_an_image_are_told(tmp_path: Path) -> None:
@@ -487,33 +492,31 @@ def test_labels_without_an_image_are_told(tmp_path: Path) -> None:
     root = yolo(tmp_path / "set")
     (root / "labels" / "classes.txt").write_text("disk\nsquare\n")
     (root / "data.yaml").unlink()
-    assert open_dense(root, "objects").notes == ()
+    assert open_source(root, "objects").warnings == ()
     (root / "labels" / "train" / "000.txt").rename(root / "labels" / "train" / "O00.txt")
-    assert open_dense(root, "objects").notes == ("1 file of labels without an image: labels/train/O00.txt",)
+    assert open_source(root, "objects").warnings == ("1 file of labels without an image: labels/train/O00.txt",)
 
 
 def test_a_size_that_is_null_is_unknown(tmp_path: Path) -> None:
     """As tools write it that did not look. Fails if it must be a number."""
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, "train", lambda content: content["images"][0].update(height=None, width=None))
-    source = open_dense(root, "objects")
-    assert source.objects is not None
-    assert [source.objects[row].size for row in source.images.splits["train"][:2]] == [None, (64, 80)]
+    source = open_source(root, "objects")
+    assert [source.objects[row].size for row in source.splits["train"][:2]] == [None, (64, 80)]
 
 
 def test_what_windows_puts_before_a_text_is_none_of_it(tmp_path: Path) -> None:
     """The mark of UTF-8. Fails if a class is called by it, or a first line or a list is refused for it."""
-    wanted = open_dense(yolo(tmp_path / "yolo"), "objects")
+    wanted = open_source(yolo(tmp_path / "yolo"), "objects")
     files = [*(tmp_path / "yolo").rglob("*.txt")]
     (tmp_path / "yolo/data.yaml").unlink()
     (tmp_path / "yolo/classes.txt").write_text("disk\nsquare\n")
     root = coco_folder(tmp_path / "coco", COUNTS)
     for file in (*files, tmp_path / "yolo/classes.txt", *root.rglob("*.json")):
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
-    for source in (open_dense(tmp_path / "yolo", "objects"), open_dense(root, "objects")):
+    for source in (open_source(tmp_path / "yolo", "objects"), open_source(root, "objects")):
         assert source.classes == wanted.classes
-        assert source.objects is not None
-        assert sum(map(len, source.objects)) == sum(map(len, wanted.objects or []))
+        assert sum(map(len, source.objects)) == sum(map(len, wanted.objects))
 
 
 MADE = [lambda root: coco_folder(root, COUNTS), yolo, voc, box_csv]
@@ -525,13 +528,12 @@ def texts(path: Path) -> list[Path]:
     return [file for file in sorted(root.rglob("*")) if file.suffix in TEXTS]
 
 
-def contents(source: DenseSource) -> tuple[object, ...]:
+def contents(source: Source) -> tuple[object, ...]:
     """Everything that a list holds, in the order of the images' names."""
-    kinds = {row: split for split, rows in source.images.splits.items() for row in rows.tolist()}
-    assert source.objects is not None
+    kinds = {row: split for split, rows in source.splits.items() for row in rows.tolist()}
     every = [
         (name.lower(), kinds[row], held.boxes.tolist(), held.labels.tolist(), held.crowd.tolist())
-        for row, (name, held) in enumerate(zip(source.images.names, source.objects, strict=True))
+        for row, (name, held) in enumerate(zip(source.names, source.objects, strict=True))
     ]
     return source.classes, sorted(every)
 
@@ -542,7 +544,7 @@ def test_lists_of_objects_are_read_as_other_systems_write_them(tmp_path: Path, m
     """A byte-order mark, UTF-16 as Excel writes it, line ends, endings and folders in capitals. Fails where one reader
     is less lenient than its neighbor."""
     path = made(tmp_path / "set")
-    expected = contents(open_dense(path, "objects"))
+    expected = contents(open_source(path, "objects"))
     for file in texts(path):
         text = file.read_text()
         if written == "upper":
@@ -555,7 +557,7 @@ def test_lists_of_objects_are_read_as_other_systems_write_them(tmp_path: Path, m
         if (tmp_path / "set" / folder).is_dir():
             (tmp_path / "set" / folder).rename(tmp_path / "set" / folder.upper())
     path = path.with_suffix(path.suffix.upper()) if written == "upper" and path.suffix else path
-    assert contents(open_dense(path, "objects")) == expected
+    assert contents(open_source(path, "objects")) == expected
 
 
 @pytest.mark.parametrize(
@@ -576,11 +578,11 @@ def test_numbers_and_rows_are_read_as_programs_write_them(tmp_path: Path, made: 
     """Whole numbers with a point, decimals with a comma, other separators, comments. Fails where one reader refuses
     what its neighbor takes."""
     path = made(tmp_path / "set")
-    expected = contents(open_dense(path, "objects"))
+    expected = contents(open_source(path, "objects"))
     for file in texts(path):
         if file.suffix != ".yaml":
             file.write_text(re.sub(pattern, by, file.read_text()))
-    assert contents(open_dense(path, "objects")) == expected
+    assert contents(open_source(path, "objects")) == expected
 
 
 @pytest.mark.parametrize("made", [MADE[0], voc, box_csv], ids=["coco", "voc", "csv"])
@@ -595,16 +597,16 @@ def test_paths_of_other_systems_lead_to_the_image_of_their_name(tmp_path: Path, 
     """Of labeling tools, of Windows, with folders that lay around the images. Fails if they are refused though each
     name is there once, or are followed in silence, or an image elsewhere is read for one below the folder."""
     data = made(tmp_path / "set [1]")
-    expected = contents(open_dense(data, "objects"))
+    expected = contents(open_source(data, "objects"))
     places = {".json": r'(?<="file_name": ")[^"]+', ".xml": "(?<=<filename>)[^<]+", ".csv": r"(?m)^[^,\n]+[.]png"}
     for file in (file for file in texts(data) if file.suffix in places):
         written = path.replace("\\", r"\\") if file.suffix == ".json" else path
         file.write_text(re.sub(places[file.suffix], lambda m, by=written: by.format(m[0]), file.read_text()))
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "000.png").write_bytes(b"another")
-    source = open_dense(data, "objects")
+    source = open_source(data, "objects")
     assert contents(source) == expected
-    assert any("found by the ends of their paths" in note for note in source.notes)
+    assert any("found by the ends of their paths" in note for note in source.warnings)
 
 
 def test_odd_letters_of_a_path_are_read_as_they_are_written(tmp_path: Path) -> None:
@@ -613,8 +615,8 @@ def test_odd_letters_of_a_path_are_read_as_they_are_written(tmp_path: Path) -> N
         root = coco_folder(tmp_path / name / "set", {"train": 1})
         (root / "images" / "000.png").rename(root / "images" / name)
         change(root, "train", lambda content, name=name: content["images"][0].update(file_name=name))
-        source = open_dense(root, "objects")
-        assert (source.images.names, source.notes) == ([f"images/{name}"], ())
+        source = open_source(root, "objects")
+        assert (source.names, source.warnings) == ([f"images/{name}"], ())
 
 
 def test_an_image_of_another_split_is_not_taken_for_one_that_is_missing(tmp_path: Path) -> None:
@@ -623,14 +625,14 @@ def test_an_image_of_another_split_is_not_taken_for_one_that_is_missing(tmp_path
     (root / "images").rename(root / "train")
     change(root, "train", lambda content: content["images"][0].update(file_name="val/000.png"))
     with pytest.raises(UserError, match=r"its name alone fits train/000\.png; correct the path"):
-        open_dense(root, "objects")
+        open_source(root, "objects")
 
 
 @pytest.mark.parametrize("made", MADE, ids=["coco", "yolo", "voc", "csv"])
 def test_objects_that_stand_twice_count_once(tmp_path: Path, made: Any) -> None:
     """Fails if they are counted as often as they stand, unsaid, or two classes of one box are one object."""
     path = made(tmp_path / "set")
-    expected = contents(open_dense(path, "objects"))
+    expected = contents(open_source(path, "objects"))
     for file in texts(path):
         text = file.read_text()
         if file.suffix == ".json":
@@ -642,10 +644,10 @@ def test_objects_that_stand_twice_count_once(tmp_path: Path, made: Any) -> None:
         elif file.suffix == ".csv" or "labels" in file.parts:
             rows = text.splitlines()
             file.write_text("\n".join(rows + rows[file.suffix == ".csv" :]))
-    source = open_dense(path, "objects")
+    source = open_source(path, "objects")
     assert contents(source) == expected
-    count = sum(map(len, source.objects or []))
-    assert f"left out {count} objects that repeat another one of their image: " in source.notes[-1]
+    count = sum(map(len, source.objects))
+    assert f"left out {count} objects that repeat another one of their image: " in source.warnings[-1]
 
 
 @pytest.mark.parametrize("form", ["[{}]", "{{{}}}"])
@@ -655,10 +657,10 @@ def test_yolos_classes_are_called_as_they_are_written(form: str, tmp_path: Path)
     for names in (["02146", "21008"], ["yes", "no"], ["1:30", "~"], ["0x1F", "1.10"], ["null", "2026-01-31"]):
         listed = names if form == "[{}]" else [f"{number}: {name}" for number, name in enumerate(names)]
         (root / "data.yaml").write_text(f"names: {form.format(', '.join(listed))}\n")
-        assert list(open_dense(root, "objects").classes) == names
+        assert list(open_source(root, "objects").classes) == names
     (root / "data.yaml").write_text("names: [a, [b]]\n")
     with pytest.raises(UserError, match="a class has one name"):
-        open_dense(root, "objects")
+        open_source(root, "objects")
 
 
 def test_names_of_pixels_are_as_they_are_written(tmp_path: Path) -> None:
@@ -666,14 +668,14 @@ def test_names_of_pixels_are_as_they_are_written(tmp_path: Path) -> None:
     root = mask_folder(tmp_path / "set", {"train": 1})
     for written in ("utf-8-sig", "utf-16"):
         (root / "classes.json").write_text('["1.10", 2.50, " sky "]', written)
-        assert open_dense(root, "pixels").classes == ("1.10", "2.50", "sky")
+        assert open_source(root, "pixels").classes == ("1.10", "2.50", "sky")
     (root / "classes.json").rename(root / "Classes.JSON")
     (root / "Classes.JSON").write_text('{"0.0": "a", "1": "b", "2": 3}')
-    assert open_dense(root, "pixels").classes == ("a", "b", "3")
+    assert open_source(root, "pixels").classes == ("a", "b", "3")
     for wrong, said in (('["a", true]', "got true"), ('["a", null]', "got null"), ('{"0": "a", "0": "b"}', "twice")):
         (root / "Classes.JSON").write_text(wrong)
         with pytest.raises(UserError, match=said):
-            open_dense(root, "pixels")
+            open_source(root, "pixels")
 
 
 @pytest.mark.parametrize("text", ["[]", "[" * 100_000, "{", "7"])
@@ -682,7 +684,7 @@ def test_a_list_by_its_name_is_not_passed_over(text: str, tmp_path: Path) -> Non
     root = coco_folder(tmp_path / "set", {"train": 1})
     (root / "annotations" / "instances_train.json").write_text(text)
     with pytest.raises(UserError, match=r"instances_train\.json"):
-        open_any(str(root))
+        open_source(str(root), annotations_first=True)
 
 
 def test_many_classes_are_read_and_printed_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -691,7 +693,7 @@ def test_many_classes_are_read_and_printed_in_time(tmp_path: Path, capsys: pytes
     change(root, "train", lambda content: content.update(categories=[{"id": i, "name": f"c{i}"} for i in range(many)]))
     say(viticulture.inspect(root))
     printed = capsys.readouterr().out
-    assert "The first 60 of 100,000" in printed
+    assert "100,000 classes; 3 train (the first 60" in printed
     assert "c59" in printed
     assert "c60" not in printed
     assert doubtful([f"c{i}, d" for i in range(many)]) == []
@@ -716,11 +718,10 @@ def moved(root: Path, folders: dict[str, str]) -> Path:
 def splits_of(root: Path, declared: str) -> tuple[dict[str, list[int]], tuple[str, ...]]:
     """Split -> numbers of its images as data.yaml declares them, and what is told."""
     (root / "data.yaml").write_text(f"names: [disk, square]\n{declared}")
-    source = open_dense(root, "objects")
-    assert source.objects is not None
+    source = open_source(root, "objects")
     assert all(map(len, source.objects))
-    stems = [int(Path(name).stem) for name in source.images.names]
-    return {split: [stems[row] for row in rows] for split, rows in source.images.splits.items()}, source.notes
+    stems = [int(Path(name).stem) for name in source.names]
+    return {split: [stems[row] for row in rows] for split, rows in source.splits.items()}, source.warnings
 
 
 YEARS = {"train": "train2017", "val": "val2017", "test": "test2017"}
@@ -734,7 +735,7 @@ def test_two_images_of_one_file_of_labels_are_refused(tmp_path: Path) -> None:
     first = next((root / "images" / "train").iterdir())
     Image.open(first).save(first.with_suffix(".jpg"))
     with pytest.raises(UserError, match=r"several images of one file of labels: labels/train/\d+.txt"):
-        open_dense(root, "objects")
+        open_source(root, "objects")
 
 
 def test_yolos_splits_are_those_that_its_file_names(tmp_path: Path) -> None:
@@ -790,20 +791,20 @@ def test_of_yolos_poses_the_boxes_are_read(tmp_path: Path) -> None:
     assert all((a.boxes == b.boxes).all() for a, b in zip(boxes.objects, posed.objects, strict=True))
     (root / "data.yaml").write_text("names: [disk, square]\nkpt_shape: two\n")
     with pytest.raises(UserError, match="kpt_shape must be points and numbers of each, got 'two'"):
-        open_dense(root, "objects")
+        open_source(root, "objects")
 
 
 def test_yolos_labels_may_end_in_capitals(tmp_path: Path) -> None:
     """Fails if images whose labels lie in a .TXT have no objects, in silence."""
     root = yolo(tmp_path / "set")
-    before = open_dense(root, "objects")
+    before = open_source(root, "objects")
     for file in [*(root / "labels").rglob("*.txt")]:
         file.rename(file.with_suffix(".TXT"))
-    source = open_dense(root, "objects")
-    assert source.notes == before.notes
+    source = open_source(root, "objects")
+    assert source.warnings == before.warnings
     assert [len(each.boxes) for each in source.objects] == [len(each.boxes) for each in before.objects]
     (root / "labels" / "train" / "none.TXT").write_text("")
-    assert open_dense(root, "objects").notes[-1].endswith("without an image: labels/train/none.TXT")
+    assert open_source(root, "objects").warnings[-1].endswith("without an image: labels/train/none.TXT")
 
 
 def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
@@ -811,8 +812,7 @@ def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
     root = yolo(tmp_path / "set")
     for file in (root / "labels").rglob("*.txt"):
         file.write_text("1 0.25 0.25 0.5 0.25 0.5 0.75")
-    held = prepared(root).annotations["train"]
-    assert isinstance(held, Boxed)
+    held = boxed(prepared(root), "train")
     assert held.masks
     assert held.objects[0].boxes.tolist() == [[20, 16, 40, 48]]
 
@@ -824,7 +824,7 @@ def test_two_annotations_of_one_image_are_refused(tmp_path: Path) -> None:
     file = root / "Annotations" / "000.xml"
     file.write_text(file.read_text().replace("000.png", "007.png"))
     with pytest.raises(UserError, match=r"Annotations lists JPEGImages/007.png twice"):
-        open_dense(root, "objects")
+        open_source(root, "objects")
 
 
 def test_an_annotation_is_about_the_one_image_of_its_name(tmp_path: Path) -> None:
@@ -836,14 +836,14 @@ def test_an_annotation_is_about_the_one_image_of_its_name(tmp_path: Path) -> Non
     (root / "SegmentationClass").mkdir()
     for name in ("000", "001"):
         Image.new("P", (80, 64)).save(root / "SegmentationClass" / f"{name}.png")
-    assert all("JPEGImages" in name for name in open_dense(root, "objects").images.names)
+    assert all("JPEGImages" in name for name in open_source(root, "objects").names)
     (root / "JPEGImages").rename(root / "pictures")
     with pytest.raises(UserError, match=r"'000', and there are several: (pictures|SegmentationClass)/000.png, "):
-        open_dense(root, "objects")
+        open_source(root, "objects")
     (root / "pictures" / "000.png").unlink()
     (root / "SegmentationClass" / "000.png").unlink()
     with pytest.raises(UserError, match="'000', and there is none of that name below"):
-        open_dense(root, "objects")
+        open_source(root, "objects")
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -853,10 +853,10 @@ def test_masks_are_judged_where_every_object_to_be_judged_has_one(tmp_path: Path
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, split, lambda content: content["annotations"][0].pop("segmentation"))
     pictures = ImageSettings(image_size=32, cache_size=40)
-    _, true, notes = prepare_dense_test(open_dense(root, "objects"), KINDS, pictures, masks=True)
+    _, true, notes = prepare_annotated_test(open_source(root, "objects"), KINDS, pictures, masks=True)
     assert isinstance(true, Boxed)
     assert true.masks is (split == "train")
-    assert [note for note in notes if "boxes alone are judged" in note] == notes[: split == "test"]
+    assert [note for note in notes if "boxes alone are evaluated" in note] == notes[: split == "test"]
 
 
 @pytest.mark.parametrize(("made", "wanted"), [(coco_folder, "objects"), (mask_folder, "pixels")])
@@ -892,9 +892,8 @@ def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_the
     out of training without a word, or the size is too small."""
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, "train", narrowed)
-    source = open_dense(root, "objects")
-    assert source.objects is not None
-    trained = [source.objects[row] for row in source.images.splits["train"]]
+    source = open_source(root, "objects")
+    trained = [source.objects[row] for row in source.splits["train"]]
     labels = torch.cat([each.labels for each in trained])
     lost = torch.cat([each.boxes[:, 2] - each.boxes[:, 0] == 1 for each in trained])
     by_class = ", ".join(
@@ -907,12 +906,12 @@ def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_the
         f"less than a pixel wide at image size 48: {int(lost.sum())} of {len(labels)} objects in train images "
         f"({by_class}), left out of training unless enlarged; --image-size 96 keeps all"
     ]
-    assert [note for note in inspect_dense(source, 48).notes if "pixel" in note] == notes
-    dataset = prepare_dense(source, Selection(), ImageSettings(image_size=96))
+    assert [note for note in inspect(source, image_size=48).warnings if "pixel" in note] == notes
+    dataset = prepare_annotated(source, DataSettings(), ImageSettings(image_size=96))
     assert not [note for note in dataset.warnings if "pixel" in note]
-    assert not [note for note in inspect_dense(source, 96).notes if "pixel" in note]
+    assert not [note for note in inspect(source, image_size=96).warnings if "pixel" in note]
     seen = DataSpec(dataset.classes, (96, 96), (0.5,) * 3, (0.5,) * 3)
-    (batch,) = dense_batches(dataset.train, dataset.annotations["train"], seen, 4, torch.device("cpu"))
+    (batch,) = target_batches(dataset.train, dataset.annotations["train"], seen, 4, torch.device("cpu"))
     assert int((batch["labels"] >= 0).sum()) == len(labels)
 
 
@@ -949,19 +948,18 @@ def test_a_class_that_is_thinner_than_a_pixel_is_not_said_to_be_absent(tmp_path:
     class is said to be in no training image, or passed over."""
     root = mask_folder(tmp_path / "set", {"train": 4, "val": 2})
     with_pole(root, 3)
-    source = open_dense(root, "pixels")
-    notes = prepare_dense(source, Selection(test_fraction=0), PICTURES).warnings
+    source = open_source(root, "pixels")
+    notes = prepare_annotated(source, DataSettings(test_fraction=0), PICTURES).warnings
     assert not [note for note in notes if "no training image has" in note]
     assert "at image size 48 no pixel is left in train masks of pole (3 images); --image-size 96 keeps all" in notes
-    (thin,) = [note for note in inspect_dense(source, 48).notes if "pixel" in note]
+    (thin,) = [note for note in inspect(source, image_size=48).warnings if "pixel" in note]
     assert "less than a pixel wide, of which little is left: pole in 3 of 3 images; --image-size 96 keeps all" in thin
-    kept = prepare_dense(source, Selection(test_fraction=0), ImageSettings(image_size=96))
+    kept = prepare_annotated(source, DataSettings(test_fraction=0), ImageSettings(image_size=96))
     assert not [note for note in kept.warnings if "pole" in note and "train" in note]
-    held = kept.annotations["train"]
-    assert isinstance(held, Masked)
+    held = masked(kept, "train")
     assert int((held.pixels == 3).any(2).any(1).sum()) == 3
     (root / "train").rename(root / "test")
-    _, _, notes = prepare_dense_test(open_dense(root, "pixels"), (*source.classes, "sky"), PICTURES)
+    _, _, notes = prepare_annotated_test(open_source(root, "pixels"), (*source.classes, "sky"), PICTURES)
     assert [note for note in notes if "no pixel is left in set masks of pole (3 images)" in note]
     assert [note for note in notes if "none of its 4 images shows" in note and "shows sky" in note]
 
@@ -1005,7 +1003,7 @@ def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
     assert sizes(plain) == {"train": 7, "val": 1, "test": 2}
     assert sizes(plain, test_on="none") == {"train": 9, "val": 1}
     for settings in ({"test_on": "val"}, {"train_on": "train+val"}):
-        with pytest.raises(UserError, match="declares none"):
+        with pytest.raises(UserError, match="has none; leave it out"):
             prepared(plain, **settings)
     assert sizes(own, test_on="none") == {"train": 4, "val": 2}
     assert sizes(own, test_on="val", val_fraction=0.25) == {"train": 3, "val": 1, "test": 2}
@@ -1025,9 +1023,9 @@ def test_vocs_lists_may_name_images_with_spaces_and_endings(tmp_path: Path, line
     for seed, split in enumerate(SPLITS):
         with (root / "ImageSets" / "Main" / f"{split}.txt").open("a") as opened:
             opened.write(line.format(seed) + "\n")
-    source = open_dense(root, "objects")
-    assert {split: len(rows) for split, rows in source.images.splits.items()} == COUNTS
-    assert source.notes == ()
+    source = open_source(root, "objects")
+    assert {split: len(rows) for split, rows in source.splits.items()} == COUNTS
+    assert source.warnings == ()
 
 
 def test_what_vocs_lists_do_not_name_is_told(tmp_path: Path) -> None:
@@ -1036,21 +1034,21 @@ def test_what_vocs_lists_do_not_name_is_told(tmp_path: Path) -> None:
     root = voc(tmp_path / "set")
     lists = root / "ImageSets" / "Main"
     (lists / "test.txt").write_text("006\nO07\n")
-    assert open_dense(root, "objects").notes == (
+    assert open_source(root, "objects").warnings == (
         "test.txt of ImageSets/Main names 1 image without an annotation: O07",
         "1 image for training that no list of ImageSets/Main names (train.txt, val.txt, test.txt): 007",
     )
     (lists / "test.txt").write_text("006\n005\n")
     with pytest.raises(UserError, match=r"test.txt names 1 image that val.txt names, too: 005; an image stands in one"):
-        open_dense(root, "objects")
+        open_source(root, "objects")
     (lists / "test.txt").write_text("O06\nO07\n")
     with pytest.raises(UserError, match=r"test.txt names no image of .*: O06, O07$"):
-        open_dense(root, "objects")
+        open_source(root, "objects")
     for name in ("O06", "O07"):  # as VOC gives the images of its test, whose annotations it keeps
         shutil.copy(root / "JPEGImages" / "000.png", root / "JPEGImages" / f"{name}.png")
-    source = open_dense(root, "objects")
-    assert len(source.images.splits["train"]) == 6
-    assert "not read: 2 images without an annotation: O06, O07" in source.notes, "images are lost in silence"
+    source = open_source(root, "objects")
+    assert len(source.splits["train"]) == 6
+    assert "not read: 2 images without an annotation: O06, O07" in source.warnings, "images are lost in silence"
 
 
 def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
@@ -1061,8 +1059,7 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
     entry = f"<object><name>disk</name>{box}</object></annotation>"
     file.write_text(file.read_text().replace("</annotation>", entry))
     dataset = prepared(root)
-    held = dataset.annotations["train"]
-    assert isinstance(held, Boxed)
+    held = boxed(dataset, "train")
     assert held.objects[0].boxes[-1].tolist() == [0, 0, 80, 64]
     assert any("count from 0" in warning for warning in dataset.warnings)
 
@@ -1073,7 +1070,7 @@ def test_what_voc_calls_difficult_is_not_learnt_from(tmp_path: Path, word: str) 
     root = voc(tmp_path / "set")
     for file in (root / "Annotations").iterdir():
         file.write_text(file.read_text().replace("<difficult>0<", f"<difficult>{word}<"))
-    difficult = torch.cat([objects.crowd for objects in open_dense(root, "objects").objects])
+    difficult = torch.cat([objects.crowd for objects in open_source(root, "objects").objects])
     assert difficult.unique().tolist() == [word.strip().lower() in ("1", "true")]
 
 
@@ -1146,7 +1143,7 @@ def test_a_pipe_named_as_a_list_is_passed_over(name: str, tmp_path: Path) -> Non
     picture(0)[0].save(tmp_path / "a" / "1.png")
     (tmp_path / name).parent.mkdir(exist_ok=True)
     os.mkfifo(tmp_path / name)
-    assert recognized(tmp_path) == ""
+    assert annotation_format(tmp_path)[0] == ""
 
 
 def low_png(pixels: np.ndarray, bits: int) -> bytes:
@@ -1191,18 +1188,17 @@ def test_palettes_name_the_values_that_occur(tmp_path: Path) -> None:
     paint(root, PALETTE)
     dataset = prepared(root, "pixels", test_fraction=0)
     assert dataset.classes == ("color #000000 (0)", "color #010307 (1)", "color #02060e (2)")
-    held = dataset.annotations["train"]
-    assert isinstance(held, Masked)
+    held = masked(dataset, "train")
     assert (held.original(0)[:2, :2] == 255).all()
     paint(root, PALETTE[:3] + PALETTE[6:], "003.png")
     with pytest.raises(UserError, match=r"the value \d is #.{6} in .*000.png and #.{6} in .*003.png; name the values"):
-        open_dense(root, "pixels")
+        open_source(root, "pixels")
     paint(root, PALETTE)
     every = np.arange(64 * 80, dtype=np.uint8).reshape(64, 80)
     Image.fromarray(every).save(root / "train" / "masks" / "003.png")
     paint(root, PALETTE)
     with pytest.raises(UserError, match="masks of 254 values; at most 250 classes"):
-        open_dense(root, "pixels")
+        open_source(root, "pixels")
 
 
 @pytest.mark.parametrize(
@@ -1214,7 +1210,7 @@ def test_the_other_kind_of_data_is_named(
 ) -> None:
     """Boxes where pixels are asked for, and the other way round: the recipe that learns from them is told."""
     with pytest.raises(UserError, match=words):
-        open_dense(made(tmp_path / "set", {"train": 2}), wanted)
+        open_source(made(tmp_path / "set", {"train": 2}), wanted)
 
 
 def test_areas_of_a_list_are_kept_where_each_object_has_one(tmp_path: Path) -> None:
@@ -1222,8 +1218,7 @@ def test_areas_of_a_list_are_kept_where_each_object_has_one(tmp_path: Path) -> N
     root = coco_folder(tmp_path / "set", COUNTS)
 
     def areas() -> list[list[float] | None]:
-        held = prepared(root).annotations["train"]
-        assert isinstance(held, Boxed)
+        held = boxed(prepared(root), "train")
         return [None if each.areas is None else each.areas.tolist() for each in held.objects]
 
     change(root, "train", lambda content: [each.update(area=i + 0.5) for i, each in enumerate(content["annotations"])])

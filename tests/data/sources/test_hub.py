@@ -169,7 +169,7 @@ def test_what_splits_disagree_about_is_told(tmp_path: Path) -> None:
     for i, parts in enumerate(({"train": animals, "test": bare}, {"test": bare, "train": animals})):
         source = open_source(saved(tmp_path / str(i), **parts))
         assert words_of(source) == {"train/0": "zebra", "train/1": "ant", "test/0": None}
-        assert source.notes == ("without the column label, so without labels: test",)
+        assert source.warnings == ("without the column label, so without labels: test",)
     for twin, ours in (("training", "train"), ("valid", "val")):
         parts = {"train": animals, "validation": animals, twin: animals}
         with pytest.raises(UserError, match=f"and {twin} of {twin} both mean the {ours} split; keep one"):
@@ -192,9 +192,9 @@ def test_columns_of_classes_that_are_not_read_are_told(tmp_path: Path) -> None:
     columns = {"image": photos(2), "season": (names, [0, 1]), "style": (names, [1, 1])}
     source = open_source(saved(tmp_path / "several", train=columns))
     assert source.labels.tolist() == [0, 1]
-    assert source.notes == ("labels are the column season; others that name classes are not read: style",)
+    assert source.warnings == ("labels are the column season; others that name classes are not read: style",)
     single = open_source(saved(tmp_path / "single", train={"image": photos(2), "label": (names, [1, 1])}))
-    assert (single.labels.tolist(), single.notes) == ([1, 1], ())
+    assert (single.labels.tolist(), single.warnings) == ([1, 1], ())
 
 
 def test_lists_of_classes_are_several_labels(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_lists_of_classes_are_several_labels(tmp_path: Path) -> None:
         assert [[classes[c] for c in np.flatnonzero(row)] for row in source.labels] == [["ant", "zebra"], ["ant"], []]
     source = open_source(saved(tmp_path / "numbers", train={"image": photos(1), "labels": [[0, 1]]}))
     assert source.classes == ()
-    assert "lists of numbers name no classes: column labels; cast to ClassLabel" in source.notes[0]
+    assert "lists of numbers name no classes: column labels; cast to ClassLabel" in source.warnings[0]
 
 
 def test_tables_in_a_disks_trash_are_refused_and_hidden_ones_passed_over(tmp_path: Path) -> None:

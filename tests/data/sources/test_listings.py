@@ -17,10 +17,10 @@ import viticulture
 from untrained import photo
 from viticulture.config.load import read as read_recipe
 from viticulture.config.resolve import resolve
-from viticulture.data.open import open_source
-from viticulture.data.open_dense import recognized
+from viticulture.data.data_settings import DataSettings
+from viticulture.data.open import annotation_format, open_source
 from viticulture.data.sources.several import separated
-from viticulture.data.splits import Selection, select
+from viticulture.data.splits import select
 from viticulture.errors import UserError
 from viticulture.report.terminal import say
 from viticulture.training.data import open_for
@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 def opened(root: Path, content: Any, name: str = "labels.json") -> Any:
     (root / name).write_text(json.dumps(content))
-    return open_source(str(root / name))
+    return open_source(str(root / name), "classes")
 
 
 def labeled(source: Any) -> dict[str, str | None]:
@@ -70,7 +70,7 @@ def test_cocos_form_without_boxes(root: Path) -> None:
     [
         ("annotations", {"image_id": "7", "category_id": 5}, "image_id is text, '7', .* is a number, 7; write both as"),
         ("annotations", {"image_id": 7, "category_id": "5"}, "category_id is text, '5', .* is a number, 5; write both"),
-        ("annotations", {"image_id": 99, "category_id": 5}, "image_id is 99, which the list gives no id of its own"),
+        ("annotations", {"image_id": 99, "category_id": 5}, "image_id is 99, which is no id in the list"),
         ("categories", {"id": 9, "name": "elm"}, "calls category 9 '.*' and 'elm'; number both"),
     ],
 )
@@ -94,7 +94,7 @@ def test_of_several_labels_an_image_that_nobody_labeled_is_left_out(root: Path) 
     for nobody in (data_spec("c.png", was_cancelled=True), {"data": {"image": "c.png"}, "annotations": []}):
         source = opened(root, [shows, data_spec("b.png"), nobody])
         assert separated(source).labels.tolist() == [[1, 1], [0, 0], [-1, -1]]
-        splits, notes = select(separated(source), Selection(test_fraction=0, val_fraction=0), 0)
+        splits, notes = select(separated(source), DataSettings(test_fraction=0, val_fraction=0), 0)
         assert splits["train"].tolist() == [0, 1]
         assert notes == ["left out 1 train image without a label"]
     least = [{"image": "a.png", "choice": {"choices": ["vine", "oak"]}}, {"image": "b.png", "annotation_id": 7}]
@@ -121,11 +121,11 @@ def test_label_studios_exports(root: Path) -> None:
     agreed = [data_spec("a.png", "vine"), data_spec("b.png", "oak")]
     agreed[0]["annotations"] *= 2
     source = opened(root, agreed)
-    assert (labeled(source)["photos/a.png"], source.notes) == ("vine", ())
+    assert (labeled(source)["photos/a.png"], source.warnings) == ("vine", ())
     agreed[0]["annotations"] = data_spec("a.png", "vine")["annotations"] + data_spec("a.png", "oak")["annotations"]
     source = opened(root, agreed)
     assert labeled(source)["photos/a.png"] == "vine|oak"
-    assert source.notes == ("annotators disagree about 1 image, taken to show all that any of them chose: a.png",)
+    assert source.warnings == ("annotators disagree about 1 image, taken to show all that any of them chose: a.png",)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_rows_that_stand_twice_are_left_out_and_said(root: Path, kind: str) -> N
     file.write_text("\n".join([*rows, *rows[1:]]))
     source = open_source(file)
     assert len(source) == 3
-    assert source.notes[-1] == f"left out {len(rows) - 1} rows of the list that repeat another one"
+    assert source.warnings[-1] == f"left out {len(rows) - 1} rows of the list that repeat another one"
     other = rows[-1].replace("vine", "oak") if kind == "list.csv" else rows[-1].replace(" 1", " 0")
     file.write_text("\n".join([*rows, other]))
     with pytest.raises(UserError, match=r"lists photos/c\.png in line .* and line "):
@@ -290,7 +290,7 @@ def test_a_list_of_classes_is_one_for_every_command(root: Path) -> None:
     for empty in forms:
         content = {**COCO, "annotations": [{**each, **empty} for each in COCO["annotations"]]}
         source = opened(root, content, "instances.json")
-        assert recognized(root / "instances.json") == ""
+        assert annotation_format(root / "instances.json")[0] == ""
         assert viticulture.inspect(root / "instances.json").classes == source.classes == ("oak", "vine")
         config = resolve("mae/photos", read_recipe("mae/photos"))
         assert open_for(config, str(root / "instances.json")).classes == ("oak", "vine")

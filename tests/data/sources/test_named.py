@@ -74,9 +74,7 @@ def flowers102(make: Maker) -> None:
     label = make.mat("flowers-102/imagelabels.mat", labels=np.array([[102, 1, 5, 5, 1, 102, 3, 3]]))
     setid = make.mat("flowers-102/setid.mat", trnid=[[2, 8, 1]], valid=[[4, 3]], tstid=[[5, 6, 7]])
     make.patch.setattr(
-        cls,
-        "_file_dict",
-        {**cls._file_dict, "label": ("imagelabels.mat", label), "setid": ("setid.mat", setid)},
+        cls, "_file_dict", {**cls._file_dict, "label": ("imagelabels.mat", label), "setid": ("setid.mat", setid)}
     )
 
 
@@ -275,7 +273,7 @@ def test_what_systems_leave_behind_is_no_part_of_a_named_set(name: str, left: st
         after = open_source(name)
         assert (after.names, after.classes) == (before.names, before.classes)
         return
-    with pytest.raises(UserError, match=r"(?:[.]_|lost.found).*, which a system left behind and .* would take"):
+    with pytest.raises(UserError, match=r"(?:[.]_|lost.found).*, which a system left behind and .* would read"):
         open_source(name)
 
 

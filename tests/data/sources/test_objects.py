@@ -14,12 +14,12 @@ from PIL import ExifTags, Image
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 
-from viticulture.data.dataset import ImageSettings, Selection, prepare, prepare_test
+from viticulture.data.dataset import DataSettings, ImageSettings, prepare, prepare_test
 from viticulture.data.images.decode import decode, image_size
 from viticulture.data.images.format import RGB, PixelFormat
 from viticulture.data.open import open_source
+from viticulture.data.sources.several import cell_words
 from viticulture.data.sources.source import Source
-from viticulture.data.sources.table import cell_words
 from viticulture.errors import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 6, 8, 3), np.uint8)
@@ -377,8 +377,8 @@ def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -
     settings = ImageSettings(image_size=8, cache_size=8)
     source = open_source({"train": damaged, "test": damaged})
     with pytest.raises(UserError, match=r"2 of 16 images cannot be read: train/00001 \(broken: cannot identify"):
-        prepare(source, Selection(), settings)
-    dataset = prepare(source, Selection(skip_unreadable=True), settings)
+        prepare(source, DataSettings(), settings)
+    dataset = prepare(source, DataSettings(skip_unreadable=True), settings)
     assert list(dataset.skipped) == ["train/00001", "test/00001"]
     assert not any("without a label" in warning for warning in dataset.warnings)
     with pytest.raises(UserError, match="2 of 16 images cannot be read"):
@@ -389,14 +389,14 @@ def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -
     Image.fromarray(PIXELS[0].repeat(9, 0)).save(cut, "PNG")
     held = [*map(Image.fromarray, PIXELS[:3]), Image.open(BytesIO(cut.getvalue()[:200]))]
     with pytest.raises(UserError, match=r"1 of 4 images cannot be read: train/00003 \(truncated"):
-        prepare(open_source((held, [0, 1, 0, 1])), Selection(), settings)
+        prepare(open_source((held, [0, 1, 0, 1])), DataSettings(), settings)
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (3, "no images to learn from: int; give a folder"),
-        (PIXELS, "no images to learn from: ndarray"),
+        (3, "no images to train on: int; give a folder"),
+        (PIXELS, "no images to train on: ndarray"),
         ((PIXELS, LABELS[:3]), "12 images and 3 labels"),
         ((PIXELS[:, None], LABELS), r"image 0: an array is an image if .*, got \[1, 6, 8, 3\]"),
         ((PIXELS, np.eye(12) / 2), "a vector of labels holds a 1 or a 0 a class"),

@@ -18,12 +18,14 @@ from PIL import Image
 
 from untrained import photo
 from viticulture.analysis.galleries import read_galleries
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.images.decode import Unreadable
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
-from viticulture.data.sources.imagenet100 import WNIDS, hundred_classes
+from viticulture.data.sources import published
+from viticulture.data.sources.published import hundred_classes
 from viticulture.data.sources.source import Source
-from viticulture.data.splits import Selection, select
+from viticulture.data.splits import select
 from viticulture.errors import UserError
 from viticulture.evaluation.saved import saved_arrays
 from viticulture.training.run_folder import RunFolder
@@ -80,7 +82,7 @@ def test_tiny_imagenet_has_its_validation_images_in_a_list(tmp_path: Path) -> No
     source = open_source(root)
     val = [("val/images/val_1.JPEG", "n01"), ("val/images/val_0.JPEG", "n02")]
     assert told(source) == {"train": [(path, path.split("/")[1]) for path in train], "val": val}
-    assert source.notes == ("not read: 1 image without a class, such as those of test",)
+    assert source.warnings == ("not read: 1 image without a class, such as those of test",)
     with pytest.raises(UserError, match="unpack it and name the folder in which train and val lie"):
         open_source(root.parent)
     (root / "val/val_annotations.txt").write_text("val_1.JPEG\tn01\nval_0.JPEG n02\n")
@@ -136,9 +138,9 @@ def test_lists_that_number_classes_differently_are_reported(tmp_path: Path) -> N
     pictures(tmp_path, "ant/1.jpg", "ant/2.jpg", "bee/1.jpg", "bee/2.jpg")
     (tmp_path / "train.txt").write_text("ant/1.jpg 0\nbee/1.jpg 1\n")
     (tmp_path / "test.txt").write_text("ant/2.jpg 0\nbee/2.jpg 1\n")
-    assert open_source(str(tmp_path / "train.txt")).notes == ()
+    assert open_source(str(tmp_path / "train.txt")).warnings == ()
     (tmp_path / "test.txt").write_text("ant/2.jpg 1\nbee/2.jpg 0\n")
-    (note,) = open_source(str(tmp_path / "train.txt")).notes
+    (note,) = open_source(str(tmp_path / "train.txt")).warnings
     assert note.startswith("2 images in the folder of another class than their number says")
     assert "ant/2.jpg (line 1 of test.txt: bee)" in note
 
@@ -167,7 +169,7 @@ def test_of_lists_that_hold_the_same_images_the_named_one_is_read(tmp_path: Path
     ):
         source = open_source(str(tmp_path / f"{named}.txt"))
         assert told(source) == expected
-        assert source.notes == (f"lists that were not read beside {named}.txt: {passed}",)
+        assert source.warnings == (f"lists that were not read next to {named}.txt: {passed}",)
     lists("trainval", "val", "test")
     assert told(open_source(str(tmp_path / "test.txt"))) == joint
     lists("train", "trainval", "test")
@@ -182,14 +184,14 @@ def test_of_lists_that_hold_the_same_images_the_named_one_is_read(tmp_path: Path
     ("name", "text", "words"),
     [
         ("notes.txt", "hello", "must say by its name which split"),
-        ("a_test.txt", "b/1.jpg 0", "has no a_train.txt beside it"),
+        ("a_test.txt", "b/1.jpg 0", "has no a_train.txt next to it"),
         ("a_train.txt", "b/1.jpg 0", "1 file that .* does not hold: b/1.jpg"),
         ("a_train.txt", "/etc/hostname 0", r"1 file that .* does not hold: /etc/hostname \(line 1"),
         ("a_train.txt", "b/../../1.jpg 0", r"1 file that .* does not hold: b/../../1.jpg \(line 1"),
         ("a_train.txt", "1.jpg", "line 1: expected PATH NUMBER"),
         ("notes.json", "{}", "is no list of images that is known here"),
         ("train2018.json", "[]", "none of iNaturalist's lists"),
-        ("val2018.json", "{}", "needs train2018.json beside it"),
+        ("val2018.json", "{}", "needs train2018.json next to it"),
         ("a.npz", "text", "no file of arrays"),
     ],
 )
@@ -215,7 +217,7 @@ def test_inaturalist_is_tested_on_its_validation_images(tmp_path: Path) -> None:
     assert told(source)["test"] == [("train_val2018/val/0.jpg", "0")]
     assert len(told(source)["train"]) == 3
     (tmp_path / "val2018.json").unlink()
-    assert "val2018.json is not there" in open_source(str(tmp_path / "train2018.json")).notes[0]
+    assert "val2018.json is not there" in open_source(str(tmp_path / "train2018.json")).warnings[0]
 
 
 def arrays(**changed: np.ndarray) -> dict[str, np.ndarray]:
@@ -308,13 +310,13 @@ def test_classes_may_lie_one_level_deeper(tmp_path: Path) -> None:
         pictures(tmp_path / "deep" / split, *(f"{file}.jpg" for file in files))
     deep = str(tmp_path / "deep")
     assert open_source(deep).classes == ("a", "b")
-    assert "its 3 inner folders do" in " ".join(inspect(deep).notes)
+    assert "its 3 inner folders do" in " ".join(inspect(deep).warnings)
     source = open_source(f"{deep}/*")
     assert source.classes == ("a/x", "a/y", "b/x")
     assert told(source)["test"] == [("test/a/x/5.jpg", "a/x")]
-    assert not source.notes
+    assert not source.warnings
     pictures(tmp_path / "flat", "a/1.jpg", "b/2.jpg", "b/inner/3.jpg")
-    assert not open_source(tmp_path / "flat").notes
+    assert not open_source(tmp_path / "flat").warnings
 
 
 def test_validation_images_of_the_data_may_be_learnt_from_or_tested_on(tmp_path: Path) -> None:
@@ -324,33 +326,35 @@ def test_validation_images_of_the_data_may_be_learnt_from_or_tested_on(tmp_path:
         tmp_path, *(f"{split}/{name}/{i}.jpg" for split in ("train", "val", "test") for name in "ab" for i in range(2))
     )
     source = open_source(tmp_path)
-    plain, _ = select(source, Selection(), 0)
-    both, _ = select(source, Selection(train_on="train+val", val_fraction=0), 0)
+    plain, _ = select(source, DataSettings(), 0)
+    both, _ = select(source, DataSettings(train_on="train+val", val_fraction=0), 0)
     assert both.keys() == {"train", "test"}
     assert sorted(both["train"]) == sorted([*plain["train"], *plain["val"]])
-    tested, _ = select(source, Selection(test_on="val", val_fraction=0), 0)
+    tested, _ = select(source, DataSettings(test_on="val", val_fraction=0), 0)
     assert tested.keys() == {"train", "test"}
     assert np.array_equal(tested["test"], plain["val"])
     assert np.array_equal(tested["train"], plain["train"])
-    with pytest.raises(UserError, match="test on what was learnt"):
-        Selection(train_on="train+val", test_on="val")
-    untested, _ = select(source, Selection(test_on="none", val_fraction=0.5), 0)
+    with pytest.raises(UserError, match="test on training images"):
+        DataSettings(train_on="train+val", test_on="val")
+    untested, _ = select(source, DataSettings(test_on="none", val_fraction=0.5), 0)
     assert "test" not in untested
     assert untested.keys() >= {"train", "val"}
     with pytest.raises(UserError, match=r"holds out images to test on, and data.test_on none"):
-        Selection(test_on="none", folds=5)
-    with pytest.raises(UserError, match="asks for validation images, and digits declares none"):
-        select(open_source("digits"), Selection(train_on="train+val"), 0)
+        DataSettings(test_on="none", folds=5)
+    with pytest.raises(UserError, match="needs validation images, and digits has none"):
+        select(open_source("digits"), DataSettings(train_on="train+val"), 0)
 
 
 def test_imagenet100_is_a_hundred_classes_of_imagenet_in_its_splits(tmp_path: Path) -> None:
     """All of them and one beside. Fails if labels keep ImageNet's numbers, a split is lost, images are read by their
     old places, or a class that is not there goes unnoticed."""
-    assert len(WNIDS) == 100
-    wnids = sorted({*WNIDS, "n00000001"})
+    listed = Path(published.__file__).with_name("imagenet100.txt").read_text("utf-8").splitlines()[1:]
+    hundred = {wnid for line in listed for wnid in line.split()}
+    assert len(hundred) == 100
+    wnids = sorted({*hundred, "n00000001"})
     pictures(tmp_path, *(f"{split}/{wnid}/1.jpg" for split in ("train", "test") for wnid in wnids))
     source = hundred_classes(open_source(tmp_path))
-    assert source.classes == tuple(sorted(WNIDS))
+    assert source.classes == tuple(sorted(hundred))
     for kind in ("train", "test"):
         assert all(name == f"{kind}/{label}/1.jpg" for name, label in told(source)[kind])
         assert len(told(source)[kind]) == 100

@@ -23,7 +23,7 @@ from PIL import Image
 
 from strewn import JUNK, every_left_behind, strew
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import ImageSettings, Selection, prepare
+from viticulture.data.dataset import DataSettings, ImageSettings, prepare
 from viticulture.data.images.decode import Unreadable
 from viticulture.data.open import open_source
 from viticulture.data.sources import archives, folders
@@ -244,9 +244,9 @@ def test_images_outside_the_layout_are_named_in_a_note(opened: Callable[..., Sou
     """Fails if images are dropped in silence."""
     beside = opened("train/a/1.png", "train/b/2.png", "test/a/3.png", "extra/4.png", "cover.png")
     assert len(beside) == 3
-    assert beside.notes == ("not read: 2 images beside the split folders (in extra)",)
+    assert beside.warnings == ("not read: 2 images outside the split folders (in extra)",)
     loose = opened("train/cover.png")
-    assert any("beside the class folders" in note for note in loose.notes)
+    assert any("outside the class folders" in note for note in loose.warnings)
 
 
 def test_an_empty_class_folder_is_a_class(opened: Callable[..., Source]) -> None:
@@ -269,7 +269,7 @@ def test_what_this_package_made_among_the_images_is_no_class(made: tuple[str, ..
     source = open_source(write(tmp_path, "cat/a.png", "dog/b.png", *made))
     assert source.classes == ("cat", "dog")
     assert source.names == ["cat/a.png", "dog/b.png"]
-    assert ["has made here" in note for note in source.notes] == [True]
+    assert ["runs and studies of viticulture" in note for note in source.warnings] == [True]
 
 
 def test_a_class_keeps_the_images_that_lie_beside_a_run(tmp_path: Path) -> None:
@@ -369,7 +369,11 @@ POOL = ("pool/a/2.png", "pool/b/3.png", "pool/b/4.png")
         ((*SPLIT, *POOL, "data/test/c/5.png"), ("test/a->train/a",), "2 of 3 test images are train images, by links"),
         ((*SPLIT, *POOL, "data/val/b/5.png"), ("val/b/6.png->train/b/1.png",), "1 of 2 val images are train images"),
         (SPLIT, ("train/b/0-again.png->train/a/0.png",), "1 images are images of another class, .*a/0.png and train/b"),
-        ((*SPLIT, *POOL), ("train/a/x->../pool/a", "train/a/y->../pool/a"), "1 images are others of their own class"),
+        (
+            (*SPLIT, *POOL),
+            ("train/a/x->../pool/a", "train/a/y->../pool/a"),
+            "1 images repeat another one of their class",
+        ),
     ],
 )
 def test_every_name_of_a_linked_folder_counts(
@@ -379,10 +383,10 @@ def test_every_name_of_a_linked_folder_counts(
     them; a leak that is not reported."""
     write(tmp_path, *files)
     source = open_source(linked(tmp_path / "data", *links))
-    assert re.search(note, "\n".join(source.notes)), source.notes
+    assert re.search(note, "\n".join(source.warnings)), source.warnings
     copied = open_source(shutil.copytree(tmp_path / "data", tmp_path / "copy"))
     assert (source.names, source.classes, source.splits.keys()) == (copied.names, copied.classes, copied.splits.keys())
-    assert not any("link" in text for text in copied.notes)
+    assert not any("link" in text for text in copied.warnings)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +418,7 @@ def test_hard_links_and_lists_leak_as_other_links_do(tmp_path: Path) -> None:
     root = write(tmp_path, "train/a/0.png", "train/b/1.png", "test/a/2.png")
     (root / "test" / "b").mkdir()
     os.link(root / "train" / "b" / "1.png", root / "test" / "b" / "1.png")
-    assert any("1 of 2 test images are train images, by links" in note for note in open_source(root).notes)
+    assert any("1 of 2 test images are train images, by links" in note for note in open_source(root).warnings)
     linked(root, "again->train")
     (root / "list.csv").write_text(
         "path,label,split\ntrain/a/0.png,a,train\nagain/b/1.png,b,train\ntrain/b/1.png,b,test"
@@ -488,7 +492,7 @@ def test_hostile_zips_do_no_harm(tmp_path: Path) -> None:
     source = open_source(path)
     assert "a/ok.png" in source.names
     assert not any(".." in name for name in source.names)
-    assert any("2 images whose names lead out of the zip: ../up.png" in note for note in source.notes)
+    assert any("2 images whose names lead out of the zip: ../up.png" in note for note in source.warnings)
     assert sorted(tmp_path.rglob("*")) == before
 
     data = bytearray(path.read_bytes())
@@ -600,9 +604,9 @@ def test_classes_and_groups_of_nearly_one_name_are_told(tmp_path: Path) -> None:
     that differ by a letter or a digit."""
     text = "path,label\nimg/a b.png,Old_cat\n3.png,old cat\n4.png,old cat 2\n"
     source = open_source(table(tmp_path, "path,label,group\nimg/a b.png,x,P-1\n3.png,x,p_1\n4.png,x,P-2\n"))
-    assert source.notes[1:] == ("groups of nearly the same name, each taken as its own: 'P-1' and 'p_1'",)
+    assert source.warnings[1:] == ("groups of nearly the same name, each taken as its own: 'P-1' and 'p_1'",)
     source = open_source(table(tmp_path, text))
-    _, notes = select(source, Selection(test_fraction=0, val_fraction=0), 0)
+    _, notes = select(source, DataSettings(test_fraction=0, val_fraction=0), 0)
     assert notes == ["classes of nearly the same name, each taken as its own: 'old cat' and 'Old_cat'"]
     assert alike(("1", "1.0", "10", "1.05")) == [notes[0].partition(": ")[0] + ": '1' and '1.0'"]
     assert alike(("A", "A+", "Ä", "cat1", "cat2")) == []
@@ -611,10 +615,10 @@ def test_classes_and_groups_of_nearly_one_name_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "said"),
     [
-        (("cat", "nan", "NA"), "learnt as a class: 'nan', 'NA', as missing labels are written; leave those empty"),
-        (("cat", "cat;dog", "dog"), "learnt as a class each: 'cat;dog'; join several labels by a bar: cat|dog"),
-        (("a, b", "b", "a"), "learnt as a class each: 'a, b'; join several labels by a bar: cat|dog"),
-        (("['a', 'b']", "['b']"), "learnt as a class each: \"['a', 'b']\", \"['b']\"; join several"),
+        (("cat", "nan", "NA"), "trained as a class: 'nan', 'NA', as missing labels are written; leave those empty"),
+        (("cat", "cat;dog", "dog"), "each trained as a class: 'cat;dog'; join several labels by a bar: cat|dog"),
+        (("a, b", "b", "a"), "each trained as a class: 'a, b'; join several labels by a bar: cat|dog"),
+        (("['a', 'b']", "['b']"), "each trained as a class: \"['a', 'b']\", \"['b']\"; join several"),
         (("Nancy", "salt & pepper", "salt", "and/or", "n", "a|b", "a", "b"), None),
     ],
 )
@@ -735,7 +739,7 @@ def test_images_of_shards_that_are_not_read_are_told(tmp_path: Path) -> None:
     members |= {"b.v2.cls": b"1", "c.jpg.png": picture(4), "c.cls": b"1", "a.jpg": picture(5), "._a.png": b"x"}
     source = open_source(tars(tmp_path / "some", ("d.tar", members)))
     assert named(source, "train") == {"d.tar/a.jpg": "0", "d.tar/e.tif": "1"}
-    assert [note.partition(";")[0] for note in source.notes] == [
+    assert [note.partition(";")[0] for note in source.warnings] == [
         "not read: 3 images (d.tar/a.png, d.tar/b.v2.png, d.tar/c.jpg.png)"
     ]
     with pytest.raises(UserError, match=r"no images in d.tar; not read: 1 image \(d.tar/b.v2.png\)"):
@@ -812,7 +816,7 @@ def test_a_tar_of_class_folders_is_read_as_the_folder_is(tmp_path: Path) -> None
             ours = {label_name.rpartition("/")[2]: label for label_name, label in named(source, kind).items()}
             assert ours == {file.rpartition("/")[2]: label for file, label in named(plain, kind).items()}
             assert numbers(source, kind) == numbers(plain, kind)
-        assert source.notes[0] == "classes are the folders within 1 tar"
+        assert source.warnings[0] == "classes are the folders within 1 tar"
     shards = tars(
         tmp_path / "several",
         ("train-0.tar", {"a/1.png": picture(1), "b/2.png": picture(2)}),
@@ -1065,7 +1069,7 @@ def test_shards_over_processes_give_every_sample_once(
     monkeypatch.setattr(archives.TarReader, "open", lambda self, i: read.append(i) or opening(self, i))
     seen: list[int] = []
     for rank in range(world):
-        data = prepare(tmp_path, Selection(val_fraction=0, test_fraction=0), ImageSettings(2, 2, stream=True))
+        data = prepare(tmp_path, DataSettings(val_fraction=0, test_fraction=0), ImageSettings(2, 2, stream=True))
         view = Augment([], (2, 2), (0, 0, 0), (1, 1, 1), 2)
         read.clear()
         mine = [
@@ -1085,7 +1089,7 @@ def test_columns_that_are_not_read_are_told(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     told = ("columns that are not read: patient; read are path, label, split, group",)
     file = table(tmp_path, "Unnamed: 0,path,label,patient,split\n0,img/a b.png,x,p1,train\n1,3.png,y,p2,test\n")
-    assert open_source(file).notes == told
+    assert open_source(file).warnings == told
     frame = pandas.read_csv(file).assign(path=lambda rows: [str(tmp_path / path) for path in rows["path"]])
-    assert open_source(frame).notes == told
-    assert not open_source(table(tmp_path, "path,label,split\nimg/a b.png,x,train\n3.png,y,test\n")).notes
+    assert open_source(frame).warnings == told
+    assert not open_source(table(tmp_path, "path,label,split\nimg/a b.png,x,train\n3.png,y,test\n")).warnings

@@ -95,7 +95,7 @@ def test_erasing_comes_after_normalization() -> None:
 
 
 def test_the_store_is_never_written_to() -> None:
-    """Purity towards the data: crops copy, even where there is nothing to crop. Fails if a flip reaches the store."""
+    """Purity towards the data: crops copy, even where there is nothing to crop. Fails if a flip reaches the cache."""
     store = pictures(5)
     kept = store.clone()
     augment = Augment([Flip(1.0), RandAugment()], (20, 20), MEAN, STD, 4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crops follow torchvision's rules in the original's pixels, whatever the store keeps."""
+"""Crops follow torchvision's rules in the original's pixels, whatever the cache keeps."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_a_shape_that_never_fits_takes_the_largest_centered_box() -> None:
 
 
 def test_the_squeezed_store_gives_what_the_original_would() -> None:
-    """A crop of the square store against the same crop of the original by torchvision.
+    """A crop of the square cache against the same crop of the original by torchvision.
 
     Gradients are smooth, so 3 levels cover half a stored pixel of shift and resampling twice. Fails if boxes are taken
     in stored pixels, which would keep the squeeze.
@@ -91,7 +91,7 @@ def test_random_interpolation_picks_either_filter() -> None:
 @pytest.mark.parametrize("crop_pct", [1.0, 0.875])
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (60, 100), (90, 64)])
 def test_the_center_is_torchvisions(height: int, width: int, crop_pct: float) -> None:
-    """Resize to the short side, then TorchCenterCrop, on a store that keeps the square the original had.
+    """Resize to the short side, then TorchCenterCrop, on a cache that keeps the square the original had.
 
     Gradients are smooth, so 3 levels on average cover torchvision's whole-pixel margins. Fails if crop_pct divides
     where it should multiply, or the long side decides.
@@ -134,7 +134,7 @@ def test_padded_crops_are_enlarged_behind_the_crop() -> None:
 def test_what_is_not_cropped_keeps_its_shape_as_in_evaluation(
     transforms: list[PaddedCrop], image_size: tuple[int, int]
 ) -> None:
-    """An original of 20 x 60 in a square store. Catches: training that squeezes what evaluation cuts, so that a network
+    """An original of 20 x 60 in a square cache. Catches: training that resizes what evaluation cuts, so that a network
     is judged by shapes that it has never seen."""
     images, sizes = list(pictures(2, 16, 16)), torch.tensor([[20, 60], [60, 20]])
     augment = Augment(transforms, image_size, (0.5,) * 3, (0.5,) * 3, classes=2)

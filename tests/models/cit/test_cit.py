@@ -15,7 +15,7 @@ from cit_students import Load, aligned
 from conftest import GOLDEN
 from formula_fill import fill, image
 from networks import error, random_images, randomized
-from viticulture.deploy.onnx.onnx_file import to_onnx
+from viticulture.deploy.onnx.export import to_onnx
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.cit.cit import CiT, checkpoint_filter_fn

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from conftest import Golden
-from viticulture.deploy.onnx.onnx_file import to_onnx
+from viticulture.deploy.onnx.export import to_onnx
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch is, from the loader to the losses."""
+"""The type of a batch, from the loader to the losses."""
 
 from torch import Tensor
 
 Batch = dict[str, Tensor]
-"""Images of one step, or of one pass over held-out images, by these names.
+"""Images of one step, or of one pass over held-out images, by these names. (Objects and masks: targets.py.)
 
     image  [B, channels, H, W] float, normalized
     label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution; of several labels an image always
-           [B, C] float, 1 where an image shows a class
+           [B, C] float, 1 for each class in the image
     index  [B] int64, the image's number in its split
     class_weight [B] float, N / (C n) of the image's class with n of N held-out images, where classes count alike
     image2 [B, channels, H, W] float, the second view, where the recipe has one (`augment2`)
-    image3 [B, channels, h, w] float, and so on: local crops, where the method asks for them (`augment_local_crops`)
-    noise  [B, N] float in [0, 1), where the method asks for it
-    kept   [B, K] int64, the patches that the student sees, where the method masks the others
+    image3 [B, channels, h, w] float, and so on: local crops, where the method needs them (`augment_local_crops`)
+    noise  [B, N] float in [0, 1), where the method needs it
+    kept   [B, K] int64, the visible patches, where the method masks the others
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images to be judged: the crop, in batches, in order, nothing drawn."""
+"""Images for evaluation: cropped, in batches, in order, nothing random."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,17 +8,23 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..image_set import Images
-from ..stream import StreamImages, ahead, helpers
-from ..transforms.crop import CenterCrop, Crop
+from ..image_set import Images, StreamedImages
+from ..targets.objects import Annotations
+from ..transforms.crop import CenterCrop, Crop, Letterbox
+from ..transforms.placement import Placement, placement
 from ..transforms.transform import send
 from ..transforms.view import Augment
+from ..workers import ahead, worker_count
 from .batch import Batch
 from .loader import fetch
+from .targets import crowd_batch, target_batch
+
+WHOLE = Letterbox()
+"""The crop of images for detectors and segmenters."""
 
 
 class Input(Protocol):
-    """What a student expects of an image; a data set and a DataSpec both say it."""
+    """A student's input: a dataset and a DataSpec both have it."""
 
     @property
     def image_size(self) -> tuple[int, int]: ...
@@ -31,44 +37,61 @@ class Input(Protocol):
 def evaluation_batches(
     images: Images, expected: Input, batch_size: int, device: torch.device, crop: Crop | None = None
 ) -> Iterator[Batch]:
-    """Every image once, in order, unchanged but for size; the last batch may be smaller.
+    """Yield every image once, in order, unchanged but for size; the last batch may be smaller.
 
     Args:
         images: of any split.
         expected: image size, mean and standard deviation.
-        batch_size: images at once.
+        batch_size: images a batch.
         device: where batches are made.
-        crop: which part of an image is looked at; null takes the largest centered part of the input's shape.
+        crop: null takes the largest centered part of the input's shape.
     """
-    normalize = as_seen(expected).normalize
-    for part, view in evaluation_views(images, expected, batch_size, device, crop):
-        labels = images.records.labels[part]
-        pixels = normalize(send(view, device))
-        yield {"image": pixels, "label": send(labels, device), "index": send(part, device)}
+    normalize = evaluation_view(expected).normalize
+    for numbers, view in evaluation_views(images, expected, batch_size, device, crop):
+        labels, pixels = images.records.labels[numbers], normalize(send(view, device))
+        yield {"image": pixels, "label": send(labels, device), "index": send(numbers, device)}
 
 
 def evaluation_views(
     images: Images, expected: Input, batch_size: int, device: torch.device, crop: Crop | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same before normalization: numbers of images [B], and their pixels [B, C, H, W] uint8."""
-    augment = as_seen(expected, crop)
+    """Yield the same before normalization: numbers of images [B], and their pixels [B, C, H, W] uint8."""
+    cut = partial(_cut, images, evaluation_view(expected, crop), device)
     parts = torch.split(torch.arange(len(images)), batch_size)
-    if isinstance(images, StreamImages):
-        views = ahead(partial(_cut, images, augment), parts, helpers(None, needed=True))
-    else:
-        views = (augment.cut(fetch(images, part, device), images.records.sizes[part], _nothing(part)) for part in parts)
+    streamed = isinstance(images, StreamedImages)
+    views = ahead(cut, parts, worker_count(None, needed=True)) if streamed else map(cut, parts)
     return zip(parts, views, strict=True)
 
 
-def as_seen(expected: Input, crop: Crop | None = None) -> Augment:
-    """What happens to an image that is looked at without learning from it."""
+def whole_views(
+    images: Images, expected: Input, batch_size: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor, Placement]]:
+    """Yield every image once, in order, whole: numbers [B], images [B, C, H, W] normalized on the device, their
+    placement."""
+    view = evaluation_view(expected, WHOLE)
+    for numbers, pixels in evaluation_views(images, expected, batch_size, device, WHOLE):
+        place = placement(view, images.sizes(numbers), images.side, torch.empty(len(numbers), 0))
+        yield numbers, view.normalize(send(pixels, device)), place
+
+
+def target_batches(
+    images: Images, targets: Annotations, expected: Input, batch_size: int, device: torch.device
+) -> Iterator[Batch]:
+    """Yield every image once, in order, whole, with its targets; as a training batch, but without masks of objects, and
+    with crowds."""
+    for numbers, pixels, place in whole_views(images, expected, batch_size, device):
+        truth = {**target_batch(place, numbers, targets), **crowd_batch(place, numbers, targets)}
+        on_device = {name: send(value, device) for name, value in truth.items()}
+        yield {"image": pixels, "index": send(numbers, device), **on_device}
+
+
+def evaluation_view(expected: Input, crop: Crop | None = None) -> Augment:
+    """The view of an image in evaluation."""
     return Augment([crop or CenterCrop()], expected.image_size, expected.mean, expected.std, 0)
 
 
-def _cut(images: StreamImages, augment: Augment, numbers: Tensor) -> Tensor:
-    return images.cut(numbers, [augment], [_nothing(numbers)])[0]
-
-
-def _nothing(numbers: Tensor) -> Tensor:
-    """Uniform numbers where nothing is random."""
-    return torch.empty(len(numbers), 0)
+def _cut(images: Images, augment: Augment, device: torch.device, numbers: Tensor) -> Tensor:
+    nothing = torch.empty(len(numbers), 0)  # no random numbers
+    if isinstance(images, StreamedImages):
+        return images.cut(numbers, [augment], [nothing])[0]
+    return augment.cut(fetch(images, numbers, device), images.records.sizes[numbers], nothing)

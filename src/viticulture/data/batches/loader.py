@@ -1,34 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches as a pure function of (seed, epoch, step): which images, in which order, augmented how.
+"""Batches as a pure function of (seed, epoch, step): which images, in which order, how augmented.
 
 An epoch is an order drawn from (seed, epoch): a permutation, unless classes are balanced (sampling.py). A step takes
 the next G images of it (G images a step over all processes) and draws from (seed, epoch, step) one table of uniform
-numbers, a row an image; process r of W works on rows r, r + W, ... of both. Hence two processes see together what one
-would, and to resume is to know two integers.
+numbers, a row an image; process r of W works on rows r, r + W, ... of both. Hence two processes together see what one
+would, and two integers are enough to resume.
 """
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ..image_set import CachedImages, Images
-from ..stream import StreamImages, ahead, helpers
+from ..image_set import CachedImages, Images, StreamedImages
+from ..targets.objects import Annotations
 from ..transforms.mix import Mix
+from ..transforms.placement import placement
 from ..transforms.resample import ImageBatch
 from ..transforms.transform import send
 from ..transforms.view import Augment
+from ..workers import ahead, worker_count
 from .batch import Batch
 from .sampling import NATURAL, Sampling, repeated, seeded
+from .targets import target_batch
 
 CPU = torch.device("cpu")
 GROUP = 2**21
-"""Pixels that a GPU changes at once, of several steps where one has fewer: of small images it is the kernels' launches
-that take the time, not their work."""
+"""Pixels that a GPU transforms at once, of several steps where one has fewer: small images take longer to launch than
+to compute."""
+Key = tuple[int, int]
+"""Epoch and step."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,8 @@ class Shard:
     Args:
         rank: number of this process, from 0.
         world: number of processes.
-        workers: processes that help this one by preparing batches ahead, on the CPU; null takes none for stored images
-            and one a core, up to eight, for streamed ones. They start with the first batch and stay.
+        workers: processes that prepare batches ahead, on the CPU; null takes none for cached images and one a core, up
+            to eight, for streamed ones. They start with the first batch and stay.
     """
 
     rank: int = 0
@@ -49,10 +55,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class Draw:
-    """Everything that is random in this process's part of a step.
+    """Everything random in this process's part of a step.
 
     Args:
-        numbers: [B] which images.
+        numbers: [B] numbers of the images.
         u: for each view [B, columns] uniform numbers.
         batch_u: for each view the numbers of the whole batch.
     """
@@ -66,11 +72,11 @@ class Loader:
     """Augmented training batches, without end to the epochs; each pass starts where the last one stopped.
 
     Args:
-        images: of the training split. Stored ones move to the device if they take less than half of its free memory.
+        images: of the training split. Cached ones move to the device if they take less than half of its free memory.
         augments: one a view; methods that compare views have several.
         batch_size: images a step over all processes; an epoch's remainder is left out.
         seed: of order and augmentation, not negative.
-        sampling: which images an epoch shows, and how often.
+        sampling: which images are in an epoch, and how often.
         shard: this process's part.
         device: where batches are made.
     """
@@ -100,41 +106,61 @@ class Loader:
         if not self.steps:
             raise UserError(f"batch_size must not exceed the {len(images)} images of an epoch, got {batch_size}")
         self.epoch = self.next = 0
+        self.targets: Annotations | None = None
+        self.masks = False
         self._order: tuple[int, Tensor] | None = None
-        self._ahead: tuple[tuple[int, int], Iterator[list[Tensor]]] | None = None
-        self.at_once = 1 if device.type == "cpu" else steps_at_once(self.images, augments, batch_size // shard.world)
-        self._made: dict[tuple[int, int], tuple[Draw, list[Tensor]]] = {}
+        self._running: tuple[Key, Iterator[tuple[Draw, list[Tensor]]]] | None = None  # and the key of its next step
+        on_cpu, streamed = device.type == "cpu", isinstance(self.images, StreamedImages)
+        self.at_once = 1 if on_cpu else steps_at_once(self.images, augments, batch_size // shard.world)
+        self.workers = worker_count(shard.workers, streamed) if streamed or on_cpu else 0
+        # Workers, where there are any, do all that a CPU can: with a GPU, views are transformed there.
+        self.worker_stages = 0 if not self.workers else 2 if on_cpu else 1
+
+    def with_targets(self, targets: Annotations, masks: bool = False) -> Self:
+        """Give batches objects or masks of the same images, in place of labels (targets.py).
+
+        Args:
+            targets: of the split; the one view must be able to carry them (`placement.check_follows`).
+            masks: with objects, whether batches hold their masks.
+        """
+        self.targets, self.masks = targets, masks
+        return self
 
     def __len__(self) -> int:
         """Steps of an epoch."""
         return self.steps
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rest of the epoch. The state counts a batch once it is handed out."""
+        """Yield the rest of the epoch. The state counts a batch once it is yielded."""
         while True:
             key = self.epoch, self.next
-            batch = self._finish(*self._next(key))
+            if self._running is None or self._running[0] != key:  # the first step, or a jump
+                self._running = None  # ends its workers
+                self._running = key, self._steps_from(*key)
+            running = self._running[1]
+            batch = self._finish(*next(running))
             self.next += 1
             if last := self.next == len(self):
                 self.epoch, self.next = self.epoch + 1, 0
+            self._running = (self.epoch, self.next), running
             yield batch
             if last:
                 return
 
     def state_dict(self) -> dict[str, int]:
-        """Where the next batch stands."""
+        """Epoch and step of the next batch."""
         return {"epoch": self.epoch, "next": self.next}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on with the batch that a state names; takes effect at the next pass."""
+        """Continue with the batch that a state names; takes effect at the next pass."""
         if not 0 <= state["next"] < len(self):
-            raise UserError(f"this run has {len(self)} steps an epoch, so it cannot go on at step {state['next']}")
+            raise UserError(f"this run has {len(self)} steps an epoch, so it cannot continue at step {state['next']}")
         self.epoch, self.next = state["epoch"], state["next"]
 
     def batch(self, epoch: int, step: int) -> Batch:
         """This process's part of one step."""
         draw = self.draw(epoch, step)
-        return self._finish(draw, self._arrived(draw, self._prepare(draw)))
+        return self._finish(draw, self._staged(draw, [], slice(None)))
 
     def draw(self, epoch: int, step: int) -> Draw:
         """The random part of one step, on the CPU."""
@@ -156,61 +182,53 @@ class Loader:
             self._order = epoch, self.sampling.order(labels, generator, self.shard.world)
         return self._order[1]
 
-    def _next(self, key: tuple[int, int]) -> tuple[Draw, list[Tensor]]:
-        """Draw and changed views of a step, prepared ahead by workers where there are any."""
-        if self.at_once > 1:
-            if key not in self._made:
-                self._make(*key)
-            return self._made.pop(key)
-        streamed = isinstance(self.images, StreamImages)
-        draw, workers = self.draw(*key), helpers(self.shard.workers, streamed)
-        if not workers or not (streamed or self.device.type == "cpu"):
-            return draw, self._arrived(draw, self._prepare(draw))
-        if self._ahead is None or self._ahead[0] != key:  # the first step, or a jump
-            self._ahead = None
-            self._ahead = key, ahead(self._prepare_step, self._keys(*key), workers)
-        views = next(self._ahead[1])
-        self._ahead = next(islice(self._keys(*key), 1, None)), self._ahead[1]
-        return draw, self._arrived(draw, views)
+    def _steps_from(self, epoch: int, step: int) -> Iterator[tuple[Draw, list[Tensor]]]:
+        """Draw and views of every step from one on, without end.
 
-    def _make(self, epoch: int, step: int) -> None:
-        """Views of some steps of an epoch, in one go: what happens to an image depends on its own numbers alone."""
-        steps = range(step, min(step + self.at_once, len(self)))
-        draws = [self.draw(epoch, later) for later in steps]
-        every = [torch.cat(columns) for columns in zip(*(draw.u for draw in draws), strict=True)]
-        joined = Draw(torch.cat([draw.numbers for draw in draws]), every, [])
-        views = self._arrived(joined, self._prepare(joined))
-        parts = zip(*(torch.split(view, len(draws[0].numbers)) for view in views), strict=True)
-        self._made = {(epoch, later): (draw, list(part)) for later, draw, part in zip(steps, draws, parts, strict=True)}
+        Steps go through the stages in groups (`at_once`), as the views of an image depend on its own numbers alone.
+        """
+        prepared: Iterator[list[Tensor]] | None = None
+        if self.workers:
+            twin = copy.copy(self)  # to be pickled, where processes are not forked
+            twin._running = None
+            prepared = ahead(twin._prepare, self._groups(epoch, step), self.workers)
+        for keys in self._groups(epoch, step):
+            draws = [self.draw(*key) for key in keys]
+            views = next(prepared) if prepared else []
+            views = self._staged(_joined(draws), views, slice(self.worker_stages, None))
+            parts = zip(*(torch.split(view, len(draws[0].numbers)) for view in views), strict=True)
+            yield from ((draw, list(part)) for draw, part in zip(draws, parts, strict=True))
 
-    def _keys(self, epoch: int, step: int) -> Iterator[tuple[int, int]]:
-        """Epoch and step of all batches from one on, without end."""
+    def _groups(self, epoch: int, step: int) -> Iterator[list[Key]]:
+        """Keys of all steps from one on, without end, in groups of at most `at_once` of one epoch."""
         while True:
-            yield from ((epoch, later) for later in range(step, len(self)))
+            for start in range(step, len(self), self.at_once):
+                yield [(epoch, later) for later in range(start, min(start + self.at_once, len(self)))]
             epoch, step = epoch + 1, 0
 
-    def _prepare_step(self, key: tuple[int, int]) -> list[Tensor]:
-        return self._prepare(self.draw(*key))
+    def _prepare(self, keys: Sequence[Key]) -> list[Tensor]:
+        """Run a worker's stages."""
+        return self._staged(_joined([self.draw(*key) for key in keys]), [], slice(self.worker_stages))
 
-    def _prepare(self, draw: Draw) -> list[Tensor]:
-        """The part that workers can do: uint8 views, cropped, on a CPU also changed."""
-        if isinstance(self.images, StreamImages):
-            views = self.images.cut(draw.numbers, self.augments, draw.u)
-        else:
-            pixels, sizes = fetch(self.images, draw.numbers, self.device), self.images.records.sizes[draw.numbers]
-            views = [augment.cut(pixels, sizes, u) for augment, u in zip(self.augments, draw.u, strict=True)]
-        return views if self.device.type != "cpu" else self._change(draw, views)
+    def _staged(self, draw: Draw, views: list[Tensor], part: slice) -> list[Tensor]:
+        """Run the stages, or a part of them: cut uint8 views out of images, transform them on the device."""
+        stages: tuple[Callable[[Draw, list[Tensor]], list[Tensor]], ...] = (self._cut, self._change)
+        for stage in stages[part]:
+            views = stage(draw, views)
+        return views
+
+    def _cut(self, draw: Draw, _: list[Tensor]) -> list[Tensor]:
+        if isinstance(self.images, StreamedImages):
+            return self.images.cut(draw.numbers, self.augments, draw.u)
+        pixels, sizes = fetch(self.images, draw.numbers, self.device), self.images.records.sizes[draw.numbers]
+        return [augment.cut(pixels, sizes, u) for augment, u in zip(self.augments, draw.u, strict=True)]
 
     def _change(self, draw: Draw, views: list[Tensor]) -> list[Tensor]:
-        return [augment.change(*pair) for augment, *pair in zip(self.augments, views, draw.u, strict=True)]
-
-    def _arrived(self, draw: Draw, views: list[Tensor]) -> list[Tensor]:
-        """Prepared views on the device, changed there if it is no CPU."""
-        views = [send(view, self.device) for view in views]
-        return views if self.device.type == "cpu" else self._change(draw, views)
+        pairs = zip(self.augments, views, draw.u, strict=True)
+        return [augment.change(send(view, self.device), u) for augment, view, u in pairs]
 
     def _finish(self, draw: Draw, views: list[Tensor]) -> Batch:
-        """The rest, on the device: changed views as a batch."""
+        """Make a batch of transformed views, on the device."""
         labels = send(self.images.records.labels[draw.numbers], self.device)
         batch = {"index": send(draw.numbers, self.device)}
         for k, augment in enumerate(self.augments):
@@ -218,11 +236,23 @@ class Loader:
             batch[f"image{k + 1}" if k else "image"] = image
             if augment.noise:
                 batch["noise"] = send(draw.u[k][:, -augment.noise :].float(), self.device)
-        return batch
+        if self.targets is None:
+            return batch
+        place = placement(self.augments[0], self.images.sizes(draw.numbers), self.images.side, draw.u[0])
+        truth = target_batch(place, draw.numbers, self.targets, self.masks)
+        return {"image": batch["image"], "index": batch["index"], **{k: send(v, self.device) for k, v in truth.items()}}
+
+
+def _joined(draws: Sequence[Draw]) -> Draw:
+    """The draws of several steps as one, without the numbers of whole batches."""
+    if len(draws) == 1:
+        return draws[0]
+    columns = [torch.cat(tables) for tables in zip(*(draw.u for draw in draws), strict=True)]
+    return Draw(torch.cat([draw.numbers for draw in draws]), columns, [])
 
 
 def steps_at_once(images: Images, augments: Sequence[Augment], batch_size: int) -> int:
-    """Of how many steps a GPU makes the views together, at least 1; streamed images come step by step.
+    """Number of steps whose views a GPU makes together, at least 1; streamed images come step by step.
 
     Args:
         images: of the training split.
@@ -234,7 +264,7 @@ def steps_at_once(images: Images, augments: Sequence[Augment], batch_size: int) 
 
 
 def resident(images: Images, device: torch.device) -> Images:
-    """Stored images on a CUDA device if they take less than half of its free memory, else as they are."""
+    """Move cached images to a CUDA device if they take less than half of its free memory."""
     if not isinstance(images, CachedImages) or device.type != "cuda":
         return images
     needed = len(images) * images.pixels[0].numel()
@@ -242,7 +272,7 @@ def resident(images: Images, device: torch.device) -> Images:
 
 
 def fetch(images: Images, numbers: Tensor, device: torch.device) -> ImageBatch:
-    """Pixels of stored images on the device; on a CPU as views, elsewhere copied unless they are there already."""
+    """Pixels of cached images on the device; on a CPU as views, elsewhere copied unless they are there already."""
     assert isinstance(images, CachedImages)
     if device.type == "cpu":
         return [images.pixels[row] for row in images.rows[numbers].tolist()]

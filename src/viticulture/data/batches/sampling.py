@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which images an epoch shows, and how often: pure functions of labels, a seed and the epoch."""
+"""Which images are in an epoch, and how often: pure functions of labels, a seed and the epoch."""
 
 from dataclasses import dataclass
 
@@ -15,11 +15,11 @@ BLOCK = 256  # DeiT counts the images of a repeated epoch in these
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an epoch's images are chosen.
+    """How an epoch's images are sampled.
 
     Args:
         repeats: times that each image stands in a row in the order, so that copies fall into one batch (repeated
-            augmentation of DeiT, where an epoch still has about as many steps: it sees 1 / repeats of the images).
+            augmentation of DeiT, where an epoch still has about as many steps, with 1 / repeats of the images).
         balanced: every class as often as any other, instead of every image once.
     """
 
@@ -49,7 +49,7 @@ NATURAL = Sampling()
 
 
 def seeded(*key: int) -> torch.Generator:
-    """A generator that depends on all of a key's whole numbers; a last 0 counts for nothing."""
+    """Make a generator that depends on all of a key's whole numbers; a last 0 has no effect."""
     state = np.random.SeedSequence(key).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0]))
 

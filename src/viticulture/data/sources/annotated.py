@@ -1,70 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a source of images with objects, or with a class for every pixel."""
+"""Sources of images with objects or with a class for every pixel: what their formats share."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ...errors import UserError, counted, some
 from ...text import readable
-from ..targets.objects import Objects, Shape
+from ..targets.objects import MaskFiles, Objects
 from .labels import split_of
 from .listed import Listed, from_list
 from .source import Source
 
 
-@dataclass(frozen=True, eq=False)
-class DenseSource:
-    """Images, and what is to be found in them.
+def annotated(
+    what: Path,
+    root: Path,
+    paths: Sequence[str],
+    splits: Sequence[str],
+    classes: tuple[str, ...],
+    targets: list[Objects] | MaskFiles,
+    warnings: Sequence[str] = (),
+) -> Source:
+    """Make a source of image files with objects or masks.
 
     Args:
-        images: their names and splits, and how to read them; none of them has a label.
-        classes: names in the order of the labels.
-        objects: one entry an image; None where pixels have classes.
-        masks: one file an image, whose pixels are classes; None where there are objects.
-        values: for a mask's pixel value 0 to 255 the class, 255 for none, 254 for a value that means nothing; None
-            where there are objects.
-        notes: what a person should know.
-        lists: files whose names say of which split their images are.
-    """
-
-    images: Source
-    classes: tuple[str, ...]
-    objects: list[Objects] | None = None
-    masks: list[Path] | None = None
-    values: np.ndarray | None = None
-    notes: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """Kind of the annotations, "objects" or "pixels"."""
-        return "pixels" if self.objects is None else "objects"
-
-
-def images_of(root: Path, paths: Sequence[str], splits: Sequence[str], what: Path, outside: bool = False) -> Source:
-    """Image files below a folder, as a source without labels.
-
-    Args:
-        root: the folder.
-        paths: relative to it.
+        what: lists the images, for errors.
+        root: folder that the paths are relative to; those of a list in a table may lead out of it.
+        paths: of the images.
         splits: train, val or test, of each.
-        what: who lists them, for an error.
-        outside: read paths that lead out of that folder, too.
+        classes: of the targets.
+        targets: in the order of the images; objects that repeat another one of their image are left out.
+        warnings: about how the data was read.
 
-    Raises: UserError as `from_list`.
+    Raises: UserError as `from_list`, and where all boxes of a split lie in the images' first pixel.
     """
     images = [Listed(path, None, split) for path, split in zip(paths, splits, strict=True)]
-    return from_list(str(what), root, images, name=root.resolve().name, outside=outside)
+    name = what.name if what.suffix.lower() in (".csv", ".tsv") else root.resolve().name
+    source = from_list(str(what), root, images, name=name, outside=name == what.name and what.is_file())
+    warnings = [*warnings]
+    if isinstance(targets, list):
+        _check_in_pixels(source, targets)
+        distinct = [objects.without_duplicates() for objects in targets]
+        if copies := sum(map(len, targets)) - sum(map(len, distinct)):
+            rows = zip(source.names, targets, distinct, strict=True)
+            fewer = some([image for image, before, after in rows if after is not before], 3)
+            warnings.append(f"left out {counted(copies, 'object')} that repeat another one of their image: {fewer}")
+        targets = distinct
+    return replace(source, classes=classes, targets=targets, warnings=(*warnings, *source.warnings))
+
+
+def _check_in_pixels(source: Source, targets: Sequence[Objects]) -> None:
+    for split, rows in source.splits.items():
+        boxes = torch.cat([targets[row].boxes for row in rows])
+        if len(boxes) and float(boxes.max()) <= 1:
+            raise UserError(
+                f"boxes of {source.name} must be pixels, and all {len(boxes)} of the {split} images lie within 0 to 1, "
+                "as shares of an image's sides do; multiply them by these"
+            )
 
 
 def check_names(names: Sequence[str], what: Path) -> tuple[str, ...]:
-    """Names of classes that can be printed. Raises: UserError where there are none, or two of one name."""
+    """Return printable names of classes. Raises: UserError where there are none, or two of one name."""
     classes = tuple(readable(name) for name in names)
     if not all(classes):
         raise UserError(f"{what} has a class without a name, number {classes.index('')} of those in order; name it")
@@ -76,52 +76,23 @@ def check_names(names: Sequence[str], what: Path) -> tuple[str, ...]:
     return classes
 
 
-def without_copies(source: DenseSource) -> DenseSource:
-    """A source of objects without those that repeat another one of their image in class, box and outline: they would
-    count as often as they stand in the list."""
-    objects, fewer, copies = list[Objects](), list[str](), 0
-    for name, held in zip(source.images.names, source.objects or (), strict=True):
-        outlines = map(repr, held.shapes) if held.shapes else repeat("")
-        marks = zip(map(tuple, held.boxes.tolist()), held.labels.tolist(), held.crowd.tolist(), outlines, strict=False)
-        first = {mark: row for row, mark in reversed([*enumerate(marks)])}
-        if len(first) < len(held):
-            copies += len(held) - len(first)
-            fewer.append(name)
-            held = held.part(torch.tensor(sorted(first.values())))
-        objects.append(held)
-    note = f"left out {counted(copies, 'object')} that repeat another one of their image: {some(fewer, 3)}"
-    return replace(source, objects=objects, notes=(*source.notes, note)) if copies else source
-
-
 def folders_of(path: str) -> list[str]:
-    """The folders on a path, from the outermost, in lower case."""
+    """Return the folders on a path, from the outermost, in lower case."""
     return path.lower().split("/")[:-1]
 
 
-def beside(path: str, folder: str) -> str:
-    """The path without ending of what lies beside an image: below `folder` in place of the innermost folder images."""
+def in_folder(path: str, folder: str) -> str:
+    """Return the path, without ending, of the file in `folder` that belongs to an image in a folder `images`."""
     parts, folders = path.rpartition(".")[0].split("/"), folders_of(path)
     place = len(folders) - 1 - folders[::-1].index("images")
     return "/".join([*parts[:place], folder, *parts[place + 1 :]])
 
 
 def comparison_of(paths: Sequence[str]) -> Callable[[str], str]:
-    """How paths are compared: without case, as Windows does, unless two of them differ in nothing else."""
+    """Return how to compare paths: without case, as Windows does, unless two of them differ in case alone."""
     return str.lower if len({path.lower() for path in paths}) == len(paths) else str
 
 
 def split_by_folder(path: str) -> str:
-    """The split that a folder on a path names; train where none does."""
+    """Return the split that a folder on a path names; train where none does."""
     return next((kind for part in folders_of(path) if (kind := split_of(part)) is not None), "train")
-
-
-def objects_of(
-    boxes: Iterable[Sequence[float]],
-    labels: Sequence[int],
-    shapes: tuple[Shape, ...] | None = None,
-    size: tuple[int, int] | None = None,
-) -> Objects:
-    """Objects of one image from numbers, none of them a crowd; the parameters are those of `Objects`."""
-    corners = torch.tensor([list(box) for box in boxes], dtype=torch.float32).reshape(-1, 4)
-    crowd = torch.zeros(len(labels), dtype=torch.bool)
-    return Objects(corners, torch.tensor(labels, dtype=torch.int64), crowd, shapes, size)

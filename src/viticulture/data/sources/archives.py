@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files inside zip and tar archives, read in place: nothing is unpacked, so nothing can be written anywhere.
+"""Files inside zip and tar archives, read in place at any position: nothing is unpacked.
 
 A member of a zip is inflated only as far as the size that the archive declares for it, and its checksum is verified;
-none above `MAX_MEMBER_BYTES` is read.
+members above `MAX_MEMBER_BYTES` are not read. `zipfile` and `tarfile` list the members; their readers seek in one
+shared file, which threads and forked processes must not do.
 """
 
 import io
@@ -20,8 +21,28 @@ from ...errors import UserError
 from .source import Reader
 
 MAX_MEMBER_BYTES = 2**29
-"""Largest file that is read out of an archive; more is taken for a zip bomb."""
-_UTF_8, _WINDOWS = 0x800, 0  # a flag of a member of a zip; the system that made it
+"""Largest file that is read out of an archive; a larger one is taken for a zip bomb."""
+_UTF_8, _WINDOWS = 0x800, 0  # flag of a zip's member; system that made it
+
+
+class Span(NamedTuple):
+    """Position of a member.
+
+    Args:
+        name: path inside the archive.
+        offset: of its local header (zip) or of its bytes (tar).
+        packed: bytes in the archive.
+        size: bytes of the file itself.
+        checksum: CRC-32 of the file (zip), else 0.
+        deflated: whether it is compressed.
+    """
+
+    name: str
+    offset: int
+    packed: int
+    size: int
+    checksum: int = 0
+    deflated: bool = False
 
 
 class Archive:
@@ -39,39 +60,16 @@ class Archive:
             raise OSError(f"truncated archive {self.path.name}")
         return data
 
-    def __getstate__(self) -> Path:
-        return self.path
-
-    def __setstate__(self, path: Path) -> None:
-        self.__init__(path)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type["Archive"], tuple[Path]]:
+        return Archive, (self.path,)
 
     def __del__(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
 
 
-class Span(NamedTuple):
-    """Where a member lies.
-
-    Args:
-        name: its path inside the archive.
-        offset: of its local header (zip) or of its bytes (tar).
-        packed: bytes it takes in the archive.
-        size: bytes of the file itself.
-        checksum: CRC-32 of the file (zip), else 0.
-        deflated: whether it is compressed.
-    """
-
-    name: str
-    offset: int
-    packed: int
-    size: int
-    checksum: int = 0
-    deflated: bool = False
-
-
 class ZipReader(Reader):
-    """Images that are members of a zip."""
+    """Reads images that are members of a zip."""
 
     def __init__(self, path: Path, spans: Sequence[Span]) -> None:
         self.archive, self.spans = Archive(path), spans
@@ -93,12 +91,7 @@ class ZipReader(Reader):
 
 
 class TarReader(Reader):
-    """Images that are members of several tars.
-
-    Args:
-        paths: the tars.
-        spans: for each image, which tar, and where in it.
-    """
+    """Reads images that are members of several tars; `spans` hold for each image its tar and its place there."""
 
     def __init__(self, paths: Sequence[Path], spans: Sequence[tuple[int, Span]]) -> None:
         self.archives, self.spans = [Archive(path) for path in paths], spans
@@ -109,32 +102,49 @@ class TarReader(Reader):
         return io.BytesIO(self.archives[number].read(span.offset, span.size))
 
 
+def _check_size(span: Span) -> None:
+    if max(span.size, span.packed) > MAX_MEMBER_BYTES:
+        raise OSError(f"unpacks to more than {MAX_MEMBER_BYTES:,} bytes")
+
+
 def zip_spans(path: Path) -> tuple[list[Span], list[str]]:
-    """The files of a zip, and its folders.
+    """Return the files of a zip, and its folders.
 
     Raises: UserError if it is damaged, encrypted or packed in a way other than stored or deflated.
     """
     try:
         with zipfile.ZipFile(path) as file:
             members = file.infolist()
-    except Exception as error:  # the library raises half a dozen kinds, and of damage whatever comes of it
+    except Exception as error:  # the library raises half a dozen types, and any other for damage
         raise UserError(f"{path} cannot be read as a zip: {error}") from error
-    spans = {}
+    spans, folders = {}, []
     for member in members:
-        if _is_folder(member):
+        whole = _path(member)
+        name = "/".join(part for part in whole.split("/") if part not in ("", "."))
+        if whole.endswith("/"):
+            folders.append(name)
             continue
         if member.flag_bits & 1:
             raise UserError(f"{path} is encrypted; unpack it and name the folder")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UserError(f"{path} is packed by method {member.compress_type}; unpack it and name the folder")
         deflated = member.compress_type == zipfile.ZIP_DEFLATED
-        name = _plain(member)
         spans[name] = Span(name, member.header_offset, member.compress_size, member.file_size, member.CRC, deflated)
-    return list(spans.values()), [_plain(member) for member in members if _is_folder(member)]
+    return list(spans.values()), folders
+
+
+def _path(member: zipfile.ZipInfo) -> str:
+    """Return a member's path with slashes, also as Windows writes it, in UTF-8 also where a Mac does not declare
+    that."""
+    path = member.filename
+    if not member.flag_bits & _UTF_8:
+        with suppress(UnicodeError):
+            path = path.encode("cp437").decode("utf-8")  # the library decoded it as cp437
+    return path.replace("\\", "/") if member.create_system == _WINDOWS else path
 
 
 def tar_spans(path: Path) -> Iterator[Span]:
-    """The files of an uncompressed tar, hard links among them, and its folders, whose names end with a slash.
+    """Return the files of an uncompressed tar, hard links included, and its folders, whose names end with a slash.
 
     Raises: UserError if it is compressed, damaged, cut off, or still being written.
     """
@@ -158,34 +168,10 @@ def tar_spans(path: Path) -> Iterator[Span]:
         with path.open("rb") as raw:
             raw.seek(end)
             closed = raw.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
-    except Exception as error:  # the library raises its own kinds, and of damage whatever comes of it
+    except Exception as error:  # the library raises its own types, and any other for damage
         raise UserError(f"{path} cannot be read as an uncompressed tar: {error}") from error
-    if not closed:  # tarfile stops there without a word
+    if not closed:  # tarfile stops there silently
         raise UserError(
             f"{path} has no end mark behind its last file: it is still being written, was cut off or is damaged; wait"
             " for it, or fetch it again"
         )
-
-
-def _check_size(span: Span) -> None:
-    """Raises: OSError for a member that is too large to be an image."""
-    if max(span.size, span.packed) > MAX_MEMBER_BYTES:
-        raise OSError(f"unpacks to more than {MAX_MEMBER_BYTES:,} bytes")
-
-
-def _path(member: zipfile.ZipInfo) -> str:
-    """A member's path with slashes, which Windows may write the other way, in UTF-8 where a Mac does not say that it
-    wrote that."""
-    path = member.filename
-    if not member.flag_bits & _UTF_8:
-        with suppress(UnicodeError):
-            path = path.encode("cp437").decode("utf-8")  # how the library read it
-    return path.replace("\\", "/") if member.create_system == _WINDOWS else path
-
-
-def _is_folder(member: zipfile.ZipInfo) -> bool:
-    return _path(member).endswith("/")
-
-
-def _plain(member: zipfile.ZipInfo) -> str:
-    return "/".join(part for part in _path(member).split("/") if part not in ("", "."))

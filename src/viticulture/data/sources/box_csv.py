@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as a plain CSV lists them: path,label,x0,y0,x1,y1[,split], a line an object, pixels; a line without label is
-an image without objects.
+"""Objects in a plain CSV: path,label,x0,y0,x1,y1[,split], a line per object, pixels; a line without label is an image
+without objects.
 """
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from ...errors import UserError
-from ..targets.objects import NOTHING
-from .annotated import DenseSource, check_names, images_of, objects_of
+from ..targets.objects import Objects
+from .annotated import annotated, check_names
 from .labels import MISSING, natural
+from .source import Source
 from .table import split_in, whole_numbers
 from .written import csv_rows, header_of, number
 
@@ -22,8 +22,8 @@ def is_box_csv(file: Path) -> bool:
     return file.suffix.lower() in (".csv", ".tsv") and file.is_file() and {*COLUMNS[2:]} <= header_of(file)
 
 
-def open_box_csv(file: Path) -> DenseSource:
-    """Open such a file."""
+def open_box_csv(file: Path) -> Source:
+    """Open a CSV of boxes."""
     header, rows, separator = csv_rows(file, padded=True)
     names = [name.lower() for name in header]
     if missing := [name for name in COLUMNS if name not in names]:
@@ -54,9 +54,7 @@ def open_box_csv(file: Path) -> DenseSource:
     classes = check_names(sorted({*words.values()}, key=natural), file)
     places = {name: place for place, name in enumerate(classes)}
     objects = [
-        objects_of([box for _, box in entries], [places[words[label]] for label, _ in entries]) if entries else NOTHING
+        Objects.of([box for _, box in entries], [places[words[label]] for label, _ in entries])
         for entries in by_path.values()
     ]
-    kinds = [splits[path] for path in by_path]
-    images = replace(images_of(file.parent, list(by_path), kinds, file, outside=True), name=file.name)
-    return DenseSource(images, classes, objects)
+    return annotated(file, file.parent, list(by_path), [splits[path] for path in by_path], classes, objects)

@@ -5,11 +5,10 @@
     CLASS/file                                                              classes
     file                                                                    neither: images without labels
 
-A folder without pictures may hold arrays in their place, .npy files of numbers [H, W] or [H, W, C] (bands.py).
-A class may hold folders of its own. Folders that merely wrap all the others are passed through, and so is a folder
-`images` that holds all classes of a split. Hidden files, what systems leave behind (`disk.is_left_behind`), files
-with other endings than those of images, and runs and studies of this package, which lie there where somebody trains
-from within the folder, are not read.
+A folder without pictures may hold arrays instead, .npy files of numbers [H, W] or [H, W, C]. A class may have
+subfolders. Folders that only wrap all the others are passed through, and so is a folder `images` that holds all classes
+of a split. Hidden files, system files (`disk.is_system_file`), files with other endings than those of images, and runs
+and studies of this package, which lie there if it is trained from within the folder, are not read.
 """
 
 import os
@@ -22,101 +21,81 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...disk import is_left_behind
+from ...disk import is_system_file
 from ...errors import UserError, counted, some
 from ...text import readable
 from . import archives
 from . import hugging_face as hub
 from . import webdataset as shards
-from .files import FileReader, file_fingerprint, is_image
+from .files import FileReader, file_fingerprint, is_image, with_links
 from .labels import classify, rows_of, split_of
-from .links import with_links
 from .source import Reader, Source
 
 ARRAYS = ".npy"
-"""Ending of files of numbers: images where there are no others; beside pictures they are features or masks."""
+"""Ending of arrays: images where there are no pictures; next to pictures they are features or masks."""
 
 LIST = re.compile(r"(.*[_-])?(train|val|valid|validation|test)([_-].*)?[.](csv|tsv|txt)", re.IGNORECASE)
 """Names of files that may list the images of a split."""
 
 OURS = (frozenset({"run.lock"}), frozenset({"run.json", "recipe.yaml"}), frozenset({"study.json", "study.yaml"}))
-"""Files that together tell a folder of a run or of a study."""
-MOST_WAYS = 10_000
-"""By which a linked folder may be reached; links among folders multiply, two in each of 40 come to 10^12."""
+"""Files that together mark a folder as a run or a study."""
+MAX_WAYS = 10_000
+"""Ways by which a linked folder may be reached; links among folders multiply, two in each of 40 make 10^12."""
 Place = tuple[str, ...]
 """A folder, by the names on its way."""
 
 
 class File(NamedTuple):
-    """One file below a folder.
-
-    Args:
-        path: relative to the folder, with slashes.
-        fingerprint: what tells whether it changed; empty for files that are neither images nor arrays.
-    """
+    """A file below a folder: its path relative to that, with slashes, and its fingerprint; empty if it is no image."""
 
     path: str
     fingerprint: str
 
 
 class FolderLayout(NamedTuple):
-    """How paths read as a data set.
-
-    Args:
-        kept: positions of the paths that belong to it, sorted by path.
-        classes: class names.
-        labels: [len(kept)] int64.
-        splits: positions in `kept`.
-        notes: what a person should know.
-    """
+    """Paths read as a data set: positions of those that belong to it, sorted by path; classes; labels and splits of
+    them; and warnings."""
 
     kept: list[int]
     classes: tuple[str, ...]
     labels: np.ndarray
     splits: dict[str, np.ndarray]
-    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def open_folder(path: Path, deeper: int = 0) -> Source:
-    """Open a folder of images, of WebDataset shards, or one that Hugging Face's `datasets` wrote.
-
-    Args:
-        path: the folder.
-        deeper: levels that classes lie below the folders that would be classes.
-    """
+    """Open a folder of images, of WebDataset shards, or one that Hugging Face's `datasets` wrote; classes lie `deeper`
+    levels below the folders that would be classes."""
     files, folders, ours = scan(path)
     images = images_among(files)
-    kept_paths = {image.path for image in images}
-    others = [file.path for file in files if file.path not in kept_paths]
+    names = {image.path for image in images}
+    others = [file.path for file in files if file.path not in names]
     if not images and any(other.endswith(".tar") for other in others):
         return open_tars(path)
     if not images and any(other.endswith((".parquet", ".arrow")) for other in others):
         return hub.open_local(path)
-    root = str(path.resolve())
 
-    def reader(kept: list[int]) -> Reader:
-        return FileReader(path, [images[i].path for i in kept])
+    def reader(rows: list[int]) -> Reader:
+        return FileReader(path, [images[i].path for i in rows])
 
-    source = _source(path, images, folders, others, reader, root, deeper)
-    if not ours:
-        return source
-    note = f"not read: what viticulture has made here ({some(sorted(map(readable, ours)), 3)})"
-    return replace(source, notes=(*source.notes, note))
+    source = _source(path, images, folders, others, reader, str(path.resolve()), deeper)
+    warning = f"not read: runs and studies of viticulture ({some(sorted(map(readable, ours)), 3)})"
+    return replace(source, warnings=(*source.warnings, warning)) if ours else source
 
 
 def open_zip(path: Path) -> Source:
     """Open a zip of such a folder; it is read in place."""
     spans, folders = archives.zip_spans(path)
     outside = [readable(span.name) for span in spans if ".." in span.name.split("/") and holds_image(span.name)]
-    spans = [span for span in spans if not is_left_behind(span.name)]
+    spans = [span for span in spans if not is_system_file(span.name)]
     wanted = {file.path for file in images_among([File(span.name, "") for span in spans])}
     kept = [span for span in spans if span.name in wanted]
     images = [File(span.name, f"{span.size} {span.checksum:08x}") for span in kept]
     others = [span.name for span in spans if span.name not in wanted]
-    folders = [folder for folder in folders if not is_left_behind(folder)]
+    folders = [folder for folder in folders if not is_system_file(folder)]
     source = _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
-    note = f"not read: {counted(len(outside), 'image')} whose names lead out of the zip: {some(outside, 3)}"
-    return replace(source, notes=(*source.notes, note)) if outside else source
+    warning = f"not read: {counted(len(outside), 'image')} whose names lead out of the zip: {some(outside, 3)}"
+    return replace(source, warnings=(*source.warnings, warning)) if outside else source
 
 
 def open_tars(data: str | Path) -> Source:
@@ -125,14 +104,14 @@ def open_tars(data: str | Path) -> Source:
 
 
 def images_among(files: Sequence[File]) -> list[File]:
-    """Those that are pictures; where there are none, those that are arrays."""
+    """Return the pictures among files; where there are none, the arrays."""
     return [f for f in files if is_image(f.path)] or [f for f in files if f.path.lower().endswith(ARRAYS)]
 
 
 def scan(root: Path) -> tuple[list[File], list[str], list[str]]:
-    """Every file and every folder below a folder, hidden ones left out; links are followed, but for those to a folder
-    that they lie in. Apart from them the folders that are runs or studies; nothing of these is listed, nor a folder
-    that holds no images besides.
+    """Return every file and every folder below a folder, except hidden ones, and separately the folders of runs and
+    studies, of which nothing is listed, nor a folder that holds nothing else. Links are followed, except to a folder
+    that they lie in.
 
     Raises: UserError for a folder that cannot be read, or links whose ways multiply without end.
     """
@@ -155,8 +134,8 @@ def scan(root: Path) -> tuple[list[File], list[str], list[str]]:
                 if place in around:
                     continue
                 ways[place] += link and linked
-                if ways[place] > MOST_WAYS:
-                    raise UserError(f"links lead to {entry.path} in more than {MOST_WAYS:,} ways; remove some")
+                if ways[place] > MAX_WAYS:
+                    raise UserError(f"links lead to {entry.path} in more than {MAX_WAYS:,} ways; remove some")
                 waiting.append((f"{below}/", entry.path, around | {place}, link or linked))
             else:
                 files.append(File(below, file_fingerprint(entry.stat) if holds_image(below) else ""))
@@ -173,8 +152,8 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
 
     Args:
         paths: of images, relative, with slashes.
-        folders: every folder, so that a class without any image is seen.
-        deeper: levels that classes lie below the folders that would be classes; such a class is called by its path.
+        folders: every folder, also those of classes without images.
+        deeper: levels that classes lie below the folders that would be classes; such a class has its path as name.
 
     Raises: UserError if two folders mean the same split, or folders that would be classes hide their split's word.
     """
@@ -188,7 +167,7 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
     places |= {place[:depth] for place in places for depth in range(1, len(place))}
     places.discard(())
     depth = _depth(holders, places)
-    notes: list[str] = []
+    warnings: list[str] = []
 
     tops = {place[depth] for place in places if len(place) > depth}
     parts = {top: kind for top in tops if (kind := split_of(top)) is not None}
@@ -211,21 +190,21 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
 
     with_classes = {place[depth - 1] if split else "" for place in places if len(place) > depth}
     kinds: list[str | None] = []  # of each holder: the split of its images; None where they are not read
-    loose = beside = 0
+    loose = outside = 0
     for holder, count in zip(holders, counts.tolist(), strict=True):
         top = holder[depth - 1] if split and len(holder) >= depth else ""
         if split and top not in parts:
-            beside, kind = beside + count, None
+            outside, kind = outside + count, None
         elif len(holder) == depth and top in with_classes:
             loose, kind = loose + count, None
         else:
             kind = parts[top] if split else "train"
         kinds.append(kind)
-    if beside:
+    if outside:
         others = some(sorted(readable(top) for top in tops - parts.keys()), 5) or "the top folder"
-        notes.append(f"not read: {counted(beside, 'image')} beside the split folders (in {others})")
+        warnings.append(f"not read: {counted(outside, 'image')} outside the split folders (in {others})")
     if loose:
-        notes.append(f"not read: {counted(loose, 'image')} beside the class folders")
+        warnings.append(f"not read: {counted(loose, 'image')} outside the class folders")
     end = depth + 1 + deeper
 
     def name_of(place: Place) -> str:
@@ -239,19 +218,20 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
     of_classes = [holder for holder, label in zip(holders, labels, strict=True) if label is not None]
     if of_classes and len(also) > 1 and all(len(holder) > end for holder in of_classes):
         inner = {holder[depth : end + 1] for holder in of_classes}
-        notes.append(
-            f"no class folder holds images itself, only its {len(inner)} inner folders do; to learn those as classes, "
-            f"write /* behind the data's folder, or name one folder, such as {'/'.join(of_classes[0][depth:end])}"
+        warnings.append(
+            f"no class folder holds images itself, only its {len(inner)} inner folders do; to train on those as "
+            "classes, write /* behind the data's folder, or name one folder, such as "
+            f"{'/'.join(of_classes[0][depth:end])}"
         )
     read = np.array([kind is not None for kind in kinds], dtype=bool)[inside]
     kept = np.array(order, dtype=int)[read].tolist()
     return FolderLayout(
-        kept, classes, codes[inside[read]], rows_of(np.array(kinds, dtype=object)[inside[read]]), tuple(notes)
+        kept, classes, codes[inside[read]], rows_of(np.array(kinds, dtype=object)[inside[read]]), tuple(warnings)
     )
 
 
 def _check_words(tops: set[str]) -> None:
-    """Raises: UserError for folders of folders that are splits by the look of their names: they would be classes."""
+    """Raises: UserError for folders of folders whose names resemble splits: they would be classes."""
     words = [re.search("train|val|test", top.lower()) for top in tops]
     if len({word[0] for word in words if word} | {"train"}) > 1 and all(words):
         raise UserError(
@@ -261,12 +241,7 @@ def _check_words(tops: set[str]) -> None:
 
 
 def _depth(holders: Sequence[Place], places: set[Place]) -> int:
-    """How many folders merely wrap all the others.
-
-    Args:
-        holders: folders that hold images.
-        places: every folder.
-    """
+    """Return how many folders only wrap all the others, from `holders`, which hold images, and all folders."""
     depth = 0
     while True:
         tops = {place[depth] for place in places if len(place) > depth}
@@ -278,13 +253,7 @@ def _depth(holders: Sequence[Place], places: set[Place]) -> int:
 
 
 def _wraps(holders: Sequence[Place], places: set[Place], depth: int) -> set[Place]:
-    """Folders `images` that hold all folders of a split and no image themselves.
-
-    Args:
-        holders: folders that hold images.
-        places: every folder.
-        depth: at which a split's folders lie.
-    """
+    """Return the folders `images` that hold all folders of a split, which lie at `depth`, and no image themselves."""
     below: dict[Place, set[Place]] = {}
     for place in places:
         if len(place) > depth:
@@ -294,7 +263,7 @@ def _wraps(holders: Sequence[Place], places: set[Place], depth: int) -> set[Plac
 
 
 def _within(place: Place, wraps: set[Place]) -> Place:
-    """A folder's place without the one among these that holds it."""
+    """Return a folder's place without the one among these that holds it."""
     wrap = next((wrap for wrap in wraps if place[: len(wrap)] == wrap), ())
     return (*wrap[:-1], *place[len(wrap) :])
 
@@ -315,7 +284,11 @@ def _source(
             "and name the folder in which train and val lie"
         )
     lists = sorted(readable(other) for other in others if LIST.fullmatch(other.rpartition("/")[2]))
-    beside = f"lists of splits lie beside the images ({some(lists, 3)}); to go by them, name one instead of the folder"
+    warnings = [*layout.warnings]
+    if lists and not set(layout.splits) - {"train"}:
+        warnings.append(
+            f"lists of splits lie next to the images ({some(lists, 3)}); to use them, name one instead of the folder"
+        )
     source = Source(
         name=readable(path.name or str(path.resolve().name)),
         classes=layout.classes,
@@ -325,14 +298,14 @@ def _source(
         fingerprints=[images[i].fingerprint for i in layout.kept],
         reader=reader(layout.kept),
         ignored=tuple(sorted(map(readable, others))),
-        notes=(*layout.notes, *([beside] if lists and not set(layout.splits) - {"train"} else [])),
+        warnings=tuple(warnings),
         root=root,
     )
     return with_links(source)
 
 
 def holds_image(path: str) -> bool:
-    """Whether a file's ending is that of an image, or of an array that may be one."""
+    """Return whether a file's ending is that of an image, or of an array that may be one."""
     return is_image(path) or path.lower().endswith(ARRAYS)
 
 
@@ -355,6 +328,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _entries(path: str) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
-            yield from (entry for entry in entries if not is_left_behind(entry.name))
+            yield from (entry for entry in entries if not is_system_file(entry.name))
     except OSError as error:
         raise UserError(f"cannot read the folder {path}: {error.strerror}") from error

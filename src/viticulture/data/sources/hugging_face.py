@@ -14,34 +14,29 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, BinaryIO, NamedTuple
+from threading import Thread
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ...cache import digest
-from ...disk import is_left_behind, matching
+from ...disk import is_system_file, matching
 from ...errors import UserError, shortened, some
 from ...text import readable
 from .files import file_fingerprint, open_file
 from .labels import classify, rows_of, split_of, without_label
+from .several import cell_word, cell_words
 from .source import HERE, Reader, Source
-from .table import cell_word, cell_words
 
 _NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.,-]+)?")
 _PATIENCE = 3.0
-"""Seconds to wait for Hugging Face's answer; its own library would ask six times over half a minute."""
+"""Seconds to wait for a response of Hugging Face; its library would try six times over half a minute."""
 
 _LABELS = ("label", "labels", "fine_label", "class", "category", "target")
 
 
 class HubReader(Reader):
-    """Images in a column of Arrow tables.
-
-    Args:
-        tables: one `datasets.Dataset` per split, its image column not decoded.
-        column: its name.
-    """
+    """Reads images in a column of Arrow tables, one `datasets.Dataset` per split whose images are not decoded."""
 
     def __init__(self, tables: list[Any], column: str) -> None:
         self.tables, self.column = tables, column
@@ -68,7 +63,7 @@ def open_hub(name: str) -> Source:
     if not name:
         raise UserError("hf: needs the name of a data set, such as hf:owner/name")
     path, there = Path(name), False
-    with suppress(OSError, RuntimeError):  # too long for a path, or ~ of nobody
+    with suppress(OSError, RuntimeError):  # too long for a path, or ~ of an unknown user
         path = path.expanduser()
         there = path.exists()
     if there:
@@ -90,14 +85,14 @@ def open_hub(name: str) -> Source:
 
 @contextmanager
 def _offline_where_unreachable() -> Iterator[None]:
-    """Where Hugging Face does not answer, have its libraries look into their caches only, and at once."""
+    """Where Hugging Face does not respond, have its libraries read their caches only, and at once."""
     import datasets
     import huggingface_hub
 
     switches: list[tuple[Any, bool]] = [
         (module, module.HF_HUB_OFFLINE) for module in (datasets.config, huggingface_hub.constants)
     ]
-    if not any(offline for _, offline in switches) and not _answers(huggingface_hub.constants.ENDPOINT):
+    if not any(offline for _, offline in switches) and not _responds(huggingface_hub.constants.ENDPOINT):
         for module, _ in switches:
             module.HF_HUB_OFFLINE = True
     try:
@@ -107,23 +102,21 @@ def _offline_where_unreachable() -> Iterator[None]:
             module.HF_HUB_OFFLINE = offline
 
 
-def _answers(address: str) -> bool:
-    """Whether a server says anything within a few seconds; looking up its name may take longer than any timeout."""
-    answered = Event()
+def _responds(address: str) -> bool:
+    """Return whether a server responds in time; the lookup of its name may take longer than any timeout of a
+    request."""
+    responses: list[bool] = []
 
-    def ask() -> None:
-        try:
-            urllib.request.urlopen(address, timeout=_PATIENCE).close()
-        except urllib.error.HTTPError:
-            pass
-        except (OSError, ValueError):
-            return
-        answered.set()
+    def request() -> None:
+        with suppress(OSError, ValueError):
+            with suppress(urllib.error.HTTPError):
+                urllib.request.urlopen(address, timeout=_PATIENCE).close()
+            responses.append(True)
 
-    asking = Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(_PATIENCE)
-    return answered.is_set()
+    thread = Thread(target=request, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE)
+    return bool(responses)
 
 
 def open_local(path: Path) -> Source:
@@ -131,7 +124,7 @@ def open_local(path: Path) -> Source:
     datasets = _library(str(path))
     files = [path] if path.is_file() else [file for file in matching(path, "**/*") if file.is_file()]
     mark = digest(f"{file}{HERE}{file_fingerprint(file.stat)}" for file in files)
-    # The library knows its own tables of a file by the file's path and time alone, so those of each state lie apart.
+    # The library caches the tables of a file by its path and time alone, so each state gets a folder.
     cache = str(Path(datasets.config.HF_DATASETS_CACHE, mark))
     try:
         if path.is_file():
@@ -152,10 +145,10 @@ def open_local(path: Path) -> Source:
 
 
 def _check_left_behind(path: Path) -> None:
-    """Raises: UserError for tables in what systems leave behind, such as a disk's trash, where the library would read
-    them with the others; it passes over hidden ones itself."""
+    """Raises: UserError for tables that systems leave behind, as in a disk's trash, which the library would read with
+    the others; it passes over hidden ones itself."""
     names = [file.relative_to(path).as_posix() for ending in ("parquet", "arrow") for file in path.rglob(f"*.{ending}")]
-    if read := [name for name in names if is_left_behind(name) and not re.search(r"(^|/)([.]|__)", name)]:
+    if read := [name for name in names if is_system_file(name) and not re.search(r"(^|/)([.]|__)", name)]:
         raise UserError(f"{path} holds tables that a system left behind: {some(read, 3)}; remove or move them")
 
 
@@ -183,12 +176,12 @@ def _library(name: str) -> Any:
             f"{name!r} needs Hugging Face's library: pip install 'viticulture[hf]' (or is it a mistyped path?)"
         ) from None
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity_error()  # what matters comes back as an error
+    datasets.logging.set_verbosity_error()  # problems come back as errors
     return datasets
 
 
 def _source(name: str, loaded: Any, mark: str = "") -> Source:
-    """A source of what the library loaded; `mark` changes with the files on this machine that it came from."""
+    """Make a source of loaded tables; `mark` changes with the files on this machine that they came from."""
     datasets = _library(name)
     tables = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
     parts = {key: split_of(key) for key in tables}
@@ -200,37 +193,29 @@ def _source(name: str, loaded: Any, mark: str = "") -> Source:
     used = {kind: tables[key] for key, kind in parts.items() if kind is not None}
     if not used:
         raise UserError(f"{name} has no train, val or test split, but {some(list(tables))}")
-    column = _image_column(name, used, datasets)
-    labels, notes = _labels(name, used, datasets)
-
+    column = _image_column(name, used)
+    fields = _labels(name, used)
+    if unused := [key for key, kind in parts.items() if kind is None]:
+        fields["warnings"] = (f"splits that were not read: {some(unused)}", *fields["warnings"])
     undecoded = [
         table.select_columns([column]).cast_column(column, datasets.Image(decode=False)) for table in used.values()
     ]
     rows = [(kind, i) for kind, table in used.items() for i in range(len(table))]
-    names = [f"{kind}/{i}" for kind, i in rows]
-    fingerprints = [f"{used[kind]._fingerprint}/{i}{HERE}{mark}" for kind, i in rows]
-    splits = rows_of([kind for kind, _ in rows])
-    unused = [key for key, kind in parts.items() if kind is None]
-    if unused:
-        notes = (f"splits that were not read: {some(unused)}", *notes)
     return Source(
         name=name,
-        classes=labels.classes,
-        labels=labels.numbers,
-        names=names,
-        splits=splits,
-        fingerprints=fingerprints,
+        names=[f"{kind}/{i}" for kind, i in rows],
+        splits=rows_of([kind for kind, _ in rows]),
+        fingerprints=[f"{used[kind]._fingerprint}/{i}{HERE}{mark}" for kind, i in rows],
         reader=HubReader(undecoded, column),
-        notes=notes,
-        unlabeled=labels.missing,
+        **fields,
     )
 
 
-def _image_column(name: str, tables: Mapping[str, Any], datasets: Any) -> str:
-    """The column that holds the images of every split."""
+def _image_column(name: str, tables: Mapping[str, Any]) -> str:
+    """Return the column that holds the images of every split."""
     first = "train" if "train" in tables else next(iter(tables))
     features = tables[first].features
-    columns = [key for key, feature in features.items() if _holds_images(feature, datasets)]
+    columns = [key for key, feature in features.items() if _holds_images(feature)]
     if len(columns) > 1 and "image" in columns:
         columns = ["image"]
     if len(columns) != 1:
@@ -239,7 +224,7 @@ def _image_column(name: str, tables: Mapping[str, Any], datasets: Any) -> str:
         )
     column = str(columns[0])
     for split, table in tables.items():
-        if not _holds_images(table.features.get(column), datasets):
+        if not _holds_images(table.features.get(column)):
             raise UserError(
                 f"{name} must hold its images in one column of every split: {first} has them in {column}, and {split} "
                 f"has the columns {some(list(table.features))}; rename one"
@@ -247,31 +232,26 @@ def _image_column(name: str, tables: Mapping[str, Any], datasets: Any) -> str:
     return column
 
 
-def _holds_images(feature: Any, datasets: Any) -> bool:
-    """Whether a column is one of images, or of what they are made of where nobody said so: bytes, or bytes and path."""
-    if isinstance(feature, dict):
-        return {"bytes", "path"} == feature.keys()
-    return isinstance(feature, datasets.Image) or feature == datasets.Value("binary")
+def _holds_images(feature: Any) -> bool:
+    """Return whether a column is one of images, or of bytes, or of bytes and path, which images are stored as."""
+    is_bytes = type(feature).__name__ == "Value" and feature.dtype == "binary"
+    return (
+        type(feature).__name__ == "Image"
+        or is_bytes
+        or (isinstance(feature, dict) and {"bytes", "path"} == feature.keys())
+    )
 
 
-class _Labels(NamedTuple):
-    """Of every image, as `Source` has them: `missing` is its `unlabeled`."""
-
-    classes: tuple[str, ...]
-    numbers: np.ndarray
-    missing: np.ndarray | None = None
-
-
-def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[_Labels, tuple[str, ...]]:
-    """Labels and notes; each split's numbers are read by its own names.
+def _labels(name: str, tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Source` about labels; each split's numbers are read by the names of that split.
 
     Raises: UserError where splits keep their labels in different columns, or one numbers what another one names.
     """
-    columns = {split: _label_column(table.features, datasets) for split, table in tables.items()}
-    labeled = {split: column for split, column in columns.items() if column is not None}
+    labeled = {split: column for split, table in tables.items() if (column := _label_column(table.features))}
     first = "train" if "train" in labeled else next(iter(labeled), None)
     if first is None:
-        return _Labels((), np.full(sum(map(len, tables.values())), -1)), _number_lists(tables, datasets)
+        labels = np.full(sum(map(len, tables.values())), -1)
+        return {"classes": (), "labels": labels, "warnings": _number_lists(tables)}
     column = labeled[first]
     for split, other in labeled.items():
         if column not in tables[split].features:
@@ -279,10 +259,10 @@ def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[_Label
                 f"{name} must keep its labels in one column of every split: {first} has them in {column}, {split} in "
                 f"{other}; rename one"
             )
-    features = {split: table.features.get(column) for split, table in tables.items()}
-    entries = {split: _entry(feature) for split, feature in features.items() if feature is not None}
-    declared = [entry.names for entry in entries.values() if isinstance(entry, datasets.ClassLabel)]
-    numbered = [split for split, entry in entries.items() if not _names_classes(entry, datasets)]
+    features = {split: table.features[column] for split, table in tables.items() if column in table.features}
+    entries = {split: _entry(feature) for split, feature in features.items()}
+    declared = [entry.names for entry in entries.values() if _has_names(entry)]
+    numbered = [split for split, entry in entries.items() if not _names_classes(entry)]
     if declared and numbered:
         raise UserError(
             f"column {column} of {name} names classes in one split and only numbers them in {numbered[0]}; cast it to "
@@ -293,54 +273,57 @@ def _labels(name: str, tables: Mapping[str, Any], datasets: Any) -> tuple[_Label
         for split, table in tables.items()
         for word in (_words(table, column, entries[split]) if split in entries else [None] * len(table))
     ]
-    without = [split for split in tables if split not in entries]
-    notes = (f"without the column {column}, so without labels: {some(without)}",) if without else ()
-    others = [
-        key
-        for key, feature in tables[first].features.items()
-        if key != column and isinstance(_entry(feature), datasets.ClassLabel)
-    ]
-    if others:
-        notes = (*notes, f"labels are the column {column}; others that name classes are not read: {some(others)}")
+    warnings = []
+    if without := [split for split in tables if split not in entries]:
+        warnings.append(f"without the column {column}, so without labels: {some(without)}")
+    every = tables[first].features.items()
+    if others := [key for key, feature in every if key != column and _has_names(_entry(feature))]:
+        warnings.append(f"labels are the column {column}; others that name classes are not read: {some(others)}")
     names = list(dict.fromkeys(each for names in declared for each in names))
-    if all(isinstance(feature, datasets.ClassLabel) for feature in features.values() if feature is not None):
+    if all(map(_has_names, features.values())):
         number: dict[str | None, int] = {each: i for i, each in enumerate(names)}  # in the order that the data declares
-        return _Labels(tuple(map(readable, names)), np.array([number.get(word, -1) for word in words], np.int64)), notes
-    return _Labels(*classify(words, names), without_label(words)), notes
+        classes, labels = tuple(map(readable, names)), np.array([number.get(word, -1) for word in words], np.int64)
+        return {"classes": classes, "labels": labels, "warnings": tuple(warnings)}
+    classes, labels = classify(words, names)
+    return {"classes": classes, "labels": labels, "warnings": tuple(warnings), "unlabeled": without_label(words)}
 
 
-def _label_column(features: Mapping[str, Any], datasets: Any) -> str | None:
-    """The column of labels: one label an image before several; called so before another that names classes."""
+def _label_column(features: Mapping[str, Any]) -> str | None:
+    """Return the column of labels: one label per image before several; a usual name before another that has classes."""
     for single in (True, False):
         entries = {key: _entry(feature) for key, feature in features.items() if (_entry(feature) is feature) == single}
-        named = [key for key, entry in entries.items() if isinstance(entry, datasets.ClassLabel)]
+        named = [key for key, entry in entries.items() if _has_names(entry)]
         plain = [
             key
             for key, entry in entries.items()
-            if isinstance(entry, datasets.Value) and (single or _names_classes(entry, datasets))
+            if type(entry).__name__ == "Value" and (single or _names_classes(entry))
         ]
-        called = [key for kind in (named, plain) for word in _LABELS for key in _spelled(word, kind)]
+        called = [
+            key
+            for columns in (named, plain)
+            for word in _LABELS
+            for key in sorted((key for key in columns if key.lower() == word), key=word.__ne__)  # the very word first
+        ]
         if preferred := called + named:
             return preferred[0]
     return None
 
 
-def _spelled(word: str, columns: Sequence[str]) -> list[str]:
-    """Columns that are called by a word in whatever case, the very word first."""
-    return sorted((key for key in columns if key.lower() == word), key=word.__ne__)
-
-
 def _entry(feature: Any) -> Any:
-    """What a column of lists holds in each; any other column's feature as it is."""
+    """Return the feature of a list's elements; any other column's feature as it is."""
     return feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
 
 
-def _names_classes(entry: Any, datasets: Any) -> bool:
-    return isinstance(entry, datasets.ClassLabel) or "string" in str(getattr(entry, "dtype", ""))
+def _has_names(entry: Any) -> bool:
+    return type(entry).__name__ == "ClassLabel"
+
+
+def _names_classes(entry: Any) -> bool:
+    return _has_names(entry) or "string" in str(getattr(entry, "dtype", ""))
 
 
 def _words(table: Any, column: str, entry: Any) -> list[str | None]:
-    """The class of each row by its name, several joined; "" for none, None where it is missing or a number below 0."""
+    """Return the name of each row's class, several joined; "" for none, None where it is missing or below 0."""
     values = table.select_columns([column]).to_dict()[column]
     if (names := getattr(entry, "names", None)) is None:
         return cell_words([None if isinstance(value, int) and value < 0 else value for value in values])
@@ -351,13 +334,13 @@ def _words(table: Any, column: str, entry: Any) -> list[str | None]:
     return [cell_word(list(map(word, value))) if isinstance(value, list) else word(value) for value in values]
 
 
-def _number_lists(tables: Mapping[str, Any], datasets: Any) -> tuple[str, ...]:
-    """A note about columns called as labels are, whose lists may hold classes or a 1 or 0 for each of them."""
-    lists = {
+def _number_lists(tables: Mapping[str, Any]) -> tuple[str, ...]:
+    """Warn about columns with a usual name of labels whose lists may hold classes or a 1 or 0 for each of them."""
+    features = {key: feature for table in tables.values() for key, feature in table.features.items()}
+    lists = [
         key
-        for table in tables.values()
-        for key, feature in table.features.items()
-        if key.lower() in _LABELS and _entry(feature) is not feature and isinstance(_entry(feature), datasets.Value)
-    }
-    note = f"lists of numbers name no classes: column {some(sorted(lists))}; cast to ClassLabel, or have no labels"
-    return (note,) if lists else ()
+        for key, feature in features.items()
+        if key.lower() in _LABELS and (entry := _entry(feature)) is not feature and type(entry).__name__ == "Value"
+    ]
+    warning = f"lists of numbers name no classes: column {some(sorted(lists))}; cast to ClassLabel, or have no labels"
+    return (warning,) if lists else ()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON files that list images with their classes: COCO's form without boxes, and what Label Studio exports.
+"""JSON files that list images with their classes: COCO's form without boxes, and Label Studio's exports.
 
     {"images": [{id, file_name}], "annotations": [{image_id, category_id}], "categories": [{id, name}]}      COCO
     [{"data": {"image": PATH}, "annotations": [{"result": [{"value": {"choices": [CLASS]}}]}]}]      Label Studio, JSON
     [{"image": PATH, "choice": CLASS}]                                                           Label Studio, JSON-MIN
 
-Files are looked for where the list says, from its own folder on, then below that folder (places.py). Of lists called
-train... or val... iNaturalist's rules hold (inaturalist.py).
+Paths are relative to the list's folder, or are looked for below it (places.py). Lists called train... or val... are
+iNaturalist's (published.py).
 """
 
 import re
@@ -17,26 +17,24 @@ from typing import Any, NamedTuple
 
 from ...errors import UserError, counted, shortened, some
 from .files import is_image
-from .inaturalist import open_inaturalist
 from .listed import Listed, from_list
-from .several import JOINT
+from .published import open_inaturalist
+from .several import JOINT, cell_word
 from .source import Source
-from .table import cell_word
 from .written import json_of, name_of
 
 _OF_TASKS = "id", "annotator", "annotation_id", "created_at", "updated_at", "lead_time"
-"""Keys that Label Studio gives every task of JSON-MIN."""
-
+"""Keys of every task in Label Studio's JSON-MIN."""
 _CLASS_KEYS = "label", "labels", "class", "category"
 
 
 class Entry(NamedTuple):
-    """One image of a list: where it says that the file is, the classes that it gives, whether anybody gave any (one
-    that was looked at may show none), and whether all who looked gave the same."""
+    """One image of a list: its path and classes; whether it is labeled (an annotated one may have no class), and
+    whether all annotators agree."""
 
     path: str
     labels: tuple[str, ...]
-    seen: bool = True
+    labeled: bool = True
     agreed: bool = True
 
 
@@ -63,12 +61,12 @@ def open_json(path: Path) -> Source:
 
 def _source(path: Path, entries: Sequence[Entry]) -> Source:
     images = [
-        Listed(entry.path, JOINT.join(dict.fromkeys(entry.labels)) if entry.seen else None, "train")
+        Listed(entry.path, JOINT.join(dict.fromkeys(entry.labels)) if entry.labeled else None, "train")
         for entry in entries
     ]
     unlike = [entry.path for entry in entries if not entry.agreed]
-    note = f"annotators disagree about {counted(len(unlike), 'image')}, taken to show all that any of them chose"
-    return from_list(path.name, path.parent, images, (f"{note}: {some(unlike, 3)}",) if unlike else ())
+    warning = f"annotators disagree about {counted(len(unlike), 'image')}, taken to show all that any of them chose"
+    return from_list(path.name, path.parent, images, (f"{warning}: {some(unlike, 3)}",) if unlike else ())
 
 
 def _coco(content: dict[str, Any]) -> list[Entry]:
@@ -78,10 +76,10 @@ def _coco(content: dict[str, Any]) -> list[Entry]:
             raise UserError(f"it calls category {category['id']} {names[category['id']]!r} and {name!r}; number both")
     labels: dict[Any, list[str]] = {image["id"]: [] for image in content["images"]}
     if len(labels) < len(content["images"]):
-        raise UserError("it gives two images one id; of which one a class is cannot be told")
+        raise UserError("it gives two images one id, so that the class of one would be unknown")
     for annotation in content["annotations"]:
         if annotation.get("bbox") or annotation.get("segmentation"):
-            raise UserError("it lists boxes of objects; learn by --recipe detection/photos")
+            raise UserError("it lists boxes of objects; train on it with --recipe detection/photos")
         image, category = annotation["image_id"], annotation["category_id"]
         if image not in labels:
             raise UserError(f"an annotation's image_id {unlisted(image, labels)}")
@@ -92,9 +90,9 @@ def _coco(content: dict[str, Any]) -> list[Entry]:
 
 
 def unlisted(number: Any, ids: Iterable[Any]) -> str:
-    """Why a number is none of a list's ids, behind what it is called."""
+    """Say why a number is none of a list's ids."""
     if (same := next((each for each in ids if str(each) == str(number)), None)) is None:
-        return f"is {number!r}, which the list gives no id of its own"
+        return f"is {number!r}, which is no id in the list"
     text, other = ("text", "a number") if isinstance(number, str) else ("a number", "text")
     return f"is {text}, {number!r}, and the id that it means is {other}, {same!r}; write both as numbers"
 
@@ -116,7 +114,7 @@ def _label_studio(tasks: list[dict[str, Any]]) -> list[Entry]:
 
 
 def _check_min(tasks: Sequence[dict[str, Any]]) -> None:
-    """Raises: UserError for tasks of JSON-MIN that give classes by another key than `choice`; none would be read."""
+    """Raises: UserError for tasks of JSON-MIN whose classes have another key than `choice`: none would be read."""
     keys = {key for task in tasks for key in task}
     others = sorted(keys - {*_OF_TASKS, "image"} if keys & {"annotation_id", *_CLASS_KEYS} else ())
     if others and "choice" not in keys:
@@ -127,19 +125,19 @@ def _check_min(tasks: Sequence[dict[str, Any]]) -> None:
 
 
 def _annotations(task: dict[str, Any]) -> list[dict[str, Any]]:
-    """What annotators said of a task, but for those who skipped it."""
+    """Return the annotations of a task, without skipped ones."""
     every = task.get("annotations", task.get("completions", []))
     return [annotation for annotation in every if not annotation.get("was_cancelled")]
 
 
 def _min(task: dict[str, Any]) -> list[str]:
-    """The class of a task of JSON-MIN, whose key is the name that the labeling interface gives it."""
+    """Return the classes of a task of JSON-MIN, whose key is the name of the control in the labeling interface."""
     chosen = task.get("choice")
     return _words(chosen["choices"] if isinstance(chosen, dict) else chosen)
 
 
 def _choices(annotation: dict[str, Any]) -> list[str]:
-    """Every class that an annotator chose."""
+    """Return every class that an annotator chose."""
     labels: list[str] = []
     for result in annotation["result"]:
         if "choices" not in result["value"]:
@@ -149,7 +147,7 @@ def _choices(annotation: dict[str, Any]) -> list[str]:
 
 
 def _words(chosen: Any) -> list[str]:
-    """Classes by their names, of one or a list of them; null is none. Raises: TypeError for what names no class."""
+    """Return the names of one class or a list of them; null is none. Raises: TypeError for other values."""
     each = chosen if isinstance(chosen, list) else [chosen]
     if wrong := [value for value in each if not isinstance(value, (str, int, float, NoneType))]:
         raise TypeError(f"the choice {shortened(repr(wrong[0]))} is no class")

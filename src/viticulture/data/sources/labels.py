@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of labels and splits: which names mean which split, which label has which number."""
+"""Names of labels and splits: which split a name means, and which class a label."""
 
 import re
 import unicodedata
@@ -16,24 +16,24 @@ _SPLIT = re.compile(
 )
 
 MISSING = re.compile(r"nan|<?na>?|n/a|null|none", flags=re.IGNORECASE)
-"""How programs write that a cell is empty."""
+"""Spellings of an empty cell."""
 _SEVERAL = re.compile(r"\s*[,;/&+]\s*")
 
 
 def split_of(name: str) -> str | None:
-    """The split that a folder or a word names: "train", "val", "test"; None where it names none."""
+    """Return the split that a folder or word names: "train", "val", "test"; None for any other."""
     match = _SPLIT.fullmatch(name.strip())
     return match[1].lower() if match else None
 
 
 def rows_of(kinds: Sequence[str | None] | np.ndarray) -> dict[str, np.ndarray]:
-    """The positions of each split that occurs, from the split of every image."""
+    """Return the positions of each split that occurs, from the split of every image."""
     array = np.array(kinds, dtype=object)
     return {kind: np.flatnonzero(array == kind) for kind in ("train", "val", "test") if kind in kinds}
 
 
 def natural(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Sort key under which class 2 comes before class 10, whatever the case of letters."""
+    """Return a sort key by which class 2 comes before class 10, ignoring case."""
     parts = re.split(r"(\d+)", name)
     digits = [part.lstrip("0") for part in parts[1::2]]
     words = [(0, part.casefold()) for part in parts[::2]]
@@ -42,8 +42,7 @@ def natural(name: str) -> tuple[list[tuple[int, str]], str]:
 
 
 def alike(names: Sequence[str], what: str = "classes") -> list[str]:
-    """A warning where names of classes, or of what else, differ in nothing but what is rarely meant: case, spaces,
-    hyphens, underscores, or a 1 and a 1.0."""
+    """Warn about names that differ only in case, spaces, hyphens, underscores, or as 1 and 1.0 do."""
     same: dict[str, list[str]] = {}
     for name in names:
         plain = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).strip()).casefold()
@@ -62,16 +61,16 @@ def doubtful(classes: Sequence[str]) -> list[str]:
     ]
     warnings = alike(classes)
     if missing:
-        warnings.append(f"learnt as a class: {some(missing, 5)}, as missing labels are written; leave those empty")
+        warnings.append(f"trained as a class: {some(missing, 5)}, as missing labels are written; leave those empty")
     if lists:
         warnings.append(
-            f"learnt as a class each: {some(list(map(repr, lists)), 3)}; join several labels by a bar: cat|dog"
+            f"each trained as a class: {some(list(map(repr, lists)), 3)}; join several labels by a bar: cat|dog"
         )
     return warnings
 
 
 def class_words(names: Iterable[str | Sequence[str]], ids: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Names of classes as a word each, synonyms joined; where two classes share one ("crane"), ids tell them apart."""
+    """Return one name per class, synonyms joined; where two classes share one ("crane"), with their ids."""
     words = [name if isinstance(name, str) else ", ".join(name) for name in names]
     often = Counter(words)
     pairs = zip(words, ids or words, strict=True)
@@ -79,17 +78,17 @@ def class_words(names: Iterable[str | Sequence[str]], ids: Sequence[str] | None 
 
 
 def without_label(labels: Sequence[str | None]) -> np.ndarray | None:
-    """`Source.unlabeled` of the class names of images, None where nobody said what one shows."""
+    """Return `Source.unlabeled` of images by their class names, where None means unlabeled."""
     mask = np.array([name is None for name in labels], dtype=bool)
     return mask if mask.any() else None
 
 
 def classify(labels: Sequence[str | None], also: Iterable[str] = ()) -> tuple[tuple[str, ...], np.ndarray]:
-    """Class names that can be printed, in natural order, and the [N] int64 labels that point to them, -1 for none.
+    """Return printable class names in natural order, and labels [N] int64, their positions, -1 for none.
 
     Args:
-        labels: the class name of each image; empty where it shows none, None where nobody said what it shows.
-        also: classes that have no image.
+        labels: class name of each image; empty for none of the classes, None for unlabeled.
+        also: classes without images.
     """
     same = {name: unicodedata.normalize("NFC", readable(name)) for name in {*labels, *also} if name}
     classes = tuple(sorted(set(same.values()), key=natural))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that a list or a table names: where each is, what it shows and in which split it stands; the readers of lists
-(table.py, json_lists.py, path_lists.py, cub.py, inaturalist.py and those of annotated images) end here."""
+"""Make a source of the images that a list or table names; the readers of lists and of annotated images end here."""
 
 import os
 from collections.abc import Sequence
@@ -10,9 +9,8 @@ from typing import NamedTuple
 
 from ...errors import UserError, counted, shortened, some
 from ...text import on_disk, readable
-from .files import MISSING, FileReader, file_fingerprint
+from .files import MISSING, FileReader, file_fingerprint, with_links
 from .labels import alike, classify, rows_of, without_label
-from .links import with_links
 from .places import Places, is_inside
 from .source import Source
 
@@ -22,10 +20,10 @@ class Listed(NamedTuple):
 
     Args:
         path: relative to the list's folder, with slashes.
-        label: name of its class; empty where it shows none, None where nobody said what it shows.
+        label: name of its class; empty for none, None for unlabeled.
         split: train, val or test.
-        group: images of one are not divided between splits that are drawn; empty for an image by itself.
-        where: the list names it, such as "line 3"; empty where that is not told.
+        group: images of one are not divided between splits that are drawn; empty for none.
+        where: place in the list, such as "line 3", for errors.
     """
 
     path: str
@@ -39,21 +37,21 @@ def from_list(
     what: str,
     root: Path,
     images: Sequence[Listed],
-    notes: Sequence[str] = (),
+    warnings: Sequence[str] = (),
     name: str | None = None,
     outside: bool = False,
 ) -> Source:
-    """A source of listed images.
+    """Make a source of listed images.
 
     Args:
-        what: lists them, for errors: a path, or a word.
+        what: the list, for errors: a path, or a word.
         root: folder that the paths are relative to.
         images: in the list's order.
-        notes: what a person should know.
-        name: what to call the data; as the list is called, without its folder, by default.
-        outside: read paths that lead out of that folder, too.
+        warnings: about how the list was read.
+        name: of the data; by default that of the list, without its folder.
+        outside: read paths that lead out of the folder, too.
 
-    Raises: UserError for a path that is none, and for an image that is listed with two labels or does not exist.
+    Raises: UserError for an invalid path, and for an image that is listed with two labels or does not exist.
     """
     places = Places(root, what)
     images, fingerprints = _located(places, [_checked(what, image) for image in images], outside)
@@ -68,15 +66,15 @@ def from_list(
             "relative to that folder"
         )
     kept = _distinct(what, root, images)
-    notes = [*notes, *places.notes()]
+    warnings = [*warnings, *places.warnings()]
     if copies := len(images) - len(kept):
-        notes.append(f"left out {counted(copies, 'row')} of the list that repeat another one")
+        warnings.append(f"left out {counted(copies, 'row')} of the list that repeat another one")
         images, fingerprints = [images[i] for i in kept], [fingerprints[i] for i in kept]
     classes, labels = classify([image.label for image in images])
     named, groups = classify([image.group or None for image in images])
     if named:
-        note = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
-        notes += [note, *alike(named, "groups")]
+        warning = f"{counted(len(named), 'group')} (column group), which no split that is drawn divides"
+        warnings += [warning, *alike(named, "groups")]
     source = Source(
         name=readable(Path(what).name if name is None else name),
         classes=classes,
@@ -85,7 +83,7 @@ def from_list(
         splits=rows_of([image.split for image in images]),
         fingerprints=fingerprints,
         reader=FileReader(root, [image.path for image in images]),
-        notes=tuple(notes),
+        warnings=tuple(warnings),
         root=str(root.resolve()),
         groups=groups if named else None,
         unlabeled=without_label([image.label for image in images]),
@@ -103,7 +101,7 @@ def _checked(what: str, image: Listed) -> Listed:
 
 
 def _located(places: Places, images: Sequence[Listed], outside: bool) -> tuple[list[Listed], list[str]]:
-    """Images by the paths where they are, and their fingerprints."""
+    """Return images with the paths where they are, and their fingerprints."""
     located, fingerprints = [], []
     for image in images:
         mark = file_fingerprint((places.root / image.path).stat) if outside or is_inside(image.path) else MISSING
@@ -115,7 +113,7 @@ def _located(places: Places, images: Sequence[Listed], outside: bool) -> tuple[l
 
 
 def _distinct(what: str, root: Path, images: Sequence[Listed]) -> list[int]:
-    """Positions of the images but for rows that say again what an earlier one says."""
+    """Return the positions of the images, without rows that repeat an earlier one."""
     if not images:
         raise UserError(f"{what} lists no images")
     first: dict[str, Listed] = {}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images beside masks whose pixels are classes.
+"""Images with masks whose pixels are classes.
 
     images/a.jpg  masks/a.png                        all for training
     train/images/a.jpg  train/masks/a.png, val/...   with splits; images/train/a.jpg and masks/train/a.png likewise
 
 A mask is a gray or an indexed PNG; its values are classes. classes.json names them, {"0": "sky", ...} or ["sky", ...];
 without it the palettes of indexed PNGs do, by the colors of the values that occur. Classes called unlabeled, void or
-ignore count for nothing, and so does the value 255.
+ignore are no classes, and neither is the value 255.
 """
 
 import re
@@ -23,32 +23,33 @@ from ...errors import UserError, counted, some
 from ...parallel import in_parallel
 from ..images.decode import Unreadable, load_picture, reason
 from ..images.pillow import UPRIGHT, exif_orientation, raw_modes
-from ..targets.objects import UNLABELED
-from .annotated import DenseSource, beside, check_names, comparison_of, folders_of, images_of, split_by_folder
+from ..targets.objects import UNLABELED, MaskFiles
+from .annotated import annotated, check_names, comparison_of, folders_of, in_folder, split_by_folder
 from .files import open_file
 from .folders import images_among, scan
+from .source import Source
 from .written import files_of, json_of, name_of, subfolder, whole
 
 NAMES = "classes.json"
 NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling
 MEANINGLESS = 254
-"""In `DenseSource.values`: a pixel value that no class has."""
-MOST_CLASSES = 250
+"""In `MaskFiles.values`: a pixel value that no class has."""
+MAX_CLASSES = 250
 
 
 def is_mask_folder(root: Path) -> bool:
-    """Whether a folder has images beside masks."""
+    """Return whether a folder has images and masks."""
     return any(subfolder(folder, "masks") and subfolder(folder, "images") for folder in (root, *matching(root, "*")))
 
 
-def open_masks(root: Path) -> DenseSource:
+def open_masks(root: Path) -> Source:
     """Open such a folder. Raises: UserError for images without masks, and the other way round."""
     scanned = scan(root)[0]
     files = [file.path for file in scanned]
     paths = sorted(file.path for file in images_among([f for f in scanned if "images" in folders_of(f.path)]))
     plain = comparison_of(files)
     masks = {plain(path.rpartition(".")[0]): path for path in files if path.lower().endswith(".png")}
-    wanted = {path: plain(beside(path, "masks")) for path in paths}
+    wanted = {path: plain(in_folder(path, "masks")) for path in paths}
     if missing := [path for path, stem in wanted.items() if stem not in masks]:
         raise UserError(f"{root} has {counted(len(missing), 'image')} without a mask in PNG: {some(missing, 5)}")
     if shared := [stem for stem, images in Counter(wanted.values()).items() if images > 1]:
@@ -68,20 +69,20 @@ def open_masks(root: Path) -> DenseSource:
     for value, name in names.items():
         values[value] = classes.index(name) if name in classes else UNLABELED
     if len(classes) < 2:
-        raise UserError(f"{root} has {counted(len(classes), 'class')} of pixels only; it takes two to tell them apart")
+        raise UserError(f"{root} has {counted(len(classes), 'class')} of pixels only; segmentation needs two")
     splits = [split_by_folder(path) for path in paths]
     checked = check_names(classes, root / NAMES)
-    return DenseSource(images_of(root, paths, splits, root), checked, masks=drawn, values=values)
+    return annotated(root, root, paths, splits, checked, MaskFiles(drawn, values))
 
 
 def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int = 1) -> np.ndarray:
-    """A mask as [H, W] uint8 of classes, 255 for none.
+    """Read a mask as [H, W] uint8 of classes, 255 for none.
 
     Args:
         path: the file.
         values: class of every pixel value.
         size: height and width of its upright image, pixels.
-        turn: the EXIF orientation of its image, by which a mask that lies as the file does is turned.
+        turn: EXIF orientation of its image, by which a mask in the orientation of the file is turned.
 
     Raises: UserError for another size, for colors, and for values without a class.
     """
@@ -103,7 +104,7 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
         pixels = pixels // (255 // (2**bits - 1))  # Pillow stretches fewer bits to 0 to 255
     highest = int(pixels.max(initial=0))
     if highest > 255:
-        raise UserError(f"mask {path} holds the value {highest}; at most {MOST_CLASSES} classes are told apart")
+        raise UserError(f"mask {path} holds the value {highest}; at most {MAX_CLASSES} classes are possible")
     classes: np.ndarray = values[pixels.astype(np.uint8)]
     if (classes == MEANINGLESS).any():
         value = int(pixels[classes == MEANINGLESS][0])
@@ -112,7 +113,7 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
 
 
 def _loaded(path: Path) -> Image.Image:
-    """A mask's file, decoded as an image's is. Raises: UserError where it cannot be."""
+    """Decode a mask as an image. Raises: UserError where it cannot be decoded."""
     try:
         with open_file(path) as file:
             return load_picture(file, str(path))
@@ -122,7 +123,7 @@ def _loaded(path: Path) -> Image.Image:
 
 
 def _names(root: Path, masks: Sequence[Path]) -> dict[int, str]:
-    """Value -> name of its class."""
+    """Return value -> name of its class, by classes.json or else by the palettes of the masks."""
     file = next((file for file in files_of(root, ".json") if file.name.lower() == NAMES), root / NAMES)
     if file.is_file():
         try:
@@ -132,20 +133,15 @@ def _names(root: Path, masks: Sequence[Path]) -> dict[int, str]:
         except (ValueError, AttributeError, TypeError) as error:
             raise UserError(f'{file} must name the classes, {{"0": "sky", ...}} or ["sky", ...]: {error}') from error
         names = dict(named)
-        if not names or not all(0 <= value < UNLABELED for value in names) or len(names) > MOST_CLASSES:
+        if not names or not all(0 <= value < UNLABELED for value in names) or len(names) > MAX_CLASSES:
             raise UserError(
-                f"{file} must name 2 to {MOST_CLASSES} values from 0 to 254, got {some(list(map(str, names)), 5)}"
+                f"{file} must name 2 to {MAX_CLASSES} values from 0 to 254, got {some(list(map(str, names)), 5)}"
             )
         return names
-    return _by_color(root, masks)
-
-
-def _by_color(root: Path, masks: Sequence[Path]) -> dict[int, str]:
-    """The same where palettes alone name the values: of those that occur, as a palette has colors for all 256."""
-    names: dict[int, str] = {}
+    names = {}
     first: dict[int, Path] = {}
-    for number, painted in enumerate(in_parallel(lambda i: _painted(masks[i]), range(len(masks)))):
-        for value, color in painted.items():
+    for number, colors in enumerate(in_parallel(lambda i: _colors(masks[i]), range(len(masks)))):
+        for value, color in colors.items():
             name = f"color {color} ({value})"
             if names.setdefault(value, name) != name:
                 raise UserError(
@@ -155,14 +151,14 @@ def _by_color(root: Path, masks: Sequence[Path]) -> dict[int, str]:
             first.setdefault(value, masks[number])
     if not names:
         raise UserError(f"{root} needs a {NAMES} that names its masks' values, or masks with a palette")
-    if len(names) > MOST_CLASSES:
-        raise UserError(f"{root} has masks of {len(names)} values; at most {MOST_CLASSES} classes are told apart")
+    if len(names) > MAX_CLASSES:
+        raise UserError(f"{root} has masks of {len(names)} values; at most {MAX_CLASSES} classes are possible")
     return names
 
 
-def _painted(mask: Path) -> dict[int, str]:
-    """Values of an indexed mask, but for 255, and their colors; empty of any other, and of one that cannot be read,
-    which is told where it is read."""
+def _colors(mask: Path) -> dict[int, str]:
+    """Return the values that occur in an indexed mask, except 255, and their colors; nothing for any other mask, and
+    for one that cannot be read, which is reported later."""
     with suppress(UserError):
         image = _loaded(mask)
         if image.mode == "P" and (colors := image.getpalette()):

@@ -22,13 +22,12 @@ from .arrays import from_arrays
 from .source import Source
 
 SPLITS = ("train", "val", "test")
-PREFIX = "medmnist:"
-MOST_CLASSES = 1000
-"""Without images of their own, that a label's number may imply: a greater one is damage."""
+MAX_EMPTY_CLASSES = 1000
+"""Classes without images that a label's number may imply; a greater number is damage."""
 
 
 def open_named(name: str) -> Source:
-    """A set by its name, such as pathmnist. Raises: UserError that says what to put where."""
+    """Open a set by its name, such as pathmnist. Raises: UserError that says which file to put where."""
     path = data_folder() / f"{name}.npz"
     if not path.is_file():
         _download(name, path)
@@ -36,7 +35,7 @@ def open_named(name: str) -> Source:
 
 
 def open_npz(path: Path) -> Source:
-    """A file of the six arrays. Raises: UserError for other arrays, volumes, or several labels an image."""
+    """Open a file of the six arrays. Raises: UserError for other arrays, volumes, or several labels an image."""
     keys = [f"{split}_{part}" for split in SPLITS for part in ("images", "labels")]
     try:
         held = check_npz(path, keys)
@@ -69,7 +68,7 @@ def _part(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> tup
             f"{len(images)} images"
         )
     highest = int(labels.max(initial=0))
-    if highest >= MOST_CLASSES + len(labels):
+    if highest >= MAX_EMPTY_CLASSES + len(labels):
         raise UserError(
             f"{split}_labels of {path} hold {highest} for one of {len(labels)} images; they must number classes from 0"
         )
@@ -77,13 +76,13 @@ def _part(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> tup
 
 
 def _names(name: str, number: int) -> tuple[str, ...]:
-    """The published names of the classes where the package knows them, else numbers."""
-    known = _package().get(name.partition("_")[0], {}).get("label", {})
+    """Return the published names of the classes where the package has them, else numbers."""
+    known = _published().get(name.partition("_")[0], {}).get("label", {})
     names = tuple(f"{known.get(str(label), label)}" for label in range(number))
     return names if len(set(names)) == number else tuple(map(str, range(number)))
 
 
-def _package() -> dict[str, Any]:
+def _published() -> dict[str, Any]:
     try:
         info: dict[str, Any] = importlib.import_module("medmnist").INFO
     except ImportError:
@@ -92,19 +91,19 @@ def _package() -> dict[str, Any]:
 
 
 def _download(name: str, path: Path) -> None:
-    """Have the package download into a folder aside; only what is complete gets its name."""
+    """Have the package download into a temporary folder; only what is complete is renamed."""
     where = f"put {path.name} into {path.parent} (or point VITICULTURE_DATA at its folder)"
-    known = _package()
+    known = _published()
     if not known:
-        raise UserError(f"{PREFIX}{name} is not there: {where}, or pip install medmnist, which downloads it")
+        raise UserError(f"medmnist:{name} is not there: {where}, or pip install medmnist, which downloads it")
     if name not in known:
         raise UserError(f"MedMNIST has no set {name!r}; it has {', '.join(known)}")
     made = getattr(importlib.import_module("medmnist"), known[name]["python_class"])
     with locked(path.parent / f".{name}.lock"), TemporaryDirectory(dir=path.parent, prefix=".download-") as aside:
-        if path.is_file():  # another process has it meanwhile
+        if path.is_file():  # another process was faster
             return
         try:
             made(split="train", download=True, root=aside)
             Path(aside, path.name).rename(path)
         except (RuntimeError, OSError, ValueError) as error:
-            raise UserError(f"{PREFIX}{name} could not be downloaded ({error}); {where}") from error
+            raise UserError(f"medmnist:{name} could not be downloaded ({error}); {where}") from error

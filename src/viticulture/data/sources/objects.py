@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data that a Python program holds: a data set of torch's, a data frame, arrays or tensors; by split or in one.
+"""Data of a Python program: a torch `Dataset`, a data frame, arrays or tensors, by split or in one; or a `Source` that
+a function of the user's returns.
 
     viticulture.train(torchvision.datasets.CIFAR10(...))            any `torch.utils.data.Dataset` of (image, label)
     viticulture.train(frame)                                        pandas: path, label[, split][, group]
     viticulture.train((images, labels))                             [N, H, W, C] or [N, H, W]; tensors [N, C, H, W]
                                                                     of any numbers; `images.channels` is C, or 3 or 1
     viticulture.train({"train": (images, labels), "test": dataset}) its own splits
+    python:my_module.open_scans                                     a function that returns a `Source`: open_scans()
+    python:my_module.open_scans:/data/scans                         the same with a text: open_scans("/data/scans")
 
-A data set is read once before it is trained on, item by item, for its labels and for digests of its pixels. Items may
-be dictionaries with image and label, as Hugging Face's are. An empty list of labels shows none; None is no label.
-Classes have the names of its `classes`, synonyms joined, or of its `class_to_idx`.
+A `Dataset` is read once before training, item by item, for its labels and for digests of its pixels. Items may be
+dictionaries with image and label, as Hugging Face's are. An empty list of labels means none of them; None means
+unlabeled. Classes have the names of its `classes`, synonyms joined, or of its `class_to_idx`. Labels of type float are
+numbers to predict. A function's reader is pickled for worker processes, so its class must stand in a module, not in a
+function.
 """
 
 import hashlib
+import inspect
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,12 +31,13 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset
 
 from ...errors import UserError, received, shortened, some
+from ...user_code import blamed, imported
 from ..images.decode import Decoded, as_pixels, channels_stand_last, in_numpy, numbers_of, reason
 from ..images.format import Unfit
-from .frames import from_frames, is_frame
 from .labels import class_words, classify, rows_of, split_of, without_label
 from .several import JOINT, check_classes
 from .source import Reader, Source
+from .table import from_frames, is_frame
 
 T = TypeVar("T")
 
@@ -37,64 +45,52 @@ WAYS = (
     "give a folder's path or a set's name, a torch Dataset of (image, label), a pandas DataFrame with path and label, "
     "a pair of images and labels, or a dict of these by split"
 )
-AGAIN = 8  # items that are read twice, to see whether they stay the same
+AGAIN = 8  # items that are read twice, to check that they stay the same
 DAMAGED = OSError, SyntaxError, Image.DecompressionBombError
-"""What Pillow raises of a damaged file; anything else is a fault of the data set's own code."""
+"""What Pillow raises for a damaged file; anything else is an error in the code of the data set."""
 UNREADABLE = "unreadable"
 """The fingerprint of an image that could not be read."""
+Label = str | float | None
+"""Name of a class as `labels.classify` takes it, or a number to predict."""
 
 
 class Part(NamedTuple):
     """The images of one split.
 
     Args:
-        pixels: image i of N, as `as_pixels` gives it.
-        labels: N class names, as `labels.classify` takes them.
+        pixels: returns image i of N, as `as_pixels` does.
+        labels: of the N images.
         fingerprints: N digests of the pixels.
-        damaged: image without a label, as it could not be read with it -> what is wrong.
+        damaged: image whose label could not be read because it is damaged -> reason.
     """
 
     pixels: Callable[[int], Decoded]
-    labels: list[str | None]
+    labels: list[Label]
     fingerprints: list[str]
     damaged: dict[int, str]
 
 
-class Array:
-    """Images in an array or a list."""
-
-    def __init__(self, images: Any) -> None:
-        self.images = images
-
-    def __call__(self, i: int) -> Decoded:
-        return as_pixels(self.images[i])
+def _element(images: Any, i: int) -> Decoded:
+    return as_pixels(images[i])
 
 
-class Items:
-    """Images in a data set of (image, label), or of dictionaries of these."""
+def _item(dataset: Any, i: int) -> tuple[Decoded, Any]:
+    """Return image and label i of a data set of (image, label), or of dictionaries of these."""
+    item = dataset[i]
+    if isinstance(item, Mapping) and {"image", "label"} <= item.keys():
+        item = item["image"], item["label"]
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise UserError(f"a data set gives (image, label), got {received(item)}")
+    return as_pixels(item[0]), item[1]
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
 
-    def __call__(self, i: int) -> Decoded:
-        return self.both(i)[0]
-
-    def both(self, i: int) -> tuple[Decoded, Any]:
-        """Image and label i."""
-        item = self.dataset[i]
-        if isinstance(item, Mapping) and {"image", "label"} <= item.keys():
-            item = item["image"], item["label"]
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise UserError(f"a data set gives (image, label), got {received(item)}")
-        return as_pixels(item[0]), item[1]
+def _image(dataset: Any, i: int) -> Decoded:
+    return _item(dataset, i)[0]
 
 
 class ObjectReader(Reader):
-    """Images that Python objects hold; one thread at a time, as a data set may not stand more.
-
-    Args:
-        parts: what holds them, in order.
-    """
+    """Reads images of Python objects, the parts in order; one thread at a time, since a data set may not be safe to use
+    from several."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
@@ -110,17 +106,49 @@ class ObjectReader(Reader):
                 raise OSError(str(error)) from error
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "lock": None}  # a process of its own gets a lock of its own
+        return {**self.__dict__, "lock": None}  # each process has its lock
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, lock=Lock())
 
 
-def from_object(data: Any) -> Source:
-    """Images that a Python object holds, as a source.
+def open_function(word: str) -> Source:
+    """Call the function that a word names.
 
-    Raises: UserError for an object of another kind, for items that are no images or change from one time to the next,
-        and for labels that are no classes.
+    Args:
+        word: MODULE.FUNCTION, or MODULE.FUNCTION:ARGUMENT with a text that the function takes.
+
+    Raises: UserError if there is no such function, it fails, or it returns no `Source`.
+    """
+    path, colon, argument = word.partition(":")
+    function, arguments = imported("data", path), [argument] if colon else []
+    if not callable(function):
+        raise UserError(f"data {path} must be a function that returns a Source, got {received(function)}")
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        fix = f"python:{path} is all it takes" if colon else f"write python:{path}:ARGUMENT"
+        raise UserError(f"data {path} cannot be called so: {error}; {fix}") from error
+    try:
+        source = function(*arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"data {path} fails at {blamed(error)}") from error
+    if not isinstance(source, Source):
+        raise UserError(f"data {path} must return a {Source.__module__}.{Source.__name__}, got {received(source)}")
+    return source
+
+
+def from_object(data: Any, numbers: bool = False) -> Source:
+    """Make a source of a Python object.
+
+    Args:
+        data: the object.
+        numbers: whether labels are numbers to predict, also those of type int.
+
+    Raises: UserError for an object of another type, for items that are no images or change from one time to the next,
+        and for labels that are neither classes nor numbers.
     """
     if isinstance(data, Source):
         return data
@@ -134,82 +162,86 @@ def from_object(data: Any) -> Source:
         raise UserError(f"two splits are {twice[0]}, got {list(by_split)}; join them, or leave one out")
     if all(map(is_frame, by_split.values())):
         return from_frames({split_of(str(key)) or "train": frame for key, frame in by_split.items()})
-    parts = {split_of(str(key)) or "train": _part(content, str(key)) for key, content in by_split.items()}
-    names = [f"{kind}/{i:05d}" for kind, part in parts.items() for i in range(len(part.labels))]
-    words = [label for part in parts.values() for label in part.labels]
-    classes, labels = classify(words)
+    parts = {split_of(str(key)) or "train": _part(content, str(key), numbers) for key, content in by_split.items()}
+    every = [label for part in parts.values() for label in part.labels]
     first, reader = next(iter(by_split.values())), ObjectReader(list(parts.values()))
+    floats, names = ([label for label in every if isinstance(label, kind)] for kind in (float, str))
+    if floats and names:
+        raise UserError(f"labels must all be classes or all be numbers, got {names[0]!r} and {floats[0]}")
+    words = [label for label in every if not isinstance(label, float)]
+    (classes, labels), unlabeled = classify(words), without_label(words)
+    if floats:
+        labels, unlabeled = np.array([np.nan if label is None else label for label in every], np.float32), None
     starts = zip(reader.starts.tolist(), reader.parts, strict=False)  # and the end
     return Source(
         name=type(first).__name__ if _is_dataset(first) else "arrays",
         classes=classes,
         labels=labels,
-        names=names,
+        names=[f"{kind}/{i:05d}" for kind, part in parts.items() for i in range(len(part.labels))],
         splits=rows_of([kind for kind, part in parts.items() for _ in part.labels]),
         fingerprints=[mark for part in parts.values() for mark in part.fingerprints],
         reader=reader,
         damaged={start + i: why for start, part in starts for i, why in part.damaged.items()},
-        unlabeled=without_label(words),
+        unlabeled=unlabeled,
     )
 
 
-def _part(content: Any, split: str) -> Part:
+def _part(content: Any, split: str, numbers: bool) -> Part:
     where = f"{split}, image" if split else "image"
     if is_frame(content):
         raise UserError("splits are data frames all, or none; give images and labels of each as a pair")
     if isinstance(content, (tuple, list)) and len(content) == 2:
-        return _of_arrays(content[0], content[1], where)
+        return _of_arrays(content[0], content[1], where, numbers)
     if _is_dataset(content):
-        return _of_dataset(content, where)
-    raise UserError(f"no images to learn from: {shortened(type(content).__name__)}; {WAYS}")
+        return _of_dataset(content, where, numbers)
+    raise UserError(f"no images to train on: {shortened(type(content).__name__)}; {WAYS}")
 
 
-def _of_arrays(images: Any, labels: Any, where: str) -> Part:
+def _of_arrays(images: Any, labels: Any, where: str, numbers: bool) -> Part:
     if hasattr(images, "iloc") and not is_frame(images):
-        images = list(images)  # a column of pandas finds by its index, and labels come by their places
+        images = list(images)  # pandas looks elements of a column up by its index, and labels come by position
     if is_frame(images) or not (_is_dataset(images) or isinstance(images, (list, tuple, np.ndarray, Tensor))):
         raise UserError(f"a pair is images and their labels, got {shortened(type(images).__name__)} first; {WAYS}")
     if isinstance(images, (np.ndarray, Tensor)) and images.ndim == 4:
         images = _channels_last(images)
     if isinstance(labels, (set, frozenset)):
         raise UserError(f"labels are a set, which has no order; give a list of {len(images)}")
-    given = labels.tolist() if hasattr(labels, "tolist") and labels.ndim == 1 else list(labels)
-    if len(images) != len(given):
-        raise UserError(f"every image has one label, got {len(images)} images and {len(given)} labels")
-
-    held = Array(images)
-    marks, _ = _looked(lambda i: _digest(held(i)), len(given), where)
-    return Part(held, [_label(label, {}) for label in given], [mark or UNREADABLE for mark in marks], {})
+    listed = labels.tolist() if hasattr(labels, "tolist") and labels.ndim == 1 else list(labels)
+    if len(images) != len(listed):
+        raise UserError(f"every image has one label, got {len(images)} images and {len(listed)} labels")
+    pixels = partial(_element, images)
+    marks, _ = _read_all(lambda i: _digest(pixels(i)), len(listed), where)
+    words = [_label(label, {}, numbers) for label in listed]
+    return Part(pixels, words, [mark or UNREADABLE for mark in marks], {})
 
 
 def _channels_last(images: Any) -> Any:
-    """[N, H, W, C] out of what may be [N, C, H, W], as tensors are: unless gray or color stands last."""
+    """Return images [N, H, W, C] that may be [N, C, H, W], as tensors are, unless gray or color stands last."""
     if isinstance(images, Tensor):
         return in_numpy(images if channels_stand_last(images) else images.permute(0, 2, 3, 1))
     return np.moveaxis(images, 1, -1) if images.shape[1] in (1, 3) and images.shape[-1] not in (1, 3) else images
 
 
-def _of_dataset(dataset: Any, where: str) -> Part:
-    items = Items(dataset)
+def _of_dataset(dataset: Any, where: str, numbers: bool) -> Part:
     named: dict[int, Mapping[int, str]] = {}
 
-    def read(i: int) -> tuple[str | None, str]:
-        pixels, label = items.both(i)
+    def read(i: int) -> tuple[Label, str]:
+        pixels, label = _item(dataset, i)
         mark = _digest(pixels)
-        if i < AGAIN and _digest(items(i)) != mark:
+        if i < AGAIN and _digest(_image(dataset, i)) != mark:
             raise UserError(
                 "its pixels change from one time to the next: take random transforms out of the data set; the section "
                 "augment of the recipe changes images"
             )
-        return _label(label, _classes(dataset, i, named)), mark
+        return _label(label, _classes(dataset, i, named), numbers), mark
 
-    readings, damaged = _looked(read, len(dataset), where)
-    seen = [each or (None, UNREADABLE) for each in readings]
-    return Part(items, [label for label, _ in seen], [mark for _, mark in seen], damaged)
+    readings, damaged = _read_all(read, len(dataset), where)
+    items = [each or (None, UNREADABLE) for each in readings]
+    return Part(partial(_image, dataset), [label for label, _ in items], [mark for _, mark in items], damaged)
 
 
-def _looked(read: Callable[[int], T], count: int, where: str) -> tuple[list[T | None], dict[int, str]]:
-    """What a look at each image gives, None for a damaged one, and what is wrong with those.
+def _read_all(read: Callable[[int], T], count: int, where: str) -> tuple[list[T | None], dict[int, str]]:
+    """Read each image; return None for a damaged one, and what is wrong with those.
 
     Raises: UserError that says which image it is about.
     """
@@ -227,8 +259,8 @@ def _looked(read: Callable[[int], T], count: int, where: str) -> tuple[list[T | 
 
 
 def _classes(dataset: Any, i: int, named: dict[int, Mapping[int, str]]) -> Mapping[int, str]:
-    """Number -> name of the classes of item i, those of its data set or of the one that this is a part of, or that is a
-    part of it, as `Subset` and `ConcatDataset` say; empty if none are given. `named` remembers them by the data set."""
+    """Return number -> name of the classes of item i: those of its data set, or of one that wraps it or is wrapped by
+    it (`Subset`, `ConcatDataset`); empty if it has none. `named` caches them by data set."""
     while dataset is not None:
         if id(dataset) not in named:
             named[id(dataset)] = _names(dataset)
@@ -244,10 +276,7 @@ def _classes(dataset: Any, i: int, named: dict[int, Mapping[int, str]]) -> Mappi
 
 
 def _names(dataset: Any) -> Mapping[int, str]:
-    """Number -> name of the classes of a data set as it gives them itself; empty if it gives none.
-
-    Raises: UserError for a set.
-    """
+    """Return number -> name of a data set's own classes; empty if it has none. Raises: UserError for a set."""
     names: Any = getattr(dataset, "classes", None)
     numbers = getattr(dataset, "class_to_idx", None)
     if names is None and isinstance(features := getattr(dataset, "features", None), Mapping):
@@ -257,11 +286,9 @@ def _names(dataset: Any) -> Mapping[int, str]:
     ordered = isinstance(names, (list, tuple)) or getattr(names, "ndim", 0) == 1  # an array, an index of pandas
     listed = list(names) if ordered else []
     words = class_words(listed, getattr(dataset, "wnids", None)) if all(map(_is_name, listed)) else ()
-    if not isinstance(numbers, Mapping) or not all(
-        isinstance(number, (int, np.integer)) for number in numbers.values()
-    ):
+    if not isinstance(numbers, Mapping) or (words and numbers.keys() != {*words}):  # then the classes were renamed
         return dict(enumerate(words))
-    if words and numbers.keys() != {*words}:  # a person renamed the classes
+    if not all(isinstance(number, (int, np.integer)) for number in numbers.values()):
         return dict(enumerate(words))
     of_number: dict[int, list[str]] = {}  # whose numbers the labels are
     for name, number in numbers.items():
@@ -270,29 +297,34 @@ def _names(dataset: Any) -> Mapping[int, str]:
 
 
 def _is_name(name: Any) -> bool:
-    """Whether this is a class's name, or its synonyms."""
+    """Return whether this is a class's name, or its synonyms."""
     return isinstance(name, str) or (isinstance(name, (list, tuple)) and all(isinstance(word, str) for word in name))
 
 
-def _label(label: Any, classes: Mapping[int, str]) -> str | None:
-    """A label as the name of its class; several labels, a list of them or a vector of 1 and 0, joined: "" for none."""
+def _label(label: Any, classes: Mapping[int, str], numbers: bool) -> Label:
+    """Return a label as the name of its class; of several labels, a list of them or a vector of 1 and 0, as their
+    joined names, "" for none; of a number to predict, as a float."""
     if isinstance(label, (set, frozenset)):
-        label = sorted(label, key=str)  # its own order is another one in every process
+        label = sorted(label, key=str)  # the order of a set is another one in every process
     if isinstance(label, (list, tuple)):
         check_classes(label)
-        return JOINT.join(name for each in label if (name := _label(each, classes)))
+        if floats := [each for each in label if isinstance(each, float)]:
+            raise UserError(f"several labels are numbers or names of classes, got {floats[0]}")
+        return JOINT.join(str(name) for each in label if (name := _label(each, classes, False)))
     if isinstance(label, (Tensor, np.ndarray)) and label.shape == (1,):
-        label = label[0]  # a column of classes, as MedMNIST's
+        label = label[0]  # a column of labels, as MedMNIST's
     if isinstance(label, (Tensor, np.ndarray)) and label.ndim == 1:
         if not set(label.tolist()) <= {0, 1}:
             raise UserError(f"a vector of labels holds a 1 or a 0 a class, got {received(label)}")
-        return _label(list(np.flatnonzero(label.tolist())), classes)
+        return _label(list(np.flatnonzero(label.tolist())), classes, False)
     if isinstance(label, (Tensor, np.ndarray, np.generic)) and label.ndim == 0:
         label = label.item()
     if isinstance(label, str):
         return label
     if label is None or (isinstance(label, float) and np.isnan(label)):
         return None
+    if isinstance(label, float) or (numbers and isinstance(label, int)):
+        return float(label)
     if isinstance(label, (bool, int)):
         if label < 0:
             return None
@@ -310,19 +342,19 @@ def _label(label: Any, classes: Mapping[int, str]) -> str | None:
 
 
 def _digest(image: Decoded) -> str:
-    """Of the numbers and, but for bytes, their type: which levels they become depends on what is kept. Gray bytes
-    and color that stands for the same have one digest, whatever holds them."""
+    """Return a digest of an image's values and, except for bytes, of their type, on which the levels depend that they
+    are stored as. Gray bytes and the same in color have one digest, whatever holds them."""
     numbers = numbers_of(image) if isinstance(image, Image.Image) else image
     pixels = numbers[..., None] if numbers.ndim == 2 else numbers
     if pixels.dtype == np.uint8 and pixels.shape[2] == 1:
         pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
     about = f"{'' if pixels.dtype == np.uint8 else pixels.dtype.str}{pixels.shape}"
     if isinstance(image, Image.Image) and image.mode == "I":
-        about += " 2"  # of such pictures of up to 255 other levels are made than once
+        about += " 2"  # whose levels differ from those of an array of the same type
     return hashlib.blake2b(about.encode() + pixels.tobytes(), digest_size=16).hexdigest()
 
 
 def _is_dataset(data: Any) -> bool:
-    """Whether an object gives items by number and says how many, and is no array or list of them."""
+    """Return whether an object has items by number and a length, and is no array or list of them."""
     sized = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     return sized and not isinstance(data, (str, bytes, tuple, list, np.ndarray, Tensor, Mapping, Image.Image))

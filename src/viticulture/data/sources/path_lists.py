@@ -3,7 +3,7 @@
 
     clipart_train.txt, clipart_test.txt                 DomainNet, ImageNet-LT (ImageNet_LT_train.txt, _val, _test)
     train.txt, test.txt, val.txt                        Caltech-101 and many others
-    trainval.txt, test.txt                              both in one; beside a train.txt only where it is the one named
+    trainval.txt, test.txt                              both in one; with a train.txt only if it is named
 
     PATH NUMBER     relative to the lists' folder; classes are called by the folder that all their images stand in
     PATH            the class is the folder that the image stands in
@@ -26,17 +26,16 @@ BOTH = "trainval"
 
 
 def open_lists(path: Path) -> Source:
-    """Open a list and those of the other splits beside it.
+    """Open a list and those of the other splits next to it.
 
-    Raises: UserError for a name that says no split, two lists of one split beside it, lines that are none, or lists
-        without training images.
+    Raises: UserError for a name without a split, two lists of one split, invalid lines, or missing training images.
     """
     match = _SPLIT.fullmatch(path.stem)
     if match is None:
         raise UserError(f"{path} must say by its name which split it lists, as NAME_train.txt or test.txt do")
-    lists, notes = _lists(path, match["stem"])
+    lists, warnings = _lists(path, match["stem"])
     if "train" not in lists:
-        raise UserError(f"{path} has no {match['stem']}train.txt beside it, which would list the training images")
+        raise UserError(f"{path} has no {match['stem']}train.txt next to it, which would list the training images")
     lines = {kind: lines_of(file) for kind, file in lists.items()}
     rows = {kind: [_row(file, number, line) for number, line in lines[kind]] for kind, file in lists.items()}
     names = _class_names([row for kind in rows for row in rows[kind]], rows["train"])
@@ -45,13 +44,13 @@ def open_lists(path: Path) -> Source:
         for kind in rows
         for (path, label), (number, _) in zip(rows[kind], lines[kind], strict=True)
     ]
-    notes += _contradictions(images)
-    return from_list(match["stem"].strip("_- ") or path.parent.name or path.name, path.parent, images, notes)
+    warnings += _contradictions(images)
+    return from_list(match["stem"].strip("_- ") or path.parent.name or path.name, path.parent, images, warnings)
 
 
 def _contradictions(images: Sequence[Listed]) -> tuple[str, ...]:
-    """A note where images stand in the folder of another class than their number is that of: each list may have
-    numbered the classes by an order of its own."""
+    """Warn about images in the folder of another class than that of their number: each list may number the classes
+    differently."""
     classes = {image.label for image in images}
     wrong = [image for image in images if (folder := Path(image.path).parent.name) in classes and folder != image.label]
     examples = some([f"{image.path} ({image.where}: {image.label})" for image in wrong], 3)
@@ -60,8 +59,8 @@ def _contradictions(images: Sequence[Listed]) -> tuple[str, ...]:
 
 
 def _lists(path: Path, stem: str) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """The list of each split, out of those of that stem, and a note that names the others. The list that was named is
-    read, and no other one of its split; one of training and validation images has no list of either beside it."""
+    """Return the list of each split, out of those of that stem, and a warning that names the others. The named list is
+    read, and no other one of its split; one of training and validation images excludes lists of either."""
     listed = sorted({path, *files_of(path.parent, ".txt")})
     words = {file: file.stem[len(stem) :].lower() for file in listed if file.stem.lower().startswith(stem.lower())}
     kinds = {file: kind for file, word in words.items() if (kind := "train" if word == BOTH else split_of(word))}
@@ -75,12 +74,12 @@ def _lists(path: Path, stem: str) -> tuple[dict[str, Path], tuple[str, ...]]:
     for file, kind in kinds.items():
         if file not in unread and lists.setdefault(kind, file) != file:
             raise UserError(f"{lists[kind]} and {file.name} both list the {kind} split; keep one of them")
-    beside = some([file.name for file in kinds if file in unread])
-    return lists, (f"lists that were not read beside {path.name}: {beside}",) if unread else ()
+    others = some([file.name for file in kinds if file in unread])
+    return lists, (f"lists that were not read next to {path.name}: {others}",) if unread else ()
 
 
 def _row(file: Path, number: int, line: str) -> tuple[str, str]:
-    """Path and label; without a number the folder is the label."""
+    """Return path and label; without a number the folder is the label."""
     match = re.fullmatch(r"(.+?)\s+(\d+)(?:\.0*)?", line)
     path, label = (match[1], match[2]) if match else (line, "")
     path = path.replace("\\", "/").removeprefix("./")
@@ -91,7 +90,7 @@ def _row(file: Path, number: int, line: str) -> tuple[str, str]:
 
 
 def _class_names(rows: list[tuple[str, str]], train: list[tuple[str, str]]) -> Mapping[str, str]:
-    """Label -> name: the one folder of its training images, where no other class has the same; else the number."""
+    """Return label -> name: the one folder of its training images, if no other class has it; else the number."""
     folders: dict[str, set[str]] = {}
     for path, label in train:
         folders.setdefault(label, set()).add(Path(path).parent.name)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the images are that a list names: one reader of paths for every format.
+"""Find the images that a list names, for every format.
 
-What is not where its path says is looked for below the list's folder, never elsewhere, by the longest end of the path
+An image that is not at its path is looked for below the list's folder, never elsewhere, by the longest end of the path
 that some image has: other systems write backslashes and drive letters, labeling tools addresses (https://...,
-/data/upload/1/8d27eb28-a.jpg, /data/local-files/?d=photos/a.jpg), `../`, and folders that lay around the images. Case,
-and how letters are composed, count where two files differ by nothing else.
+/data/upload/1/8d27eb28-a.jpg, /data/local-files/?d=photos/a.jpg), `../`, and parent folders of the images. Case and
+composition of letters count only where two files differ by nothing else.
 """
 
 import os
@@ -20,10 +20,10 @@ from .files import is_image
 from .labels import split_of
 
 _UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
-"""How Label Studio calls a file that was uploaded to it."""
+"""Name of a file that was uploaded to Label Studio."""
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/+[^/]*/|/data/(?=upload/)", re.IGNORECASE)
 _FOREIGN = re.compile(r"[A-Za-z]:|(?=//)")
-"""A drive of Windows, or a machine in its network."""
+"""A Windows drive or network machine."""
 
 
 def is_inside(path: str) -> bool:
@@ -38,27 +38,21 @@ def _without_links(root: Path, paths: list[str]) -> list[str]:
 
 
 class Places:
-    """The images below a folder, by what a list calls them.
-
-    Args:
-        root: the folder.
-        what: lists them, for errors.
-        near: the list's own folder, relative to the root.
-    """
+    """Images below a folder `root`, by their names in a list `what`, whose folder, relative to the root, is `near`."""
 
     def __init__(self, root: Path, what: str, near: str = "") -> None:
         self.root, self.what, self.near = root, what, near
-        self._moved: dict[str, str] = {}  # place -> what the list calls it, where that names other folders
+        self._moved: dict[str, str] = {}  # path -> its name in the list, where that has other folders
 
     @cached_property
     def _below(self) -> dict[str, list[str]]:
-        """Paths of images by their names, and by these without ending but for the point."""
-        from .folders import holds_image, scan  # here: a folder may hold Parquet files, which list images, too
+        """Paths of images by their names, with and without ending (but with the point)."""
+        from .folders import holds_image, scan  # here, as folders may hold Parquet files, which list images, too
 
         paths: dict[str, list[str]] = {}
         try:
             files = sorted(file.path for file in scan(self.root)[0] if holds_image(file.path))
-        except UserError:  # of a folder that may not be read: what it holds is not found
+        except UserError:  # the folder may not be read
             files = []
         for path in files:
             name = _plain(path.rpartition("/")[2])
@@ -67,11 +61,8 @@ class Places:
         return paths
 
     def find(self, named: str, hint: str = "") -> str | None:
-        """An image's path below the folder, with slashes; None where there is none.
-
-        Args:
-            named: what the list calls it.
-            hint: of several images, those with this in their path are meant.
+        """Return the path below the folder, with slashes, of the image of that name in the list; None where there is
+        none. Of several images those with `hint` in their path are preferred.
 
         Raises: UserError where several images may be meant, or one by two names.
         """
@@ -88,7 +79,7 @@ class Places:
         return None
 
     def required(self, named: str, hint: str = "") -> str:
-        """The same. Raises: UserError also where there is none."""
+        """Do the same as `find`. Raises: UserError also for a missing image."""
         if (path := self.find(named, hint)) is None:
             name = self._read(named)[1].rpartition("/")[2]
             alike = self._below.get(_plain(name), [])
@@ -99,8 +90,8 @@ class Places:
             )
         return path
 
-    def notes(self) -> list[str]:
-        """A note on images that lie in other folders than the list says."""
+    def warnings(self) -> list[str]:
+        """Return a warning about images that are in other folders than the list says."""
         examples = [f"{path} for {shortened(named)}" for path, named in self._moved.items()]
         return [f"found by the ends of their paths: {some(examples, 3)}"] if examples else []
 
@@ -155,5 +146,5 @@ def _splits(folders: list[str]) -> set[str]:
 
 
 def _plain(name: str) -> str:
-    """A name as it is compared, whatever the system that wrote it."""
+    """Return a name in the form in which names are compared."""
     return unicodedata.normalize("NFC", on_disk(name)).casefold()

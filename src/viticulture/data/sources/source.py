@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a source: labeled images that can be read, whatever they come from."""
+"""The contract of a source: images and their targets, in one form for every format."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 from PIL import Image
@@ -16,9 +16,14 @@ from ...errors import UserError, some
 from ..images import decode
 from ..images.fit import Fit
 from ..images.format import RGB, PixelFormat
+from ..targets.objects import MaskFiles, Objects, digest_of
 
 HERE = "\0"
-"""Separates what a copy of a file keeps of its fingerprint from what it does not."""
+"""Separates the part of a fingerprint that a faithful copy of the file shares from the part that holds on one
+machine."""
+
+Contents = Literal["classes", "labels", "numbers", "objects", "pixels"]
+"""Type of a source's targets: a class, several labels, a number, or objects per image; a class per pixel."""
 
 
 def portable(fingerprint: str) -> str:
@@ -27,40 +32,42 @@ def portable(fingerprint: str) -> str:
 
 
 class Reader(ABC):
-    """Where a source's images are. Picklable, and safe to use from several threads at once."""
+    """Reads a source's images. Picklable, and safe to use from several threads at once."""
 
     @abstractmethod
     def open(self, i: int) -> BinaryIO | decode.Decoded:
-        """Image i as an open file at its start, or decoded: numbers [H, W] or [H, W, C], or a picture of Pillow's."""
+        """Return image i as an open file at its start, or decoded: an array [H, W] or [H, W, C], or a Pillow image."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Images, what they show, and how to read them; the same object whatever they come from.
+    """Images, their targets, and how to read them; the same object for every format.
 
     Args:
-        name: what to call the data.
-        classes: class names in the order of the labels.
-        labels: [N] int64, position of the class in `classes`, -1 without a label; or, of several labels an image,
-            [N, C] float32, 1 where an image shows a class, -1 where nobody said which (several.py).
-        names: N different names that a person recognizes and that can be printed: paths relative to the data.
-        splits: "train", "val", "test" -> int64 positions, disjoint: what the data itself declares. Data without splits
-            has all its images under "train".
-        fingerprints: N marks that change when the image of that name may have changed: what `file_fingerprint` returns
-            for a file, checksum of a zip's member, digest of pixels in memory. What is behind `HERE` in one holds on
-            this machine alone.
+        name: of the data.
+        classes: class names in the order of the labels; empty for numbers and for images without labels.
+        labels: target of each image: [N] int64, position of the class in `classes`, -1 without one; [N, C] float32 for
+            several labels per image, 1 where an image has the label, -1 throughout where it is unlabeled (several.py);
+            or [N] float32 numbers, NaN without one.
+        names: N different printable names: paths relative to the data.
+        splits: "train", "val", "test" -> int64 positions, disjoint: the splits that the data declares. Data without
+            splits has all its images under "train".
+        fingerprints: N strings that change when the image of that name may have changed: `file_fingerprint` of a file,
+            checksum of a zip's member, digest of pixels in memory. The part behind `HERE` holds on this machine alone.
         reader: reads image i.
-        ignored: files among the images that are none.
-        notes: what a person should know about how the data was read.
-        root: where names and fingerprints hold, an absolute path; empty where fingerprints tell contents. Two folders
-            unpacked from archives may agree in names, sizes and times, and yet not in pixels.
-        groups: [N] int64, images of equal numbers (of one patient, say) are not divided between splits; -1 for an image
-            by itself. None where nothing belongs together.
-        damaged: position of an image whose label could not be read for damage of the image itself -> what is wrong.
-        fit: what makes squares of oblong images that are to be kept whole; None leaves them as they are.
-        pixel_format: how many channels of an image are kept, and which of its values become black and white.
-        unlabeled: [N] bool, of which images nobody said what they show; of several labels an image, others without a
-            label show none. None where that is said of all.
+        ignored: files among the images that are not images.
+        warnings: about how the data was read, a sentence each.
+        root: absolute path in which names and fingerprints hold; empty where fingerprints identify contents. Two
+            folders unpacked from archives may agree in names, sizes and times, but not in pixels.
+        groups: [N] int64; images of one number (of one patient, say) are not divided between splits; -1 for an image
+            without a group. None where there are no groups.
+        damaged: position of an image whose label could not be read because the image is damaged -> reason.
+        fit: makes non-square images square where they are not cropped; None leaves them as they are.
+        pixel_format: how many channels of an image are read, and which values become black and white.
+        unlabeled: [N] bool, images without any label; of several labels per image, other images with no label have
+            none of the labels. None where no image is unlabeled.
+        targets: objects of each image, or masks whose pixels are classes; `labels` are -1 then. None for other data.
+        lists: files whose names say to which split their images belong.
     """
 
     name: str
@@ -71,17 +78,20 @@ class Source:
     fingerprints: list[str]
     reader: Reader
     ignored: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     root: str = ""
     groups: np.ndarray | None = None
     damaged: Mapping[int, str] = field(default_factory=dict)
     fit: Fit | None = None
     pixel_format: PixelFormat = RGB
     unlabeled: np.ndarray | None = None
+    targets: list[Objects] | MaskFiles | None = None
+    lists: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.names:
-            raise UserError(f"no images in {self.name}{_without_images(self.ignored)}")
+            others = f" (only other files: {some(self.ignored, 3)})" if self.ignored else ""
+            raise UserError(f"no images in {self.name}{others}")
         assert len(self.names) == len(self.labels) == len(self.fingerprints), (
             "an image has a name, a label and a fingerprint"
         )
@@ -90,15 +100,41 @@ class Source:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def contents(self) -> Contents:
+        """Type of the targets; "classes" also for images without any."""
+        if self.targets is not None:
+            return "objects" if isinstance(self.targets, list) else "pixels"
+        if self.labels.ndim == 2:
+            return "labels"
+        return "numbers" if self.labels.dtype.kind == "f" else "classes"
+
+    @property
+    def objects(self) -> list[Objects]:
+        """Objects of each image of a source that has them."""
+        assert isinstance(self.targets, list)
+        return self.targets
+
+    @property
+    def masks(self) -> MaskFiles:
+        """Masks of a source whose pixels have classes."""
+        assert isinstance(self.targets, MaskFiles)
+        return self.targets
+
+    @property
+    def images_alone(self) -> "Source":
+        """The images without their objects or masks; a source with classes, labels or numbers as it is."""
+        return self if self.targets is None else replace(self, classes=(), targets=None, warnings=())
+
     def read(self, i: int) -> Image.Image:
-        """Image i as a person is shown it, upright RGB, in full size.
+        """Return image i upright, in RGB and in full size.
 
         Raises: Unreadable.
         """
         return self.picture(i).image
 
     def picture(self, i: int, shrink: int | None = None) -> decode.DecodedImage:
-        """Image i with the size and color mode of its file; `shrink` as in `decode.decode`.
+        """Decode image i, with the size and color mode of its file; `shrink` as in `decode.decode`.
 
         Raises: Unreadable.
         """
@@ -107,7 +143,7 @@ class Source:
         return decoded if self.fit is None else self.fit(decoded, self.names[i])
 
     def size_of(self, i: int) -> tuple[int, int]:
-        """Height and width of image i, upright, pixels; reads no more than its header where that suffices.
+        """Return height and width of image i, upright, in pixels; reads its header alone where that suffices.
 
         Raises: Unreadable.
         """
@@ -115,15 +151,23 @@ class Source:
             height, width = decode.image_size(file, self.names[i])
         return (height, width) if self.fit is None else self.fit.size(height, width)
 
+    def orientation(self, i: int) -> int:
+        """Return the EXIF orientation of image i. Raises: Unreadable."""
+        with self._opened(i) as file:
+            return (
+                1 if isinstance(file, decode.DECODED) else decode.orientation_of(file, self.names[i], self.pixel_format)
+            )
+
     @cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that change with anything of the source: files, labels, classes, splits. Faithful
+        """32 hexadecimal digits that change with anything of the source: files, targets, classes, splits. Faithful
         copies of the files leave them as they are."""
         marks = map(portable, self.fingerprints)
         splits = [f"{key}={digest(map(str, rows.tolist()))}" for key, rows in sorted(self.splits.items())]
         parts = (self.classes, map(str, self.labels.tolist()), (self.root,), self.names, marks, splits)
         groups = [] if self.groups is None else [map(str, self.groups.tolist())]
-        return digest(digest(part) for part in (*parts, *groups))
+        targets = [] if self.targets is None else [[digest_of(self.targets)]]
+        return digest(digest(part) for part in (*parts, *groups, *targets))
 
     @contextmanager
     def _opened(self, i: int) -> Iterator[BinaryIO | decode.Decoded]:
@@ -136,7 +180,3 @@ class Source:
         finally:
             if not isinstance(file, decode.DECODED):
                 file.close()
-
-
-def _without_images(ignored: Sequence[str]) -> str:
-    return f" (only other files: {some(ignored, 3)})" if ignored else ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets by name: torchvision's through torchvision's own classes, and those of files beside this one.
+"""Data sets by name: torchvision's through torchvision's classes, scikit-learn's digits and ImageNet-100.
 
 They are looked for in `VITICULTURE_DATA` (default ~/.cache/viticulture/data), laid out as torchvision lays them out,
 and downloaded by torchvision if they are missing, into a temporary folder first.
@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 
 from ...cache import data_folder, locked
-from ...disk import is_left_behind
+from ...disk import is_system_file
 from ...errors import UserError, some
 from ...text import readable
-from . import imagenet100
-from .arrays import from_arrays
-from .digits import open_digits
+from .arrays import from_arrays, open_digits
 from .files import FileReader, file_fingerprint, is_image
 from .labels import class_words
+from .published import IMAGENET100, hundred_classes
 from .source import Source
 
 
@@ -38,9 +37,9 @@ class Named:
 
     Args:
         cls: name of torchvision's class.
-        parts: our split -> the arguments that select it.
-        files: what it looks for, below the data folder.
-        folder: folder of its own below the data folder, for sets that torchvision spreads into its root.
+        parts: split -> the arguments that select it.
+        files: that it reads, below the data folder.
+        folder: subfolder of the data folder, for sets that torchvision spreads into its root.
     """
 
     cls: str
@@ -95,7 +94,7 @@ TORCHVISION = {
     "svhn": Named("SVHN", _TRAIN_TEST, "train_32x32.mat, test_32x32.mat", "svhn"),
 }
 
-NAMES = ("digits", imagenet100.NAME, *TORCHVISION)
+NAMES = ("digits", IMAGENET100, *TORCHVISION)
 """Every data set that has a name."""
 
 
@@ -106,8 +105,8 @@ def open_named(name: str) -> Source:
     """
     if name == "digits":
         return open_digits()
-    if name == imagenet100.NAME:
-        return imagenet100.hundred_classes(open_named("imagenet"))
+    if name == IMAGENET100:
+        return hundred_classes(open_named("imagenet"))
     named = TORCHVISION[name]
     root = data_folder() / named.folder
     try:
@@ -117,7 +116,9 @@ def open_named(name: str) -> Source:
         try:
             sets = _download(named, root)
         except (RuntimeError, OSError, ImportError, ValueError) as error:
-            why = "" if isinstance(absent, RuntimeError) else f" ({_line(absent)})"  # torchvision's tells of a keyword
+            why = (
+                "" if isinstance(absent, RuntimeError) else f" ({_line(absent)})"
+            )  # which names a keyword of torchvision
             raise UserError(
                 f"{name} is not in {root}{why} and could not be downloaded ({_line(error)}); put there"
                 f" {named.files}, or point VITICULTURE_DATA at the folder that holds them"
@@ -126,33 +127,35 @@ def open_named(name: str) -> Source:
 
 
 def _check_left_behind(named: Named, root: Path) -> None:
-    """Raises: UserError for what systems left behind: torchvision takes its folders for classes and its files for
+    """Raises: UserError for what systems left behind: torchvision would take its folders for classes and its files for
     images."""
     below = [root / folder for folder in re.findall(r"[\w.-]+(?=/)", named.files)]
     found = [
         path.relative_to(root) for folder in below for path in folder.rglob("*") if path.is_dir() or is_image(path.name)
     ]
-    if left := [path.as_posix() for path in found if is_left_behind(path.as_posix())]:
-        what = f"{some(left, 3)}, which a system left behind"
-        raise UserError(f"{root} holds {what} and {named.cls} would take for its own; remove it")
+    if left := [path.as_posix() for path in found if is_system_file(path.as_posix())]:
+        raise UserError(
+            f"{root} holds {some(left, 3)}, which a system left behind and {named.cls} would read as part of the set; "
+            "remove it"
+        )
 
 
 def _open(named: Named, root: Path, **more: Any) -> dict[str, Any]:
     cls = getattr(importlib.import_module("torchvision.datasets"), named.cls)
     takes = inspect.signature(cls).parameters
     if "download" in more and "download" not in takes:
-        raise RuntimeError("its licence asks you to download it yourself")
+        raise RuntimeError("its license requires that you download it yourself")
     if "loader" in takes or "kwargs" in takes:
         more["loader"] = str  # hand paths on; `decode` reads them
     return {kind: cls(root, **chosen, **more) for kind, chosen in named.parts.items()}
 
 
 def _download(named: Named, root: Path) -> dict[str, Any]:
-    """Have torchvision download into a folder aside; only what is complete gets its name."""
+    """Have torchvision download into a temporary folder; only what is complete is renamed."""
     with locked(root / f".{named.cls}.lock"):
         with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as aside:
             try:
-                return _open(named, root)  # another process has it meanwhile
+                return _open(named, root)  # another process was faster
             except (RuntimeError, OSError):
                 _open(named, Path(aside), download=True)
             for entry in Path(aside).iterdir():
@@ -161,7 +164,12 @@ def _download(named: Named, root: Path) -> dict[str, Any]:
 
 
 def _from_arrays(name: str, sets: dict[str, Any]) -> Source:
-    parts = {kind: (_last(np.asarray(part.data)), np.asarray(_labels(part))) for kind, part in sets.items()}
+    parts = {}
+    for kind, part in sets.items():
+        pixels = np.asarray(part.data)
+        if pixels.ndim == 4 and pixels.shape[1] == 3:
+            pixels = pixels.transpose(0, 2, 3, 1)  # [N, 3, H, W] -> [N, H, W, 3]
+        parts[kind] = pixels, np.asarray(part.targets if hasattr(part, "targets") else part.labels)
     return from_arrays(name, _classes(sets["train"], int(parts["train"][1].max()) + 1), parts)
 
 
@@ -171,7 +179,7 @@ def _from_files(name: str, sets: dict[str, Any], root: Path) -> Source:
     splits = {}
     for kind, part in sets.items():
         every = sorted((Path(path).relative_to(root).as_posix(), int(label)) for path, label in _items(part))
-        items = [item for item in every if not is_left_behind(item[0])]
+        items = [item for item in every if not is_system_file(item[0])]
         splits[kind] = np.arange(len(paths), len(paths) + len(items))
         paths += [path for path, _ in items]
         labels += [label for _, label in items]
@@ -188,9 +196,9 @@ def _from_files(name: str, sets: dict[str, Any], root: Path) -> Source:
 
 
 def _items(part: Any) -> list[tuple[Any, int]]:
-    """Paths and labels of a set of files."""
+    """Return paths and labels of a set of files."""
     kind = type(part).__name__
-    # These three take no loader and decode what they hand out.
+    # These three take no loader and decode the images.
     if kind == "OxfordIIITPet":
         return list(zip(part._images, part._labels, strict=True))
     if kind == "GTSRB":
@@ -203,17 +211,8 @@ def _items(part: Any) -> list[tuple[Any, int]]:
     return [part[i] for i in range(len(part))]
 
 
-def _labels(part: Any) -> Any:
-    return part.targets if hasattr(part, "targets") else part.labels
-
-
-def _last(pixels: np.ndarray) -> np.ndarray:
-    """[N, 3, H, W] -> [N, H, W, 3]; other shapes stay."""
-    return pixels.transpose(0, 2, 3, 1) if pixels.ndim == 4 and pixels.shape[1] == 3 else pixels
-
-
 def _classes(part: Any, count: int) -> tuple[str, ...]:
-    """Class names, by the WordNet id as well where two classes share one."""
+    """Return class names, with the WordNet id where two classes share one."""
     for key in ("classes", "categories", "all_categories"):
         if hasattr(part, key):
             return class_words(getattr(part, key), getattr(part, "wnids", None))

@@ -4,7 +4,7 @@
     Annotations/a.xml, JPEGImages/a.jpg, ImageSets/Main/train.txt
 
 Pixels count from 1 unless some box starts at 0, and a box holds its last pixel; `difficult` objects (1 or true) are
-neither learnt from nor judged by.
+neither trained on nor evaluated on.
 """
 
 import re
@@ -12,32 +12,30 @@ import xml.etree.ElementTree as ET
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-import torch
-
 from ...errors import UserError, counted, some
 from ...text import readable
-from ..targets.objects import NOTHING, Objects
-from .annotated import DenseSource, check_names, images_of, objects_of
+from ..targets.objects import Objects
+from .annotated import annotated, check_names
 from .files import is_image
 from .folders import images_among, scan
 from .labels import natural
 from .places import Places
 from .several import YES
+from .source import Source
 from .written import files_of, lines_of, number, subfolder, text_of, whole
 
 
 def is_voc(root: Path) -> bool:
-    """Whether a folder has a folder of annotations in XML."""
+    """Return whether a folder has a folder of annotations in XML."""
     return bool(_annotations(root))
 
 
 def _annotations(root: Path) -> list[Path]:
-    """Files of annotations, sorted."""
     folder = subfolder(root, "annotations")
     return files_of(folder, ".xml") if folder else []
 
 
-def open_voc(root: Path) -> DenseSource:
+def open_voc(root: Path) -> Source:
     """Open such a folder."""
     pictures = {Path(entry.path).stem for entry in images_among(scan(root)[0])}
     places, files = Places(root, "its annotation"), _annotations(root)
@@ -46,33 +44,28 @@ def open_voc(root: Path) -> DenseSource:
     first = 0 if any(start == 0 for start in starts) else 1
     classes = check_names(sorted({name for _, _, _, entries in read for name, _, _ in entries}, key=natural), root)
     numbers = {name: number for number, name in enumerate(classes)}
-    paths: list[str] = []
-    objects: list[Objects] = []
+    paths, objects = list[str](), list[Objects]()
     for file, name, size, entries in read:
-        places.what, hint = str(file), "jpegimages/"  # masks are beside it
+        places.what, hint = str(file), "jpegimages/"  # masks lie in folders next to it
         paths.append(places.find(name, hint) or places.find(file.stem, hint) or places.required(name, hint))
         boxes = [
-            [left - first, top - first, right - first + 1, bottom - first + 1]
-            for _, (left, top, right, bottom), _ in entries
+            [x - first, y - first, right - first + 1, bottom - first + 1] for _, (x, y, right, bottom), _ in entries
         ]
         labels = [numbers[readable(label)] for label, _, _ in entries]
-        difficult = torch.tensor([hard for _, _, hard in entries], dtype=torch.bool)
-        plain = objects_of(boxes, labels, None, size)
-        objects.append(Objects(plain.boxes, plain.labels, difficult, None, size) if entries else NOTHING)
-    counting = [] if first else ["boxes start at 0, so that pixels are taken to count from 0"]
+        objects.append(Objects.of(boxes, labels, None, size, [difficult for _, _, difficult in entries]))
     names = [(Path(path).stem, file.stem) for path, file in zip(paths, files, strict=True)]
-    splits, notes = _voc_splits(root, names, pictures)
+    splits, warnings = _splits(root, names, pictures)
+    counting = [] if first else ["boxes start at 0, so that pixels are taken to count from 0"]
     if left := sorted(pictures - {name for each in names for name in each}, key=natural):
-        notes.append(f"not read: {counted(len(left), 'image')} without an annotation: {some(left, 3)}")
-    images = images_of(root, paths, splits, files[0].parent)
-    return DenseSource(images, classes, objects, notes=(*counting, *places.notes(), *notes))
+        warnings.append(f"not read: {counted(len(left), 'image')} without an annotation: {some(left, 3)}")
+    return annotated(files[0].parent, root, paths, splits, classes, objects, [*counting, *places.warnings(), *warnings])
 
 
 _Entry = tuple[str, tuple[float, float, float, float], bool]
 
 
 def _voc(file: Path) -> tuple[str, tuple[int, int] | None, list[_Entry]]:
-    """Image, its size, and objects (class, corners, difficult) of one file."""
+    """Return image, its size, and objects (class, corners, difficult) of one file."""
     text = text_of(file)
     if "<!ENTITY" in text:
         raise UserError(f"{file} defines entities, which annotations have no need of")
@@ -96,26 +89,26 @@ def _voc(file: Path) -> tuple[str, tuple[int, int] | None, list[_Entry]]:
 
 
 def _text(tree: ET.Element, place: str) -> str:
-    text = tree.findtext(place)
-    if not text or not text.strip():
+    text = (tree.findtext(place) or "").strip()
+    if not text:
         raise ValueError(f"{place} is missing")
-    return text.strip()
+    return text
 
 
-def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collection[str]) -> tuple[list[str], list[str]]:
-    """The split of every image, train where no list names it, and what a person should know of the lists.
+def _splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the split of every image, train where no list names it, and warnings about the lists.
 
     Args:
         root: holds ImageSets/Main.
         names: of each image its own and its annotation's, without endings.
-        pictures: the same of all images below the folder, whether there is an annotation or not.
+        pictures: names of all images below the folder, with and without an annotation.
 
-    Raises: UserError for a list none of whose names is that of an image: its images would be learnt from; and for an
-        image of two lists.
+    Raises: UserError for a list that names no image, since its images would be trained on, and for an image of two
+        lists.
     """
     rows = {name: row for of in (1, 0) for row, name in enumerate(each[of] for each in names)}
     splits: dict[int, str] = {}
-    notes: list[str] = []
+    warnings: list[str] = []
     folder = subfolder(subfolder(root, "ImageSets") or root, "Main")
     lists = {file.stem.lower(): file for file in files_of(folder, ".txt")} if folder else {}
     for file in (present := [lists[kind] for kind in ("train", "val", "test") if kind in lists]):
@@ -133,16 +126,16 @@ def _voc_splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collecti
             raise UserError(f"{file} names no image of {root}: {some([each[0] for each in lost], 3)}")
         if lost:
             what = f"{counted(len(lost), 'image')} without an annotation"
-            notes.append(f"{file.name} of ImageSets/Main names {what}: {some([each[0] for each in lost], 1)}")
-    if present and (rest := [own for row, (own, _) in enumerate(names) if row not in splits]):
+            warnings.append(f"{file.name} of ImageSets/Main names {what}: {some([each[0] for each in lost], 1)}")
+    if present and (rest := [image for row, (image, _) in enumerate(names) if row not in splits]):
         listers = some([file.name for file in present])
         unlisted = f"{counted(len(rest), 'image')} for training that no list of ImageSets/Main names ({listers})"
-        notes.append(f"{unlisted}: {some(rest, 3)}")
-    return [splits.get(row, "train") for row in range(len(names))], notes
+        warnings.append(f"{unlisted}: {some(rest, 3)}")
+    return [splits.get(row, "train") for row in range(len(names))], warnings
 
 
 def _spellings(line: str) -> list[str]:
-    """Names that a line of a list may mean, the likeliest first: all of it, without a class's -1, 0 or 1, without
+    """Return the names that a line may mean, the likeliest first: all of it, without a class's -1, 0 or 1, without
     folders and without the ending of an image."""
     whole = line.strip()
     names = dict.fromkeys([whole, re.sub(r"\s+(-1|0|1)$", "", whole)])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of images as programs write them: text, lines, JSON, rows of a CSV, numbers and names, read one way for every
-format. Paths are for `places`."""
+"""Read lists of images as programs write them: lines, JSON, rows of a CSV, numbers and names. Paths are for
+`places`."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...disk import MOST_LIST, decoded, is_left_behind, read_text
+from ...disk import MAX_LIST, decoded, is_system_file, read_text
 from ...errors import UserError, shortened
 
 _BEFORE = re.compile(
@@ -21,13 +21,7 @@ _BEFORE = re.compile(
 
 
 class Rows(NamedTuple):
-    """A CSV.
-
-    Args:
-        header: names of the columns.
-        rows: number of each row's line, and its cells by column.
-        separator: between cells.
-    """
+    """A CSV: names of its columns; number of each row's line and its cells; separator of cells."""
 
     header: list[str]
     rows: list[tuple[int, list[str]]]
@@ -35,28 +29,26 @@ class Rows(NamedTuple):
 
 
 def files_of(folder: Path, *endings: str) -> list[Path]:
-    """Files right below a folder that end so, in whatever case, sorted; what systems leave behind is none."""
+    """Return the files right below a folder with these endings, in whatever case, sorted, without system files."""
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208  (a third of the time)
-    return [folder / name for name in sorted(names) if name.lower().endswith(endings) and not is_left_behind(name)]
+    return [folder / name for name in sorted(names) if name.lower().endswith(endings) and not is_system_file(name)]
 
 
 def subfolder(root: Path, name: str) -> Path | None:
-    """The folder right below another one that is called so, in whatever case."""
+    """Return the folder of that name, in whatever case, right below another one."""
     spellings = name, name.lower(), name.capitalize(), name.upper()
     return next((folder for folder in map(root.joinpath, spellings) if folder.is_dir()), None)
 
 
 def text_of(path: Path) -> str:
-    """The text of a list. Raises: UserError for what is none."""
-    return read_text(path, "list", MOST_LIST)
+    """Read the text of a list. Raises: UserError for a file that is no text."""
+    return read_text(path, "list", MAX_LIST)
 
 
 def lines_of(path: Path) -> list[tuple[int, str]]:
-    """Number, from 1, and text of each line that holds any, but for comments. Raises: UserError for what is no text."""
-    lines = enumerate(io.StringIO(text_of(path), newline=None), 1)
-    return [
-        (number, line) for number, line in ((n, each.strip()) for n, each in lines) if line and not is_comment(line)
-    ]
+    """Return number, from 1, and text of each line that is neither empty nor a comment."""
+    lines = ((i, line.strip()) for i, line in enumerate(io.StringIO(text_of(path), newline=None), 1))
+    return [(i, line) for i, line in lines if line and not is_comment(line)]
 
 
 def is_comment(line: str) -> bool:
@@ -65,9 +57,9 @@ def is_comment(line: str) -> bool:
 
 
 def json_of(path: Path, names: bool = False) -> Any:
-    """The content of a JSON file; `names`: it names classes, numbers stay as they are written.
+    """Read a JSON file; if it names classes (`names`), numbers stay as they are written and no key may stand twice.
 
-    Raises: UserError for what is no JSON, and for two names of one thing.
+    Raises: UserError for a file that is no JSON.
     """
     ways: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str) if names else {}
     try:
@@ -84,19 +76,15 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def csv_rows(path: Path, padded: bool = False) -> Rows:
-    """A CSV: comma, semicolon and tab separate, or what a first line `sep=` names.
+    """Read a CSV, separated by commas, semicolons, tabs, or what a first line `sep=` names.
 
-    Args:
-        path: the file.
-        padded: fill short rows with empty cells.
-
-    Raises: UserError for a row that has more cells than the header, or fewer.
+    Raises: UserError for a row that has more cells than the header, or fewer unless they are to be `padded`.
     """
     text = text_of(path)
     start, separator = _start(text)
     stream = io.StringIO(text[start:], newline="")
     before = len(text[:start].splitlines())
-    # A quote behind a space is one, too: spaces around a value are none of it.
+    # A quote after a space counts as one: spaces around a value are not part of it.
     reader = csv.reader(stream, delimiter=separator, skipinitialspace=separator != " ", strict=True)
     rows = []
     try:
@@ -120,7 +108,8 @@ def csv_rows(path: Path, padded: bool = False) -> Rows:
 
 
 def header_of(path: Path) -> set[str]:
-    """The first line of a CSV as words in lower case, without reading the rest; what is no text has none."""
+    """Return the names in a CSV's first line, in lower case, without reading the rest; none of a file that is no
+    text."""
     with path.open("rb") as file:
         text = decoded(file.read(4096), "replace")
     start, separator = _start(text)
@@ -128,7 +117,7 @@ def header_of(path: Path) -> set[str]:
 
 
 def _start(text: str) -> tuple[int, str]:
-    """Where the header of a CSV begins, and what separates its names."""
+    """Return where the header of a CSV begins, and its separator."""
     match = _BEFORE.match(text)
     start = match.end() if match else 0
     line = re.split(r"[\r\n]", text[start : start + 2**20], maxsplit=1)[0]
@@ -136,13 +125,13 @@ def _start(text: str) -> tuple[int, str]:
 
 
 def number(word: Any) -> float:
-    """Return a number, however it is written: 3, 3.0, " .5 ", 0,5. Raises: ValueError for what is none."""
+    """Return a number, however it is written: 3, 3.0, " .5 ", 0,5. Raises: ValueError."""
     text = str(word).strip()
     return float(text.replace(",", ".", 1) if "." not in text else text)
 
 
 def whole(word: Any) -> int:
-    """A whole number, which may have a point: 3.0. Raises: ValueError for what is none."""
+    """Return a whole number, which may have a point: 3.0. Raises: ValueError for any other."""
     value = number(word)
     if not value.is_integer():
         raise ValueError(f"{shortened(str(word))!r} is no whole number")
@@ -150,10 +139,8 @@ def whole(word: Any) -> int:
 
 
 def name_of(value: Any) -> str:
-    """A name that JSON gives: text, or a whole number, which has one spelling there.
-
-    Raises: TypeError for another value, whose text would be one of Python's (True, None, 1.1 for 1.10).
-    """
+    """Return a name in JSON: text, or a whole number, which has one spelling there. Raises: TypeError for another
+    value, whose text would be one of Python's (True, None, 1.1 for 1.10)."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise TypeError(f"a name is text, got {shortened(json.dumps(value))}; write it in quotes")
     return str(value).strip()

@@ -20,29 +20,21 @@ from ...disk import matching
 from ...errors import UserError, counted, some
 from ...text import read_yaml
 from ..images.decode import Unreadable, image_size
-from ..targets.objects import NOTHING, Objects, Shape
-from .annotated import (
-    DenseSource,
-    beside,
-    check_names,
-    comparison_of,
-    folders_of,
-    images_of,
-    objects_of,
-    split_by_folder,
-)
+from ..targets.objects import NO_OBJECTS, Objects, Shape
+from .annotated import annotated, check_names, comparison_of, folders_of, in_folder, split_by_folder
 from .files import open_file
 from .folders import holds_image, images_among, scan
 from .labels import split_of
+from .source import Source
 from .written import files_of, lines_of, number, subfolder, text_of, whole
 
 
 def is_yolo(root: Path) -> bool:
-    """Whether a folder has a `labels` folder of text files, and names of classes."""
+    """Return whether a folder has a `labels` folder of text files, and names of classes."""
     return any(subfolder(folder, "labels") for folder in (root, *matching(root, "*"))) and _names_file(root) is not None
 
 
-def open_yolo(root: Path) -> DenseSource:
+def open_yolo(root: Path) -> Source:
     """Open such a folder."""
     names = _names_file(root)
     assert names is not None
@@ -65,61 +57,64 @@ def open_yolo(root: Path) -> DenseSource:
     if not paths:
         raise UserError(f"{root} has labels, but no images in a folder called images")
     passed = sorted({file.path for file in among} - {*paths})
-    notes = [f"passed over {counted(len(passed), 'array')} beside pictures: {some(passed, 3)}"] if passed else []
+    warnings = [f"passed over {counted(len(passed), 'array')} next to pictures: {some(passed, 3)}"] if passed else []
     texts = sorted(file.path for file in files if "labels" in folders_of(file.path))
     plain = comparison_of([file.path for file in files])
     listing = {plain(path[:-4]) + ".txt": path for path in texts if path.lower().endswith(".txt")}
-    own = {plain(_labels_of(file.path)) for file in among} | {plain(names.relative_to(root).as_posix())}
-    idle = sorted(listing[path] for path in listing.keys() - own)
-    notes += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
+    labels = {file.path: f"{in_folder(file.path, 'labels')}.txt" for file in among}
+    used = {*map(plain, labels.values()), plain(names.relative_to(root).as_posix())}
+    idle = sorted(listing[path] for path in listing.keys() - used)
+    warnings += [f"{counted(len(idle), 'file')} of labels without an image: {some(idle, 3)}"] if idle else []
     splits, more = _splits(root, names.name, declared, paths)
-    keypoints = _keypoints(names, declared)
-    lists = {path: listing.get(plain(labels := _labels_of(path)), labels) for path in splits}
+    shape = declared.get("kpt_shape") or ["0"]
+    if not isinstance(shape, list) or not all(str(side).isdecimal() for side in shape):
+        raise UserError(f"{names}: kpt_shape must be points and numbers of each, got {shape!r}")
+    lists = {path: listing.get(plain(labels[path]), labels[path]) for path in splits}
     if shared := [text for text, images in Counter(lists.values()).items() if images > 1 and text in texts]:
         raise UserError(f"{root} has several images of one file of labels: {some(shared, 5)}")
-    objects = [_yolo(root / path, root / lists[path], classes, keypoints) for path in splits]
-    images = images_of(root, list(splits), list(splits.values()), root)
-    return DenseSource(images, classes, objects, notes=(*notes, *more))
+    keypoints = prod(map(int, shape))  # numbers of a pose, which stand behind its box
+    objects = [_objects(root / path, root / lists[path], classes, keypoints) for path in splits]
+    return annotated(root, root, list(splits), list(splits.values()), classes, objects, [*warnings, *more])
 
 
 def _splits(
     root: Path, what: str, declared: Mapping[str, Any], paths: Sequence[str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Image -> its split, and what a person should know.
+    """Return image -> its split, and warnings.
 
-    A split of which no image is named has those in folders of its word; any other image that is not named is left out.
+    A split for which no image is named has those in folders of its word; any other image that is not named is left out.
 
     Args:
         root: the folder.
-        what: names the splits, for a note.
+        what: name of the file that names the splits.
         declared: its content.
         paths: of all images.
     """
     entries = {kind: entry for word, entry in declared.items() if entry and (kind := split_of(str(word)))}
-    known, notes = dict.fromkeys(paths), list[str]()
+    known, warnings = dict.fromkeys(paths), list[str]()
     named: dict[str, set[str]] = {}
     for kind, entry in entries.items():
         listed = list(_named(root, entry, str(declared.get("path") or ""), known))
         named[kind] = {*listed} - {""}
         if lost := listed.count(""):
-            notes.append(f"{what} names {counted(lost, 'image')} for {kind} that the folder does not hold")
+            warnings.append(f"{what} names {counted(lost, 'image')} for {kind} that the folder does not hold")
         elif not listed:
-            notes.append(f"{what} names no image of its {kind} split")
+            warnings.append(f"{what} names no image of its {kind} split")
     for kind, kept in (("val", "train"), ("test", "train"), ("val", "test")):
         if twice := named.get(kind, set()) & named.get(kept, set()):
-            notes.append(
+            warnings.append(
                 f"{what} names {counted(len(twice), 'image')} for {kind} and {kept}; they are for {kept} alone"
             )
     splits = {path: kind for kind in ("val", "test", "train") for path in named.get(kind, ())}
     splits |= {path: word for path in paths if path not in splits and not named.get(word := split_by_folder(path))}
     if left := [path for path in paths if path not in splits]:
-        notes.append(f"left out {counted(len(left), 'image')} of no split that {what} names: {some(left, 3)}")
-    return {path: splits[path] for path in paths if path in splits}, notes
+        warnings.append(f"left out {counted(len(left), 'image')} of no split that {what} names: {some(left, 3)}")
+    return {path: splits[path] for path in paths if path in splits}, warnings
 
 
 def _named(root: Path, entry: Any, start: str, paths: Collection[str]) -> Iterator[str]:
-    """The images that a split's folder, list of images, or several of these name, "" for one that is not there; `start`
-    is what they are below."""
+    """Yield the images that a split's folder, list of images, or several of these below `start` name, "" for a missing
+    one."""
     for name in map(str, entry if isinstance(entry, list) else [entry]):
         for end in _ends(f"{start}/{name}"):
             if end.endswith(".txt") and (root / end).is_file():
@@ -133,17 +128,9 @@ def _named(root: Path, entry: Any, start: str, paths: Collection[str]) -> Iterat
 
 
 def _ends(name: str) -> list[str]:
-    """The path that a name from anywhere may be from the folder on, the longest first."""
+    """Return the relative paths that a name from anywhere may mean, the longest first."""
     parts = [part for part in name.strip().replace("\\", "/").split("/") if part not in ("", ".", "..")]
     return ["/".join(parts[start:]) for start in range(len(parts))] or [""]
-
-
-def _keypoints(names: Path, declared: Mapping[str, Any]) -> int:
-    """Numbers of a pose behind a box. Raises: UserError for a shape that is none."""
-    shape = declared.get("kpt_shape") or ["0"]
-    if not isinstance(shape, list) or not all(str(side).isdecimal() for side in shape):
-        raise UserError(f"{names}: kpt_shape must be points and numbers of each, got {shape!r}")
-    return prod(map(int, shape))
 
 
 def _names_file(root: Path) -> Path | None:
@@ -156,23 +143,20 @@ def _names_file(root: Path) -> Path | None:
 
 
 def _declared(names: Path) -> Any:
-    """The content of data.yaml, all of it text: a class may be called 007 or no."""
+    """Return the content of data.yaml, all of it text: a class may be called 007 or no."""
     return read_yaml(text_of(names), str(names), as_text=True)
 
 
-def _labels_of(path: str) -> str:
-    """The path of an image's labels."""
-    return f"{beside(path, 'labels')}.txt"
-
-
-def _yolo(image: Path, file: Path, classes: Sequence[str], keypoints: int) -> Objects:
+def _objects(image: Path, file: Path, classes: Sequence[str], keypoints: int) -> Objects:
     lines = lines_of(file) if file.exists() else []
     if not lines:
-        return NOTHING
-    height, width = _size(image)
-    boxes: list[list[float]] = []
-    labels: list[int] = []
-    shapes: list[Shape] = []
+        return NO_OBJECTS
+    try:
+        with open_file(image) as opened:
+            height, width = image_size(opened, str(image))
+    except (OSError, Unreadable) as error:
+        raise UserError(f"cannot read {image}, whose boxes are shares of its size: {error}") from error
+    boxes, labels, shapes = list[list[float]](), list[int](), list[Shape]()
     for place, line in lines:
         words = line.split()
         try:
@@ -194,14 +178,4 @@ def _yolo(image: Path, file: Path, classes: Sequence[str], keypoints: int) -> Ob
                 f"{file}, line {place}: a class and 4 numbers, or pairs of an outline, got {len(words)} words"
             )
         labels.append(label)
-    drawn = tuple(shapes) if len(shapes) == len(boxes) else None
-    return objects_of(boxes, labels, drawn, (height, width))
-
-
-def _size(path: Path) -> tuple[int, int]:
-    """Height and width of an upright image, from its header."""
-    try:
-        with open_file(path) as file:
-            return image_size(file, str(path))
-    except (OSError, Unreadable) as error:
-        raise UserError(f"cannot read {path}, whose boxes are shares of its size: {error}") from error
+    return Objects.of(boxes, labels, tuple(shapes) if len(shapes) == len(boxes) else None, (height, width))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of targets beyond a class per image: objects with boxes and outlines, classes of pixels."""
+"""Targets beyond one label per image: objects with boxes and outlines, or the class of every pixel."""

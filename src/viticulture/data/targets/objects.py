@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of an image beyond a class: objects with boxes and masks, or the class of every pixel.
+"""Targets beyond one label per image: objects with boxes and outlines, or the class of every pixel.
 
 Boxes are [n, 4] left, top, right, bottom in pixels of the upright original, where pixel i reaches from i to i + 1.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...errors import UserError
+
 Shape = list[Any] | Mapping[str, Any]
 """An object's outline as COCO writes it: polygons [[x, y, x, y, ...], ...], or run lengths {counts, size}."""
 
 UNLABELED = 255
-"""In a mask of classes: a pixel that is learnt from and judged by nowhere."""
+"""In a mask of classes: a pixel without a class, ignored in training and evaluation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +31,10 @@ class Objects:
     Args:
         boxes: [n, 4] float32.
         labels: [n] int64, position of the class.
-        crowd: [n] bool: a box around many objects, which is not learnt from and in which nothing counts as wrong.
+        crowd: [n] bool, a box around many objects: not trained on, and predictions in it do not count as wrong.
         shapes: n outlines; None where the data has no masks.
-        size: height and width of the upright image that they were drawn in; None where the data does not say.
-        areas: [n] float64, pixels of the original, by which they are small or large; None where the data does not say.
+        size: height and width of the upright image that was annotated; None where the data does not say.
+        areas: [n] float64, pixels of the original, by which objects are small or large; None where the data has none.
     """
 
     boxes: Tensor
@@ -42,16 +47,93 @@ class Objects:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @classmethod
+    def of(
+        cls,
+        boxes: Iterable[Sequence[float]],
+        labels: Sequence[int],
+        shapes: tuple[Shape, ...] | None = None,
+        size: tuple[int, int] | None = None,
+        crowd: Sequence[bool] | None = None,
+    ) -> "Objects":
+        """Make objects of one image from numbers; none is a crowd by default."""
+        corners = torch.tensor([list(box) for box in boxes], dtype=torch.float32).reshape(-1, 4)
+        crowds = torch.tensor(crowd or [False] * len(labels), dtype=torch.bool)
+        return cls(corners, torch.tensor(labels, dtype=torch.int64), crowds, shapes, size)
+
     def part(self, rows: Tensor) -> "Objects":
-        """Some of them, by a mask or by numbers."""
+        """Select objects by a mask or by positions."""
         numbers = rows.nonzero()[:, 0] if rows.dtype == torch.bool else rows
         shapes = None if self.shapes is None else tuple(self.shapes[i] for i in numbers.tolist())
         areas = None if self.areas is None else self.areas[numbers]
         return Objects(self.boxes[numbers], self.labels[numbers], self.crowd[numbers], shapes, self.size, areas)
 
+    def without_duplicates(self) -> "Objects":
+        """Drop objects that repeat another one in class, box and outline, which would count several times."""
+        outlines = map(repr, self.shapes) if self.shapes else repeat("")
+        marks = zip(map(tuple, self.boxes.tolist()), self.labels.tolist(), self.crowd.tolist(), outlines, strict=False)
+        first = {mark: row for row, mark in reversed([*enumerate(marks)])}
+        return self if len(first) == len(self) else self.part(torch.tensor(sorted(first.values())))
 
-NOTHING = Objects(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool))
-"""An image without objects."""
+    def turned(self, size: tuple[int, int], orientation: int, name: str) -> "Objects":
+        """Turn objects that were drawn on an image as it lies in its file with it, as its EXIF tag says.
+
+        Args:
+            size: height and width of the upright image, pixels, which differs from `self.size`.
+            orientation: of the image, by EXIF.
+            name: of the image.
+
+        Raises: UserError unless the sizes differ by the turn alone.
+        """
+        assert self.size is not None
+        height, width = self.size
+        if (width, height) != size or orientation not in _TURNS:
+            raise UserError(
+                f"{name} is {size[1]}x{size[0]} pixels, and the list of its objects says {width}x{height}; use the "
+                "image that was annotated"
+            )
+        if any(not isinstance(shape, list) for shape in self.shapes or ()):
+            raise UserError(
+                f"{name} is turned by its EXIF tag, and run lengths of masks cannot follow; save it upright"
+            )
+
+        def turn(points: Tensor) -> Tensor:
+            """[..., 2 n] x, y, x, y, ... -> the same of the upright image."""
+            moved = _TURNS[orientation](points[..., 0::2], points[..., 1::2], height, width)
+            return torch.stack(moved, -1).flatten(-2)
+
+        x, y = (turn(self.boxes)[:, axis::2] for axis in (0, 1))
+        boxes = torch.stack([x.amin(1), y.amin(1), x.amax(1), y.amax(1)], 1)
+        shapes = self.shapes and tuple(
+            [turn(torch.tensor(part, dtype=torch.float64)).tolist() for part in shape] for shape in self.shapes
+        )
+        return replace(self, boxes=boxes, shapes=shapes, size=size)
+
+
+# EXIF orientation -> where a point (x, y) of a lying image of h x w comes to lie in the upright one, for those that
+# swap height and width. Where they stay the same (2, 3, 4), a list's declared size does not show which was annotated.
+_TURNS: dict[int, Callable[[Tensor, Tensor, float, float], tuple[Tensor, Tensor]]] = {
+    5: lambda x, y, h, w: (y, x),
+    6: lambda x, y, h, w: (h - y, x),
+    7: lambda x, y, h, w: (h - y, w - x),
+    8: lambda x, y, h, w: (y, w - x),
+}
+
+NO_OBJECTS = Objects.of([], [])
+"""Of an image without objects."""
+
+
+@dataclass(frozen=True, eq=False)
+class MaskFiles:
+    """Masks whose pixels are classes, one file per image.
+
+    Args:
+        paths: of the files.
+        values: [256] uint8, for each pixel value its class, 255 for none, 254 for a value that has no meaning.
+    """
+
+    paths: list[Path]
+    values: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +141,7 @@ class Boxed:
     """Objects of a split's images, in their order.
 
     Args:
-        objects: one entry an image.
+        objects: one entry per image.
         masks: whether they have shapes.
     """
 
@@ -67,7 +149,7 @@ class Boxed:
     masks: bool
 
     def first(self, count: int) -> "Boxed":
-        """Those of so many images from the beginning."""
+        """Return the objects of the first `count` images."""
         return Boxed(self.objects[:count], self.masks)
 
 
@@ -76,9 +158,9 @@ class Masked:
     """Classes of the pixels of a split's images, in their order.
 
     Args:
-        pixels: [M, S, S] uint8, squeezed to a square as the images are; 255 is no class.
+        pixels: [M, S, S] uint8, resized to a square as the images are; 255 is no class.
         rows: [N] int64, which of the M belong to this split.
-        original: of image i the mask as it lies on disk, upright, [H, W] uint8.
+        original: of image i the mask as stored on disk, upright, [H, W] uint8.
     """
 
     pixels: Tensor
@@ -86,8 +168,24 @@ class Masked:
     original: Callable[[int], np.ndarray]
 
     def first(self, count: int) -> "Masked":
-        """Those of so many images from the beginning."""
+        """Return the masks of the first `count` images."""
         return Masked(self.pixels, self.rows[:count], self.original)
 
 
 Annotations = Boxed | Masked
+
+
+def digest_of(targets: Sequence[Objects] | MaskFiles | Annotations) -> str:
+    """Return a digest that changes with any target of a source or split."""
+    hashed = hashlib.blake2b(digest_size=16)
+    if isinstance(targets, MaskFiles):
+        hashed.update(repr([str(path) for path in targets.paths]).encode() + targets.values.tobytes())
+    elif isinstance(targets, Masked):
+        for part in torch.split(targets.rows, 64):
+            hashed.update(targets.pixels[part].numpy().tobytes())
+    else:
+        for objects in targets.objects if isinstance(targets, Boxed) else targets:
+            for values in (objects.boxes, objects.labels, objects.crowd):
+                hashed.update(values.numpy().tobytes())
+            hashed.update(repr(objects.shapes).encode())
+    return hashed.hexdigest()

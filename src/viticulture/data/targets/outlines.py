@@ -106,7 +106,7 @@ def encoded(pixels: np.ndarray) -> dict[str, Any]:
 
 
 def overlaps(detected: list[dict[str, Any]], true: list[dict[str, Any]], crowd: list[bool]) -> np.ndarray:
-    """Intersection over union of masks, [n, m]; with a crowd, the share of the found one that lies in it."""
+    """Intersection over union of masks, [n, m]; with a crowd, the share of the detected mask inside it."""
     if not detected or not true:
         return np.zeros((len(detected), len(true)))
     shares: np.ndarray = _coco().iou(detected, true, [int(each) for each in crowd])

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A detector's answers to one image as a graph of fixed operations.
+"""A detector's predictions for one image as a graph of fixed operations.
 
-torchvision's own way from maps to boxes branches on how many boxes there are, which no exporter can follow. Here its
-layers, coders and rules are the same, and what depends on the image is the length of tensors alone: boxes are chosen by
-place, suppressed by one call over levels or classes that lie apart, and pooled level by level into their rows. A test
-holds both together. Of places that are equally likely to hold an object the first ones are taken, in torch as in ONNX:
-where nothing is to be seen a detector gives thousands the very same number, and torchvision's choice among them is its
-sort's.
+torchvision's code from maps to boxes branches on the number of boxes, which no exporter can follow. Here its layers,
+coders and rules are the same, and only the length of tensors depends on the image: boxes are selected by index,
+suppressed by one call over levels or classes that are moved apart, and pooled level by level into their rows. A test
+compares both. Of anchors with equal objectness the first ones are taken, in torch as in ONNX: on an empty image a
+detector gives thousands of them the same number, and torchvision's choice depends on its sort.
 """
 
 import math
@@ -20,14 +19,14 @@ from torchvision.ops import clip_boxes_to_image, nms, remove_small_boxes, roi_al
 
 from ...models.detection.detector import Detector
 
-SMALLEST = 1e-2  # pixels that a detection keeps each way, as in torchvision
+MIN_SIDE = 1e-2  # pixels, of a detection, as in torchvision
 CANONICAL_SIDE, CANONICAL_LEVEL = 224, 4  # a box of that side is pooled from the map of stride 2^4: FPN, Eq. (1)
-NEXT = 1e-6  # keeps a side on its level where the logarithm falls just short, as in torchvision
+EPSILON = 1e-6  # keeps a side on its level if rounding lowers the logarithm, as in torchvision
 
 
 class Detections(nn.Module):
-    """[1, channels, H, W] normalized -> what `Detector` tells of it: boxes [n, 4], scores [n], labels [n] from 0 and,
-    of a detector with masks, shares [n, 28, 28]; most certain first.
+    """[1, channels, H, W] normalized -> boxes [n, 4], scores [n], labels [n] from 0 and, of a detector with masks,
+    shares [n, 28, 28], as `Detector` predicts them; the highest scores first.
 
     Args:
         detector: in evaluation mode.
@@ -55,66 +54,66 @@ class Detections(nn.Module):
         return boxes, scores, labels, masks[:, 1:].gather(1, of_label)[:, 0].sigmoid()
 
     def _proposals(self, images: Tensor, maps: list[Tensor]) -> Tensor:
-        """Boxes [R, 4] that may hold an object."""
+        """Return boxes [R, 4] that may hold an object."""
         rpn: Any = self.detector.rpn
         objectness, deltas = rpn.head(maps)
         counts = [level[0].numel() for level in objectness]  # anchors of a level
         anchors = rpn.anchor_generator(ImageList(images, [self.size]), maps)
         flat, moves = concat_box_prediction_layers(objectness, deltas)
-        best = _best(flat[:, 0], counts, rpn.pre_nms_top_n())
+        best = _top(flat[:, 0], counts, rpn.pre_nms_top_n())
         boxes = clip_boxes_to_image(rpn.box_coder.decode(moves, anchors)[:, 0][best], self.size)
         levels = torch.cat([torch.full((count,), level) for level, count in enumerate(counts)])[best]
         scores = flat[:, 0][best].sigmoid()
         solid = remove_small_boxes(boxes, rpn.min_size)
         boxes, scores, levels = boxes[solid], scores[solid], levels[solid]
-        return boxes[self._apart(boxes, scores, levels, rpn.nms_thresh)[: rpn.post_nms_top_n()]]
+        return boxes[self._suppressed(boxes, scores, levels, rpn.nms_thresh)[: rpn.post_nms_top_n()]]
 
     def _chosen(self, boxes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What is told of boxes [R, C, 4] with scores [R, C]."""
+        """Select predictions from boxes [R, C, 4] with scores [R, C]."""
         heads: Any = self.detector.roi_heads
         boxes = clip_boxes_to_image(boxes, self.size)
         proposal, label = (scores > heads.score_thresh).nonzero(as_tuple=True)
         boxes, scores = boxes[proposal, label], scores[proposal, label]
-        solid = remove_small_boxes(boxes, SMALLEST)
+        solid = remove_small_boxes(boxes, MIN_SIDE)
         boxes, scores, label = boxes[solid], scores[solid], label[solid]
-        chosen = self._apart(boxes, scores, label, heads.nms_thresh)[: heads.detections_per_img]
+        chosen = self._suppressed(boxes, scores, label, heads.nms_thresh)[: heads.detections_per_img]
         return boxes[chosen], scores[chosen], label[chosen]
 
-    def _apart(self, boxes: Tensor, scores: Tensor, groups: Tensor, overlap: float) -> Tensor:
-        """Which boxes stay where those of a group suppress each other, by falling score: groups are moved apart."""
+    def _suppressed(self, boxes: Tensor, scores: Tensor, groups: Tensor, overlap: float) -> Tensor:
+        """Return the boxes that remain after suppression within groups, by falling score: groups are moved apart."""
         return nms(boxes + groups.to(boxes)[:, None] * (max(self.size) + 1), scores, overlap)
 
     def _pooled(self, maps: list[Tensor], boxes: Tensor, pool: Any) -> Tensor:
-        """What each box [n, 4] shows of the map that suits its size, [n, channels, grid, grid]."""
+        """Pool each box [n, 4] from the map for its size, [n, channels, grid, grid]."""
         height, width = pool.output_size
-        # Of an odd number of tokens the coarsest map holds half, rounded down: its stride is taken as torchvision does
-        shortest = [2 ** round(math.log2(self.size[0] / features.shape[-2])) for features in maps]
-        first, last = (stride.bit_length() - 1 for stride in (shortest[0], shortest[-1]))
+        # Half an odd number of tokens is rounded down on the coarsest map: its stride is that of torchvision
+        strides = [2 ** round(math.log2(self.size[0] / features.shape[-2])) for features in maps]
+        first, last = (stride.bit_length() - 1 for stride in (strides[0], strides[-1]))
         sides = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).sqrt()
-        level = torch.floor(CANONICAL_LEVEL + torch.log2(sides / CANONICAL_SIDE) + NEXT).clamp(first, last)
+        level = torch.floor(CANONICAL_LEVEL + torch.log2(sides / CANONICAL_SIDE) + EPSILON).clamp(first, last)
         rois = torch.cat([torch.zeros_like(boxes[:, :1]), boxes], 1)
         out = boxes.new_zeros(boxes.shape[0], maps[0].shape[1], height, width)
-        for number, (features, stride) in enumerate(zip(maps, shortest, strict=True)):
+        for number, (features, stride) in enumerate(zip(maps, strides, strict=True)):
             (rows,) = (level == first + number).nonzero(as_tuple=True)
             part = roi_align(features, rois[rows], (height, width), 1 / stride, pool.sampling_ratio)
             out = out.index_put((rows,), part)
         return out
 
 
-def _best(objectness: Tensor, counts: list[int], most: int) -> Tensor:
-    """Numbers of the likeliest places of each level, by falling objectness; of equals the first.
+def _top(objectness: Tensor, counts: list[int], limit: int) -> Tensor:
+    """Return the anchors of each level with the highest objectness, in falling order; of equals the first.
 
     Args:
         objectness: of all levels, one after the other.
-        counts: places of each level.
-        most: taken of a level.
+        counts: anchors of each level.
+        limit: anchors per level.
     """
     numbers, start = [], 0
     for level, count in zip(torch.split(objectness, counts), counts, strict=True):
-        if torch.compiler.is_compiling():  # no exporter knows a stable sort, and ONNX's TopK takes the first of equals
-            order = level.topk(min(most, count)).indices
+        if torch.compiler.is_compiling():  # exporters have no stable sort, and ONNX's TopK takes the first of equals
+            order = level.topk(min(limit, count)).indices
         else:
-            order = torch.sort(level, descending=True, stable=True).indices[: min(most, count)]
+            order = torch.sort(level, descending=True, stable=True).indices[: min(limit, count)]
         numbers.append(start + order)
         start += count
     return torch.cat(numbers)

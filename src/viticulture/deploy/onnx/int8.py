@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A student whose large products are computed in eight bits, and what that costs in accuracy on its own test images.
+"""A student with its large products in int8, and the cost in accuracy on its test images.
 
-Static quantization by onnxruntime: weights of convolutions and linear layers as int8, one scale a channel of their
-output; what flows into them as uint8, with scales from training images. All else stays in float32: sums around the
-blocks, norms, softmax, and the two products of attention, whose operands have no fixed weights.
+Static quantization by onnxruntime: weights of convolutions and linear layers as int8, one scale per output channel;
+their inputs as uint8, with scales from training images. Everything else stays in float32: residual sums, norms,
+softmax, and the two products of attention, which have no fixed weights.
 
-Weights take seven of the eight bits: processors without instructions for such products (VNNI) add two of them in
-sixteen bits, which whole int8 overflows without a word.
+Weights use seven of the eight bits: processors without instructions for such products (VNNI) add two of them in
+sixteen bits, which full int8 overflows silently.
 """
 
 import errno
@@ -26,28 +26,29 @@ import torch
 from torch import Tensor
 
 from ...data.image_set import Images
-from ...disk import unfinished
+from ...disk import partial_path
 from ...errors import UserError
 from ...evaluation.model import EvaluatedModel
 from ...outputs import check_out
-from .onnx_file import Finish, check_ending, check_installed, to_onnx
+from .export import to_onnx
+from .graph import Finish, check_ending, check_installed
 
 CALIBRATION = 256
-"""Training images whose values set the scales."""
+"""Training images that determine the scales."""
 TIMED = 30
-"""Single images whose times are compared."""
-AT_ONCE = 4
-"""Float32 files that stand beside each other on the way; onnxruntime says nothing clear of one that is cut off."""
+"""Single images that are timed."""
+FILES = 4
+"""Float32 files that exist at once during quantization; onnxruntime has no clear error for a truncated one."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one file takes and gives.
+    """Accuracy, size and time of one file.
 
     Args:
         top1: accuracy on the test images, in [0, 1].
         size: bytes of the file.
-        milliseconds: processor time of one image by itself, median, on one thread.
+        milliseconds: processor time of a single image, median, on one thread.
     """
 
     top1: float
@@ -57,14 +58,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A file in eight bits beside the float32 file of the same student.
+    """An int8 file compared with the float32 file of the same student.
 
     Args:
         path: the file.
         before: of float32.
-        after: of eight bits.
-        same: share of the test images that both give the same class.
-        images: how many test images there were.
+        after: of int8.
+        same: share of the test images for which both predict the same class.
+        images: number of test images.
     """
 
     path: Path
@@ -75,78 +76,74 @@ class Quantized:
 
 
 def to_int8(
-    subject: EvaluatedModel,
+    model: EvaluatedModel,
     train: Images,
     test: Images | None,
     path: Path,
     more: Mapping[str, Any] | None = None,
     finish: Finish | None = None,
 ) -> Quantized:
-    """Write a student as ONNX with eight-bit products, and ask both files about the same images.
+    """Write a student as ONNX with int8 products, and evaluate it and the float32 file on the same images.
 
     Inputs, outputs and metadata are those of `to_onnx`. The file appears under its name only once it is whole.
 
     Args:
-        subject: the student, and how it is shown images.
-        train: what it learnt from; images from all over it set the scales, as neighbors may be of one class.
-        test: labeled images, which decide nothing.
+        model: the student.
+        train: training images, from all of which calibration images are drawn, as neighbors may be of one class.
+        test: labeled images.
         path: the file, .onnx.
-        more: metadata besides, as for `to_onnx`.
-        finish: as for `to_onnx`; both files are asked before it.
+        more: further metadata, as for `to_onnx`.
+        finish: as for `to_onnx`, after the evaluation.
 
     Raises: UserError if onnxruntime is not installed, there are no test images, or the file cannot be written.
     """
     check_installed("onnx", "onnxscript", "onnxruntime")
     check_ending(path)
-    check_out(path, ".onnx", size=AT_ONCE * sum(weight.nbytes for weight in subject.network.parameters()))
+    check_out(path, ".onnx", size=FILES * sum(weight.nbytes for weight in model.network.parameters()))
     if not test or not len(test):
-        raise UserError("what eight bits cost is measured on test images, of which this run has none")
-    outcomes: list[Quantized] = []
+        raise UserError("the cost of int8 is measured on test images, and this run has none")
+    results: list[Quantized] = []
 
-    def in_eight_bits(unfinished: Path) -> None:
-        few = min(CALIBRATION, len(train))
-        some = train.part(torch.arange(few) * len(train) // few)
-        before, in_float = _cost(unfinished, subject, test)
-        _quantize(unfinished, (batch["image"].cpu() for batch in subject.batches(some)))
-        after, in_int8 = _cost(unfinished, subject, test)
-        outcomes.append(Quantized(path, before, after, int((in_float == in_int8).sum()) / len(in_float), len(in_float)))
+    def quantize(unfinished: Path) -> None:
+        count = min(CALIBRATION, len(train))
+        some = train.part(torch.arange(count) * len(train) // count)
+        before, in_float = _evaluate(unfinished, model, test)
+        _quantize(unfinished, (batch["image"].cpu() for batch in model.batches(some)))
+        after, in_int8 = _evaluate(unfinished, model, test)
+        results.append(Quantized(path, before, after, int((in_float == in_int8).sum()) / len(in_float), len(in_float)))
         if finish is not None:
             finish(unfinished)
 
-    to_onnx(subject.tta_network, path, subject.data_spec, more, in_eight_bits)
-    return outcomes[0]
+    to_onnx(model.tta_network, path, model.data_spec, more, quantize)
+    return results[0]
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """A folder for what is written for a moment, by onnxruntime too, on the disk where there must be room anyway."""
-    usual = tempfile.tempdir
-    folder = unfinished(path)
+def _scratch(path: Path) -> Iterator[Path]:
+    """Make a temporary folder next to a file, for onnxruntime's temporary files too.
+
+    Raises: OSError for a full disk, whatever onnxruntime raises about a truncated file.
+    """
+    size, previous, folder = path.stat().st_size, tempfile.tempdir, partial_path(path)
     folder.mkdir()
     tempfile.tempdir = str(folder)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
-        yield folder
+        if shutil.disk_usage(folder).free < (FILES - 1) * size:
+            raise full
+        try:
+            yield folder
+        except Exception as error:
+            if shutil.disk_usage(folder).free < size:
+                raise full from error
+            raise
     finally:
-        tempfile.tempdir = usual
+        tempfile.tempdir = previous
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextmanager
-def _room_in(folder: Path, size: int) -> Iterator[None]:
-    """The block in which onnxruntime writes files of about a size. Raises: OSError if there is no room for them,
-    whatever onnxruntime makes of a file that was cut off."""
-    if shutil.disk_usage(folder).free < (AT_ONCE - 1) * size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    try:
-        yield
-    except Exception as error:
-        if shutil.disk_usage(folder).free < size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-        raise
-
-
 def _quantize(path: Path, images: Iterable[Tensor]) -> None:
-    """A float32 file becomes one in eight bits."""
+    """Replace a float32 file by an int8 file."""
     import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -158,23 +155,23 @@ def _quantize(path: Path, images: Iterable[Tensor]) -> None:
         def get_next(self) -> Any:
             return next(self.feeds, None)
 
-    about = {p.key: p.value for p in onnx.load(str(path), load_external_data=False).metadata_props}
+    metadata = {p.key: p.value for p in onnx.load(str(path), load_external_data=False).metadata_props}
     logger = logging.getLogger()
     level = logger.level
-    logger.setLevel(logging.ERROR)  # it warns of every vector that has no channels to scale one by one
+    logger.setLevel(logging.ERROR)  # it warns about every vector without channels
     try:
-        with _beside(path) as folder, _room_in(folder, path.stat().st_size):
+        with _scratch(path) as folder:
             ready = folder / "folded.onnx"
             quant_pre_process(str(path), str(ready), skip_symbolic_shape=True)  # folds BatchNorm into convolutions
             graph = onnx.load(str(ready), load_external_data=False).graph
             weights = {tensor.name for tensor in graph.initializer}
-            free = [node.name for node in graph.node if node.op_type == "MatMul" and not weights & set(node.input)]
+            attention = [node.name for node in graph.node if node.op_type == "MatMul" and not weights & set(node.input)]
             quantize_static(
                 str(ready),
                 str(path),
                 Reader(),
                 op_types_to_quantize=["Conv", "MatMul", "Gemm"],
-                nodes_to_exclude=free,
+                nodes_to_exclude=attention,
                 per_channel=True,
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
@@ -183,28 +180,28 @@ def _quantize(path: Path, images: Iterable[Tensor]) -> None:
     finally:
         logger.setLevel(level)
     whole = onnx.load(str(path))
-    onnx.helper.set_model_props(whole, about)
+    onnx.helper.set_model_props(whole, metadata)
     onnx.save(whole, str(path))
 
 
-def _cost(path: Path, subject: EvaluatedModel, test: Images) -> tuple[Cost, Tensor]:
-    """What a file costs, and the class that it gives to every image."""
+def _evaluate(path: Path, model: EvaluatedModel, test: Images) -> tuple[Cost, Tensor]:
+    """Return the cost of a file, and its class for every image."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    classes: list[Tensor] = []
+    predicted: list[Tensor] = []
     labels: list[Tensor] = []
-    spent: list[float] = []
-    for batch in subject.batches(test):
+    seconds: list[float] = []
+    for batch in model.batches(test):
         images = batch["image"].cpu().numpy()
-        classes.append(torch.from_numpy(session.run(["logits"], {"image": images})[0]).argmax(1))
+        predicted.append(torch.from_numpy(session.run(["logits"], {"image": images})[0]).argmax(1))
         labels.append(batch["label"].cpu())
-        for i in range(min(TIMED - len(spent), len(images))):
+        for i in range(min(TIMED - len(seconds), len(images))):
             start = time.process_time()
             session.run(["logits"], {"image": images[i : i + 1]})
-            spent.append(time.process_time() - start)
-    predicted = torch.cat(classes)
-    right = int((predicted == torch.cat(labels)).sum())
-    return Cost(right / len(predicted), path.stat().st_size, 1e3 * median(spent)), predicted
+            seconds.append(time.process_time() - start)
+    classes = torch.cat(predicted)
+    top1 = float((classes == torch.cat(labels)).double().mean())
+    return Cost(top1, path.stat().st_size, 1e3 * median(seconds)), classes

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ONNX file that takes an image as it is, and does inside what `predict` does to it before the network.
+"""An ONNX file that takes a whole image and prepares it like `predict`.
 
     pixels [h, w, channels] uint8, upright, of any size  ->  logits [1, C]
 
-The steps are those of a store and of evaluation: the whole image squeezed to S x S, the crop cut out of it and resized,
-colors normalized; both resizes antialiased, columns first, then rows, rounded to gray levels in between, as Pillow
-does. Two things remain outside: how a file is decoded (`predict` decodes large JPEGs at a fraction of their size, which
-is faster and within a few gray levels), and that torch's kernel computes in integers, so that a gray level may differ
-by one.
+The steps are those of the cache and of evaluation: the whole image is resized to S x S, cropped and resized, and its
+colors are normalized; both resizes are antialiased, columns first, then rows, rounded to uint8 in between, like
+Pillow's. Two differences remain: decoding (`predict` decodes large JPEGs at a fraction of their size, which is faster
+and within a few gray levels), and torch's integer kernel, by which a value may differ by one.
 """
 
 from pathlib import Path
@@ -25,18 +24,18 @@ from ...models.data_spec import DataSpec
 RESIZE = 'mode = "{mode}", antialias = 1, cubic_coeff_a = -0.5, exclude_outside = 1'
 
 FULL = """
-  given = Shape <start = 0, end = 2> (pixels)
-  given_numbers = Cast <to = 11> (given)
-  width_first = Gather (given_numbers, swap)
+  original = Shape <start = 0, end = 2> (pixels)
+  original_float = Cast <to = 11> (original)
+  width_first = Gather (original_float, swap)
   scaled = Mul (width_first, sides_of_input)
-  asked = Div (scaled, sides_swapped)
-  asked_rounded = Round (asked)
-  asked_pixels = Cast <to = 7> (asked_rounded)
-  full = Max (given, asked_pixels)"""
-"""Height and width of what stands for an image that is kept whole (`data.fit.Fit.size`)."""
+  required = Div (scaled, sides_swapped)
+  required_rounded = Round (required)
+  required_pixels = Cast <to = 7> (required_rounded)
+  full = Max (original, required_pixels)"""
+"""Height and width of an image that is not cropped (`data.fit.Fit.size`)."""
 
 PAD = """
-  missing = Sub (full, given)
+  missing = Sub (full, original)
   before = Div (missing, twice)
   after = Sub (missing, before)
   around = Concat <axis = 0> (before, zero, after, zero)
@@ -47,7 +46,7 @@ PAD = """
 """That image, with the fill's color around it."""
 
 FITS = {"crop": ("", "pixels", "sides"), "stretch": (FULL, "pixels", "full"), "pad": (FULL + PAD, "padded", "sides")}
-"""`images.fit` -> first steps, what is squeezed, whose sides say what is cut."""
+"""`images.fit` -> first steps, the image that is resized, the sides that define the crop."""
 
 STEPS = """
 <ir_version: {ir}, opset_import: ["" : {opset}]>
@@ -60,12 +59,12 @@ prepare (uint8[h, w, {channels}] pixels) => (float[1, {channels}, {height}, {wid
   sides = Shape <start = 0, end = 2> ({picture})
   rows = Slice (sides, zero, one)
   to_columns = Concat <axis = 0> (one, channels, rows, side)
-  squeezed_columns = Resize <{cubic}> (whole, , , to_columns)
+  cached_columns = Resize <{cubic}> (whole, , , to_columns)
   {round_1}
   to_side = Concat <axis = 0> (one, channels, side, side)
-  squeezed = Resize <{cubic}> (rounded_1, , , to_side)
+  cached = Resize <{cubic}> (rounded_1, , , to_side)
   {round_2}
-  extents = Cast <to = 11> ({seen})
+  extents = Cast <to = 11> ({cropped})
   shares_covered = Div (extents, covered)
   smallest = ReduceMin <keepdims = 1> (shares_covered, zero)
   reach = Mul (target, smallest)
@@ -88,10 +87,10 @@ prepare (uint8[h, w, {channels}] pixels) => (float[1, {channels}, {height}, {wid
   extent_pixels = Cast <to = 7> (extent)
   cut_rows = Slice (extent_pixels, zero, one)
   to_width = Concat <axis = 0> (one, channels, cut_rows, width)
-  shown_columns = Resize <{shown}> (cut, , , to_width)
+  resized_columns = Resize <{filter}> (cut, , , to_width)
   {round_3}
-  to_shown = Concat <axis = 0> (one, channels, height, width)
-  shown_rows = Resize <{shown}> (rounded_3, , , to_shown)
+  to_resized = Concat <axis = 0> (one, channels, height, width)
+  resized_rows = Resize <{filter}> (rounded_3, , , to_resized)
   {round_4}
   levels = Div (rounded_4, white)
   centered = Sub (levels, mean)
@@ -100,37 +99,33 @@ prepare (uint8[h, w, {channels}] pixels) => (float[1, {channels}, {height}, {wid
 """
 
 ROUND = "up_{i} = Add ({of}, half)\n  floor_{i} = Floor (up_{i})\n  rounded_{i} = Clip (floor_{i}, black, white)"
-"""To gray levels, halves upwards."""
+"""To uint8 values, halves upwards."""
 
 
-def put_before(path: Path, data_spec: DataSpec, settings: ImageSettings) -> None:
-    """Change a student's file, which nobody reads yet, into one that takes pixels."""
-    onnx.save(from_pixels(onnx.load(str(path)), data_spec, settings), str(path))
-
-
-def from_pixels(student: ModelProto, data_spec: DataSpec, settings: ImageSettings) -> ModelProto:
-    """A student's graph behind the steps that prepare an image for it.
+def add_preparation(path: Path, data_spec: DataSpec, settings: ImageSettings) -> None:
+    """Change a student's file into one that takes pixels.
 
     Args:
-        student: image [B, channels, H, W] float32 -> logits [B, C], as `to_onnx` writes it.
+        path: of a file as `to_onnx` writes it, image [B, channels, H, W] float32 -> logits [B, C].
         data_spec: its image size and colors.
-        settings: a settled recipe's: size of the store, crop and filter.
+        settings: of the run's recipe: size of the cache, crop and filter.
     """
+    student = onnx.load(str(path))
     opset = next(entry.version for entry in student.opset_import if entry.domain in ("", "ai.onnx"))
     steps = _steps(data_spec, settings, student.ir_version, opset)
-    kept = {prop.key: prop.value for prop in student.metadata_props}
+    metadata = {prop.key: prop.value for prop in student.metadata_props}
     whole = merge_models(add_prefix(steps, "prepare/", rename_inputs=False), student, [("prepare/image", "image")])
-    onnx.helper.set_model_props(whole, kept)
+    onnx.helper.set_model_props(whole, metadata)
     onnx.checker.check_model(whole)
-    return whole
+    onnx.save(whole, str(path))
 
 
 def _steps(data_spec: DataSpec, settings: ImageSettings, ir: int, opset: int) -> ModelProto:
     height, width = data_spec.image_size
     crop, side = settings.crop, settings.cache_size
-    assert side is not None, "a run's recipe is settled"
-    before, picture, seen = FITS[settings.fit]
-    resizes = ("squeezed_columns", "squeezed", "shown_columns", "shown_rows")
+    assert side is not None, "a run's recipe is complete"
+    before, picture, sides = FITS[settings.fit]
+    resizes = ("cached_columns", "cached", "resized_columns", "resized_rows")
     text = STEPS.format(
         ir=ir,
         opset=opset,
@@ -139,9 +134,9 @@ def _steps(data_spec: DataSpec, settings: ImageSettings, ir: int, opset: int) ->
         channels=data_spec.channels,
         before=before,
         picture=picture,
-        seen=seen,
+        cropped=sides,
         cubic=RESIZE.format(mode="cubic"),
-        shown=RESIZE.format(mode="cubic" if crop.interpolation == "bicubic" else "linear"),
+        filter=RESIZE.format(mode="cubic" if crop.interpolation == "bicubic" else "linear"),
         **{f"round_{i}": ROUND.format(i=i, of=of) for i, of in enumerate(resizes, 1)},
     )
     steps = parse_model(text)

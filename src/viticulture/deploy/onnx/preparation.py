@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a student's answers move when an image is prepared by other hands than `predict`'s.
+"""Changes of a student's predictions when images are prepared by timm's transform instead of `predict`'s.
 
-`predict` shows a student what it was evaluated on: an image decoded (large JPEGs at a fraction of their size), squeezed
-to the store's size, then cropped and resized. timm's transform, which programs around timm use, resizes the original
-once. Both are sound, and they are not equal.
+`predict` prepares images as in evaluation: decoded (large JPEGs at a fraction of their size), resized to the size of
+the cache, then cropped and resized. timm's transform, which programs around timm use, resizes the original once. Both
+are sound, and they are not equal.
 """
 
 from contextlib import ExitStack
@@ -25,18 +25,18 @@ from ...training.data import open_for
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of, own_data
 
-MOST = 64  # images
+MAX_IMAGES = 64
 
 
 @dataclass(frozen=True)
-class Moved:
-    """Probabilities by `predict` beside those by timm's transform, of the same images.
+class PreparationGap:
+    """Differences between probabilities by `predict` and by timm's transform, for the same images.
 
     Args:
         images: how many.
         largest: change of any probability.
         mean: over images, of the largest change of a probability.
-        same: share of the images that keep their class.
+        same: share of the images with the same class.
     """
 
     images: int
@@ -45,27 +45,26 @@ class Moved:
     same: float
 
     @property
-    def matters(self) -> bool:
-        """Whether anything moves, by the digits that are told."""
+    def visible(self) -> bool:
+        """Whether there is any difference, with the digits that are printed."""
         return round(self.largest, 3) > 0 or self.same < 1
 
     def __str__(self) -> str:
         return (
-            f"fed by timm's transform instead, a probability moves by {self.largest:.3f} at most, {self.mean:.3f} on "
-            f"average, and {self.same:.1%} of {self.images} images keep their class"
+            f"with timm's transform instead, a probability changes by {self.largest:.3f} at most, {self.mean:.3f} on "
+            f"average, and {self.same:.1%} of {self.images} images have the same class"
         )
 
 
-def by_timms_transform(run: RunFolder, weights: str = "") -> Moved | None:
-    """Compare on images that did not teach, or on training images where there are no others.
+def compare_preparations(run: RunFolder, weights: str = "") -> PreparationGap | None:
+    """Compare on held-out images, or on training images if there are no others.
 
     Args:
-        run: a run that learnt classes.
+        run: a classifier's run.
         weights: best, last or ema; by default those that count.
 
-    Returns: what was found; None where the run's images are not here any more, or never were, as of one on the Hub or
-        one that learnt from an object of a Python program, whose name may be another set's; or where they are no
-        pictures in color, which alone timm's transform reads.
+    Returns: the differences; None without the run's images (moved, on the Hub, or an object of a Python program, whose
+        name may be that of another set), or if they are not color pictures, which alone timm's transform reads.
     """
     if not (run.path / "split.json").exists():
         return None
@@ -80,20 +79,21 @@ def by_timms_transform(run: RunFolder, weights: str = "") -> Moved | None:
         return None
     names = run.image_names
     of_split = names.get("test") or names.get("val") or names["train"]
-    known = {name: i for i, name in enumerate(source.names)}
-    places = [known[name] for name in of_split[:: max(1, len(of_split) // MOST)][:MOST] if name in known]
+    place_of = {name: i for i, name in enumerate(source.names)}
+    selected = of_split[:: max(1, len(of_split) // MAX_IMAGES)][:MAX_IMAGES]
+    places = [place_of[name] for name in selected if name in place_of]
     if not places:
         return None
     weights = weights or run.which()[0]
-    subject = of_run(run, weights)
-    ours, theirs = _ours(subject, source, places), _theirs(subject, run, weights, source, places)
+    model = of_run(run, weights)
+    ours, theirs = _by_predict(model, source, places), _by_timm(model, run, weights, source, places)
     change = (ours - theirs).abs().amax(1)
     same = (ours.argmax(1) == theirs.argmax(1)).float().mean()
-    return Moved(len(places), float(change.max()), float(change.mean()), float(same))
+    return PreparationGap(len(places), float(change.max()), float(change.mean()), float(same))
 
 
-def _ours(subject: EvaluatedModel, source: Source, places: list[int]) -> torch.Tensor:
-    """Probabilities [N, C] by `predict`."""
+def _by_predict(model: EvaluatedModel, source: Source, places: list[int]) -> torch.Tensor:
+    """Return probabilities [N, C] by `predict`."""
     with ExitStack() as opened:
         items = []
         for i in places:
@@ -101,16 +101,16 @@ def _ours(subject: EvaluatedModel, source: Source, places: list[int]) -> torch.T
             if not isinstance(image, DECODED):
                 opened.callback(image.close)
             items.append((source.names[i], image))
-        decoded = open_items(subject, items)
+        decoded = open_items(model, items)
     if any(decoded.errors):
-        raise UserError(f"{source.name} holds test images that cannot be read any more; bring them back")
-    return torch.tensor(outputs_of(subject, decoded))
+        raise UserError(f"{source.name} holds test images that can no longer be read; restore them")
+    return torch.tensor(outputs_of(model, decoded))
 
 
 @torch.inference_mode()
-def _theirs(subject: EvaluatedModel, run: RunFolder, weights: str, source: Source, places: list[int]) -> torch.Tensor:
-    """Probabilities [N, C] by timm's transform, as config.json describes it."""
+def _by_timm(model: EvaluatedModel, run: RunFolder, weights: str, source: Source, places: list[int]) -> torch.Tensor:
+    """Return probabilities [N, C] by timm's transform, as config.json describes it."""
     described = read_config(run.weights(weights))["pretrained_cfg"]
     transform = create_transform(**resolve_data_config(described))  # type: ignore[no-untyped-call]
     images = torch.stack([torch.as_tensor(transform(source.read(i))) for i in places])
-    return subject.tta_network(images.to(subject.device)).float().softmax(1).cpu()
+    return model.tta_network(images.to(model.device)).float().softmax(1).cpu()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's student as a page and an address that answers about images."""
+"""A page and an HTTP endpoint for predictions of a run."""

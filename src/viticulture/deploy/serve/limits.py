@@ -11,19 +11,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MAX_BYTES = 64 * 1024**2
-"""Of one request."""
+"""Per request."""
 MAX_FILES = 64
-"""Images in one request."""
+"""Images per request."""
 MAX_CONNECTIONS = 256
-"""At once; whoever comes then is told to come again (503)."""
-
-
+"""At once; further ones get status 503."""
 MAX_HELD = 4 * MAX_BYTES
 """Of all requests at once, in memory and in the temporary folder."""
 HEADER_SECONDS = 10.0
 """For the header of a request."""
-BODY_SECONDS, SLOWEST = 30.0, 20_000
-"""For its body, and one second more for so many bytes that have come."""
+BODY_SECONDS, MIN_BYTES_PER_SECOND = 30.0, 20_000
+"""For its body, and one more second for so many received bytes."""
+TOO_LARGE = f"a request may hold {MAX_BYTES // 1024**2} MB; send fewer images at once"
 
 
 class Refused(Exception):
@@ -31,103 +30,98 @@ class Refused(Exception):
 
     Args:
         status: of the response.
-        words: why, in a sentence.
+        reason: a sentence.
     """
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status, self.words = status, words
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def refusal(status: int, reason: str) -> JSONResponse:
+    """Return an error response with a sentence."""
+    return JSONResponse({"error": reason}, status)
 
 
 class Guard:
-    """Lets through requests of bearable size that come from our own page or from no page at all.
+    """Middleware that accepts requests of limited size from our page or from no page at all.
 
-    A website that a person visits can send a form to this machine, too. Browsers say where a form comes from (Origin).
-    Together with a list of trusted hosts, without which a website could give this machine a name of its own, nobody but
-    the person uses the server.
+    A website that the user visits can send a form to this machine, too. Browsers send the form's origin (Origin).
+    Together with a list of trusted hosts, without which a website could give this machine a name of its choice, only
+    the user can use the server.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self.held = 0  # bytes of the requests that are not answered yet
+        self.held = 0  # bytes of the requests in progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
+        origin, length = headers.get("origin"), headers.get("content-length", "")
         if origin is not None and origin.partition("://")[2] != headers.get("host"):
-            await refusal(403, f"requests from other pages are not answered, got one from {origin[:200]}")(
-                scope, receive, send
-            )
+            response = refusal(403, f"requests from other pages are refused, got one from {origin[:200]}")
+            await response(scope, receive, send)
             return
-        length = headers.get("content-length", "")
         if length.isdigit() and int(length) > MAX_BYTES:
             await refusal(413, TOO_LARGE)(scope, receive, send)
             return
-        began, seen, whole = time.monotonic(), 0, False
+        start, received, complete = time.monotonic(), 0, False
 
         async def counted() -> Message:
-            nonlocal seen, whole
-            if whole:
+            nonlocal received, complete
+            if complete:
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), began + BODY_SECONDS + seen / SLOWEST - time.monotonic())
+                deadline = start + BODY_SECONDS + received / MIN_BYTES_PER_SECOND
+                message = await asyncio.wait_for(receive(), deadline - time.monotonic())
             except TimeoutError as error:
-                raise Refused(
-                    408, f"the request came at less than {SLOWEST:,} bytes a second; send it again"
-                ) from error
-            arrived, whole = len(message.get("body", b"")), not message.get("more_body", False)
-            seen += arrived
-            self.held += arrived
-            if seen > MAX_BYTES:  # whatever its header said
+                reason = f"the request came at less than {MIN_BYTES_PER_SECOND:,} bytes per second; send it again"
+                raise Refused(408, reason) from error
+            size, complete = len(message.get("body", b"")), not message.get("more_body", False)
+            received += size
+            self.held += size
+            if received > MAX_BYTES:  # whatever its header said
                 raise Refused(413, TOO_LARGE)
             if self.held > MAX_HELD:
-                raise Refused(503, "other requests fill what there is room for; send it again")
+                raise Refused(503, "other requests use all the space; send it again")
             return message
 
         try:
             await self.app(scope, counted, send)
-        except asyncio.CancelledError:  # the server stops, and has waited for as long as it does
+        except asyncio.CancelledError:  # the server stops after its grace period
             await refusal(503, "the server has been stopped")(scope, receive, send)
         finally:
-            self.held -= seen
+            self.held -= received
 
 
 class PromptProtocol(H11Protocol):
-    """A connection that is closed where the header of a request takes longer than `HEADER_SECONDS`."""
+    """A connection that is closed if the header of a request takes longer than `HEADER_SECONDS`."""
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch()
+        self._update()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch()
+        self._update()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._unwatch()
+        self._cancel()
 
-    def _watch(self) -> None:
-        """Let the time run while a header is incomplete; an idle connection has uvicorn's own limit."""
+    def _update(self) -> None:
+        """Start the timer while a header is incomplete; an idle connection has uvicorn's limit."""
         if self.conn.their_state is not h11.IDLE:
-            self._unwatch()
+            self._cancel()
         elif self._deadline is None and self.timeout_keep_alive_task is None:
             self._deadline = self.loop.call_later(HEADER_SECONDS, self.timeout_keep_alive_handler)
 
-    def _unwatch(self) -> None:
+    def _cancel(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-
-TOO_LARGE = f"a request may hold {MAX_BYTES // 1024**2} MB; send fewer images at once"
-
-
-def refusal(status: int, words: str) -> JSONResponse:
-    """A mistake of the sender's, in a sentence."""
-    return JSONResponse({"error": words}, status)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page on which a person drops images."""
+"""The page on which images are dropped."""
 
 import base64
 import hashlib
 from dataclasses import dataclass
 
-from ...errors import comma_separated, counted
+from ...errors import comma_separated
 from ...report.html import Markup, fill, source
-from ...training.run_folder import RunFolder
-from .answers import Answerer
+from ...tasks.task import Task
 from .limits import MAX_BYTES, MAX_FILES
+from .predictor import Predictor
 
 OVERHEAD = 1024**2
-"""Bytes of a request that the page leaves to what stands between the images."""
+"""Bytes of a request that the page reserves for form data between the images."""
 
 
 @dataclass(frozen=True)
@@ -20,31 +20,28 @@ class Page:
     """One page.
 
     Args:
-        html: all of it; style and script are inside.
-        policy: what a browser may do for it: run this very script and style, show images, ask this server.
+        html: with style and script inside.
+        policy: of content: a browser may run only this script and style, show images, and use this server.
     """
 
     html: str
     policy: str
 
 
-def page(run: RunFolder, answerer: Answerer, weights: str = "") -> Page:
-    """What a run's student is, how well it does, and a place to drop images; weights: those of the student."""
+def page(task: Task, predictor: Predictor, weights: str = "") -> Page:
+    """Return the page of a run, with the accuracy of these weights."""
     script, style = source("serve.js"), source("page.css") + source("serve.css")
-    facts = run.read("run.json")
-    task, unit = answerer.task, counted(len(answerer.data_spec.classes), answerer.task.unit[0])
-    sentence = f"{facts['student']['name']} {task.does} ({unit}), trained on {facts['data']['name']}"
-    sentence += _how_well(answerer, weights)
-    classes = answerer.data_spec.classes
+    metadata = task.run.read("run.json")
+    name, data = metadata["student"]["name"], metadata["data"]["name"]
+    classes = predictor.data_spec.classes
+    kinds = f"{len(classes):,} {task.unit[len(classes) != 1]}"
     html = fill(
         "serve.html",
-        title=f"{facts['student']['name']} on {facts['data']['name']}",
-        sentence=f"{sentence}.",
-        most=(MAX_FILES, MAX_BYTES - OVERHEAD),
-        task=task,
+        title=f"{name} on {data}",
+        sentence=f"{name} {task.does} ({kinds}), trained on {data}{_accuracy(task, weights)}.",
+        limits=(MAX_FILES, MAX_BYTES - OVERHEAD),
+        predictor=predictor,
         classes=comma_separated(classes),
-        colors={name: "#{:02x}{:02x}{:02x}".format(*color) for name, color in task.colors(classes).items()},
-        looks=answerer.predictor.draws,
         style=Markup(style),
         script=Markup(script),
     )
@@ -55,17 +52,16 @@ def page(run: RunFolder, answerer: Answerer, weights: str = "") -> Page:
     return Page(str(html), policy)
 
 
-def _how_well(answerer: Answerer, weights: str) -> str:
-    """The number that counts, of these weights if any are named, as the end of a sentence; "" where it is not known."""
-    headline = answerer.task.headline(weights)
+def _accuracy(task: Task, weights: str) -> str:
+    """Return the number that counts as the end of a sentence; "" before it was evaluated."""
+    headline = task.headline(weights)
     if headline is None:
         return ""
-    more = answerer.task.caption
-    number = f"{headline.written} right" if headline.name == "top-1" else str(headline)
+    more = task.caption
     if headline.threshold is not None:
         more = f"drawn from a score of {headline.threshold:.2f} on"
-    words = f": {number} (95 % interval {headline.written_interval}) on {headline.images:,} {headline.split} images"
-    return f"{words}; {more}" if more else words
+    value = f"{headline} (95 % interval {headline.written_interval})"
+    return f": {value} on {headline.images:,} {headline.split} images{f'; {more}' if more else ''}"
 
 
 def _digest(text: str) -> str:

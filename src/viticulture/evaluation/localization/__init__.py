@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether attention finds the object."""
+"""Weakly supervised localization by attention."""

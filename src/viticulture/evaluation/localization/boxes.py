@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""True boxes of objects, from the files in which they come: {image's name: boxes in the original's pixels}.
+"""True boxes of objects, read from files: {image's name: boxes in the original's pixels}.
 
     boxes.txt                       NAME LEFT TOP RIGHT BOTTOM, one box a line; the right and bottom pixels belong to it
     bounding_boxes.txt              CUB-200-2011's, or its folder: ID LEFT TOP WIDTH HEIGHT, with images.txt (ID NAME)
-    *.json                          COCO's instances; crowds, which are no single object, are left out
+    *.json                          COCO's instances; crowds, which are not single objects, are left out
 
-An image may have any number of boxes. Boxes are kept as left, top, right and bottom edge: the pixel in the corner is
+An image may have any number of boxes. Boxes are stored as left, top, right and bottom edge: the pixel in the corner is
 0, 0, 1, 1. A box names an image by the end of its path: `cat/1.jpg` is the box of `photos/test/cat/1.jpg`.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...data.sources.cub import by_number
+from ...data.sources.published import by_number
 from ...data.sources.written import json_of, lines_of
 from ...data.transforms.crop import BoxCrop
 from ...errors import UserError
@@ -28,12 +28,12 @@ _ROUNDING = 1.0  # pixels that a box may reach beyond its image
 
 
 def read_boxes(file: str | Path) -> dict[str, Boxes]:
-    """Boxes by the names that the file uses; each image has one or more.
+    """Read boxes by the names in the file; each image has one or more.
 
     Args:
         file: a box file, or the folder of CUB-200-2011.
 
-    Raises: UserError for a file that is missing, of no known layout, or has a box that is none; it names the line.
+    Raises: UserError for a missing file, an unknown layout, or an invalid box; it names the line.
     """
     path = Path(file).expanduser()
     if path.is_dir():
@@ -52,23 +52,23 @@ def read_boxes(file: str | Path) -> dict[str, Boxes]:
 
 
 def boxes_of(names: Sequence[str], boxes: Mapping[str, Boxes]) -> list[Boxes | None]:
-    """The boxes of each image, by the longest end of its path that has some; None where none has.
+    """Match boxes with images by the longest end of an image's path that has boxes; None without a match.
 
     Raises: UserError if no image has boxes, or two images would share them.
     """
-    owner: dict[str, str] = {}
+    matched_by: dict[str, str] = {}
     matched: list[Boxes | None] = []
     for name in names:
         parts = name.split("/")
         ends = ("/".join(parts[start:]) for start in range(len(parts)))
         key = next((end for end in ends if end in boxes), None)
-        if key is not None and owner.setdefault(key, name) != name:
+        if key is not None and matched_by.setdefault(key, name) != name:
             raise UserError(
-                f"the boxes of {key} could be those of {owner[key]} or of {name}; "
+                f"the boxes of {key} could be those of {matched_by[key]} or of {name}; "
                 "write more of the path in the box file"
             )
         matched.append(None if key is None else boxes[key])
-    if not owner:
+    if not matched_by:
         raise UserError(
             f"none of the {len(names)} images has a box: the images are named like {names[0]}, "
             f"the boxes like {next(iter(boxes))}"
@@ -77,16 +77,16 @@ def boxes_of(names: Sequence[str], boxes: Mapping[str, Boxes]) -> list[Boxes | N
 
 
 def in_view(boxes: Boxes, size: tuple[int, int], crop: BoxCrop, image_size: tuple[int, int]) -> Boxes:
-    """Boxes in the pixels of what a student sees of an image, cut where the crop cuts them.
+    """Convert boxes to pixels of the student's input, clipped to the crop.
 
         x' = (x / W - left) / width * W',    with left and width of the crop as shares of the original's width W
 
-    and likewise in height. A box of which nothing is in view is left out.
+    and the same in height. A box outside the crop is left out.
 
     Args:
         boxes: [n, 4], pixels of the original.
         size: H, W of the upright original.
-        crop: that the student's images are taken with, one without random numbers.
+        crop: of the student's images, without random numbers.
         image_size: H', W' of the student's input.
 
     Returns: [m, 4], m <= n.
@@ -104,16 +104,16 @@ def in_view(boxes: Boxes, size: tuple[int, int], crop: BoxCrop, image_size: tupl
     top, left, high, wide = share
     origin, span = np.array([left, top] * 2), np.array([wide, high] * 2)
     target = np.array([image_size[1], image_size[0]] * 2, dtype=np.float64)
-    seen = np.clip((boxes / np.array([width, height] * 2) - origin) / span, 0, 1) * target
-    kept: Boxes = seen[(seen[:, 2:] - seen[:, :2] > 1e-6).all(1)]  # not what rounding leaves of a touching edge
-    return kept
+    cropped = np.clip((boxes / np.array([width, height] * 2) - origin) / span, 0, 1) * target
+    inside: Boxes = cropped[(cropped[:, 2:] - cropped[:, :2] > 1e-6).all(1)]  # without rounded touching edges
+    return inside
 
 
-Found = dict[str, list[list[float]]]
+BoxLists = dict[str, list[list[float]]]
 
 
-def _plain(path: Path) -> Found:
-    by_name: Found = {}
+def _plain(path: Path) -> BoxLists:
+    by_name: BoxLists = {}
     for number, line in lines_of(path):
         line_name = f"{path}, line {number}"
         name, left, top, right, bottom = _fields(line_name, line, "NAME LEFT TOP RIGHT BOTTOM")
@@ -121,12 +121,12 @@ def _plain(path: Path) -> Found:
     return by_name
 
 
-def _cub(path: Path) -> Found:
+def _cub(path: Path) -> BoxLists:
     listing = path.with_name(_CUB[1])
     if not listing.is_file():
-        raise UserError(f"{path} numbers its images; {_CUB[1]}, which names them, is missing beside it")
+        raise UserError(f"{path} numbers its images; {_CUB[1]}, which names them, is missing next to it")
     names = by_number(listing)
-    by_name: Found = {}
+    by_name: BoxLists = {}
     for number, line in lines_of(path):
         line_name = f"{path}, line {number}"
         image, left, top, width, height = _fields(line_name, line, "ID LEFT TOP WIDTH HEIGHT")
@@ -136,8 +136,8 @@ def _cub(path: Path) -> Found:
     return by_name
 
 
-def _coco(path: Path) -> Found:
-    by_name: Found = {}
+def _coco(path: Path) -> BoxLists:
+    by_name: BoxLists = {}
     try:
         content: dict[str, Any] = json_of(path)
         names = {image["id"]: str(image["file_name"]) for image in content["images"]}
@@ -151,14 +151,14 @@ def _coco(path: Path) -> Found:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"{path} is no COCO file of instances ({type(error).__name__}: {error}); it needs images with id and "
+            f"{path} is not a COCO file of instances ({type(error).__name__}: {error}); it needs images with id and "
             "file_name, and annotations with image_id and bbox"
         ) from error
     return by_name
 
 
 def _fields(line_name: str, line: str, layout: str) -> tuple[str, float, float, float, float]:
-    """A name, which may hold spaces, and the four numbers behind it."""
+    """Split a line into a name, which may hold spaces, and four numbers."""
     name, *words = line.rsplit(maxsplit=4)
     try:
         a, b, c, d = map(float, words)

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weakly supervised localization: does a student that learnt classes alone look where the object is? MaxBoxAcc [1].
+"""Weakly supervised localization: boxes around high attention of a student trained on classes alone. MaxBoxAcc [1].
 
     scores = score_maps(readings.class_attention, (H, W))               # [B, H, W], in [0, 1]
-    found = np.stack([best_overlaps(score, true) for score, true in zip(scores.numpy(), true_boxes)])
-    max_box_accuracy(found[:, 0])                                    # MaxBoxAcc
-    max_box_accuracy(found[:, 1]).mean                               # MaxBoxAccV2
+    ious = np.stack([best_overlaps(score, true) for score, true in zip(scores.numpy(), true_boxes)])
+    max_box_accuracy(ious[:, 0])                                    # MaxBoxAcc
+    max_box_accuracy(ious[:, 1]).mean                               # MaxBoxAccV2
 
-Two protocols. PUBLISHED is the authors' [1]: an image is squeezed whole into the network's input, scores are rounded
-down to 256 steps, there are 1,000 thresholds, and a mask holds the scores above one. AS_EVALUATED shows what the run's
-own evaluation shows, does not round, and takes 100 thresholds from which a mask holds the scores up, as the paper's
-formula has it.
+Two protocols. PUBLISHED is the authors' [1]: a whole image is resized to the network's input, scores are rounded down
+to 256 steps, there are 1,000 thresholds, and a mask holds the scores above one. AS_EVALUATED uses the crop of the run's
+evaluation, does not round, and has 100 thresholds; a mask holds the scores from one up, as in the paper's formula.
 
-Deviations that remain from the authors' code: images are squeezed by a bicubic filter from the store, not by PIL's
+Remaining deviations from the authors' code: images are resized by a bicubic filter from the cache, not by PIL's
 bilinear one; the largest part is that of most pixels, where theirs encloses the largest area, and holes are no parts;
 boxes and overlaps are measured in edges, so that a box of one pixel has area 1; true boxes are not rounded to pixels.
 
@@ -35,22 +34,22 @@ Boxes = NDArray[np.float64]
 """[n, 4]: left, top, right and bottom edge, pixels; a pixel in the corner is 0, 0, 1, 1."""
 
 OVERLAPS = (0.3, 0.5, 0.7)
-"""Intersections over unions from which a box counts as found [1]."""
+"""Minimum intersections over unions of a correct box [1]."""
 
 THRESHOLDS = np.linspace(0, 0.99, 100)
-"""Of AS_EVALUATED: scores from which a pixel belongs to the object; the best for the whole set counts."""
+"""Of AS_EVALUATED."""
 
 
 @dataclass(frozen=True, eq=False)
 class Protocol:
-    """How an image is shown and its scores become masks.
+    """Preparation of an image, and masks from its scores.
 
     Args:
-        name: what a person calls it.
-        whole: show the whole image, squeezed, rather than the part that the run's evaluation shows.
+        name: published or evaluation.
+        whole: use the whole image, resized, rather than the crop of the run's evaluation.
         thresholds: [n] scores in [0, 1); the best for the whole set counts.
-        steps: scores are rounded down to multiples of 1 / steps, thresholds too, and a mask holds what lies above; 0
-            rounds nothing, and a mask holds the threshold itself, too.
+        steps: scores and thresholds are rounded down to multiples of 1 / steps, and a mask holds what lies above; 0
+            rounds nothing, and a mask also holds the threshold itself.
     """
 
     name: str
@@ -59,12 +58,12 @@ class Protocol:
     steps: int = 0
 
     def levels(self, score: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Scores as masks see them."""
+        """Round scores."""
         return np.floor(score * self.steps) if self.steps else score
 
     @property
     def cuts(self) -> NDArray[np.float64]:
-        """[n] lowest levels that the masks of the thresholds hold."""
+        """[n] lowest levels inside the masks of the thresholds."""
         return np.floor(self.thresholds * self.steps) + 1 if self.steps else self.thresholds
 
 
@@ -77,7 +76,7 @@ _TOUCHING = np.ones((3, 3), dtype=bool)  # corners touch
 
 @dataclass(frozen=True)
 class BoxAccuracy:
-    """Share of images whose box is found, each overlap with the threshold that is best for the set.
+    """Share of images with a correct box, for each overlap with the threshold that is best for the set.
 
     Args:
         accuracies: one for each overlap, in [0, 1].
@@ -94,16 +93,16 @@ class BoxAccuracy:
 
 
 def score_maps(maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-    """Mean of all layers' and heads' maps, bicubically resized, min-max normalized image by image.
+    """Average all layers' and heads' maps, resized bicubically, min-max normalized per image.
 
-    Each map is scaled to mean 1 over its own grid first, so that a coarse one, whose softmax has fewer patches to share
-    among, counts no more than a fine one. Where all maps have one size this changes nothing.
+    Each map is scaled to mean 1 over its grid first, so that a coarse one, whose softmax has fewer patches, does not
+    have more weight than a fine one. If all maps have one size this changes nothing.
 
     Args:
-        maps: one a layer, [B, h, rows, columns], rows and columns of any number; each map sums to 1.
+        maps: one per layer, [B, h, rows, columns]; each map sums to 1.
         size: H, W.
 
-    Returns: [B, H, W] float32 in [0, 1]; 0 throughout where a map is flat.
+    Returns: [B, H, W] float32 in [0, 1]; all 0 for a flat map.
     """
     heads = sum(layer.shape[1] for layer in maps)
     total = torch.zeros(len(maps[0]), 1, *size, device=maps[0].device)
@@ -117,13 +116,13 @@ def score_maps(maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
 
 
 def component_boxes(score: NDArray[np.floating], threshold: float) -> Boxes:
-    """Tight boxes around the connected parts of score >= threshold, the part of most pixels first.
+    """Return tight boxes around the connected parts of score >= threshold, the part of most pixels first.
 
     Args:
         score: [H, W].
-        threshold: on the score's own scale.
+        threshold: in the units of the score.
 
-    Returns: [n, 4], n = 0 where no pixel is left. Parts that touch at a corner are one; equals keep reading order.
+    Returns: [n, 4], n = 0 without such pixels. Parts that touch at a corner are one; equals stay in reading order.
     """
     labels, count = ndimage.label(score >= threshold, _TOUCHING)
     pixels = np.bincount(labels.ravel(), minlength=count + 1)[1:]
@@ -135,15 +134,15 @@ def component_boxes(score: NDArray[np.floating], threshold: float) -> Boxes:
 
 
 def best_overlaps(score: NDArray[np.floating], true: Boxes, protocol: Protocol = PUBLISHED) -> NDArray[np.float64]:
-    """How well a score map finds any of an image's true boxes, at every threshold; equal masks are looked at once.
+    """Compute the best overlap of a score map's boxes with any of an image's true boxes, at every threshold.
 
     Args:
         score: [H, W] in [0, 1].
         true: [m, 4], m >= 1, pixels of the score map.
-        protocol: the n thresholds, and what a mask holds.
+        protocol: the n thresholds, and the rule for masks.
 
-    Returns: [2, n]; row 0: the largest part's box (MaxBoxAcc), row 1: the best of all parts' (MaxBoxAccV2). 0 where
-        nothing is left above a threshold.
+    Returns: [2, n]; row 0: of the largest part's box (MaxBoxAcc), row 1: the best of all parts' (MaxBoxAccV2). 0 where
+        no pixel lies above a threshold.
     """
     levels, (cuts, places) = protocol.levels(score), np.unique(protocol.cuts, return_inverse=True)
     overlaps = np.zeros((2, len(cuts)))
@@ -156,8 +155,8 @@ def best_overlaps(score: NDArray[np.floating], true: Boxes, protocol: Protocol =
 
 
 def max_box_accuracy(ious: NDArray[np.float64], thresholds: NDArray[np.float64] = PUBLISHED.thresholds) -> BoxAccuracy:
-    """MaxBoxAcc(d) = max over t of the share of images with IoU(box at t, true box) >= d: [1], Eq. (3) and (4); d are
-    `OVERLAPS`.
+    """Compute MaxBoxAcc(d) = max over t of the share of images with IoU(box at t, true box) >= d for d in OVERLAPS:
+    [1], Eq. (3) and (4).
 
     Args:
         ious: [N, n] intersections over unions, N >= 1.

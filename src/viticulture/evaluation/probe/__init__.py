@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What frozen features know."""
+"""Evaluation of frozen features by linear classifiers and nearest neighbors."""

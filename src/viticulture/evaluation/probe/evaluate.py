@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of the classes a network's features tell while it stays as it is: linear classifiers and nearest neighbors.
+"""Accuracy of linear classifiers and nearest neighbors on a frozen network's features.
 
-Settings are chosen on validation images. The chosen classifier then learns from training and validation images
-together, as is usual, and is tested once.
+Settings are chosen on validation images. The chosen classifier is then trained on training and validation images
+together, as is usual, and tested once.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,46 +13,45 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...data.data_settings import DataSettings
 from ...data.dataset import Dataset, prepare
+from ...data.open import open_source
 from ...data.sources.several import is_joined
 from ...data.sources.source import Source
-from ...data.splits import Selection
 from ...data.subsets import holdout
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
 from ...outputs import write_out
 from ...scores.intervals import wilson
-from ...training.data import open_labeled
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of, given_again, own_data, stands_for_own
 from ..model import EvaluatedModel, of_run, of_source
 from ..saved import checksum_of, read_each
+from .classifiers import fit, vote
 from .features import Features, frozen_features
-from .linear import fit
-from .neighbors import vote
 
+FILE = "probe.json"
 DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 NEIGHBORS = (5, 10, 20, 50, 100, 200)
+VALIDATION = 0.1  # share of the training images held out if the data has no validation split
 
 Part = tuple[Tensor, Tensor]
 """Features [N, D] and labels [N]."""
 
 Classify = Callable[[Part, Tensor, int, Sequence[float]], Tensor]
-"""From images of known class, others [N, D], C and S settings to classes [S, N]."""
-
-VALIDATION = 0.1  # share of the training images held out where the data has no validation split
+"""From labeled images, others [N, D], C and S settings to classes [S, N]."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of features, judged in one way; shares lie in [0, 1].
+    """Result of one classifier on one kind of features; shares lie in [0, 1].
 
     Args:
         features: class or mean (`models.features`).
         classifier: linear probe or k-NN.
         sweep: accuracy on validation by setting: weight decay, or k.
-        setting: the one with the highest; of equals the first.
+        setting: the one with the highest; the first of equals.
         top1: accuracy on test.
         top1_interval: its 95 % interval over images (Wilson).
     """
@@ -75,16 +74,16 @@ class Probe:
     """Results of all classifiers on all features of one network.
 
     Args:
-        subject: the network, as it was asked for.
+        network: its name, as in the command.
         weights: best, last or ema of a run; else empty.
-        data: what the images are called.
+        data: name of the images.
         classes: how many.
         images: by split.
         findings: features by features, first the linear probe.
-        checksum: of a run's weights, see `kept.checksum_of`.
+        checksum: of a run's weights, see `saved.checksum_of`.
     """
 
-    subject: str
+    network: str
     weights: str
     data: str
     classes: int
@@ -99,81 +98,82 @@ class Probe:
 
 
 def probe(source: str, data: str | Source = "", features: str = "", weights: str = "") -> Probe:
-    """Judge a frozen network by its features.
+    """Evaluate a frozen network by its features.
 
     Args:
-        source: a run's folder; or what `subject.of_source` takes.
-        data: labeled images; left out, or the very object that the run learnt from: those of the run.
-        features: class or mean; left out, all that the network has.
-        weights: best, last or ema of a run; left out, those that count.
+        source: a run's folder; or a source for `model.of_source`.
+        data: labeled images; empty, or the object that the run was trained on, for those of the run.
+        features: class or mean; "" for all that the network has.
+        weights: best, last or ema of a run; "" for those that count.
 
-    Raises: UserError for data without labels or without images to test on, and for features that are not there.
+    Raises: UserError for data without labels or test images, and for features that do not exist.
     """
     run = RunFolder.open(source) if (Path(source) / "run.json").is_file() else None
     if run is None and weights:
         raise UserError(f"{source} is no run, so it has no weights {weights!r} to choose; leave --weights out")
     weights = weights or run.which()[0] if run else ""
-    known = checksum_of(run, weights) if run else ""
-    subject = of_run(run, weights) if run else of_source(source)
-    dataset = _images(run, data, subject)
-    vectors_by_split = frozen_features(subject, dataset)
+    checksum = checksum_of(run, weights) if run else ""
+    model = of_run(run, weights) if run else of_source(source)
+    dataset = _images(run, data, model)
+    vectors_by_split = frozen_features(model, dataset)
     for split, vectors in vectors_by_split.items() if features else ():
         if features not in vectors:
             raise unknown(f"features of {source}", features, vectors)
         vectors_by_split[split] = {features: vectors[features]}
-    parts = {name: _parts(dataset, vectors_by_split, name, subject.device) for name in vectors_by_split["train"]}
+    parts = {name: _parts(dataset, vectors_by_split, name, model.device) for name in vectors_by_split["train"]}
     pairs, findings = [(name, classifier) for name in parts for classifier in CLASSIFIERS], []
-    with showing("judging") as progress:
+    with showing("probing") as progress:
         for number, (name, classifier) in enumerate(pairs):
             progress(number, len(pairs))
             findings.append(_find(name, classifier, parts[name], len(dataset.classes)))
     sizes = {split: len(labels) for split, (_, labels) in next(iter(parts.values())).items()}
-    return Probe(source, weights, dataset.name, len(dataset.classes), sizes, tuple(findings), known)
+    return Probe(source, weights, dataset.name, len(dataset.classes), sizes, tuple(findings), checksum)
 
 
-def keep(result: Probe, out: str = "") -> Path | None:
-    """Write the numbers: into a file, or else into the run's probe.json, beside those of other weights and images."""
+def save(result: Probe, out: str = "") -> Path | None:
+    """Write the numbers into a file, or else into the run's probe.json, next to those of other weights and images."""
     if out:
         return write_out(out, asdict(result))
     if not result.weights:
         return None
-    run = RunFolder.open(result.subject)
-    known = run.read("probe.json") if (run.path / "probe.json").exists() else {}
-    learnt = result.images["train"] + result.images["val"]
-    return run.write("probe.json", {**known, f"{result.weights}/{result.data}/{learnt}": asdict(result)})
+    run = RunFolder.open(result.network)
+    earlier = run.read(FILE) if (run.path / FILE).exists() else {}
+    training_images = result.images["train"] + result.images["val"]
+    return run.write(FILE, {**earlier, f"{result.weights}/{result.data}/{training_images}": asdict(result)})
 
 
 def read_probes(run: RunFolder) -> list[Probe]:
-    """What was found so far of the run's weights."""
-    return [*read_each(run, "probe.json", partial(rebuilt, Probe)).values()]
+    """Read all results of the run's current weights."""
+    return [*read_each(run, FILE, partial(rebuilt, Probe)).values()]
 
 
-def _images(run: RunFolder | None, data: str | Source, subject: EvaluatedModel) -> Dataset:
-    """Labeled images: other ones in all their number, or the run's own with its very splits."""
+def _images(run: RunFolder | None, data: str | Source, model: EvaluatedModel) -> Dataset:
+    """Open labeled images: other ones in full, or the run's with its splits."""
     if not data and run is None:
-        raise UserError("labeled images are needed to judge by: viticulture probe NETWORK DATA")
-    selection, remembered = Selection(), None
+        raise UserError("labeled images are needed: viticulture probe NETWORK DATA")
+    selection, image_names = DataSettings(), None
     if run is not None:
-        kept: Selection = config_of(run).data
-        selection = replace(kept, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
+        of_recipe: DataSettings = config_of(run).data
+        selection = replace(of_recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
-            known, remembered = run.read("run.json")["data"], run.image_names
-            data = given_again(run, data) if known.get("given") else own_data(run)
-    source = open_labeled(data)
+            metadata, image_names = run.read("run.json")["data"], run.image_names
+            data = given_again(run, data) if metadata.get("given") else own_data(run)
+    source = open_source(data, "classes")
     if is_joined(source):
-        raise UserError(f"a probe tells one class an image, and {source.name} has several labels; name other images")
+        raise UserError(
+            f"a probe predicts one class per image, and {source.name} has several labels; name other images"
+        )
     if not source.classes:
-        raise UserError(f"{source.name} has no labels to judge by; name labeled images: viticulture probe RUN DATA")
-    image_settings = subject.image_settings.without_statistics
+        raise UserError(f"{source.name} has no labels; name labeled images: viticulture probe RUN DATA")
     with showing("reading images") as progress:
-        dataset = prepare(source, selection, image_settings, 0, progress, remembered)
+        dataset = prepare(source, selection, model.image_settings.without_statistics, 0, progress, image_names)
     if dataset.test is None:
         raise UserError(f"{dataset.name} has no test images; name other data: viticulture probe RUN DATA")
     return dataset
 
 
 def _parts(dataset: Dataset, features: Features, name: str, device: torch.device) -> dict[str, Part]:
-    """Labeled images of each split; validation is held out of training where there is none."""
+    """Return the labeled images of each split; without a validation split, some training images become one."""
     parts = {}
     for split, vectors in features.items():
         labels = getattr(dataset, split).records.labels
@@ -188,32 +188,25 @@ def _parts(dataset: Dataset, features: Features, name: str, device: torch.device
 
 
 def _find(name: str, classifier: str, parts: dict[str, Part], classes: int) -> Finding:
-    """Choose on validation, learn from both, test once."""
+    """Choose a setting on validation, train on both, test once."""
     method, settings = CLASSIFIERS[classifier]
     train, val, test = (parts[split] for split in ("train", "val", "test"))
     if classifier == "k-NN":
         settings = [k for k in settings if k <= len(train[1])] or [len(train[1])]
-    right = (method(train, val[0], classes, settings) == val[1]).double().mean(1).tolist()
-    setting = settings[right.index(max(right))]
+    accuracies = (method(train, val[0], classes, settings) == val[1]).double().mean(1).tolist()
+    setting = settings[accuracies.index(max(accuracies))]
     both = torch.cat([train[0], val[0]]), torch.cat([train[1], val[1]])
-    hits = int((method(both, test[0], classes, [setting])[0] == test[1]).sum())
-    images = len(test[1])
-    return Finding(
-        features=name,
-        classifier=classifier,
-        sweep=dict(zip(settings, right, strict=True)),
-        setting=setting,
-        top1=hits / images,
-        top1_interval=wilson(hits, images),
-    )
+    hits, images = int((method(both, test[0], classes, [setting])[0] == test[1]).sum()), len(test[1])
+    sweep = dict(zip(settings, accuracies, strict=True))
+    return Finding(name, classifier, sweep, setting, hits / images, wilson(hits, images))
 
 
-def _linear(known: Part, queries: Tensor, classes: int, decays: Sequence[float]) -> Tensor:
-    return fit(*known, classes, decays).predict(queries)
+def _linear(train: Part, queries: Tensor, classes: int, decays: Sequence[float]) -> Tensor:
+    return fit(*train, classes, decays).predict(queries)
 
 
-def _neighbors(known: Part, queries: Tensor, classes: int, counts: Sequence[float]) -> Tensor:
-    return vote(queries, *known, classes, [int(k) for k in counts])
+def _neighbors(train: Part, queries: Tensor, classes: int, counts: Sequence[float]) -> Tensor:
+    return vote(queries, *train, classes, [int(k) for k in counts])
 
 
 CLASSIFIERS: dict[str, tuple[Classify, Sequence[float]]] = {

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors on images that something happened to."""
+"""Errors on corrupted images and on other test sets of ImageNet."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blur of lenses and motion. Images are [H, W, 3] float64 in [0, 1]; values beyond are cut off later.
+"""Corruptions by blur. Images are [H, W, 3] float64 in [0, 1]; values outside are clipped later.
 
 Deviation: `motion_blur` moves by whole pixels, where ImageNet-C had ImageMagick do it (as `imagecorruptions` does).
 """
@@ -13,7 +13,8 @@ from numpy.random import Generator
 from scipy.ndimage import convolve1d, gaussian_filter
 from scipy.signal import fftconvolve
 
-from .noise import ImageArray
+ImageArray = np.ndarray
+"""[H, W, 3] float64 in [0, 1]."""
 
 
 def gaussian_blur(image: ImageArray, draw: Generator, sigma: float) -> ImageArray:
@@ -25,14 +26,15 @@ def defocus_blur(image: ImageArray, draw: Generator, radius: float, softness: fl
     """Convolve with a disk whose edge is softened by a Gaussian of sd `softness`, edges mirrored."""
     kernel = _disk(radius, softness)
     reach = len(kernel) // 2
-    return fftconvolve(_mirrored(image, reach), kernel[..., None], mode="valid", axes=(0, 1))
+    padded = np.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="reflect")  # may exceed the image's size
+    return fftconvolve(padded, kernel[..., None], mode="valid", axes=(0, 1))
 
 
 def glass_blur(image: ImageArray, draw: Generator, sigma: float, reach: float, rounds: float) -> ImageArray:
-    """Blur, let each pixel take the place of a near one, `rounds` times, blur.
+    """Blur, replace each pixel by a nearby one, `rounds` times, blur.
 
-    From the last row and column on, a pixel takes the value of the one that lies d ~ U{-reach, .., reach - 1} away each
-    way. The authors meant to swap both, but what their code does is this copy.
+    From the last row and column on, a pixel takes the value of the one d ~ U{-reach, .., reach - 1} away in each
+    direction. The authors meant to swap both, but their code copies.
     """
     H, W, span = *image.shape[:2], int(reach)
     blurred = np.floor(255 * gaussian_blur(image, draw, sigma)) / 255
@@ -54,7 +56,7 @@ def motion_blur(image: ImageArray, draw: Generator, reach: float, sigma: float) 
 def smear(image: ImageArray, reach: float, sigma: float, angle: float) -> ImageArray:
     """Average the image and its moves by 1 .. 2 reach pixels along a line, with weights of half a Gaussian.
 
-    Moves that would leave the image are left out. Edges are repeated.
+    Moves beyond the image are left out. Edges are repeated.
 
     Args:
         image: [H, W, ...].
@@ -76,14 +78,14 @@ def smear(image: ImageArray, reach: float, sigma: float, angle: float) -> ImageA
     return total / weights
 
 
-def zoom_blur(image: ImageArray, draw: Generator, most: float, step: float) -> ImageArray:
-    """The mean of the image and its enlargements by 1, 1 + step, ... below `most`."""
-    factors = np.arange(1, most, step)
+def zoom_blur(image: ImageArray, draw: Generator, limit: float, step: float) -> ImageArray:
+    """Average the image and its enlargements by 1, 1 + step, ... below `limit`."""
+    factors = np.arange(1, limit, step)
     return (image + sum(zoomed(image, factor) for factor in factors)) / (len(factors) + 1)
 
 
 def zoomed(image: ImageArray, factor: float) -> ImageArray:
-    """The middle of an image, enlarged bilinearly by a factor of at least 1: [H, W, C], or [H, W], of the same size."""
+    """Enlarge the middle of an image bilinearly by a factor of at least 1: [H, W, C], or [H, W], same size."""
     H, W = image.shape[:2]
     (top, height), (left, width) = (
         ((side - math.ceil(side / factor)) // 2, math.ceil(side / factor)) for side in (H, W)
@@ -96,7 +98,7 @@ def zoomed(image: ImageArray, factor: float) -> ImageArray:
 
 
 def _disk(radius: float, softness: float) -> np.ndarray:
-    """[K, K], sums to 1; softened by 3 taps, for large disks 5."""
+    """Return a disk, [K, K], that sums to 1; softened by 3 taps, for large disks 5."""
     half = max(8, int(radius))
     offset = np.arange(-half, half + 1)
     disk = (offset[:, None] ** 2 + offset**2 <= radius**2).astype(np.float64)
@@ -104,8 +106,3 @@ def _disk(radius: float, softness: float) -> np.ndarray:
     for axis in (0, 1):
         disk = convolve1d(disk, taps / taps.sum(), axis, mode="mirror")
     return disk / disk.sum()
-
-
-def _mirrored(image: ImageArray, reach: int) -> ImageArray:
-    """Padded by its mirror image, also where it is smaller than the padding."""
-    return np.pad(image, ((reach, reach), (reach, reach), (0, 0)), mode="reflect")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Light, color, geometry and storage. Images are [H, W, 3] float64 in [0, 1]; values beyond are cut off later.
+"""Corruptions of light, color, geometry and storage. Images are [H, W, 3] float64 in [0, 1]; values outside are clipped
+later.
 
 Deviation: `elastic_transform` resamples once, where ImageNet-C resamples after each of its two maps.
 """
@@ -13,7 +14,7 @@ from PIL import Image
 from scipy.fft import dctn, idctn
 from scipy.ndimage import map_coordinates
 
-from .noise import ImageArray
+from .blur import ImageArray
 
 
 def brightness(image: ImageArray, draw: Generator, more: float) -> ImageArray:
@@ -24,7 +25,7 @@ def brightness(image: ImageArray, draw: Generator, more: float) -> ImageArray:
 
 
 def saturate(image: ImageArray, draw: Generator, factor: float, more: float) -> ImageArray:
-    """factor s + more, cut to [0, 1], for the saturation s of HSV; gray counts as red."""
+    """Replace the saturation s of HSV by factor s + more, clipped to [0, 1]; gray counts as red."""
     value, least = image.max(-1, keepdims=True), image.min(-1, keepdims=True)
     chroma = value - least
     saturation = np.where(value > 0, chroma / np.maximum(value, 1e-12), 0)
@@ -33,7 +34,7 @@ def saturate(image: ImageArray, draw: Generator, factor: float, more: float) -> 
 
 
 def contrast(image: ImageArray, draw: Generator, factor: float) -> ImageArray:
-    """(image - mean) factor + mean, with the mean of each channel."""
+    """Compute (image - mean) factor + mean, with the mean of each channel."""
     mean = image.mean((0, 1), keepdims=True)
     return (image - mean) * factor + mean
 
@@ -61,7 +62,7 @@ def jpeg_compression(image: ImageArray, draw: Generator, quality: float) -> Imag
 
 
 def elastic_transform(image: ImageArray, draw: Generator, strength: float, smooth: float, tilt: float) -> ImageArray:
-    """Move every pixel: by an affine map, and by smoothed noise.
+    """Move every pixel by an affine map and by smoothed noise.
 
     The affine map takes three points of a square around the center to places within `tilt` of them. The noise is
     U(-1, 1), smoothed by a Gaussian of sd `smooth` and multiplied by `strength`. All three are shares of the side.
@@ -79,7 +80,7 @@ def elastic_transform(image: ImageArray, draw: Generator, strength: float, smoot
 
 
 def _smoothed(noise: np.ndarray, sigma: float) -> np.ndarray:
-    """A Gaussian filter with mirrored edges, by cosine transform: as fast for a sigma beyond the image."""
+    """Apply a Gaussian filter with mirrored edges by cosine transform, whose time does not grow with sigma."""
     gains = [np.exp(-0.5 * (np.pi * np.arange(side) / side * sigma) ** 2) for side in noise.shape]
     return idctn(dctn(noise) * gains[0][:, None] * gains[1])
 

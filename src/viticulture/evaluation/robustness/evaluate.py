@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a run and a name to images that it has not seen the like of, and to what it makes of them.
+"""Evaluation of a run on images unlike its training images. The layout of a folder selects the protocol:
 
-What a folder is, is told by its layout:
-
-    CORRUPTION/SEVERITY/CLASS/file, or GROUP/CORRUPTION/...    ImageNet-C: all that is there is judged, as it is
-    nNNNNNNNN/file, fewer than the run's classes               ImageNet-A, -R and the like: the run chooses between the
-                                                               classes that are there
+    CORRUPTION/SEVERITY/CLASS/file, or GROUP/CORRUPTION/...    ImageNet-C: all images, without further corruption
+    nNNNNNNNN/file, fewer than the run's classes               ImageNet-A, -R and similar: the run chooses from the
+                                                               classes of the data
     0/file to 999/file                                         ImageNet-V2, by the numbers of ImageNet's classes
-    a .json                                                    ReaL: the run's own test images, any of several classes
-    anything else                                              a test set: the 19 corruptions are made on the fly
+    a .json                                                    ReaL: the run's test images, any of several classes
+    anything else                                              a test set: the 19 corruptions are computed
 
-Corrupted images are kept in the cache as far as the recipe's budget goes, results in the run's robustness.json after
-every corruption, so that a stopped evaluation goes on where it was. Deviation: ImageNet-A and -R are cropped as the
-run's own test images; the authors of Co-advise squeeze them to 256 x 256 and take the middle.
+Corrupted images are cached as far as the recipe's budget allows. Results are written to the run's robustness.json after
+every corruption, so that a stopped evaluation continues there. Deviation: ImageNet-A and -R are cropped like the run's
+test images; the authors of Co-advise resize them to 256 x 256 and take the middle.
 """
 
 import hashlib
@@ -40,10 +38,18 @@ from ...training.run_inputs import config_of, dataset_of, stands_for_own
 from ..inputs import read_unseen
 from ..model import EvaluatedModel, OutputHeads, check_one_class, heads_of, of_run
 from ..saved import checksum_of, name_of, read_each
-from .corrupted import BATCH, Batches, Views, corrupted
-from .imagenet import IMAGENET_CLASSES, are_imagenets, by_number, is_numbered, is_part, named_like
+from .corrupt import BATCH, Batches, CleanImages, corrupted_batches
+from .imagenet import (
+    IMAGENET_CLASSES,
+    are_imagenets,
+    by_number,
+    is_numbered,
+    is_part,
+    read_truth,
+    relabeled,
+    with_run_names,
+)
 from .metrics import Robustness, wrong_predictions
-from .relabeled import read_truth, relabeled
 from .strengths import CORRUPTIONS, SETS, SEVERITIES, nearest
 
 FILE = "robustness.json"
@@ -54,43 +60,47 @@ Cell = Callable[[str, int], Batches]
 
 @dataclass(frozen=True, eq=False)
 class _Context:
-    """A run's student, ready to be asked.
+    """A run with its loaded student.
 
     Args:
-        subject: it.
+        run: its folder.
+        model: the student.
         recipe: of the run.
-        own: the object of a Python program that holds the run's own images; empty where a file does.
+        own_data: the object of a Python program that holds the run's images; empty if a file does.
     """
 
-    subject: EvaluatedModel
+    run: RunFolder
+    model: EvaluatedModel
     recipe: Config
-    own: str | Source
+    own_data: str | Source
 
-    def errors(self, batches: Batches, heads: OutputHeads, among: Tensor | None = None) -> list[float]:
-        """The share of wrong answers by head."""
+    def errors(self, batches: Batches, heads: OutputHeads, allowed: Tensor | None = None) -> tuple[float, ...]:
+        """Return the share of wrong predictions by head."""
+        model, images = self.model, 0
         wrong: Tensor | int = 0
-        images = 0
         for pixels, labels in batches:
-            truth = send(labels, self.subject.device)
-            shown = self.subject.normalized(pixels)
-            wrong = wrong + wrong_predictions(
-                self.subject.network, heads, shown, truth, among, self.subject.tta_network
-            )
+            truth, inputs = send(labels, model.device), model.normalized(pixels)
+            wrong = wrong + wrong_predictions(model.network, heads, inputs, truth, allowed, model.tta_network)
             images += len(labels)
         assert isinstance(wrong, Tensor), "there are images"
-        return (wrong.double() / images).tolist()
+        return tuple((wrong.double() / images).tolist())
 
-    def heads(self, pixels: Tensor) -> OutputHeads:
-        return heads_of(self.subject.network, self.subject.normalized(pixels), self.recipe)
+    def begin(self, images: Images, blank: Robustness) -> tuple[OutputHeads, Robustness]:
+        """Return the student's heads, and the result with them and the number of images."""
+        pixels = next(_views(images.part(torch.arange(min(8, len(images)))), self.model))[0]
+        heads = heads_of(self.model.network, self.model.normalized(pixels), self.recipe)
+        names = ("student",) if len(heads.names) == 1 else ("student", *heads.names)
+        rule = heads.rule_with(self.model.eval_views)
+        return heads, replace(blank, rule=rule, heads=names, images=len(images))
 
 
 def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0, weights: str = "") -> Robustness:
-    """Measure a run's weights out of distribution; the result joins the run's robustness.json.
+    """Evaluate a run's weights out of distribution, and add the result to the run's robustness.json.
 
     Args:
         run: a run with weights.
-        data: a folder as above, or any test set; empty, or the very object that it learnt from, for the run's own test
-            images, or validation images where it has no test.
+        data: a folder as above, or any test set; empty, or the object that the run was trained on, for its test images,
+            or validation images if it has no test images.
         limit: images to corrupt, evenly spread over the split; 0 for all.
         weights: best, last or ema; by default those that count.
 
@@ -100,31 +110,31 @@ def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0,
         raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
     weights = weights or run.which()[0]
     own = stands_for_own(run, data)
-    context = _Context(of_run(run, weights, BATCH), config_of(run), data if own else "")
-    data_spec = context.subject.data_spec
+    context = _Context(run, of_run(run, weights, BATCH), config_of(run), data if own else "")
+    data_spec = context.model.data_spec
     check_one_class(run, data_spec)
-    content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.subject.eval_views).encode()
-    mark = hashlib.blake2b(content, digest_size=16).hexdigest()
+    content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.model.eval_views).encode()
+    key = hashlib.blake2b(content, digest_size=16).hexdigest()
     held_out = "test" if "test" in run.read("run.json")["data"]["images"] else "validation"
-    name = held_out if own else name_of(data)
-    blank = Robustness(name, weights, 0, len(data_spec.classes), len(data_spec.classes), "", "", (), key=mark)
+    name, classes = held_out if own else name_of(data), len(data_spec.classes)
+    blank = Robustness(name, weights, 0, classes, classes, "", "", (), key=key)
     blank = replace(blank, imagenet=are_imagenets(data_spec.classes), checksum=checksum_of(run, weights))
     if isinstance(data, str) and data.endswith(".json"):
-        return _judge_relabeled(run, context, blank, Path(data).expanduser())
+        return _evaluate_relabeled(context, blank, Path(data).expanduser())
     folders = corrupted_folders(Path(data).expanduser()) if isinstance(data, str) and data else {}
     if folders:
-        return _evaluate_folders(run, context, blank, folders)
+        return _evaluate_folders(context, blank, folders)
     source = None if own else open_source(data)
     numbered = source is not None and is_numbered(source, data_spec)
     if source is not None:
-        source = by_number(source, data_spec) if numbered else named_like(source, data_spec)
+        source = by_number(source, data_spec) if numbered else with_run_names(source, data_spec)
     if source is not None and (numbered or is_part(source, data_spec)):
-        return _evaluate_part(run, context, blank, source)
-    return _evaluate_corrupted(run, context, blank, source, limit)
+        return _evaluate_part(context, blank, source)
+    return _evaluate_corrupted(context, blank, source, limit)
 
 
 def corrupted_folders(path: Path) -> dict[str, Path]:
-    """Corruption -> its folder of severities, where a folder is laid out like ImageNet-C; else nothing.
+    """Return corruption -> its folder of severities, if a folder has the layout of ImageNet-C; else nothing.
 
     Raises: UserError if a severity is missing.
     """
@@ -137,95 +147,90 @@ def corrupted_folders(path: Path) -> dict[str, Path]:
     return {name: by_corruption[name] for name in CORRUPTIONS if name in by_corruption}
 
 
-def _judge_relabeled(run: RunFolder, context: _Context, blank: Robustness, file: Path) -> Robustness:
-    """ReaL: the images on which the run is tested, as they are; each may have several right answers."""
-    if blank.known != IMAGENET_CLASSES:
-        raise UserError(f"{file} relabels ImageNet's 1,000 classes, and {run.path} knows {blank.known}")
+def _evaluate_relabeled(context: _Context, blank: Robustness, file: Path) -> Robustness:
+    """Evaluate on ReaL: the run's test images, uncorrupted, with any number of correct classes."""
+    run = context.run
+    if blank.trained_classes != IMAGENET_CLASSES:
+        raise UserError(
+            f"{file} relabels ImageNet's 1,000 classes, and {run.path} was trained on {blank.trained_classes}"
+        )
     images = dataset_of(run, context.recipe).test
     if images is None:
         raise UserError(f"{run.path} was not tested on ImageNet's validation images, which {file} relabels")
-    kept, classes = relabeled(images.records.names, read_truth(file))
-    heads, part = context.heads(_first(images, context)), images.part(kept)
-    batches = ((pixels, classes[numbers]) for numbers, pixels in context.subject.views(part))
-    errors = context.errors(batches, heads)
-    return _keep(run, replace(_about(blank, heads, context.subject), images=len(part), clean=tuple(errors)))
+    places, classes = relabeled(images.records.names, read_truth(file))
+    part = images.part(places)
+    heads, blank = context.begin(part, blank)
+    batches = ((pixels, classes[numbers]) for numbers, pixels in context.model.views(part))
+    return _save(run, replace(blank, clean=context.errors(batches, heads)))
 
 
-def _evaluate_part(run: RunFolder, context: _Context, blank: Robustness, source: Source) -> Robustness:
-    """ImageNet-A, -R: as they are, with the answers that they allow."""
-    classes = context.subject.data_spec.classes
+def _evaluate_part(context: _Context, blank: Robustness, source: Source) -> Robustness:
+    """Evaluate on ImageNet-A, -R: uncorrupted, with predictions from their classes."""
+    classes = context.model.data_spec.classes
     images, _ = read_unseen(context.recipe, source, classes)
-    among = torch.tensor([name in source.classes for name in classes], device=context.subject.device)
-    heads = context.heads(_first(images, context))
-    clean = context.errors(_views(images, context.subject), heads, among)
-    result = replace(
-        _about(blank, heads, context.subject), images=len(images), classes=len(source.classes), clean=tuple(clean)
-    )
-    return _keep(run, result)
+    allowed = torch.tensor([name in source.classes for name in classes], device=context.model.device)
+    heads, blank = context.begin(images, blank)
+    clean = context.errors(_views(images, context.model), heads, allowed)
+    return _save(context.run, replace(blank, classes=len(source.classes), clean=clean))
 
 
-def _evaluate_folders(run: RunFolder, context: _Context, blank: Robustness, folders: dict[str, Path]) -> Robustness:
-    """ImageNet-C: decoded once and not stored; shown whole, since the published images are crops already."""
-    whole = replace(
-        context.subject.image_settings,
-        stream=True,
-        cache_size=max(context.subject.data_spec.image_size),
-        eval_crop=1.0,
-        eval_interpolation="bicubic",
-    )
+def _evaluate_folders(context: _Context, blank: Robustness, folders: dict[str, Path]) -> Robustness:
+    """Evaluate on ImageNet-C: decoded once and not cached; without a crop, since the published images are crops."""
+    data_spec = context.model.data_spec
+    settings = context.model.image_settings
+    size = max(data_spec.image_size)
+    whole = replace(settings, stream=True, cache_size=size, eval_crop=1.0, eval_interpolation="bicubic")
+    model = replace(context.model, image_settings=whole)
     skip = context.recipe.data.skip_unreadable
 
     def images_of(corruption: str, severity: int) -> Images:
-        source = named_like(open_source(folders[corruption] / str(severity)), context.subject.data_spec)
-        return prepare_test(source, context.subject.data_spec.classes, whole, skip)[0]
+        source = with_run_names(open_source(folders[corruption] / str(severity)), data_spec)
+        return prepare_test(source, data_spec.classes, whole, skip)[0]
 
     first = images_of(next(iter(folders)), 1)
-    heads = context.heads(_first(first, context))
+    _, blank = context.begin(first, blank)
     key = digest([blank.key, *(str(folder.resolve()) for folder in folders.values()), *first.records.names])
-    blank = replace(_about(blank, heads, context.subject), images=len(first), key=key)
+    return _over_cells(
+        context,
+        replace(blank, key=key),
+        list(folders),
+        lambda corruption, severity: _views(images_of(corruption, severity), model),
+    )
 
-    def cell(corruption: str, severity: int) -> Batches:
-        return _views(images_of(corruption, severity), replace(context.subject, image_settings=whole))
 
-    return _over_cells(run, context, blank, list(folders), cell)
-
-
-def _evaluate_corrupted(
-    run: RunFolder, context: _Context, blank: Robustness, source: Source | None, limit: int
-) -> Robustness:
-    """A test set: clean, then corrupted in 19 ways and 5 strengths."""
-    if (channels := context.subject.data_spec.channels) != 3:
+def _evaluate_corrupted(context: _Context, blank: Robustness, source: Source | None, limit: int) -> Robustness:
+    """Evaluate on a test set: clean, then with 19 corruptions of 5 strengths."""
+    run, model = context.run, context.model
+    if (channels := model.data_spec.channels) != 3:
         raise UserError(
-            f"the 19 corruptions are of pictures in color, and {run.path} has images.channels {channels}; other images "
-            "can be named, such as a folder of your own corrupted ones: CORRUPTION/SEVERITY/CLASS/image"
+            f"the 19 corruptions need color images, and {run.path} has images.channels {channels}; name other images, "
+            "such as a folder of corrupted ones: CORRUPTION/SEVERITY/CLASS/image"
         )
     if source is None:
-        dataset = dataset_of(run, context.recipe, context.own)
+        dataset = dataset_of(run, context.recipe, context.own_data)
         images = dataset.test or dataset.val
         if images is None:
-            raise UserError(f"{dataset.name} has neither test nor validation images; name other data to judge by")
+            raise UserError(f"{dataset.name} has neither test nor validation images; name other data to evaluate on")
     else:
-        images, _ = read_unseen(context.recipe, source, context.subject.data_spec.classes)
+        images, _ = read_unseen(context.recipe, source, model.data_spec.classes)
     numbers = torch.linspace(0, len(images) - 1, min(limit or len(images), len(images))).round().long()
-    some = images.part(numbers)
-    clean = Views(
-        lambda: _views(some, context.subject), some.records.labels, numbers, context.subject.data_spec.image_size
-    )
-    heads = context.heads(_first(some, context))
+    some, size = images.part(numbers), model.data_spec.image_size
+    clean = CleanImages(lambda: _views(some, model), some.records.labels, numbers, size)
+    heads, blank = context.begin(some, blank)
     blank = replace(
-        _about(blank, heads, context.subject),
-        images=len(some),
-        corrupted_by=SETS[nearest(min(context.subject.data_spec.image_size))],
+        blank,
+        corrupted_by=SETS[nearest(min(size))],
+        key=digest([blank.key, clean.content]),
+        clean=context.errors(clean.open(), heads),
     )
-    blank = replace(blank, key=digest([blank.key, clean.content]), clean=tuple(context.errors(clean.open(), heads)))
     budget = int(context.recipe.images.max_cache_gb * 1e9)
-    return _over_cells(
-        run, context, blank, list(CORRUPTIONS), lambda name, severity: corrupted(clean, name, severity, budget)
-    )
+    cell: Cell = lambda name, severity: corrupted_batches(clean, name, severity, budget)  # noqa: E731
+    return _over_cells(context, blank, list(CORRUPTIONS), cell)
 
 
-def _over_cells(run: RunFolder, context: _Context, blank: Robustness, names: list[str], cell: Cell) -> Robustness:
-    """Every corruption at every severity; those that an earlier, stopped evaluation finished are taken from it."""
+def _over_cells(context: _Context, blank: Robustness, names: list[str], cell: Cell) -> Robustness:
+    """Evaluate every corruption at every severity; results of an earlier, stopped evaluation are reused."""
+    run = context.run
     earlier = read_robustness(run).get(blank.data)
     by_corruption = dict(earlier.errors) if earlier is not None and earlier.key == blank.key else {}
     heads = OutputHeads(blank.heads[1:] or blank.heads, blank.rule)
@@ -234,20 +239,20 @@ def _over_cells(run: RunFolder, context: _Context, blank: Robustness, names: lis
             if name not in by_corruption:
                 errors = []
                 for severity in SEVERITIES:
-                    errors.append(tuple(context.errors(cell(name, severity), heads)))
+                    errors.append(context.errors(cell(name, severity), heads))
                     progress(len(SEVERITIES) * done + severity, len(SEVERITIES) * len(names))
                 by_corruption[name] = tuple(errors)
-                _keep(run, replace(blank, errors=by_corruption))
-    return _keep(run, replace(blank, errors={name: by_corruption[name] for name in names}))
+                _save(run, replace(blank, errors=by_corruption))
+    return _save(run, replace(blank, errors={name: by_corruption[name] for name in names}))
 
 
 def read_robustness(run: RunFolder) -> dict[str, Robustness]:
-    """What was measured so far of the run's weights, by data."""
+    """Read all results of the run's current weights, by data."""
     return read_each(run, FILE, Robustness.from_dict)
 
 
-def _keep(run: RunFolder, result: Robustness) -> Robustness:
-    """Write robustness.json, and beside it the same as a long table."""
+def _save(run: RunFolder, result: Robustness) -> Robustness:
+    """Write robustness.json, and the same as a long table in robustness.csv."""
     every = {**read_robustness(run), result.data: result}
     run.write(FILE, {data: entry.to_dict() for data, entry in every.items()})
     rows: list[tuple[object, ...]] = [("data", "weights", "corruption", "severity", "head", "error")]
@@ -257,17 +262,7 @@ def _keep(run: RunFolder, result: Robustness) -> Robustness:
     return result
 
 
-def _about(blank: Robustness, heads: OutputHeads, subject: EvaluatedModel) -> Robustness:
-    names = ("student",) if len(heads.names) == 1 else ("student", *heads.names)
-    return replace(blank, rule=heads.rule_with(subject.eval_views), heads=names)
-
-
-def _views(images: Images, subject: EvaluatedModel) -> Batches:
-    """Pixels as the student is shown them, before normalization, and labels; on the CPU."""
-    for numbers, pixels in subject.views(images):
+def _views(images: Images, model: EvaluatedModel) -> Batches:
+    """Yield pixels of the network's input, before normalization, and labels; on the CPU."""
+    for numbers, pixels in model.views(images):
         yield pixels, images.records.labels[numbers]
-
-
-def _first(images: Images, context: _Context) -> Tensor:
-    """A few images, to ask the student with."""
-    return next(_views(images.part(torch.arange(min(8, len(images)))), context.subject))[0]

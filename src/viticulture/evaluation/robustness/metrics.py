@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a student fares on images unlike those that it learnt from: corrupted ones, and ImageNet-A, -R and -C.
+"""Errors of a student on images unlike its training images: corrupted ones, and ImageNet-A, -R and -C.
 
     CE_c = sum over severities s of E_sc / sum over s of E_sc of AlexNet,   mCE = mean over the 15 corruptions c
 
-where E is the share of wrong answers. Without AlexNet: the mean of E. Source: Hendrycks and Dietterich, ICLR 2019,
-arXiv:1903.12261, Sec. 4. Which images are judged is said by evaluate.py.
+where E is the share of misclassified images. Without AlexNet: the mean of E. Source: Hendrycks and Dietterich, ICLR
+2019, arXiv:1903.12261, Sec. 4. The images are defined in evaluate.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,23 +48,23 @@ class Robustness:
         data: the collection's name.
         weights: best, last or ema.
         images: how many, of each corruption and severity.
-        classes: classes that the student chose between.
-        known: classes that it knows.
-        corrupted_by: whose strengths the corruptions have, such as CIFAR-10-C; empty where nothing was corrupted.
-        rule: which head made the student's answer.
-        heads: what the columns of errors are: the student, then each of its heads where it has several.
-        clean: errors on images as they are, by head; empty where there are none.
+        classes: number of classes that the student chose from.
+        trained_classes: number of classes that it was trained on.
+        corrupted_by: the published set with the strengths of the corruptions, such as CIFAR-10-C; "" without any.
+        rule: which heads make the student's prediction.
+        heads: the columns of errors: the student, then each of its heads if it has several.
+        clean: errors on uncorrupted images, by head; empty if there are none.
         errors: corruption -> for each severity the errors by head.
-        imagenet: whether those that it knows are ImageNet's.
-        key: changes with the weights, the images and the way of judging.
-        checksum: of these weights, see `kept.checksum_of`.
+        imagenet: it was trained on ImageNet's classes.
+        key: changes with the weights, the images and the protocol.
+        checksum: of these weights, see `saved.checksum_of`.
     """
 
     data: str
     weights: str
     images: int
     classes: int
-    known: int
+    trained_classes: int
     corrupted_by: str
     rule: str
     heads: tuple[str, ...]
@@ -75,21 +75,21 @@ class Robustness:
     checksum: str = ""
 
     def error(self, corruption: str, head: int = 0) -> float:
-        """Mean over severities."""
+        """Return the mean over severities."""
         return fmean(severity[head] for severity in self.errors[corruption])
 
     def mean_error(self, head: int = 0) -> float | None:
-        """Mean over the 15 corruptions, not normalized; None where one of them is missing."""
+        """Return the mean over the 15 corruptions, not normalized; None if one of them is missing."""
         return fmean(self.error(name, head) for name in MAIN) if self.errors.keys() >= set(MAIN) else None
 
     def mean_corruption_error(self, head: int = 0) -> float | None:
-        """mCE, normalized by AlexNet, 1 for AlexNet itself; None but for ImageNet's 1,000 classes."""
+        """Return mCE, normalized by AlexNet, whose mCE is 1; None for other classes than ImageNet's 1,000."""
         if not self.imagenet or not self.errors.keys() >= set(MAIN):
             return None
         return fmean(self.error(name, head) / ALEXNET[name] for name in MAIN)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON, with the means."""
+        """Return the fields and the means for JSON."""
         means = {
             name: [mean(head) for head in range(len(self.heads))]
             for name, mean in (("mean_error", self.mean_error), ("mce", self.mean_corruption_error))
@@ -98,11 +98,11 @@ class Robustness:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Robustness":
-        """What `to_dict` gave."""
+        """Invert `to_dict`."""
         return rebuilt(Robustness, {k: v for k, v in content.items() if k not in ("mean_error", "mce")})
 
     def rows(self) -> Iterator[tuple[str, int, str, float]]:
-        """Corruption, severity (0 without), head, error: the table in its long form."""
+        """Yield corruption, severity (0 without one), head, error."""
         for head, error in zip(self.heads, self.clean, strict=False):
             yield "clean", 0, head, error
         for name, severities in self.errors.items():
@@ -117,26 +117,26 @@ def wrong_predictions(
     heads: OutputHeads,
     images: Tensor,
     labels: Tensor,
-    chosen_from: Tensor | None = None,
-    answers: nn.Module | None = None,
+    allowed: Tensor | None = None,
+    tta_network: nn.Module | None = None,
 ) -> Tensor:
-    """How many images each head takes for another class, the student's answer first.
+    """Count the images that each head misclassifies, the student's prediction first.
 
     Args:
         student: in evaluation mode.
         heads: of the student.
         images: [B, 3, H, W].
-        labels: [B]; or [B, C] bool, where any of several answers is right.
-        chosen_from: [C] bool, classes that may be answered; None for all.
-        answers: what gives the student's answer, where that is more than its heads, such as several views of an image.
+        labels: [B]; or [B, C] bool, if any of several classes is correct.
+        allowed: [C] bool, classes that may be predicted; None for all.
+        tta_network: gives the student's prediction if that needs more than its heads, such as several views.
 
     Returns: [1] for a student with one head, else [1 + K].
     """
     by_head = all_logits(student, images)
-    answer = heads.combine(by_head) if answers in (None, student) else answers(images)
-    logits = answer[None] if len(by_head) == 1 else torch.cat([answer[None], by_head])
-    if chosen_from is not None:
-        logits = logits.masked_fill(~chosen_from, float("-inf"))
+    output = heads.combine(by_head) if tta_network in (None, student) else tta_network(images)
+    logits = output[None] if len(by_head) == 1 else torch.cat([output[None], by_head])
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, float("-inf"))
     predicted = logits.argmax(-1)  # [1 + K, B]
     if labels.ndim == 2:
         return (~labels.gather(1, predicted.mT)).sum(0)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How strong the corruptions are: the published strengths of five severities, at three image sizes.
+"""Published strengths of the corruptions at five severities and three image sizes.
 
 Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR 2019,
 arXiv:1903.12261, and the scripts at github.com/hendrycks/robustness that made CIFAR-10-C (32 pixels), Tiny-ImageNet-C
-(64) and ImageNet-C (224). The numbers mean what the functions of the same name say. Lengths are pixels of that size;
+(64) and ImageNet-C (224). Numbers are the arguments of the functions of the same name. Lengths are pixels of that size;
 `elastic_transform` has shares of the side.
 """
 
@@ -18,11 +18,11 @@ DIGITAL = ("contrast", "elastic_transform", "pixelate", "jpeg_compression")
 MAIN = (*NOISE, *BLUR, *WEATHER, *DIGITAL)
 """The 15 corruptions of the mean corruption error."""
 EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""The 4 that were set apart for validation."""
+"""The 4 for validation."""
 CORRUPTIONS = (*MAIN, *EXTRA)
 SEVERITIES = (1, 2, 3, 4, 5)
 
-_OLD = 244 / 224  # ImageNet-C's elastic_transform took the side for 244 pixels
+_OLD = 244 / 224  # ImageNet-C's elastic_transform used a side of 244 pixels
 
 LEVELS: dict[int, dict[str, tuple[float | Level, ...]]] = {
     32: {
@@ -145,16 +145,16 @@ LEVELS: dict[int, dict[str, tuple[float | Level, ...]]] = {
 }
 
 SETS = {32: "CIFAR-10-C", 64: "Tiny-ImageNet-C", 224: "ImageNet-C"}
-"""The published set whose strengths a size has."""
+"""The published set with the strengths of a size."""
 
 
 def nearest(side: int) -> int:
-    """The published size whose strengths images of this side get: the one that differs by the smallest factor."""
+    """Return the published size that differs from a side by the smallest factor."""
     return min(LEVELS, key=lambda size: max(size / side, side / size))
 
 
 def level(corruption: str, severity: int, side: int) -> Level:
-    """The numbers of one corruption. Raises: UserError for an unknown one; severities are 1 to 5."""
+    """Return the arguments of a corruption. Raises: UserError for an unknown one; severities are 1 to 5."""
     if corruption not in CORRUPTIONS:
         raise unknown("corruption", corruption, CORRUPTIONS)
     strength = LEVELS[nearest(side)][corruption][severity - 1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snow, frost, fog and splashes. Images are [H, W, 3] float64 in [0, 1]; values beyond are cut off later.
+"""Corruptions by weather. Images are [H, W, 3] float64 in [0, 1]; values outside are clipped later.
 
 Deviations: `frost` draws its ice, where ImageNet-C pasted six photographs; water of `spatter` finds the rims of drops
 without Canny's edge detector.
@@ -9,8 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from scipy.ndimage import binary_erosion, convolve, distance_transform_edt, gaussian_filter, uniform_filter
 
-from .blur import smear, zoomed
-from .noise import ImageArray
+from .blur import ImageArray, smear, zoomed
 
 _LUMA = np.array([0.299, 0.587, 0.114])
 _ICE = np.array([0.52, 0.61, 0.65])  # mean color of the photographs of ImageNet-C
@@ -20,15 +19,13 @@ _RELIEF = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
 
 
 def snow(image: ImageArray, draw: Generator, *strength: float) -> ImageArray:
-    """Flakes that fall at an angle ~ U(-135, -45) degrees, over an image that lost color.
+    """Add flakes that fall at an angle ~ U(-135, -45) degrees to an image with less color.
 
     clear image + (1 - clear) max(image, 1.5 gray + 0.5) + flakes + the flakes turned by 180 degrees
 
     Args:
-        image: see above.
-        draw: see above.
-        strength: mean and sd of the noise that makes flakes, by how much it is enlarged, the threshold above which it
-            is a flake, reach and sigma of the smear (pixels), and clear.
+        strength: mean and sd of the flakes' noise, its enlargement, the threshold above which it is a flake, reach and
+            sigma of the smear (pixels), and clear.
     """
     mean, sd, zoom, threshold, reach, sigma, clear = strength
     flakes = zoomed(draw.normal(mean, sd, image.shape[:2]), zoom)
@@ -39,7 +36,7 @@ def snow(image: ImageArray, draw: Generator, *strength: float) -> ImageArray:
 
 
 def frost(image: ImageArray, draw: Generator, clear: float, ice: float) -> ImageArray:
-    """clear image + ice texture, a bluish texture with bright ridges."""
+    """Compute clear image + ice texture, a bluish texture with bright ridges."""
     H, W = image.shape[:2]
     veins = [1 - abs(2 * plasma(max(H, W), 1.4, draw)[:H, :W] - 1) for _ in range(3)]
     relief = np.max(veins, 0) ** 6
@@ -48,14 +45,14 @@ def frost(image: ImageArray, draw: Generator, clear: float, ice: float) -> Image
 
 
 def fog(image: ImageArray, draw: Generator, thickness: float, decay: float) -> ImageArray:
-    """(image + thickness plasma) m / (m + thickness), where m is the brightest value of the image."""
+    """Compute (image + thickness plasma) m / (m + thickness), where m is the brightest value of the image."""
     H, W = image.shape[:2]
     brightest = image.max()
     return (image + thickness * plasma(max(H, W), decay, draw)[:H, :W, None]) * brightest / (brightest + thickness)
 
 
 def plasma(side: int, decay: float, draw: Generator) -> np.ndarray:
-    """A cloudy height map in [0, 1] by the diamond-square algorithm on a torus.
+    """Return a cloudy height map in [0, 1] by the diamond-square algorithm on a torus.
 
     Halfway points get the mean of their four neighbors plus U(-a, a); a falls by decay^2 with each halving.
 
@@ -68,8 +65,8 @@ def plasma(side: int, decay: float, draw: Generator) -> np.ndarray:
     while step >= 2:
         half = step // 2
         corners = heights[::step, ::step]
-        beside = corners + np.roll(corners, -1, 1)
-        middles = (beside + np.roll(beside, -1, 0)) / 4 + draw.uniform(-amplitude, amplitude, corners.shape)
+        neighbors = corners + np.roll(corners, -1, 1)
+        middles = (neighbors + np.roll(neighbors, -1, 0)) / 4 + draw.uniform(-amplitude, amplitude, corners.shape)
         heights[half::step, half::step] = middles
         for row, column, other in ((0, half, 1), (half, 0, 0)):
             ends = corners + np.roll(corners, -1, other)  # the corners on both sides of the point
@@ -81,13 +78,11 @@ def plasma(side: int, decay: float, draw: Generator) -> np.ndarray:
 
 
 def spatter(image: ImageArray, draw: Generator, *strength: float) -> ImageArray:
-    """Drops where smoothed noise exceeds a threshold: of water, which brightens, or of mud, which covers.
+    """Add drops where smoothed noise exceeds a threshold: of water, which brightens, or of mud, which covers.
 
     Args:
-        image: see above.
-        draw: see above.
         strength: mean and sd of the noise, sigma of its smoothing (pixels), the threshold above which there is liquid,
-            how much water brightens, or for mud the sd in pixels that smoothes its rim, and 1 for mud or 0 for water.
+            the brightness of water, or for mud the sd in pixels that smooths its rim, and 1 for mud or 0 for water.
     """
     mean, sd, sigma, threshold, weight, mud = strength
     liquid = gaussian_filter(draw.normal(mean, sd, image.shape[:2]), sigma, mode="nearest")

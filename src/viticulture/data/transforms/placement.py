@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened to an image happens to its boxes and masks: the same numbers, hence the same part, place and side.
+"""Where augmentation puts images, for their boxes and masks: the same numbers, hence the same part, place and side.
 
 A point (x, y) of the original lies on the canvas at
 
-    x' = (x S / w - left) e / width          S: side of the store, w: width of the original, e: extent on the canvas
+    x' = (x S / w - left) e / width          S: side in the cache, w: width of the original, e: extent on the canvas
 
-with `left` and `width` in whole stored pixels, as the image is cut; mirrored, at W - x'.
+with `left` and `width` in whole cached pixels, as the image is cut; mirrored, at W - x'.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import UserError
-from ..targets.objects import UNLABELED, Objects, Shape
+from ..targets.objects import Shape
 from ..targets.outlines import bounded
 from .color import Blur, ColorJitter, Gray, Solarize
 from .crop import CanvasCrop, ScaleJitter
@@ -25,7 +25,8 @@ from .geometry import Flip
 from .resample import on_pixels
 from .view import Augment
 
-LEAST = 1.0  # pixels on the canvas that a box keeps each way
+MIN_SIDE = 1.0
+"""Pixels on the canvas, of a box that is trained on."""
 FOLLOWED = {
     "scale_jitter": ScaleJitter,
     "flip": Flip,
@@ -34,7 +35,7 @@ FOLLOWED = {
     "blur": Blur,
     "solarize": Solarize,
 }
-"""Transforms that objects and masks can follow, by their names in a recipe."""
+"""Transforms that boxes and masks can follow, by their names in a recipe."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ class Placement:
     """Where a batch of images went.
 
     Args:
-        edges: [B, 4] int64 top, left, height, width of the part that is shown, stored pixels.
+        edges: [B, 4] int64 top, left, height, width of the part, cached pixels.
         extents: [B, 2] int64 height and width of that part on the canvas, pixels.
         mirrored: [B] bool.
         sizes: [B, 2] height and width of the originals, pixels.
-        side: S of the store, pixels.
+        side: S, pixels.
         canvas: H, W, pixels.
     """
 
@@ -63,7 +64,7 @@ class Placement:
         return scale * self.side / self.sizes[i], scale * self.edges[i, :2]
 
     def boxes(self, i: int, boxes: Tensor) -> Tensor:
-        """Boxes [n, 4] of image i on the canvas, cut off where the image is; they may be empty."""
+        """Map boxes [n, 4] of image i to the canvas, clipped to the image; they may be empty."""
         scale, shift = self.factors(i)
         placed = boxes.double() * scale.flip(0).repeat(2) - shift.flip(0).repeat(2)
         height, width = self.extents[i].tolist()
@@ -74,7 +75,7 @@ class Placement:
         return placed.float()
 
     def back(self, i: int, boxes: Tensor) -> Tensor:
-        """Boxes [n, 4] on the canvas in pixels of the original i, inside it. What is judged is not mirrored."""
+        """Map boxes [n, 4] on the canvas, not mirrored, back to pixels of the original i, inside it."""
         assert not self.mirrored[i]
         scale, shift = self.factors(i)
         placed = (boxes.double() + shift.flip(0).repeat(2)) / scale.flip(0).repeat(2)
@@ -82,10 +83,10 @@ class Placement:
         return torch.stack([placed[:, 0::2].clamp(0, width), placed[:, 1::2].clamp(0, height)], 2).flatten(1).float()
 
     def mask(self, i: int, pixels: Tensor, outside: int) -> Tensor:
-        """Values of image i on the canvas, the nearest at each place, and `outside` where the image is not.
+        """Map values of image i to the canvas, the nearest at each place, and `outside` beyond the image.
 
         Args:
-            pixels: [h, w] of the original's shape, whatever its size: the original's own pixels or the store's.
+            pixels: [h, w] of the original's shape, whatever its size: the original's pixels or the cache's.
         """
         rows, columns = (self._places(i, axis, pixels.shape[axis]) for axis in (0, 1))
         height, width = self.extents[i].tolist()
@@ -94,8 +95,8 @@ class Placement:
         return out.flip(1) if self.mirrored[i] else out
 
     def outlines(self, i: int, shapes: Sequence[Shape]) -> NDArray[np.uint8]:
-        """Outlines of image i on the canvas, [n, H, W], each as `mask` puts its bitmap: the part alone in which it is
-        anything is looked up."""
+        """Draw outlines of image i on the canvas, [n, H, W], each as `mask` maps its bitmap, though only the part
+        around it is computed."""
         height, width = self.sizes[i].tolist()
         rows, columns = (self._places(i, axis, side).numpy() for axis, side in enumerate((height, width)))
         planes = np.zeros((len(shapes), *self.canvas), np.uint8)
@@ -107,20 +108,20 @@ class Placement:
         return planes[..., ::-1].copy() if self.mirrored[i] else planes
 
     def _places(self, i: int, axis: int, count: int) -> Tensor:
-        """For every place of the extent, which of `count` pixels lies under its center."""
+        """For every place of the extent, the pixel of `count` under its center."""
         extent, (start, length) = int(self.extents[i, axis]), self.edges[i, [axis, axis + 2]].tolist()
         stored = start + (torch.arange(extent, dtype=torch.float64) + 0.5) * length / extent
         return (stored * count / self.side).long().clamp(max=count - 1)
 
 
 def placement(augment: Augment, sizes: Tensor, side: int, u: Tensor) -> Placement:
-    """Where an augmentation puts images.
+    """Compute where an augmentation puts images.
 
     Args:
-        augment: as `check_follows` wants it.
+        augment: one that `check_follows` accepts.
         sizes: [B, 2] of the originals, pixels.
-        side: of the store, pixels.
-        u: [B, columns] the very numbers by which the images are augmented.
+        side: of the cached images, pixels.
+        u: [B, columns] the numbers that the images are augmented by.
     """
     crop = augment.crop
     assert isinstance(crop, CanvasCrop)
@@ -132,40 +133,12 @@ def placement(augment: Augment, sizes: Tensor, side: int, u: Tensor) -> Placemen
 
 
 def check_follows(kinds: Mapping[str, type]) -> None:
-    """Raises: UserError unless objects can follow every transform of a view, whose classes are given by their names in
-    a recipe. What a person's own class does to an image nobody knows, whatever it is called."""
+    """Raises: UserError unless boxes and masks can follow every transform of a view, given as name in a recipe ->
+    class. A user's class of the same name is refused."""
     for name, kind in kinds.items():
         if kind not in FOLLOWED.values():
-            raise UserError(f"objects and masks cannot follow augment.{name}; take it out, of {', '.join(FOLLOWED)}")
+            raise UserError(f"boxes and masks cannot follow augment.{name}, only {', '.join(FOLLOWED)}; take it out")
     if ScaleJitter not in kinds.values():
         raise UserError(
-            "objects and masks follow augment.scale_jitter, and the recipe has none; scale: [1, 1] fits all"
+            "boxes and masks need augment.scale_jitter, and the recipe has none; scale: [1, 1] fits the whole image"
         )
-
-
-def follow(place: Placement, i: int, objects: Objects, masks: bool) -> dict[str, Tensor]:
-    """What is to be learnt of image i: boxes [n, 4], labels [n], and masks [n, H, W] uint8 where they are wanted.
-
-    Crowds are left out, and so are objects of which less than a pixel is left, or no pixel of their mask.
-    """
-    objects = objects.part(~objects.crowd)
-    boxes = place.boxes(i, objects.boxes)
-    seen = (boxes[:, 2:] - boxes[:, :2] >= LEAST).all(1)
-    boxes, objects = boxes[seen], objects.part(seen)
-    if not masks:
-        return {"boxes": boxes, "labels": objects.labels}
-    assert objects.shapes is not None or not len(objects)  # an image without objects names no shapes either
-    planes = place.outlines(i, objects.shapes or ())
-    seen = torch.from_numpy(planes.any((1, 2)))
-    return {"boxes": boxes[seen], "labels": objects.labels[seen], "masks": torch.from_numpy(planes)[seen]}
-
-
-def follow_crowds(place: Placement, i: int, objects: Objects) -> dict[str, Tensor]:
-    """What counts for nothing where image i is judged: boxes [n, 4] and labels [n] of its crowds."""
-    crowds = objects.part(objects.crowd)
-    return {"boxes": place.boxes(i, crowds.boxes), "labels": crowds.labels}
-
-
-def follow_classes(place: Placement, i: int, pixels: Tensor) -> Tensor:
-    """The classes of an image's pixels on the canvas, [H, W] int64, 255 where there is no image."""
-    return place.mask(i, pixels, UNLABELED).long()

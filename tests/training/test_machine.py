@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from viticulture.training.allocator import LARGEST_OF_OLD, keep_freed_memory
+from viticulture.training.machine import LARGEST_OF_OLD, keep_freed_memory
 
 PIECE = 24 << 20
 """Bytes, less than every glibc keeps (`LARGEST_OF_OLD`) and more than it keeps unasked while several are in use."""

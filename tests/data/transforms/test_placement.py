@@ -12,12 +12,13 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
 
+from viticulture.data.batches.targets import placed_objects
 from viticulture.data.targets.objects import Objects
 from viticulture.data.targets.outlines import bitmap, encoded
 from viticulture.data.transforms.crop import Letterbox, ResizedCrop, ScaleJitter
-from viticulture.data.transforms.follow import Placement, check_follows, follow, placement
 from viticulture.data.transforms.geometry import Flip
 from viticulture.data.transforms.mix import Mix
+from viticulture.data.transforms.placement import Placement, check_follows, placement
 from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 
@@ -64,7 +65,7 @@ def test_boxes_follow_as_torchvisions_do(seed: int) -> None:
 
 def test_an_image_lies_where_its_box_says() -> None:
     """A white square on black, through store, jitter and flip: on the canvas its white pixels span its box. Fails if
-    image and box take different columns of the draw, and if the store's squeeze is not undone."""
+    image and box take different columns of the draw, and if the cache's squeeze is not undone."""
     height, width, side = 60, 90, 72
     pixels = torch.zeros(3, height, width, dtype=torch.uint8)
     pixels[:, 20:44, 30:66] = 255
@@ -76,7 +77,7 @@ def test_an_image_lies_where_its_box_says() -> None:
     canvas = augment.change(augment.cut(stored.expand(24, -1, -1, -1), sizes, u), u)
     seen = 0
     for i in range(24):
-        found = follow(place, i, objects(torch.tensor([[30.0, 20, 66, 44]])), masks=False)["boxes"]
+        found = placed_objects(place, i, objects(torch.tensor([[30.0, 20, 66, 44]])), masks=False)["boxes"]
         if not len(found):
             continue
         rows, columns = (canvas[i, 0] > 200).nonzero().unbind(1)
@@ -149,7 +150,7 @@ def test_what_is_cut_off_is_not_learnt() -> None:
     place = placed(Augment([Letterbox()], (32, 32), GRAY, GRAY, 0), [(32, 32)], torch.empty(1, 0), 32)
     boxes = torch.tensor([[1.0, 1, 9, 9], [31.6, 3, 40, 9], [33, 33, 40, 40], [2, 2, 8, 8]])
     found = Objects(boxes, torch.tensor([4, 5, 6, 7]), torch.tensor([False, False, False, True]))
-    kept = follow(place, 0, found, masks=False)
+    kept = placed_objects(place, 0, found, masks=False)
     assert kept["labels"].tolist() == [4]
     assert kept["boxes"].tolist() == [[1, 1, 9, 9]]
 

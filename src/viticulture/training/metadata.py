@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of the facts in run.json, and the comparison of a JSON file with such types."""
+"""Types of the metadata in run.json, and the check of a JSON file against such types."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from ..keywords import rebuilt
 CURE = "; bring back a copy, or train anew"
 """Advice about a damaged file of a run."""
 
-FACTS: dict[str, Any] = {  # what run.json holds from the first on, and with a question mark what it may hold
+METADATA: dict[str, Any] = {  # with a question mark: optional
     "recipe": str,
     "seed": int,
     "status": str,
@@ -53,18 +53,18 @@ FACTS: dict[str, Any] = {  # what run.json holds from the first on, and with a q
 _ABSENT = object()
 
 
-def check_facts(path: Path, content: Mapping[str, Any], kinds: Mapping[str, Any], whole: bool = True) -> None:
-    """Compare the facts in a JSON file with their types.
+def check_metadata(path: Path, content: Mapping[str, Any], types: Mapping[str, Any], whole: bool = True) -> None:
+    """Compare a JSON file's content with types.
 
     Args:
         path: of the file, for the error.
         content: of the file.
-        kinds: dotted key -> annotation; a key with a question mark may be missing.
+        types: dotted key -> annotation; a key with a question mark may be missing.
         whole: refuse a file that lacks other keys, too.
 
-    Raises: UserError naming the key and what it holds.
+    Raises: UserError naming the key and its value.
     """
-    for key, kind in kinds.items():
+    for key, kind in types.items():
         name, value = key.rstrip("?"), content
         for part in name.split("."):
             value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT

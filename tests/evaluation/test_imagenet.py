@@ -12,8 +12,8 @@ from untrained import untrained
 from viticulture.errors import UserError
 from viticulture.evaluation.model import ONE_HEAD, OutputHeads, of_run
 from viticulture.evaluation.robustness.evaluate import evaluate_robustness
+from viticulture.evaluation.robustness.imagenet import read_truth, relabeled
 from viticulture.evaluation.robustness.metrics import wrong_predictions
-from viticulture.evaluation.robustness.relabeled import read_truth, relabeled
 from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of, dataset_of
@@ -64,7 +64,11 @@ def test_any_of_several_classes_is_right_and_images_without_one_are_left_out(run
     assert found.images == 3
     assert found.clean == pytest.approx((1 / 3,))
     assert other_measure(run, "robustness/real.json/student") == {"test": pytest.approx(2 / 3)}
-    for text, words in (("[[1000]]", "beyond"), ("{", "no list"), ("[[]]", "none of ImageNet's|none of the run's")):
+    for text, words in (
+        ("[[1000]]", "beyond"),
+        ("{", "not a list"),
+        ("[[]]", "not one of ImageNet's|none of the run's"),
+    ):
         file.write_text(text)
         with pytest.raises(UserError, match=words):
             evaluate_robustness(run, str(file))
@@ -96,7 +100,7 @@ def test_a_mask_of_true_classes_counts_as_labels_do() -> None:
     kept, classes = relabeled(["x/ILSVRC2012_val_00000002.JPEG", "ILSVRC2012_val_00000001.JPEG"], [[], [7, 3]])
     assert kept.tolist() == [0]
     assert classes[0].nonzero()[:, 0].tolist() == [3, 7]
-    with pytest.raises(UserError, match="is none of ImageNet's validation images"):
+    with pytest.raises(UserError, match="is not one of ImageNet's validation images"):
         relabeled(["cat.jpg"], [[1]])
-    with pytest.raises(UserError, match="no list of true classes"):
+    with pytest.raises(UserError, match="not a list of true classes"):
         read_truth(Path("nowhere.json"))

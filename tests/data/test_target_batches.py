@@ -8,17 +8,18 @@ import torch
 
 from dense_scenes import coco_folder, mask_folder
 from simulated_gpu import simulated_gpu
-from viticulture.data.annotated import prepare_dense
-from viticulture.data.batches.annotated import DenseLoader, dense_batches, targets, unpacked
+from viticulture.data.annotated import prepare_annotated
+from viticulture.data.batches.evaluation import target_batches
 from viticulture.data.batches.loader import Loader, Shard
+from viticulture.data.batches.targets import target_batch, unpacked
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import Dataset
 from viticulture.data.image_settings import ImageSettings
-from viticulture.data.open_dense import open_dense
-from viticulture.data.splits import Selection
-from viticulture.data.targets.objects import NOTHING, Boxed, Objects
+from viticulture.data.open import open_source
+from viticulture.data.targets.objects import NO_OBJECTS, Boxed, Objects
 from viticulture.data.transforms.crop import ScaleJitter
-from viticulture.data.transforms.follow import Placement
 from viticulture.data.transforms.geometry import Flip
+from viticulture.data.transforms.placement import Placement
 from viticulture.data.transforms.view import Augment
 from viticulture.models.data_spec import DataSpec
 
@@ -27,15 +28,18 @@ ALONE, CPU = Shard(), torch.device("cpu")
 
 
 def dataset_of(path: Path, wanted: str, masks: bool = False) -> Dataset:
-    return prepare_dense(
-        open_dense(path, wanted), Selection(test_fraction=0), ImageSettings(image_size=48, cache_size=64), masks=masks
+    return prepare_annotated(
+        open_source(path, wanted),
+        DataSettings(test_fraction=0),
+        ImageSettings(image_size=48, cache_size=64),
+        masks=masks,
     )
 
 
-def loader(dataset: Dataset, masks: bool = False, shard: Shard = ALONE, device: torch.device = CPU) -> DenseLoader:
+def loader(dataset: Dataset, masks: bool = False, shard: Shard = ALONE, device: torch.device = CPU) -> Loader:
     augment = Augment([ScaleJitter((0.5, 2.0)), Flip()], (48, 48), dataset.mean, dataset.std, 0)
-    plain = Loader(dataset.train, [augment], 4, 0, device=device, shard=shard)
-    return DenseLoader(plain, dataset.annotations["train"], masks)
+    targets = dataset.annotations["train"]
+    return Loader(dataset.train, [augment], 4, 0, device=device, shard=shard).with_targets(targets, masks)
 
 
 def same(first: Batch, second: Batch) -> bool:
@@ -82,7 +86,7 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(tmp_path: Path, wanted: str) -> Non
     seen = DataSpec(dataset.classes, (48, 48), dataset.mean, dataset.std)
 
     def batches(device: torch.device) -> list[Batch]:
-        held_out = dense_batches(dataset.val, dataset.annotations["val"], seen, 4, device)
+        held_out = target_batches(dataset.val, dataset.annotations["val"], seen, 4, device)
         return [*loader(dataset, device=device), *held_out]
 
     expected = batches(CPU)
@@ -120,8 +124,8 @@ def test_an_image_without_objects_has_no_masks() -> None:
     place = Placement(whole, size, torch.zeros(2, dtype=torch.bool), size, 48, (48, 48))
     corners, label = torch.tensor([[8.0, 8, 24, 24]]), torch.tensor([0])
     thing = Objects(corners, label, label.bool(), ([[8, 8, 24, 8, 24, 24, 8, 24]],))
-    for second, objects in ((NOTHING, 0), (thing, 1)):
-        batch = targets(place, torch.arange(2), Boxed([NOTHING, second], True), masks=True)
+    for second, objects in ((NO_OBJECTS, 0), (thing, 1)):
+        batch = target_batch(place, torch.arange(2), Boxed([NO_OBJECTS, second], True), masks=True)
         assert batch["masks"].shape == (2, objects, 48, 48)
         assert (batch["labels"] >= 0).sum() == objects
         assert not batch["masks"][0].any()
