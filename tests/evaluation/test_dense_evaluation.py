@@ -73,7 +73,7 @@ def test_boxes_are_right_taken_for_another_over_or_missed() -> None:
     """One of each. Fails for rows taken for columns, a box that counts below the threshold, an object taken twice."""
     assert pairs(SAID[0], TRUE.objects[0], 0.5) == ({0: 0, 1: 1}, [2], [])
     assert confusion(SAID, TRUE.objects, 2, 0.5) == ((1, 0, 1), (1, 0, 0), (0, 1, 0))
-    assert counts_of(SAID[0], TRUE.objects[0], 0.5) == {"right": 1, "wrong": 2, "missed": 0}
+    assert counts_of(SAID[0], TRUE.objects[0], 0.5) == {"correct": 1, "wrong": 2, "missed": 0}
     twice = found((0, 0, 20, 20, 0, 0.9), (0, 0, 20, 21, 0, 0.8))
     assert pairs(twice, objects((0, 0, 20, 20, 0)), 0.5) == ({0: 0}, [1], [])
     inside = found((5, 5, 15, 15, 0, 0.9))

@@ -81,7 +81,7 @@ def test_images_that_are_not_compared_are_not_called_new(run: Path, photos: Path
     """Those that are streamed would all have to be decoded. Catches: silence, which says that they are new."""
     images, _ = prepare_test(str(photos), ("a", "b"), ImageSettings(16, 20, max_cache_gb=1e-9))
     assert isinstance(images, StreamedImages)
-    assert "is not known: they are streamed" in trained_on(RunFolder(run), images)[0]
+    assert "is not known: streamed images" in trained_on(RunFolder(run), images)[0]
 
 
 def test_a_file_for_the_runs_own_images_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,7 +85,7 @@ def test_a_run_that_is_not_finished_is_said_to_be(
 ) -> None:
     """Fails if weights of half a training are used without a word, or a finished run is called unfinished."""
     image = str(photo(tmp_path / "a.png", 0))
-    for status, words in (("running", f"`viticulture resume {shell_word(run.path)}` goes on"), ("finished", "")):
+    for status, words in (("running", f"`viticulture resume {shell_word(run.path)}` continues it"), ("finished", "")):
         run.update(status=status)
         for command in (
             ["predict", str(run.path), image],
