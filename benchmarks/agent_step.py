@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from viticulture.models.agent.agent_cnn import AgentShape
-from viticulture.models.agent.for_student import agent_for
+from viticulture.models.agent.build import agent_for
 from viticulture.models.agent.shared_agent import shared_agent_for
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.students import create_student, token_logits
+from viticulture.models.heads import token_logits
+from viticulture.models.students import create_student
 from viticulture.models.teachers.frozen import Adapted, Frozen
 
 from .clock import begin, count, measure

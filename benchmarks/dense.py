@@ -47,7 +47,7 @@ from viticulture.data.transforms.crop import ScaleJitter
 from viticulture.data.transforms.geometry import Flip
 from viticulture.data.transforms.view import Augment
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.detection.detector import ANCHOR, BOX_GRID, RATIOS, Heads
+from viticulture.models.detection.detector import ANCHOR, BOX_GRID, RATIOS, DetectorSizes
 from viticulture.models.detection.networks import detector
 from viticulture.models.detection.pyramid import SimpleFeaturePyramid
 from viticulture.models.students import create_student
@@ -106,7 +106,7 @@ def ours() -> Callable[[], Tensor]:
     student = create_student(
         "mae_tiny", replace(data_spec, classes=()), PATCH, {**BODY, "class_token": False, "global_pool": "avg"}
     )
-    net = detector(student, data_spec, heads=Heads(WIDTH, False, SAMPLES)).train()
+    net = detector(student, data_spec, heads=DetectorSizes(WIDTH, False, SAMPLES)).train()
     images, targets = scenes()
     images = (images - 0.5) / 0.5
     return stepper(net, lambda: torch.stack(list(net.losses(images, targets).values())).sum())

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import viticulture.models.dhvt.registered  # noqa: F401 (registers the students)
+import viticulture.models.dhvt.students  # noqa: F401 (registers the students)
 
 from .clock import begin, count, measure
 

@@ -41,7 +41,8 @@ from viticulture.config.load import about, load_config, shipped
 from viticulture.config.resolve import Config
 from viticulture.keywords import made_parts
 from viticulture.methods.method import Method, Setup
-from viticulture.models.cit import involution
+from viticulture.models.cpu import attention as cpu_attention
+from viticulture.models.cpu import involution
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.teachers import feature_maps as teacher_maps
@@ -116,8 +117,8 @@ def estimate(config: Config, classes: int, folder: Path, bfloat16: bool = True) 
     groups = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary}))
     half = torch.autocast("cpu", torch.bfloat16) if bfloat16 else nullcontext()
     whole = patch.object(involution, "BLOCK", sys.maxsize)  # a GPU takes all images at once
-    fused = patch.object(attention, "in_products", lambda x: False)  # what a CPU does in bfloat16
-    with whole, fused, FakeTensorMode() as mode, Peak() as peak:
+    fused = [patch.object(module, "trains_in_bfloat16", lambda x: False) for module in (attention, cpu_attention)]
+    with whole, fused[0], fused[1], FakeTensorMode() as mode, Peak() as peak:
         _fake(method, mode)
         peak.count([*method.parameters(), *method.buffers(), *_hidden(method)])
         batch = random_batch(config, method, classes)

@@ -34,7 +34,7 @@ def networks(pixels: int, patch: int) -> dict[str, nn.Module]:
         "timm vit_tiny": timm.create_model("vit_tiny_patch16_224", **sizes),
         "without dropout": plain_vit.build("vit_small", **sizes, attn_drop_rate=0.0, proj_drop_rate=0.0),
         "vit_small": plain_vit.build("vit_small", **sizes),
-        "torch's dropout": timm.create_model(plain_vit.ARCHITECTURE, **plain_vit.timm_arguments("vit_small", sizes)),
+        "torch's dropout": timm.create_model(plain_vit.ARCHITECTURE, **plain_vit.timm_form("vit_small", sizes)[1]),
         "vit_small_sparse": plain_vit.build_sparse("vit_small_sparse", **sizes),
     }
 

@@ -21,7 +21,7 @@ from untrained_dense import CLASSES, judged_objects, judged_pixels, untrained_de
 from viticulture.cli import main
 from viticulture.command import parse_command
 from viticulture.deploy.hub.push import contents
-from viticulture.models.detection.networks import load_dense
+from viticulture.models.detection.networks import load_network
 from viticulture.models.weights.files import initialize
 from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
@@ -81,12 +81,12 @@ def test_a_run_that_was_sent_is_used_by_its_name(
     assert sent is not None
     assert kept is not None
     assert sent == kept.of_weights("last")
-    student = load_dense(run.weights("last"))[0].backbone.student
+    student = load_network(run.weights("last"))[0].backbone.student
     bare = timm.create_model(f"hf-hub:{NAME}", pretrained=True, cache_dir=str(tmp_path / "timm")).eval()
     pixels = torch.randn(2, 3, 64, 64)
     assert bare.num_classes == 0
     assert torch.equal(bare(pixels), student(pixels))
-    begun = load_dense(run.weights("last"))[0].backbone.student
+    begun = load_network(run.weights("last"))[0].backbone.student
     weight, known = (net.get_parameter("blocks.0.attn.qkv.weight") for net in (begun, student))
     torch.nn.init.zeros_(weight)
     initialize(begun, f"hf-hub:{NAME}")
@@ -113,7 +113,7 @@ def test_a_student_made_for_windows_is_not_sent_alone(tmp_path: Path) -> None:
     for window in (0, 4):
         file = run.weights("last") / "config.json"
         config = json.loads(file.read_text("utf-8"))
-        file.write_text(json.dumps({**config, "dense": {**config["dense"], "window": window}}))
+        file.write_text(json.dumps({**config, "network": {**config["network"], "window": window}}))
         sent = contents(run, NAME)
         assert ("model.safetensors" in sent, b"import timm" in bytes(sent["README.md"])) == (not window, not window)
 
@@ -136,7 +136,7 @@ def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunFolder])
         assert "| AP of boxes: small, medium, large objects | n/a, 40.0 %, 40.0 % |" in body
         assert "| \\=cmd\\(\\) | background | 4 |" in body.replace("=", "\\=")
         assert "from a score of 0.25 on" in body
-        assert "Least often right: berry (AP 38.0 %)" in body
+        assert "Weakest classes: berry (AP 38.0 %)" in body
     else:
         assert (about["pipeline_tag"], result["metrics"][0]["value"]) == ("image-segmentation", 0.6)
         assert "**mIoU 60.0 %** on 20 test images" in body
@@ -163,7 +163,7 @@ def test_a_card_of_weights_that_were_not_measured_promises_nothing(
     shutil.copytree(other.weights("last"), other.weights("last").with_name("ema"))
     sent = contents(other, NAME, "ema")
     card = bytes(sent["README.md"]).decode()
-    assert "It has not been measured" in card
+    assert "It has not been evaluated" in card
     assert "## Results" not in card
     assert "evaluation.json" not in sent
     assert "\n\n\n" not in card

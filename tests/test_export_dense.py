@@ -23,7 +23,7 @@ from viticulture.deploy.onnx.detections import Detections, _top
 from viticulture.deploy.onnx.export import graph_of, to_onnx
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.detection.detector import Heads
+from viticulture.models.detection.detector import DetectorSizes
 from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.detection.segmenter import Segmenter
 from viticulture.models.students import create_student
@@ -56,7 +56,7 @@ def network(kind: str, masks: bool = False) -> Any:
         made: Any = segmenter(student, TASK)
         torch.nn.init.normal_(made.predict.weight)
     else:
-        made = detector(student, TASK, heads=Heads(16, masks, 16, 0.1))
+        made = detector(student, TASK, heads=DetectorSizes(16, masks, 16, 0.1))
         torch.nn.init.normal_(made.rpn.head.bbox_pred.weight, std=0.1)
         torch.nn.init.normal_(made.rpn.head.cls_logits.weight, std=0.5)
         torch.nn.init.normal_(made.roi_heads.box_predictor.cls_score.weight, std=1.0)
@@ -137,7 +137,7 @@ def test_boxes_are_pooled_as_torchvision_does_of_an_odd_number_of_tokens() -> No
     data_spec = replace(TASK, image_size=(232, 232))
     torch.manual_seed(0)
     student = create_student("vit_nano", replace(data_spec, classes=()), 8, {"depth": 1})
-    made = detector(student, data_spec, heads=Heads(16, False, 16)).eval().requires_grad_(False)
+    made = detector(student, data_spec, heads=DetectorSizes(16, False, 16)).eval().requires_grad_(False)
     maps = made.maps(torch.randn(1, 3, 232, 232))
     pool: Any = made.roi_heads.box_roi_pool
     boxes = torch.tensor([[1.0, 2, 229, 231], [10, 20, 100, 90], [3, 5, 40, 30]])

@@ -24,7 +24,7 @@ from viticulture.api import predict
 from viticulture.cli import main
 from viticulture.command import parse_command
 from viticulture.config.load import shipped
-from viticulture.deploy.hub.card import Student
+from viticulture.deploy.hub.card import CardNetwork
 from viticulture.deploy.hub.push import contents, push
 from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.errors import UserError
@@ -146,7 +146,7 @@ def test_what_is_to_be_private_is_not_sent_where_everybody_sees_it(run: RunFolde
     push(run, NAME, private=True)
     assert online.private == {NAME}
     online.repositories["somebody/public"] = {}
-    with pytest.raises(UserError, match="everybody sees it"):
+    with pytest.raises(UserError, match="is public"):
         push(run, "somebody/public", private=True)
     assert online.repositories["somebody/public"] == {}
     push(run, "somebody/public")
@@ -212,7 +212,7 @@ def test_the_numbers_and_the_facts_are_those_of_the_weights_that_are_sent(run: R
     assert json.loads(bytes(sent["config.json"]))["recipe"] == "mine.yaml"
     assert sent["config.json"] == sent["weights/last/config.json"]
     unmeasured = contents(other, NAME, "ema")
-    assert "It has not been measured" in bytes(unmeasured["README.md"]).decode()
+    assert "It has not been evaluated" in bytes(unmeasured["README.md"]).decode()
     assert "evaluation.json" not in unmeasured
 
 
@@ -324,13 +324,13 @@ def test_a_mistake_is_said_in_a_line(
         return error
 
     image = str(photo(tmp_path / "a.png", 3))
-    assert "there is none of that name" in said("predict", "hf-hub:no/body", image)
+    assert "it does not exist" in said("predict", "hf-hub:no/body", image)
     assert "USER/NAME" in said("predict", "hf-hub:nobody", image)
     assert "USER/NAME" in said("push", str(run.path), "nobody")
     assert "hf download somebody/vines --local-dir vines" in said("push", f"hf-hub:{NAME}@v1", "no/body")
     assert "name the images" in said("evaluate", f"hf-hub:{NAME}")
     online.repositories["some/weights"] = {"config.json": b"{}"}
-    assert "is no run of viticulture" in said("predict", "hf-hub:some/weights", image)
+    assert "is not a run of viticulture" in said("predict", "hf-hub:some/weights", image)
     monkeypatch.setenv("HF_TOKEN", "wrong")
     assert "log in by `hf auth login`" in said("push", str(run.path), NAME)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -356,12 +356,12 @@ def test_the_card_of_a_recipe_that_names_code_says_how_it_is_used(
     own = untrained(tmp_path / "run", CLASSES, **{"augment.brighter": shift})
     own.update(data={**own.read("run.json")["data"], "images": {"train": 90}})
     card = bytes(contents(own, NAME)["README.md"]).decode()
-    assert "names code of its author's own (`my_vineyard.Shift`)" in card
+    assert "names code of its author (`my_vineyard.Shift`)" in card
     assert f"hf download {NAME}" in card
     assert "\n\n\n" not in card
-    assert "author's own" not in bytes(contents(run, NAME)["README.md"]).decode()
+    assert "code of its author" not in bytes(contents(run, NAME)["README.md"]).decode()
     import my_vineyard  # type: ignore[import-not-found]
 
     monkeypatch.setattr(timm, "model_entrypoint", lambda _: my_vineyard.small_vit)
-    assert Student("small_vit", CLASSES).home == "my_vineyard"
-    assert "import my_vineyard  # which must" in bytes(contents(own, NAME)["README.md"]).decode()
+    assert CardNetwork("small_vit", CLASSES).home == "my_vineyard"
+    assert "import my_vineyard  # must register" in bytes(contents(own, NAME)["README.md"]).decode()

@@ -10,7 +10,7 @@ import torch
 from made_results import detected, segmented
 from viticulture.config.load import load_config
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.detection.detector import Heads
+from viticulture.models.detection.detector import DetectorSizes
 from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
@@ -42,7 +42,7 @@ def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: obj
         network, described = segmenter(backbone, data_spec), {"blocks": [], "dropout": 0.0}
         torch.nn.init.normal_(network.predict.weight)
     else:
-        heads = Heads(16, masks, 16, 0.1)
+        heads = DetectorSizes(16, masks, 16, 0.1)
         network, described = detector(backbone, data_spec, heads=heads), {"heads": asdict(heads)}
         for weight, std in (
             (network.rpn.head.bbox_pred.weight, 0.1),
@@ -51,7 +51,7 @@ def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: obj
             (network.roi_heads.box_predictor.bbox_pred.weight, 0.3),
         ):
             torch.nn.init.normal_(weight, std=std)
-    save(network, run.weights("last"), data_spec, {"dense": {"kind": kind, **described}})
+    save(network, run.weights("last"), data_spec, {"network": {"kind": kind, **described}})
     return run
 
 

@@ -143,7 +143,7 @@ def test_a_run_predicts_as_it_was_tested_and_tells_timm(photos: Path, tmp_path: 
     viticulture.resume(str(run.path))
     boxes = tmp_path / "boxes.txt"
     boxes.write_text(f"{names[0]} 1 1 5 5\n")
-    with pytest.raises(UserError, match=r"boxes are those of the originals.*images\.fit pad"):
+    with pytest.raises(UserError, match=r"boxes refer to the originals.*images\.fit pad"):
         viticulture.localize(str(run.path), str(boxes))
 
 

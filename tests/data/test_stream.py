@@ -179,7 +179,7 @@ def test_a_machine_without_room_for_workers_computes_the_same_in_more_time(
 
 def test_a_worker_that_is_killed_ends_what_waits_for_it() -> None:
     """As the kernel does for want of memory. Catches: a wait without end, and torch's traceback."""
-    with pytest.raises(UserError, match=r"process that reads images was killed.*want of memory"):
+    with pytest.raises(UserError, match=r"worker process was killed.*lack of memory"):
         list(ahead(killed, [0, 1], workers=1))
 
 

@@ -21,10 +21,10 @@ from viticulture.config.resolve import resolve
 from viticulture.evaluation.agreement import Agreement, agree, both_wrong, divergences, read_agreement, same_prediction
 from viticulture.evaluation.model import all_logits, heads_of
 from viticulture.keywords import rebuilt
-from viticulture.models.cit.many_heads import every_head
 from viticulture.models.data_spec import DataSpec
+from viticulture.models.heads import every_head
 from viticulture.models.students import create_student
-from viticulture.models.views import VIEWS, SeveralViews
+from viticulture.models.tta import TTA_KEY, TTAModel
 from viticulture.models.weights.files import load, note, save
 from viticulture.study.outcomes import other_measure
 from viticulture.training.run_inputs import config_of, dataset_of
@@ -191,12 +191,12 @@ def test_a_student_that_answers_by_views_is_judged_so_beside_its_heads(
     assert before is not None
     assert before.accuracy is not None
 
-    def by_brightness(network: SeveralViews, images: Tensor) -> Tensor:
+    def by_brightness(network: TTAModel, images: Tensor) -> Tensor:
         return torch.eye(10)[(images > 0).sum((1, 2, 3)) % 10]  # whole numbers, on every processor the same
 
-    monkeypatch.setattr(SeveralViews, "forward", by_brightness)
+    monkeypatch.setattr(TTAModel, "forward", by_brightness)
     try:
-        note(run.folder.weights("last"), {VIEWS: "four"})
+        note(run.folder.weights("last"), {TTA_KEY: "four"})
         viticulture.evaluate(str(run.path))
         found = read_agreement(run.folder)
         assert found is not None

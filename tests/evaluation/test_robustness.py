@@ -25,7 +25,7 @@ from viticulture.evaluation.robustness.evaluate import _save, evaluate_robustnes
 from viticulture.evaluation.robustness.imagenet import are_imagenets
 from viticulture.evaluation.robustness.metrics import ALEXNET, Robustness, wrong_predictions
 from viticulture.evaluation.robustness.strengths import CORRUPTIONS, MAIN
-from viticulture.models.views import VIEWS
+from viticulture.models.tta import TTA_KEY
 from viticulture.models.weights.files import load, note
 from viticulture.study.outcomes import other_measure
 from viticulture.training.run_folder import RunFolder
@@ -201,7 +201,7 @@ def test_a_stopped_evaluation_goes_on_where_it_was(run: api.Run, monkeypatch: py
     config = run.folder.weights("best") / "config.json"
     as_it_was = config.read_bytes()
     try:
-        note(run.folder.weights("best"), {VIEWS: "mirrored"})
+        note(run.folder.weights("best"), {TTA_KEY: "mirrored"})
         evaluate_robustness(run.folder, limit=4)
         assert len(asked) == before + 2 * 95, "answers by other views"
     finally:

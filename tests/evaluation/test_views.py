@@ -28,7 +28,7 @@ from viticulture.evaluation.outputs import Predictions, choose_views
 from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.views import NAMED, VIEWS, SeveralViews, Views, answering
+from viticulture.models.tta import TTA_KEY, TTA_VIEWS, TTAMode, TTAModel, with_tta
 from viticulture.models.weights.files import note
 from viticulture.tasks.classification import Classification
 from viticulture.tasks.classification_metrics import ClassificationResult
@@ -60,8 +60,8 @@ def data_spec(several: bool = False) -> DataSpec:
 
 
 @pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("name", get_args(Views))
-def test_answers_are_the_mean_over_views(name: Views, several: bool) -> None:
+@pytest.mark.parametrize("name", get_args(TTAMode))
+def test_answers_are_the_mean_over_views(name: TTAMode, several: bool) -> None:
     """By hand, view by view. Catches: logits averaged in place of probabilities, images mixed up in the batch, a middle
     that is not the middle, upside down for mirrored."""
     images = torch.randn(5, 3, 10, 10, generator=torch.Generator().manual_seed(0))
@@ -76,7 +76,7 @@ def test_answers_are_the_mean_over_views(name: Views, several: bool) -> None:
     }[name]
     decide = data_spec(several).probabilities
     expected = torch.stack([decide(LeftAndMiddle()(view)) for view in asked]).mean(0)
-    answers = answering(LeftAndMiddle(), name, data_spec(several))(images)
+    answers = with_tta(LeftAndMiddle(), name, data_spec(several))(images)
     assert torch.allclose(decide(answers), expected, atol=1e-6)
     assert name == "one" or not torch.allclose(expected, decide(LeftAndMiddle()(images)), atol=1e-4)
 
@@ -87,7 +87,7 @@ def test_several_views_that_are_sure_are_as_sure_together() -> None:
     images[..., :5] *= 1.01  # mirrored views differ
     views = [LeftAndMiddle()(view).double() for view in (images, images.flip(3))]
     shown, hidden = (torch.stack([(sign * view).sigmoid() for view in views]).mean(0) for sign in (1, -1))
-    answers = answering(LeftAndMiddle(), "mirrored", data_spec(several=True))(images)
+    answers = with_tta(LeftAndMiddle(), "mirrored", data_spec(several=True))(images)
     torch.testing.assert_close(answers.double(), shown.log() - hidden.log(), rtol=1e-5, atol=0)
 
 
@@ -99,11 +99,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder(viticulture.train(str(folder), out=str(folder.parent / "run"), overrides=keys).path)
 
 
-def asked_by_hand(run: RunFolder, images: Images, name: Views) -> Tensor:
+def asked_by_hand(run: RunFolder, images: Images, name: TTAMode) -> Tensor:
     subject = of_run(run)
     pixels = torch.cat([batch["image"] for batch in subject.batches(images)])
     with torch.inference_mode():
-        views = [subject.network(view.of(pixels)).softmax(1) for view in NAMED[name]]
+        views = [subject.network(view.of(pixels)).softmax(1) for view in TTA_VIEWS[name]]
     return torch.stack(views).mean(0)
 
 
@@ -114,17 +114,17 @@ def test_validation_images_choose(run: RunFolder) -> None:
     labels = dataset.val.records.labels
     shares = {
         name: float((asked_by_hand(run, dataset.val, name).argmax(1) == labels).double().mean())
-        for name in get_args(Views)
+        for name in get_args(TTAMode)
     }
     chosen = of_run(run).eval_views
     assert shares[chosen] == max(shares.values())
     kept = json.loads((run.path / "evaluation.json").read_text())["results"]
     assert kept["best/val"]["top1"] == pytest.approx(shares[chosen])
-    assert all(json.loads((run.weights(each) / "config.json").read_text())[VIEWS] == chosen for each in run.which())
+    assert all(json.loads((run.weights(each) / "config.json").read_text())[TTA_KEY] == chosen for each in run.which())
 
 
-@pytest.mark.parametrize("name", get_args(Views))
-def test_the_first_of_the_best_is_chosen(name: Views, run: RunFolder) -> None:
+@pytest.mark.parametrize("name", get_args(TTAMode))
+def test_the_first_of_the_best_is_chosen(name: TTAMode, run: RunFolder) -> None:
     """By scores that are known beforehand. Catches the worst or the dearest being taken, or the test images asked."""
     dataset = dataset_of(run, config_of(run))
     assert dataset.val is not None
@@ -137,14 +137,14 @@ def test_the_first_of_the_best_is_chosen(name: Views, run: RunFolder) -> None:
 
     try:
         for each in run.which():
-            without = {key: value for key, value in json.loads(before[each]).items() if key != VIEWS}
+            without = {key: value for key, value in json.loads(before[each]).items() if key != TTA_KEY}
             (run.weights(each) / "config.json").write_text(json.dumps(without))
         choose_views(run, dataset.val, score)
         assert {of_run(run, each).eval_views for each in run.which()} == {name}
         choose_views(run, dataset.val, lambda said: float(not score(said)))
         assert of_run(run).eval_views == name, "what is settled stays"
         config = json.loads(before["last"])
-        del config[VIEWS]
+        del config[TTA_KEY]
         (run.weights("last") / "config.json").write_text(json.dumps(config))  # as a resumed run writes it
         choose_views(run, dataset.val, lambda said: float(not score(said)))
         assert of_run(run, "last").eval_views == name
@@ -163,7 +163,7 @@ def test_everything_that_answers_asks_by_these_views(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", ("a", "b", "c"))
     photos = [photo(tmp_path / f"{i}.png", i) for i in range(3)]
     alone = task_of(run).predict(photos, "last")
-    note(run.weights("last"), {VIEWS: "four"})
+    note(run.weights("last"), {TTA_KEY: "four"})
     by_four = task_of(run).predict(photos, "last")
     assert all(one.probabilities != pytest.approx(four.probabilities) for one, four in zip(alone, by_four, strict=True))
     subject, folder = of_run(run, "last"), of_source(str(run.weights("last")))
@@ -182,12 +182,12 @@ def test_a_card_tells_strangers(run: RunFolder) -> None:
     known = (run.weights("last") / "config.json").read_text()
     try:
         for views, told in (("four", True), ("one", False)):
-            note(run.weights("last"), {VIEWS: views})
+            note(run.weights("last"), {TTA_KEY: views})
             pushed = contents(run, "someone/name", "last")
             config, card = pushed["config.json"], pushed["README.md"]
             assert isinstance(config, bytes)
             assert isinstance(card, bytes)
-            assert json.loads(config)[VIEWS] == views
+            assert json.loads(config)[TTA_KEY] == views
             assert (b"4 views of each image" in card) is told
     finally:
         (run.weights("last") / "config.json").write_text(known)
@@ -211,7 +211,7 @@ def test_without_validation_images(wanted: str, kept: str, tmp_path: Path) -> No
 
 def test_damage_is_told(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run")
-    note(run.weights("last"), {VIEWS: "for"})
+    note(run.weights("last"), {TTA_KEY: "for"})
     with pytest.raises(UserError, match="did you mean four"):
         of_run(run)
 
@@ -219,8 +219,8 @@ def test_damage_is_told(tmp_path: Path) -> None:
 def test_a_network_that_is_asked_by_views_is_its_own() -> None:
     """One view changes nothing: the very network, bit for bit."""
     network = LeftAndMiddle()
-    assert answering(network, "one", data_spec()) is network
-    assert isinstance(answering(network, "four", data_spec()), SeveralViews)
+    assert with_tta(network, "one", data_spec()) is network
+    assert isinstance(with_tta(network, "four", data_spec()), TTAModel)
 
 
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
@@ -234,17 +234,17 @@ def test_who_looks_inside_is_shown_the_same_batches(tmp_path: Path) -> None:
     run, sizes = untrained(tmp_path / "run"), []
     dataset = load_dataset(open_source(str(pictures(tmp_path / "photos", {"a": 10, "b": 10}))), config_of(run), 0)
     for views in ("one", "four"):
-        note(run.weights("last"), {VIEWS: views})
+        note(run.weights("last"), {TTA_KEY: views})
         subject = of_run(run, batch_size=4)
         sizes.append([len(batch["image"]) for batch in subject.batches(dataset.train)])
-        assert not isinstance(subject.network, SeveralViews)
+        assert not isinstance(subject.network, TTAModel)
     assert sizes[0] == sizes[1]
 
 
 def test_other_images_and_corrupted_ones_are_answered_by_the_same_views(tmp_path: Path) -> None:
     """Top-1 on a folder by hand, and a share of wrong answers that agrees with it."""
     run = untrained(tmp_path / "run", ("a", "b", "c"))
-    note(run.weights("last"), {VIEWS: "four"})
+    note(run.weights("last"), {TTA_KEY: "four"})
     folder = pictures(tmp_path / "photos", {"a": 20, "b": 20, "c": 20}, side=24)
     evaluated = viticulture.evaluate(str(run.path), str(folder))
     assert isinstance(evaluated, Mapping)
@@ -272,5 +272,5 @@ def test_what_budgets_choose_is_exported_with_its_views(several: bool, tmp_path:
     shown = DataSpec(("a", "b"), (32, 32), (0.5,) * 3, (0.5,) * 3, several)
     student = create_student("hybrid_nano", shown, None, {}).eval()
     once = to_onnx(student, tmp_path / "one.onnx", shown)
-    four = to_onnx(answering(student, "four", shown), tmp_path / "four.onnx", shown)
+    four = to_onnx(with_tta(student, "four", shown), tmp_path / "four.onnx", shown)
     assert four.stat().st_size < 1.1 * once.stat().st_size

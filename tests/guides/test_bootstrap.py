@@ -184,7 +184,7 @@ def test_a_step_is_that_of_the_authors_code(golden: Load, file: str, weights: Li
     setup = Setup(student, GOLDEN_TASK, {"bootstrap": guide})
     method = Supervised(setup, label_weight=guide.weight).train()
     readings = method.taps(batch["image"])
-    logits, maps_ = guide.agent.watch(batch["image"])
+    logits, maps_ = guide.agent.forward_with_features(batch["image"])
     close = {"rtol": 1e-4, "atol": 1e-4}
     torch.testing.assert_close(readings.outputs[0], data["out/logits_vit"], **close)
     torch.testing.assert_close(logits, data["out/logits_cnn"], **close)

@@ -22,8 +22,8 @@ from viticulture.losses import soft_distillation
 from viticulture.methods.method import Setup
 from viticulture.methods.supervised import Supervised
 from viticulture.models.cit.cit import checkpoint_filter_fn
-from viticulture.models.cit.many_heads import every_head
 from viticulture.models.data_spec import DataSpec
+from viticulture.models.heads import every_head
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings, Taps
 from viticulture.models.teachers.frozen import Frozen

@@ -23,7 +23,7 @@ from viticulture.methods.method import Setup, StepContext, TrainingLength
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.momentum_encoder import MomentumEncoder
 from viticulture.models.students import create_student
-from viticulture.models.vit.any_size import forward_at_any_size
+from viticulture.models.vit.patches import forward_at_any_size
 from viticulture.optim import Optim
 from viticulture.training.feed import training_loader
 from viticulture.training.module import TrainingModule

@@ -22,7 +22,7 @@ from viticulture.models.students import create_student
 from viticulture.models.weights.files import load, save
 
 ONE = DataSpec(("cat", "dog", "hare"), (8, 8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-TASK = DataSpec(ONE.classes, ONE.image_size, ONE.mean, ONE.std, several=True)
+TASK = DataSpec(ONE.classes, ONE.image_size, ONE.mean, ONE.std, multilabel=True)
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS, OTHER = torch.randn(2, 6, 3, generator=GENERATOR, dtype=torch.float64)
 LABELS = (torch.rand(6, 3, generator=GENERATOR) < 0.4).double()

@@ -10,8 +10,8 @@ from timm.layers.attention import Attention
 from torch import Tensor, nn
 
 from networks import BACKENDS, check_gradients, check_one_graph
+from viticulture.models.cpu.dropout import Dropout, dropout, keep_bits, occurrences, replace_dropout
 from viticulture.models.vit.attention import DroppedAttention
-from viticulture.models.vit.dropout import Dropout, cheapen, dropout, keep_bits, occurrences
 
 
 @pytest.mark.parametrize("p", [0.0001, 0.1, 0.5, 0.9, 0.999])
@@ -107,7 +107,7 @@ def test_layers_are_exchanged_where_they_drop() -> None:
     """Names, modes and state-dict keys stay; layers that never drop, and layers of other kinds, are left alone."""
     net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout(0.3), nn.Dropout(0.0)), nn.AlphaDropout(0.3)).eval()
     keys = list(net.state_dict())
-    cheapen(net)
+    replace_dropout(net)
     assert [type(layer) for layer in net[1].children()] == [Dropout, nn.Dropout]
     assert (net[1][0].p, net[1][0].training, type(net[2])) == (0.3, False, nn.AlphaDropout)
     assert list(net.state_dict()) == keys

@@ -10,7 +10,8 @@ import torch
 
 from networks import data_spec
 from viticulture.errors import UserError
-from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size, token_logits
+from viticulture.models.heads import token_logits
+from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size
 from viticulture.models.vit import plain_vit
 
 ATTENTION_IS_COUNTED = 4.624  # GMACs of DeiT-S distilled at 224 px, attention's two matrix products included
@@ -89,7 +90,7 @@ def test_costs_are_the_papers() -> None:
     ("arguments", "words"),
     [
         (("vit_nanno", data_spec()), r"unknown student 'vit_nanno'; did you mean vit_nano"),
-        (("vit_tiny_patch16_224.augreg_in21k", data_spec()), "has no tag.*ask for 'vit_tiny_patch16_224'"),
+        (("vit_tiny_patch16_224.augreg_in21k", data_spec()), "has no tag.*set the student to 'vit_tiny_patch16_224'"),
         (
             ("vit_nano", data_spec(height=30), 4),
             "multiple of the patch size, got 30 and 4 pixels; take images of 28 or 32",

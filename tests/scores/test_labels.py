@@ -61,7 +61,7 @@ def test_the_likelihood_of_labels_is_that_of_their_logits() -> None:
     """Surely wrong, surely right, either way round; beyond what a double can hold both ways count alike. Of the least
     that is left to 1 here, 1e-13, a double keeps three digits. Catches: what a float32 leaves to 1, nothing from a
     logit of 17 on, taken for 87 nats."""
-    data_spec = DataSpec(("x", "y"), (8, 8), (0.5,) * 3, (0.5,) * 3, several=True)
+    data_spec = DataSpec(("x", "y"), (8, 8), (0.5,) * 3, (0.5,) * 3, multilabel=True)
     shown = torch.tensor([[0.0, 1.0]])
     for logit in (0.0, 5.0, 18.0, -18.0, 30.0, -30.0):
         logits = torch.tensor([[logit, -logit]])

@@ -608,9 +608,10 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
     assert results_table(Study(study.path)).note.endswith(" On validation images: its loss.")
     note = all_results_table(Study(study.path)).note
     assert (
-        "Student's over seeds; of accuracy the wider of Student's over seeds and the binomial one of the test" in note
+        "Student's over seeds; of accuracy the wider of Student's over seeds and the binomial interval over the test"
+        in note
     )
-    assert "the wider of Student's interval and, of accuracies, the one over seeds and test images." in note
+    assert "the wider of Student's interval and, for accuracies, the interval over seeds and test images." in note
     place = [column.name for column in all_results_table(Study(study.path)).columns].index("test, %")
     shown = {row[0]: row[place] for row in all_results_table(Study(study.path)).rows}
     assert [name for name, number in shown.items() if number is None] == ["its loss"]

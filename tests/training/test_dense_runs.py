@@ -111,7 +111,7 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     assert str(row[5]).startswith("AP ")
     with pytest.raises(UserError, match=r"its results are in Run\.dense"):
         _ = run.accuracy
-    with pytest.raises(UserError, match="in files: name them"):
+    with pytest.raises(UserError, match="got int first; give a folder's path"):
         viticulture.evaluate(str(run.path), [1, 2])
     with pytest.raises(UserError, match="finds objects or tells pixels apart, and --compare-with shows top-1"):
         viticulture.report(run, compare_with=run)
@@ -287,7 +287,9 @@ def test_other_data_that_do_not_fit_are_told(
     known = json.loads(file.read_text())
     stranger = {**known, "categories": [{"id": 3, "name": "disk"}, {"id": 7, "name": "ring"}]}
     file.write_text(json.dumps(stranger))
-    with pytest.raises(UserError, match=r"1 class that this network did not learn: ring; it learnt disk, square$"):
+    with pytest.raises(
+        UserError, match=r"1 class that this network was not trained on: ring; it was trained on disk, square$"
+    ):
         viticulture.evaluate(run, str(other))
     file.write_text(json.dumps({**known, "annotations": []}))
     with pytest.raises(UserError, match="no object in any of its 2 images"):
@@ -308,12 +310,16 @@ def test_other_data_that_do_not_fit_are_told(
 @pytest.mark.parametrize(
     ("recipe", "more", "words"),
     [
-        ("default/photos", {}, "holds boxes of objects and no classes of images; learn by --recipe detection/photos"),
-        ("segmentation/photos", {}, "learn by --recipe detection/photos"),
+        (
+            "default/photos",
+            {},
+            "holds boxes of objects and no classes of images; train on it with --recipe detection/photos",
+        ),
+        ("segmentation/photos", {}, "train on it with --recipe detection/photos"),
         ("detection/photos", {"augment.mix.mixup": 0.8}, "cannot follow augment.mix"),
         ("detection/photos", {"augment.scale_jitter": None}, "the recipe has none"),
         ("detection/photos", {"guides.logits.teacher": "vit_tiny_patch16_224"}, "take guides.logits out"),
-        ("detection/photos", {"data.per_class": 3}, "give data.fraction"),
+        ("detection/photos", {"data.per_class": 3}, "set data.fraction"),
         ("detection/photos", {"student.patch_size": 2}, "patches of 4, 8, 16 or 32"),
         ("detection/photos", {"method.window": 2}, "need a plain ViT"),
         ("detection/photos", {"method.width": 2}, "method.width must be at least 8"),
@@ -354,7 +360,7 @@ def test_objects_and_masks_without_a_recipe_get_theirs_and_this_is_said(tmp_path
     _, base, default = _opened(request)
     assert (base.name, default, base.warnings[0]) == (recipe, recipe, session.warnings[0])
     assert f"name: {recipe.partition('/')[0]}" in resolved(str(data))
-    with pytest.raises(UserError, match=f"learn by --recipe {recipe}"):
+    with pytest.raises(UserError, match=f"train on it with --recipe {recipe}"):
         begin(str(data), "default/photos", 0, str(tmp_path / "other"), False, {}, "test")
 
 

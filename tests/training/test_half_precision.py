@@ -21,7 +21,8 @@ from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.methods.supervised import Supervised
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.students import create_student, fitting_patch, token_logits
+from viticulture.models.heads import token_logits
+from viticulture.models.students import create_student, fitting_patch
 from viticulture.training.data import load_dataset
 from viticulture.training.half_precision import (
     FILLS,

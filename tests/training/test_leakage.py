@@ -50,11 +50,6 @@ def test_weights_that_know_the_test_images_are_refused(tmp_path: Path, photos: s
         warnings(tmp_path / "file", photos, {**more, **file})
     same = {**FEW, "data.test_fraction": 0.1}
     assert not any("learned from" in said for said in warnings(tmp_path / "same", photos, {**same, **teacher}))
-    facts = known.folder.read("run.json")
-    del facts["settings"]["data"]["near_duplicates"]  # of a version that divided near-duplicates
-    known.folder.write("run.json", facts)
-    with pytest.raises(UserError, match=r"as that run did \(its data\.\* keys and data\.near_duplicates ignore;"):
-        warnings(tmp_path / "earlier", photos, {**more, **teacher})
 
 
 def test_one_folder_is_one_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --recipe long.yaml", "too long"),
     ("train digits --recipe billions.yaml", "values"),
     ("train digits --recipe itself.yaml", "values"),
-    ("train digits --recipe twice.yaml", "'epochs' stands twice"),
+    ("train digits --recipe twice.yaml", "'epochs' appears twice"),
     ("train digits --recipe tag.yaml", "not valid YAML"),
     ("train digits --recipe day.yaml", "train.epochs"),
     ("train digits --recipe list.yaml", "must hold sections"),

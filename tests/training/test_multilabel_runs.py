@@ -21,7 +21,7 @@ from viticulture.data.sources.several import separated
 from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run
 from viticulture.evaluation.outputs import Predictions
-from viticulture.models.views import Views, told
+from viticulture.models.tta import TTAMode, describe
 from viticulture.report.terminal import say
 from viticulture.tasks.multilabel import LabelsPrediction, summary, thresholds_of
 from viticulture.tasks.results import Results, SavedPredictions, read_predictions, save_predictions
@@ -50,7 +50,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run
 def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_path: Path) -> None:
     """By mAP: the same training asked by any other views has none higher; figures are of those that are told."""
     asked: dict[str, Results[Any]] = {}
-    for views in (*get_args(Views), "best"):
+    for views in (*get_args(TTAMode), "best"):
         keys = {**SETTINGS, "images.eval_views": views, "train.epochs": 2}
         viticulture.train(str(data), out=str(tmp_path / views), overrides=keys, progress=False)
         found = task_of(RunFolder(tmp_path / views)).read_results()
@@ -61,9 +61,11 @@ def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_p
     assert precision["best"] == max(precision.values()) == precision[chosen]
     likelihoods = {views: found.results["best/val"].nll for views, found in asked.items()}
     assert likelihoods["best"] == likelihoods[chosen]
-    assert len({round(one, 9) for one in likelihoods.values()}) == len(get_args(Views)), "each is asked in its own way"
+    assert len({round(one, 9) for one in likelihoods.values()}) == len(get_args(TTAMode)), (
+        "each is asked in its own way"
+    )
     assert {views: found.results["best/val"].views for views, found in asked.items()} == {
-        views: told(chosen if views == "best" else views) for views in asked
+        views: describe(chosen if views == "best" else views) for views in asked
     }
     assert "4 views" in summary(asked["four"]).note
     assert "views" not in summary(asked["one"]).note
@@ -300,7 +302,7 @@ def test_a_run_of_a_programs_object_opens_again(data: Path, tmp_path: Path) -> N
     begun.run.unlock()
     again = reopen(str(tmp_path / "run"), frame)
     assert again.dataset.fingerprint == begun.dataset.fingerprint
-    assert again.method.data_spec.several
+    assert again.method.data_spec.multilabel
 
 
 def test_learning_without_labels_holds_out_what_several_labels_are_tested_on(tmp_path: Path, data: Path) -> None:
@@ -313,7 +315,7 @@ def test_learning_without_labels_holds_out_what_several_labels_are_tested_on(tmp
     told.run.unlock()
     assert set(start.dataset.split_names["train"]).isdisjoint(told.dataset.split_names["test"])
     assert start.dataset.classes == ()
-    assert not start.method.data_spec.several
+    assert not start.method.data_spec.multilabel
 
 
 def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:

@@ -513,7 +513,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("deep", "run.json is damaged"),
         ("splits", "split.json is damaged"),
         ("no recipe", "holds no recipe.yaml"),
-        ("binary recipe", "recipe.yaml is no text.*bring back a copy"),
+        ("binary recipe", "recipe.yaml is not UTF-8 text.*bring back a copy"),
         ("binary metrics", "metrics.csv is damaged"),
         ("folder", "metrics.csv is damaged"),
     ],
@@ -931,7 +931,7 @@ def test_space_is_asked_for_where_it_is_the_cause(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="see that its folder is there"), replacing(tmp_path / "file" / "x"):
+    with pytest.raises(UserError, match="check that its folder exists"), replacing(tmp_path / "file" / "x"):
         raise AssertionError("there is nothing to write to")
     assert "free some space" not in str(unwritable(tmp_path, PermissionError(13, "Permission denied")))
 
@@ -1317,7 +1317,7 @@ class Killed(Callback):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("DataLoader worker (pid 77) is killed by signal: Killed.", "a process that reads images"),
+        ("DataLoader worker (pid 77) is killed by signal: Killed.", "a worker process"),
         ("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset", "another process"),
         ("NCCL error: remote process exited or there was a network error", "another process"),
     ],
@@ -1326,7 +1326,7 @@ class Killed(Callback):
 def test_a_killed_process_is_told_with_the_way_on(words: str, told: str, tmp_path: Path) -> None:
     """Catches: a traceback, or a run that cannot go on."""
     session = small(tmp_path / "run")
-    with pytest.raises(UserError, match=rf"{told}.*want of memory.*viticulture resume"):
+    with pytest.raises(UserError, match=rf"{told}.*lack of memory.*viticulture resume"):
         fit(session, more=[Killed(words)])
     session.run.unlock()
     assert viticulture.resume(str(tmp_path / "run")).metadata["status"] == "finished"

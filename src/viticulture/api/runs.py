@@ -112,7 +112,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..deploy.onnx.int8 import to_int8
     from ..deploy.onnx.preparation import compare_preparations
     from ..evaluation.model import of_run
-    from ..models.views import VIEWS
+    from ..models.tta import TTA_KEY
     from ..tasks.annotated_task import AnnotatedTask
     from ..tasks.multilabel import thresholds_of
     from ..tasks.task import task_of
@@ -133,7 +133,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         )
     which = weights or folder.which()[0]
     subject = of_run(folder, which)
-    several = subject.data_spec.several
+    several = subject.data_spec.multilabel
     if int8 and (several or not subject.data_spec.classes):
         what = "tells several labels" if several else "learnt without labels"
         raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} {what}; leave it out")
@@ -143,7 +143,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     if (kept := subject.image_settings.range) is not None:
         more["range"] = kept
     if subject.eval_views != "one":
-        more[VIEWS] = subject.eval_views
+        more[TTA_KEY] = subject.eval_views
     written: Path | Quantized
 
     def finish(path: Path) -> None:

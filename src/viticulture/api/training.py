@@ -58,9 +58,8 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
         overwrite: replace the run in that folder.
         overrides: recipe keys to change, such as {"train.epochs": 10}.
         like: a study's folder (`viticulture compare`): use its best recipe, at full length.
-        budget: total time, such as 90s, 30m (or 30), 2h, 1night, or 15core-m of processor time; options left open are
-            chosen to fit.
-        method_search: with a budget; off or False: one stage, no mixing.
+        budget: total time, such as 90s, 30m (or 30), 2h, 1night, or 15core-m of processor time; the rest is chosen.
+        method_search: off or False: one stage, no mixing.
         epochs: short for {"train.epochs": ...}.
         student: short for {"student.name": ...}.
         callbacks: Lightning callbacks; one that stops the training early leaves a finished run.

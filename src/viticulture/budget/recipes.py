@@ -17,7 +17,7 @@ from ..config.resolve import Config, resolve
 from ..config.schema import of_class
 from ..data.dataset import Dataset
 from ..errors import UserError
-from ..models.students import HYBRIDS
+from ..models.students import is_hybrid_student
 from ..optim import Optim, shortened_warmup
 from ..study.step_times import StepTimes, held_out_images
 from ..training.loggers import check_logger
@@ -145,7 +145,7 @@ def mix_keys(config: Config, overrides: Mapping[str, Any], epochs: int, steps: i
     chosen = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)
     if chosen or of_class(config.values["augment"], "mix"):
         return {}
-    if config.student.name not in HYBRIDS or not learns_classes(config):
+    if not is_hybrid_student(config.student.name) or not learns_classes(config):
         return {}
     if epochs < MIX_FROM or steps < MIX_STEPS or per_class < MIX_PER_CLASS:
         return {}

@@ -25,7 +25,7 @@ from ..data.transforms.view import Augment
 from ..errors import UserError, counted, received, unknown
 from ..keywords import filled, leaf_keys
 from ..methods.method import Method
-from ..models.students import HYBRIDS
+from ..models.students import is_hybrid_student
 from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
 from ..user_code import imported
@@ -181,7 +181,7 @@ def _chosen_optimizer(values: dict[str, Any]) -> dict[str, Any]:
     if values["optim"].get("name") != AUTO:
         return dict(values["optim"])
     classes = values["method"].get("name", "supervised") == "supervised"
-    if not (classes and values["student"].get("name") in HYBRIDS):
+    if not (classes and is_hybrid_student(values["student"].get("name"))):
         return {**others, "name": "adamw"}
     chosen = {**MUON, **others}
     with suppress(TypeError, ValueError):  # what is no number is refused with everything else

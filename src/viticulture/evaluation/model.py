@@ -28,10 +28,10 @@ from ..data.images.format import Pixels, as_picture
 from ..data.transforms.crop import BoxCrop, Resize
 from ..data.transforms.transform import send
 from ..errors import UserError
-from ..models.cit.many_heads import every_head
 from ..models.data_spec import DataSpec
+from ..models.heads import every_head
 from ..models.teachers.open import open_teacher
-from ..models.views import Views, answering, told, views_in
+from ..models.tta import TTAMode, describe, tta_mode, with_tta
 from ..models.weights.files import find_weights, load
 from ..text import shell_word, tell
 from ..training.run_folder import RunFolder
@@ -63,12 +63,12 @@ class EvaluatedModel:
     batch_size: int = BATCH
     architecture: str = ""
     whole: bool = False
-    eval_views: Views = "one"
+    eval_views: TTAMode = "one"
 
     @cached_property
     def tta_network(self) -> nn.Module:
         """The network averaged over its views, [B, C, H, W] -> logits [B, K]."""
-        return answering(self.network, self.eval_views, self.data_spec)
+        return with_tta(self.network, self.eval_views, self.data_spec)
 
     @property
     def crop(self) -> BoxCrop:
@@ -103,7 +103,7 @@ def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> Evalua
     device = device_for(recipe)
     return EvaluatedModel(
         student.to(device), data_spec, recipe.images, device, batch_size, _architecture(config),
-        eval_views=views_in(config),
+        eval_views=tta_mode(config),
     )  # fmt: skip
 
 
@@ -112,12 +112,12 @@ def of_source(source: str) -> EvaluatedModel:
 
     Raises: UserError if it cannot be loaded.
     """
-    views: Views = "one"
+    views: TTAMode = "one"
     folder, value_range = find_weights(source), None
     if folder is not None:
         network, data_spec, config = load(folder)
         architecture, described, value_range = _architecture(config), config["pretrained_cfg"], config.get("range")
-        views = views_in(config)
+        views = tta_mode(config)
     else:
         network, data_spec = open_teacher(source)
         architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})
@@ -156,7 +156,7 @@ def check_classes(run: RunFolder, classes: tuple[str, ...]) -> None:
 def check_one_class(run: RunFolder, data_spec: DataSpec) -> None:
     """Raises: UserError for a run that was trained without labels, or on several an image."""
     check_classes(run, data_spec.classes)
-    if data_spec.several:
+    if data_spec.multilabel:
         raise UserError(
             f"{run.path} predicts several labels an image, and this measures one; evaluate it on other images by "
             f"viticulture evaluate {shell_word(run.path)} DATA"
@@ -193,9 +193,9 @@ class OutputHeads:
     names: tuple[str, ...]
     rule: str
 
-    def rule_with(self, views: Views) -> str:
+    def rule_with(self, views: TTAMode) -> str:
         """Name the heads that make the predictions, and the views of an image where there are several."""
-        if not (by_views := told(views)):
+        if not (by_views := describe(views)):
             return self.rule
         return by_views if self.rule == ONE_HEAD else f"{self.rule}, {by_views}"
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..data.image_set import Images
 from ..errors import UserError
-from ..models.views import EVERY, NAMED, VIEWS, Views, views_in
+from ..models.tta import ALL_VIEWS, TTA_KEY, TTA_VIEWS, TTAMode, tta_mode
 from ..models.weights.files import note, read_config
 from ..text import tell
 from ..training.run_folder import RunFolder
@@ -90,7 +90,7 @@ class EachView(nn.Module):
         self.network = network
 
     def forward(self, images: Tensor) -> Tensor:
-        return torch.cat([self.network(view.of(images)) for view in EVERY], 1)
+        return torch.cat([self.network(view.of(images)) for view in ALL_VIEWS], 1)
 
 
 def choose_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> None:
@@ -104,25 +104,27 @@ def choose_views(run: RunFolder, images: Images, score: Callable[[Predictions], 
         score: of predictions; the highest is chosen, among equals the fewest views.
     """
     which = run.which()
-    chosen = read_config(run.weights(which[0])).get(VIEWS) or _best_views(run, images, score)
+    chosen = read_config(run.weights(which[0])).get(TTA_KEY) or _best_views(run, images, score)
     for weights in reversed(which):  # those that count last: with them it is settled
-        if VIEWS not in read_config(run.weights(weights)):
-            note(run.weights(weights), {VIEWS: chosen})
+        if TTA_KEY not in read_config(run.weights(weights)):
+            note(run.weights(weights), {TTA_KEY: chosen})
 
 
-def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> Views:
+def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> TTAMode:
     model = of_run(run)
 
     def probabilities(logits: Tensor) -> Tensor:
-        return torch.cat([model.data_spec.probabilities(each) for each in logits.chunk(len(EVERY), 1)], 1)
+        return torch.cat([model.data_spec.probabilities(each) for each in logits.chunk(len(ALL_VIEWS), 1)], 1)
 
     predictions = collect(EachView(model.network), model.batches(images), images.records.names, probabilities)
-    single = dict(zip(EVERY, predictions.probabilities.chunk(len(EVERY), 1), strict=True))
+    single = dict(zip(ALL_VIEWS, predictions.probabilities.chunk(len(ALL_VIEWS), 1), strict=True))
 
-    def worth(name: Views) -> float:
-        return score(replace(predictions, probabilities=torch.stack([single[view] for view in NAMED[name]]).mean(0)))
+    def worth(name: TTAMode) -> float:
+        return score(
+            replace(predictions, probabilities=torch.stack([single[view] for view in TTA_VIEWS[name]]).mean(0))
+        )
 
-    scores = {name: worth(name) for name in NAMED}
+    scores = {name: worth(name) for name in TTA_VIEWS}
     best = max(scores, key=lambda name: scores[name])
     listed = ", ".join(f"{name} {100 * share:.1f} %" for name, share in scores.items())
     tell(f"views    {best}, by {len(images):,} validation images: {listed}")
@@ -131,6 +133,6 @@ def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], f
 
 def save_num_views(run: RunFolder) -> None:
     """Write into run.json how many views of an image the weights that count see, where it was or is not one."""
-    times = len(NAMED[views_in(read_config(run.weights(run.which()[0])))])
+    times = len(TTA_VIEWS[tta_mode(read_config(run.weights(run.which()[0])))])
     if times != run.read("run.json").get("views", 1):
         run.update(views=times)

@@ -28,7 +28,7 @@ from ..errors import UserError
 from ..keywords import check_fields
 from ..losses import cross_entropy, soft_distillation
 from ..models.agent.agent_cnn import AgentShape
-from ..models.agent.for_student import agent_for
+from ..models.agent.build import agent_for
 from ..models.agent.shared_agent import SharedAgent, shared_agent_for
 from ..models.data_spec import DataSpec
 from ..models.taps import Readings, layout
@@ -136,7 +136,7 @@ class Bootstrap(Guide):
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """Return `agent_label`, `from_agent`, `to_agent` (nats) and `features` (squared distance, 0 to 4 a block)."""
-        logits, maps = self.agent.watch(batch["image"])
+        logits, maps = self.agent.forward_with_features(batch["image"])
         terms = {"agent_label": cross_entropy(logits, batch["label"])}
         if self.mutual.weight:
             head = readings.outputs[-1]

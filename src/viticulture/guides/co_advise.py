@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from ..errors import UserError, unknown
 from ..losses import soft_distillation
-from ..models.cit.many_heads import every_head
 from ..models.data_spec import DataSpec
-from ..models.students import token_logits
+from ..models.heads import every_head, token_logits
 from ..models.taps import Readings
 from ..models.teachers.frozen import load_teacher
 from .guide import Batch, Capability, Guide

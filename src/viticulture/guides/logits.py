@@ -57,7 +57,7 @@ class Logits(Guide):
         super().__init__()
         if kind not in ("soft", "hard"):
             raise UserError(f"kind must be soft or hard, got {kind!r}")
-        if kind == "hard" and data_spec.several:
+        if kind == "hard" and data_spec.multilabel:
             raise UserError("kind hard takes one class of an image as its label; of several labels take kind: soft")
         if temperature <= 0:
             raise UserError(f"temperature must be positive, got {temperature}")
@@ -65,7 +65,7 @@ class Logits(Guide):
             raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
         self.teacher = load_teacher(teacher, data_spec, teacher_size)
         self.kind, self.temperature, self.weight = kind, temperature, weight
-        self.soft = binary_distillation if data_spec.several else soft_distillation
+        self.soft = binary_distillation if data_spec.multilabel else soft_distillation
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """Return one term, `logits`, in nats (times the squared temperature when soft)."""

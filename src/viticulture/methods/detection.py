@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..data.batches.targets import unpacked
 from ..guides.guide import Batch, Capability
-from ..models.detection.detector import Detector, Heads, Target
+from ..models.detection.detector import Detector, DetectorSizes, Target
 from ..models.detection.networks import detector
 from ..models.taps import Taps
 from ..scores.objects import Matches, box_areas, box_overlaps, image_precision, match
@@ -52,13 +52,13 @@ class Detection(Method):
         samples: int = 512,
     ) -> None:
         check_no_classifier(setup, "detection")
-        heads = Heads(width, masks, samples)
+        heads = DetectorSizes(width, masks, samples)
         around = {"window": window, "global_blocks": list(global_blocks), "relative_positions": relative_positions}
         network = detector(setup.student, setup.data_spec, heads=heads, **around)  # type: ignore[arg-type]
         super().__init__(replace(setup, student=network))
         self.taps = Taps(network.backbone)  # the part that is compiled
         self.batch_spec = replace(self.batch_spec, masks=masks)
-        self.extra_config = {"dense": {"kind": "detection", "heads": asdict(heads), **around}}
+        self.extra_config = {"network": {"kind": "detection", "heads": asdict(heads), **around}}
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         return self._detector().losses(batch["image"], targets_of(batch))

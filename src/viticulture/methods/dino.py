@@ -26,11 +26,12 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..guides.guide import Batch, Capability
 from ..keywords import check_fields
+from ..models.heads import token_logits
 from ..models.momentum_encoder import MomentumEncoder
 from ..models.shared_batch_norm import averaged, normalized
-from ..models.students import feature_width, token_logits
+from ..models.students import feature_width
 from ..models.taps import layout
-from ..models.vit.any_size import at_any_size, check_size
+from ..models.vit.patches import at_any_size, check_size
 from .method import BatchSpec, Method, Setup
 
 TEMPERATURE = 0.1  # of the student

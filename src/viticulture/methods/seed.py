@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..guides.guide import Batch, Capability
 from ..losses import cross_entropy
+from ..models.heads import token_logits
 from ..models.shared_batch_norm import gathered, normalized
-from ..models.students import feature_width, token_logits
+from ..models.students import feature_width
 from ..models.teachers.frozen import load_embedding
 from .method import BatchSpec, Method, Setup
 

@@ -42,7 +42,7 @@ class Segmentation(Method):
         network = segmenter(setup.student, setup.data_spec, **around)  # type: ignore[arg-type]
         super().__init__(replace(setup, student=network))
         self.taps = Taps(network.backbone)  # the part that is compiled
-        self.extra_config = {"dense": {"kind": "segmentation", **around}}
+        self.extra_config = {"network": {"kind": "segmentation", **around}}
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         logits, classes = self.student(batch["image"]), batch["classes"]

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..guides.guide import Batch
 from ..losses import cross_entropy
-from ..models.cit.many_heads import every_head, head_switches
+from ..models.heads import every_head, head_switches
 from ..models.weights.load_matching import classifiers
 from .method import Method, Setup
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What students are and what they cost.
-
-Those of ours are counted beforehand: `python docs/reference.py` writes costs.json.
-"""
+"""Cost and purpose of students. `python docs/reference.py` counts ours beforehand and writes costs.json."""
 
 import json
 from collections.abc import Sequence
@@ -14,25 +11,13 @@ import timm
 import torch
 
 from .data_spec import DataSpec
+from .registering import student_info
 from .students import count, create_student, fitting_patch, takes_patch_size
 
 COSTS = Path(__file__).parent / "costs.json"
 OPEN_SIDE = 32
-"""Pixels of the images for which students are counted that take any."""
+"""Side in pixels of the images for which students that take any size are counted."""
 CLASSES = 10
-FAMILIES = {
-    "plain_vit": "plain ViT",
-    "mae_vit": "plain ViT to be pre-trained without labels",
-    "hybrid_vit": "convolutions, then a few blocks; learns fast",
-    "botnet": "convolutions, then attention in bottlenecks; learns fastest",
-    "dhvt": "hybrid ViT for small sets",
-    "cit": "ViT taught through tokens of its own",
-    "many_heads": "no ViT, taught through heads of its own",
-    "rednet": "involutions, no ViT; a teacher",
-    "agent": "CNN, no ViT; a guide",
-    "cvt": "hybrid ViT, for comparison",
-}
-"""File or room of a student -> what it is for, in words."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +25,11 @@ class Entry:
     """One student.
 
     Args:
-        name: of it.
+        name: for `--student`.
         purpose: what it is, and is for.
         side: of the images that it is counted for, pixels; None where it was not counted.
         parameters: with a head for `CLASSES` classes.
-        macs: multiply-adds for one image, as `students.count` has them.
+        macs: for one image, see `students.count`.
     """
 
     name: str
@@ -55,26 +40,24 @@ class Entry:
 
 
 def entries(names: Sequence[str], most: int) -> list[Entry]:
-    """What is known of students; those that are not ours are counted now, if there are no more than `most` of them."""
+    """Describe students; those of timm are counted if there are at most `most` of them."""
     costs = {name: tuple(numbers) for name, numbers in json.loads(COSTS.read_text(encoding="utf-8")).items()}
-    left = [name for name in names if name not in costs]
-    if len(left) <= most:
-        costs |= {name: counted for name in left if (counted := counted_or_none(name))}
+    uncounted = [name for name in names if name not in costs]
+    if len(uncounted) <= most:
+        costs |= {name: counted for name in uncounted if (counted := counted_or_none(name))}
     return [Entry(name, purpose(name), *costs.get(name, (None, None, None))) for name in names]
 
 
 def purpose(name: str) -> str:
-    """What a student is for, and what is said where it is made."""
-    function = timm.model_entrypoint(name)
-    own = next((FAMILIES[part] for part in reversed(function.__module__.split(".")) if part in FAMILIES), "")
-    sentence = (getdoc(function) or "").strip().split("\n")[0].strip().rstrip(".")
-    if own and "parameters" in sentence:  # those of the paper's head
-        sentence = ""
-    return ": ".join(words for words in (own, sentence) if words)
+    """Return what a student is for; of timm's the first sentence of its function."""
+    info = student_info(name)
+    return (
+        info.purpose if info else (getdoc(timm.model_entrypoint(name)) or "").strip().split("\n")[0].strip().rstrip(".")
+    )
 
 
 def measured(name: str) -> tuple[int, int, int]:
-    """Side of the images, pixels; parameters; multiply-adds. Nothing is computed or drawn."""
+    """Return side of the images in pixels, parameters, and MACs. Nothing is computed or drawn."""
     usual = timm.get_pretrained_cfg(name, allow_unregistered=True)
     side = OPEN_SIDE if takes_patch_size(name) or usual is None else int(usual.input_size[-1])
     data_spec = DataSpec(tuple(map(str, range(CLASSES))), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -84,7 +67,7 @@ def measured(name: str) -> tuple[int, int, int]:
 
 
 def counted_or_none(name: str) -> tuple[int, int, int] | None:
-    """The same; None for what cannot be counted so, such as a network whose graph depends on its numbers."""
+    """Return the same; None for a network that cannot be counted, such as one whose graph depends on its values."""
     try:
         return measured(name)
     except Exception:  # any of timm's networks may fail in its own way

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a network is asked to do: the classes it tells apart and the images it is shown."""
+"""The classes and images that a network is built for."""
 
 from dataclasses import dataclass
 
@@ -8,28 +8,28 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DataSpec:
-    """The part of a data set that a network must agree with.
+    """Properties of a data set that a network must match.
 
     Args:
-        classes: class names in the order of the logits; empty where a method learns without labels.
+        classes: class names in the order of the logits; empty where a method trains without labels.
         image_size: height and width of the network's input, pixels.
         mean: per channel, subtracted from images scaled to [0, 1].
         std: per channel, divides after the mean is subtracted.
-        several: whether an image may show any number of the classes, each told by itself, instead of one of them.
+        multilabel: whether an image may have any number of the classes instead of exactly one.
     """
 
     classes: tuple[str, ...]
     image_size: tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    several: bool = False
+    multilabel: bool = False
 
     @property
     def channels(self) -> int:
-        """Of the network's input."""
+        """Channels of the network's input."""
         return len(self.mean)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Of every class, [B, C]: a softmax over classes in float32, or of several an image a sigmoid each in float64,
-        as that a class is not shown is what is left to 1, and of a float32 nothing is left from a logit of 17 on."""
-        return logits.double().sigmoid() if self.several else logits.float().softmax(-1)
+        """Return the probability of every class, [B, C]: a softmax over classes in float32, or with several labels a
+        sigmoid each in float64, as the probability of absence, 1 - p, would be zero in float32 from a logit of 17."""
+        return logits.double().sigmoid() if self.multilabel else logits.float().softmax(-1)

@@ -10,7 +10,7 @@ from timm.layers.patch_dropout import PatchDropout
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from .students import token_logits
+from .heads import token_logits
 
 PROBABILITIES: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.Dropout, "p"),

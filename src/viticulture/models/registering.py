@@ -1,31 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of ours under names of timm's: the one way in which people of this field ask for a network."""
+"""Our networks under names of timm's, each with all that this package needs to know of it as a student.
+
+A student of the package is one file in agent/, cit/, dhvt/ or vit/ that calls `register`; nothing else lists it.
+"""
 
 import sys
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
+import timm
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import generate_default_cfgs, register_model
 from torch import nn
 
 from ..errors import UserError
 
+TIMM_WEIGHTS = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay")  # keywords by which timm names weights
 
-def register(create: Callable[..., nn.Module], names: Collection[str], config: dict[str, Any] | None = None) -> None:
+
+@dataclass(frozen=True)
+class StudentInfo:
+    """Properties of a student.
+
+    Args:
+        purpose: what it is and is for, in a few words for `viticulture models`.
+        fitting_patch: image height and width -> patch size, all in pixels; None where the name fixes the patch size.
+        hybrid: whether convolutions shrink the image to few patches before tokens attend to each other.
+        timm_form: (name, keywords) -> architecture and arguments by which timm alone builds the same network; None
+            where timm needs this package.
+        create: the registered function, whose keywords are options as well.
+    """
+
+    purpose: str
+    fitting_patch: Callable[[tuple[int, int]], int] | None = None
+    hybrid: bool = False
+    timm_form: Callable[[str, dict[str, Any]], tuple[str, dict[str, Any]]] | None = None
+    create: Callable[..., nn.Module] | None = None
+
+
+def register(
+    create: Callable[..., nn.Module],
+    names: Collection[str],
+    purpose: str,
+    config: dict[str, Any] | None = None,
+    **properties: Any,
+) -> None:
     """Register with timm, under each name, the function that calls `create(name, **keywords)`.
 
     Args:
         create: a function of the module that the names belong to; it takes the keywords of `timm.create_model`.
-        names: what `timm.create_model` shall know.
-        config: timm's facts about them, see `timm_config`; None for a `create` that asks for none.
+        names: for `timm.create_model`.
+        purpose: of `StudentInfo`.
+        config: timm's metadata, see `timm_config`; None for a `create` that takes none.
+        properties: other fields of `StudentInfo`.
     """
     module = sys.modules[create.__module__]
     if config is not None:
-        known = vars(module).setdefault("default_cfgs", {})
-        known.update(generate_default_cfgs(dict.fromkeys(names, config)))
+        vars(module).setdefault("default_cfgs", {}).update(generate_default_cfgs(dict.fromkeys(names, config)))
     for name in names:
-        vars(module)[name] = register_model(_entry(create, name))
+        entry = _entry(create, name)
+        vars(entry)["student_info"] = StudentInfo(purpose, create=create, **properties)
+        vars(module)[name] = register_model(entry)
 
 
 def _entry(create: Callable[..., nn.Module], name: str) -> Callable[..., nn.Module]:
@@ -37,20 +73,29 @@ def _entry(create: Callable[..., nn.Module], name: str) -> Callable[..., nn.Modu
     return entry
 
 
-def without_pretrained(name: str, keywords: dict[str, Any], mend: str) -> dict[str, Any]:
-    """Keywords without those by which timm names weights. Raises: UserError, with what to do instead, if some do."""
-    about_weights = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay")
-    if any(keywords.get(key) for key in about_weights):
-        raise UserError(f"{name} has no pretrained weights; {mend}")
-    return {key: value for key, value in keywords.items() if key not in (*about_weights, "cache_dir")}
+def student_info(name: str) -> StudentInfo | None:
+    """Return the properties of a student; None for one that no file of the package registered."""
+    return getattr(timm.model_entrypoint(name), "student_info", None) if timm.is_model(name) else None
 
 
-def timm_config(pixels: int = 224, **facts: Any) -> dict[str, Any]:
-    """What timm wants to know of a network's weights and images: as most networks of ImageNet have it, but for `facts`.
+def eight_patches(image_size: tuple[int, int]) -> int:
+    """Return the largest patch size of 16, 8, 4 and 2 pixels that leaves at least 8 patches a side, else 2."""
+    return next((patch for patch in (16, 8, 4) if min(image_size) >= 8 * patch), 2)
+
+
+def reject_pretrained(name: str, keywords: dict[str, Any], fix: str) -> dict[str, Any]:
+    """Return keywords without those by which timm names weights. Raises: UserError, with the fix, if some are set."""
+    if any(keywords.get(key) for key in TIMM_WEIGHTS):
+        raise UserError(f"{name} has no pretrained weights; {fix}")
+    return {key: value for key, value in keywords.items() if key not in (*TIMM_WEIGHTS, "cache_dir")}
+
+
+def timm_config(pixels: int = 224, **metadata: Any) -> dict[str, Any]:
+    """Return timm's metadata of weights and images, with the usual values of ImageNet networks.
 
     Args:
         pixels: side of the images.
-        facts: further keys of timm's `PretrainedCfg`, or other values of those here.
+        metadata: further keys of timm's `PretrainedCfg`, or other values of those here.
     """
     return {
         "num_classes": 1000,
@@ -60,5 +105,5 @@ def timm_config(pixels: int = 224, **facts: Any) -> dict[str, Any]:
         "mean": IMAGENET_DEFAULT_MEAN,
         "std": IMAGENET_DEFAULT_STD,
         "classifier": "head",
-        **facts,
+        **metadata,
     }

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import UserError, unknown
-from .students import token_logits
+from .heads import token_logits
 from .vit.attention import is_plain
 from .vit.patches import PatchGrid
 

@@ -44,7 +44,7 @@ def introduce(session: Session) -> None:
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.config.train.epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
-    unit = "label" if session.method.data_spec.several else "class"
+    unit = "label" if session.method.data_spec.multilabel else "class"
     classes = counted(len(data["classes"]), unit) if data["classes"] else "labels unused"
     channels = session.method.data_spec.channels
     bands = "" if channels == 3 else f" with {counted(channels, 'channel')}"

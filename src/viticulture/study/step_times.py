@@ -17,7 +17,7 @@ from ..data.batches.batch import Batch
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..methods.method import Method
-from ..models.views import EVERY, NAMED, Views
+from ..models.tta import ALL_VIEWS, TTA_VIEWS, TTAMode
 from ..tasks.task import task_class
 from ..training.assemble import assemble
 from ..training.feed import DENSE_BATCH, ValidationLoader
@@ -97,13 +97,13 @@ class StepTimes:
 def held_out_images(config: Config, dataset: Dataset) -> int:
     """Return the predictions of held-out images at the end, for each set of weights.
 
-    Views of an image count separately; the choice of views by validation is shared by two sets.
+    TTAMode of an image count separately; the choice of views by validation is shared by two sets.
     """
-    views: Views | Literal["best"] = config.images.eval_views if config.method_class.batch_spec.labels else "one"
+    views: TTAMode | Literal["best"] = config.images.eval_views if config.method_class.batch_spec.labels else "one"
     val, test = (0 if split is None else len(split) for split in (dataset.val, dataset.test))
     if views != "best":
-        return len(NAMED[views]) * (val + test)
-    return len(EVERY) * (val + test + val // 2) if val else test
+        return len(TTA_VIEWS[views]) * (val + test)
+    return len(ALL_VIEWS) * (val + test + val // 2) if val else test
 
 
 def measure_step_times(

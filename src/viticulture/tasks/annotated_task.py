@@ -33,7 +33,7 @@ from ..evaluation.model import device_for
 from ..evaluation.saved import name_of, of_each
 from ..methods.method import Method
 from ..models.data_spec import DataSpec
-from ..models.detection.networks import load_dense
+from ..models.detection.networks import load_network
 from ..outputs import check_out, write_out
 from ..text import readable, shell_word, tell
 from ..training.progress import showing
@@ -66,7 +66,7 @@ class AnnotatedModel:
 
 def model_of(run: RunFolder, weights: str = "") -> AnnotatedModel:
     """Load a run's network; weights: best, last or ema, by default those that count."""
-    network, data_spec = load_dense(run.weights(weights or run.which()[0]))
+    network, data_spec = load_network(run.weights(weights or run.which()[0]))
     device = device_for(config_of(run))
     return AnnotatedModel(network.to(device), data_spec, device)
 
@@ -181,7 +181,7 @@ class AnnotatedTask(Task):
         return of_each(self.run, evaluated)
 
     def network(self, weights: str = "") -> nn.Module:
-        return load_dense(self.run.weights(weights or self.run.which()[0]))[0]
+        return load_network(self.run.weights(weights or self.run.which()[0]))[0]
 
     def predictor(self, weights: str = "", top: int = 1) -> "AnnotatedPredictor":
         if top != 1:

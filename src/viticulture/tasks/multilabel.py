@@ -16,7 +16,7 @@ from ..errors import comma_separated
 from ..evaluation.model import EvaluatedModel
 from ..evaluation.outputs import Predictions
 from ..evaluation.reference import MAX_IMAGES, raw_pixels
-from ..models.views import told
+from ..models.tta import describe
 from ..outputs import csv_text
 from ..scores.labels import UNDECIDED, best_thresholds, mean_average_precision
 from ..table import MAX_ROWS, Cell, Column, Table, unread
@@ -123,7 +123,7 @@ class Multilabel(ImageTask):
 
     def rule(self, model: EvaluatedModel, images: Images) -> str:
         """Name the views of an image, where there are several."""
-        return told(model.eval_views)
+        return describe(model.eval_views)
 
     def saved(self, predictions: Predictions, result: MultilabelResult) -> SavedPredictions:
         shares = predictions.probabilities.numpy()

@@ -19,7 +19,7 @@ from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
 from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
 from ..methods.method import TrainingLength
-from ..models.views import VIEWS
+from ..models.tta import TTA_KEY
 from ..models.weights.files import save
 from ..text import shell_word, tell
 from .feed import Feed, validation_split
@@ -197,7 +197,7 @@ def _weights_metadata(session: Session) -> dict[str, Any]:
     if images.range is not None:
         metadata["range"] = images.range
     if images.eval_views not in ("one", "best") and session.method.data_spec.classes:
-        metadata[VIEWS] = images.eval_views
+        metadata[TTA_KEY] = images.eval_views
     return metadata
 
 

@@ -28,17 +28,17 @@ def config_of(run: RunFolder) -> Config:
     Raises: UserError if a value in the file was changed since, as a run is one training by one recipe; or if it names
         code that the user has not named.
     """
-    facts, path = run.read("run.json"), run.path / "recipe.yaml"
+    metadata, path = run.read("run.json"), run.path / "recipe.yaml"
     run.text("recipe.yaml")  # says how to restore it where it is missing
-    config = saved_config(facts["recipe"], path, run.path)
-    then = flat(saved_config(facts["recipe"], facts.get("settings", config.values), run.path).values)
+    config = saved_config(metadata["recipe"], path, run.path)
+    then = flat(saved_config(metadata["recipe"], metadata.get("settings", config.values), run.path).values)
     now = flat(config.values)
     if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
-        shown = some([f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed], 5)
+        changes = some([f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed], 5)
         raise UserError(
-            f"{path} was changed after the run began: {shown}; put it back, or begin a new run by it: {run.anew()}"
+            f"{path} was changed after the run began: {changes}; put it back, or begin a new run by it: {run.anew()}"
         )
-    return replace(config, values=where_they_lie(run.path, config.values), changes=facts.get("changes", {}))
+    return replace(config, values=where_they_lie(run.path, config.values), changes=metadata.get("changes", {}))
 
 
 def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
@@ -52,14 +52,14 @@ def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
     Raises: UserError if they are gone, or images, labels or classes differ. Of streamed images file times stand for
         pixels, and copies have other times: they are compared by names and classes alone.
     """
-    facts, names = run.read("run.json"), run.image_names
+    metadata, names = run.read("run.json"), run.image_names
     data = "" if data is None else data
-    if facts["data"].get("given") is not None:
+    if metadata["data"].get("given") is not None:
         source = for_method(config, given_again(run, data))
     else:
         source = open_for(config, own_data(run) if isinstance(data, str) and not data else data)
-    dataset = load_dataset(source, config, facts["seed"], names)
-    named = [*facts["data"].get("classes", dataset.classes)] == [*dataset.classes]
+    dataset = load_dataset(source, config, metadata["seed"], names)
+    named = [*metadata["data"]["classes"]] == [*dataset.classes]
     if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamedImages))):
         raise others(run)
     return dataset
@@ -100,11 +100,8 @@ def folder_of(data: str) -> str | None:
 
 def are_same(run: RunFolder, dataset: Dataset) -> bool:
     """Return whether images, labels and classes are those that a run began with."""
-    known = run.read("run.json")["data"]
-    return (
-        known.get("fingerprint", dataset.fingerprint) == dataset.fingerprint
-        or known.get("portable") == dataset.portable
-    )
+    data = run.read("run.json")["data"]
+    return data["fingerprint"] == dataset.fingerprint or data.get("portable") == dataset.portable
 
 
 def others(run: RunFolder, hint: str = "") -> UserError:
@@ -140,7 +137,7 @@ def stands_for_own(run: RunFolder, data: str | Source) -> bool:
 
 def is_own(run: RunFolder, source: Source) -> bool:
     """Return whether this is the Python object that a run was trained on."""
-    known = run.read("run.json")["data"].get("given")
-    if known is None or known == source.fingerprint:
-        return known is not None
-    return bool(known == separated(source).fingerprint)
+    fingerprint = run.read("run.json")["data"].get("given")
+    if fingerprint is None or fingerprint == source.fingerprint:
+        return fingerprint is not None
+    return bool(fingerprint == separated(source).fingerprint)

@@ -339,7 +339,7 @@ def test_validation_images_of_the_data_may_be_learnt_from_or_tested_on(tmp_path:
     untested, _ = select(source, DataSettings(test_on="none", val_fraction=0.5), 0)
     assert "test" not in untested
     assert untested.keys() >= {"train", "val"}
-    with pytest.raises(UserError, match=r"holds out images to test on, and data.test_on none"):
+    with pytest.raises(UserError, match=r"holds out images to test on, and data.test_on is none"):
         DataSettings(test_on="none", folds=5)
     with pytest.raises(UserError, match="needs validation images, and digits has none"):
         select(open_source("digits"), DataSettings(train_on="train+val"), 0)

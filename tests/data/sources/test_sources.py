@@ -97,11 +97,50 @@ def test_declared_splits_are_kept(opened: Callable[..., Source]) -> None:
     assert [numbers(source, kind) for kind in ("train", "val", "test")] == [[0, 1], [2], [3, 4]]
 
 
-@pytest.mark.parametrize("name", ["val", "valid", "validation", "Val", "validation_set"])
-def test_validation_has_many_names(name: str, opened: Callable[..., Source]) -> None:
-    """Fails if one of them is read as a class."""
-    source = opened("train/a/1.png", f"{name}/a/2.png")
-    assert {kind: len(rows) for kind, rows in source.splits.items()} == {"train": 1, "val": 1}
+BOTH = {"train": 4, "val": 4}
+CATS_AND_DOGS = tuple(f"train/images/{name}/{i}.png" for name in ("cat", "dog") for i in (1, 2))
+LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], dict[str, int]]] = {
+    "nested folders, natural order": (
+        ("10/1.png", "2/deep/er/2.png", "2/3.png", "B/4.png", "a/5.png"), ("2", "10", "a", "B"), {"train": 5},
+    ),
+    "a class called train": (("car/1.png", "plane/2.png", "train/3.png"), ("car", "plane", "train"), {"train": 3}),
+    "parts of a training set": (("train_a/x/1.png", "train_b/x/2.png"), ("train_a", "train_b"), {"train": 2}),
+    "one class": (("dog/1.png", "dog/2.png"), ("dog",), {"train": 2}),
+    "an empty class": (
+        ("train/a/1.png", "train/b/2.png", "train/c/", "test/a/3.png"), ("a", "b", "c"), {"train": 2, "test": 1},
+    ),
+    "wrapped": (
+        ("wrap/again/train/a/1.png", "wrap/again/test/b/2.png", "wrap/again/train/b/3.png", "wrap/README.md"),
+        ("a", "b"), {"train": 2, "test": 1},
+    ),
+    "no classes in test": (("train/a/1.png", "train/b/2.png", "test/3.png"), ("a", "b"), {"train": 2, "test": 1}),
+    "images with images": (("train/images/1.png", "train/images/old/2.png"), ("images",), {"train": 2}),
+    "images next to others": (("train/images/old/1.png", "train/text/2.png"), ("images", "text"), {"train": 2}),
+    **{
+        f"images, {val}": (
+            (*CATS_AND_DOGS, *(f"{val}/{name}/{i}.png" for name in ("cat", "dog") for i in (1, 2))),
+            ("cat", "dog"), BOTH,
+        )
+        for val in ("val/images", "Val/Images", "val")
+    },
+    **{
+        f"called {name}": (("train/a/1.png", f"{name}/a/2.png"), ("a",), {"train": 1, "val": 1})
+        for name in ("val", "valid", "validation", "Val", "validation_set")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_classes_and_splits_are_read_off_the_folders(layout: str, opened: Callable[..., Source]) -> None:
+    """Fails if classes 2 and 10 are sorted as text, nested or wrapping folders become classes, a class folder is taken
+    for a split or the other way round, the folder images of a split is a class, or a class without images vanishes."""
+    paths, classes, splits = LAYOUTS[layout]
+    source = opened(*paths)
+    assert source.classes == classes
+    assert {kind: len(rows) for kind, rows in source.splits.items()} == splits
+    assert all(label in name.split("/") for name, label in named(source, "train").items())
+    if layout == "no classes in test":
+        assert named(source, "test") == {"test/3.png": None}
 
 
 def test_two_folders_for_one_split_are_refused(opened: Callable[..., Source]) -> None:
@@ -120,69 +159,12 @@ def test_folders_that_look_like_splits_are_no_classes(names: tuple[str, ...], op
     assert opened(*(f"{name}/1.png" for name in names)).classes == tuple(sorted(names, key=natural))
 
 
-def test_parts_of_a_training_set_are_folders_as_any_others(opened: Callable[..., Source]) -> None:
-    """Fails if they are refused as splits are that nobody knows."""
-    assert opened("train_a/x/1.png", "train_b/x/2.png").classes == ("train_a", "train_b")
-
-
-def test_folders_without_splits_are_classes(opened: Callable[..., Source]) -> None:
-    """All are under train. Fails if classes 2 and 10 are sorted as text, or nested folders become classes."""
-    source = opened("10/1.png", "2/deep/er/2.png", "2/3.png", "B/4.png", "a/5.png")
-    assert source.classes == ("2", "10", "a", "B")
-    assert list(source.splits) == ["train"]
-    assert named(source, "train")["2/deep/er/2.png"] == "2"
-
-
-def test_a_class_may_be_called_train(opened: Callable[..., Source]) -> None:
-    """Vehicles: cars, planes, trains. Fails if a class folder is taken for a split."""
-    source = opened("car/1.png", "plane/2.png", "train/3.png")
-    assert source.classes == ("car", "plane", "train")
-
-
-def test_wrapping_folders_are_passed_through(opened: Callable[..., Source]) -> None:
-    """A zip often holds one folder that holds all. Fails if that folder becomes the only class."""
-    source = opened("wrap/again/train/a/1.png", "wrap/again/test/b/2.png", "wrap/again/train/b/3.png", "wrap/README.md")
-    assert source.classes == ("a", "b")
-    assert {kind: len(rows) for kind, rows in source.splits.items()} == {"train": 2, "test": 1}
-
-
-@pytest.mark.parametrize("val", ["val/images", "Val/Images", "val"])
-def test_a_folder_of_all_classes_of_a_split_is_none_itself(val: str, opened: Callable[..., Source]) -> None:
-    """train/images/CLASS, beside val/images/CLASS or val/CLASS. Fails if images is learnt as a class, in either split,
-    or if a folder of that name that holds images, or stands beside others, is no class any more."""
-    source = opened(
-        *(f"{top}/{name}/{i}.png" for top in ("train/images", val) for name in ("cat", "dog") for i in (1, 2))
-    )
-    assert source.classes == ("cat", "dog")
-    assert [len(rows) for rows in source.splits.values()] == [4, 4]
-
-
-@pytest.mark.parametrize(
-    "paths",
-    [("train/images/1.png", "train/images/old/2.png"), ("train/images/old/1.png", "train/text/2.png")],
-    ids=["with images", "beside others"],
-)
-def test_another_folder_called_images_is_a_class(paths: tuple[str, ...], opened: Callable[..., Source]) -> None:
-    assert "images" in opened(*paths).classes
-
-
-def test_one_class_is_no_wrapping_folder(opened: Callable[..., Source]) -> None:
-    """Fails if its name is lost, so that the message about a single class could not name it."""
-    assert opened("dog/1.png", "dog/2.png").classes == ("dog",)
-
-
 def test_images_alone_have_no_labels(opened: Callable[..., Source]) -> None:
     """Fails if they are refused here (self-supervision needs them), or given a label."""
     source = opened("1.png", "2.jpg", "readme.txt")
     assert source.classes == ()
     assert source.labels.tolist() == [-1, -1]
     assert source.ignored == ("readme.txt",)
-
-
-def test_a_test_folder_without_classes_has_no_labels(opened: Callable[..., Source]) -> None:
-    """As in many competitions. Fails if the images vanish or take over a class."""
-    source = opened("train/a/1.png", "train/b/2.png", "test/3.png")
-    assert named(source, "test") == {"test/3.png": None}
 
 
 def test_what_is_no_image_is_ignored_and_counted(opened: Callable[..., Source]) -> None:
@@ -247,11 +229,6 @@ def test_images_outside_the_layout_are_named_in_a_note(opened: Callable[..., Sou
     assert beside.warnings == ("not read: 2 images outside the split folders (in extra)",)
     loose = opened("train/cover.png")
     assert any("outside the class folders" in note for note in loose.warnings)
-
-
-def test_an_empty_class_folder_is_a_class(opened: Callable[..., Source]) -> None:
-    """So that it can be refused. Fails if a class that lost its images vanishes."""
-    assert opened("train/a/1.png", "train/b/2.png", "train/c/", "test/a/3.png").classes == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.agent.agent_cnn import OFFICIAL, AgentCNN, AgentShape, ResStem, Sizes
 from viticulture.models.agent.agent_cnn import by_own_names as ours
-from viticulture.models.agent.for_student import agent_for, sizes_of
+from viticulture.models.agent.build import agent_for, sizes_of
 from viticulture.models.students import count, create_student, matching
 from viticulture.models.taps import Taps
 from viticulture.models.weights.files import load, save
@@ -59,7 +59,7 @@ def test_it_is_the_official_agent(golden: Load, name: str, heads: int, norm: Any
     assert all(key.endswith("num_batches_tracked") for key in missing)
 
     with torch.no_grad():
-        logits, maps = agent.eval().watch(data["in/x"])
+        logits, maps = agent.eval().forward_with_features(data["in/x"])
     assert error(logits, data["out/eval_logits"]) < 1e-4
     for block, found in enumerate(maps):
         assert error(found, data[f"out/eval_feat{block}"]) < 1e-4
@@ -82,7 +82,7 @@ def test_full_size_agents_are_the_official_ones(golden: Load, name: str, stem: s
     weights = ours(fill(data.about["config"]["state"]))
     assert not agent.load_state_dict(weights, strict=False).unexpected_keys
     with torch.no_grad():
-        logits, maps = agent.watch(image((2, 3, 224, 224)))
+        logits, maps = agent.forward_with_features(image((2, 3, 224, 224)))
     found = torch.stack([torch.stack([x.mean(), x.std(), x.flatten()[0], x[-1, -1, -1, -1]]) for x in maps])
     assert error(logits, data["out/logits"]) < 1e-3
     torch.testing.assert_close(found, data["out/feature_stats"], rtol=1e-3, atol=1e-4)
@@ -97,7 +97,7 @@ def test_its_gradients_are_the_official_ones(golden: Load) -> None:
     data = golden("boot_joint_step")
     agent = AgentCNN(TINY, num_classes=5, stem_width=6).train()
     agent.load_state_dict(both(data.part("w/"))[1], strict=False)
-    logits, maps = agent.watch(data["in/x"])
+    logits, maps = agent.forward_with_features(data["in/x"])
     assert error(logits, data["out/logits_cnn"]) < 1e-4
     for block, found in enumerate(maps):
         assert error(found, data[f"out/feat_cnn{block}"]) < 1e-4
@@ -179,7 +179,7 @@ def test_maps_have_the_published_sizes_and_follow_the_patch(
     """
     sizes = Sizes(patch, embed_dim=4, depth=depth, num_heads=1, hidden=4)
     agent = AgentCNN(sizes, AgentShape(stem=stem, pool_after=pools), num_classes=3).eval()
-    _, maps = agent.watch(random_images(2, 3, pixels, 2 * pixels))
+    _, maps = agent.forward_with_features(random_images(2, 3, pixels, 2 * pixels))
     assert [tuple(found.shape) for found in maps] == [(2, 4, side, 2 * side) for side in rows]
     assert [info["reduction"] for info in agent.feature_info] == [pixels // side for side in rows]
     assert depth - 1 not in agent.pool_after  # nobody would see it but the head
@@ -189,7 +189,7 @@ def test_watching_changes_nothing_and_taps_see_the_same() -> None:
     """Logits of `watch` and of the plain pass are the same bits; maps are the blocks' outputs."""
     agent = randomized(AgentCNN(TINY, num_classes=5)).eval()
     images = random_images(2, 3, 64, 96)
-    logits, maps = agent.watch(images)
+    logits, maps = agent.forward_with_features(images)
     assert torch.equal(agent(images), logits)
     readings = Taps(agent, frozenset({"blocks"}))(images)
     assert len(readings.blocks) == len(maps) == 3
@@ -274,7 +274,7 @@ def test_an_agent_is_made_from_any_plain_vit_and_from_dhvt(
     vit = create_student(student, asked, patch, options)
     assert sizes_of(vit) == sizes
     agent = agent_for(vit, asked)
-    logits, maps = agent.watch(random_images(2, 3, pixels, pixels))
+    logits, maps = agent.forward_with_features(random_images(2, 3, pixels, pixels))
     assert logits.shape == (2, 3)
     tokens = (pixels // sizes.patch_size) ** 2
     for found in maps:
@@ -317,11 +317,11 @@ def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: s
     """One graph for the watched pass; either memory layout; bfloat16 within its precision, all gradients float32."""
     agent = randomized(AgentCNN(TINY, AgentShape(norm=norm), num_classes=5)).eval()
     images = random_images(4, 3, 64, 64)
-    logits, maps = agent.watch(images)
+    logits, maps = agent.forward_with_features(images)
     torch.testing.assert_close(agent(images.contiguous(memory_format=torch.channels_last)), logits)
     moved = copy.deepcopy(agent).to(memory_format=torch.channels_last)
     torch.testing.assert_close(moved(images), logits, rtol=1e-4, atol=1e-4)
-    compiled, seen = torch.compile(agent.watch, fullgraph=True, backend=backend)(images)
+    compiled, seen = torch.compile(agent.forward_with_features, fullgraph=True, backend=backend)(images)
     torch.testing.assert_close([compiled, *seen], [logits, *maps], rtol=1e-4, atol=1e-4)
     with torch.autocast("cpu", torch.bfloat16):
         half = agent(images)

@@ -25,7 +25,7 @@ from conftest import GOLDEN, Golden
 from networks import data_spec, error, neighbor_matrices
 from viticulture.errors import UserError
 from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
-from viticulture.models.agent.for_student import agent_for
+from viticulture.models.agent.build import agent_for
 from viticulture.models.agent.generalized_conv import GeneralizedConv
 from viticulture.models.agent.shared_agent import SharedAgent, SharedConv, SharedMlp, shared_agent_for
 from viticulture.models.students import count, create_student
@@ -46,7 +46,7 @@ def noise(*shape: int, seed: int = 5, dtype: torch.dtype = torch.float32) -> Ten
 
 def agents_loss(agent: SharedAgent, images: Tensor) -> Tensor:
     """A loss that reaches every weight of the agent."""
-    logits, maps = agent.watch(images)
+    logits, maps = agent.forward_with_features(images)
     return logits.square().sum() + sum((found.square().mean() for found in maps), logits.new_zeros(()))
 
 
@@ -94,7 +94,7 @@ def test_it_is_the_official_shared_agent(golden: Load) -> None:
     missing, unexpected = agent.load_state_dict(agents, strict=False)
     assert not unexpected
     assert all(key.endswith("num_batches_tracked") for key in missing)
-    logits, maps = agent.watch(data["in/x"])
+    logits, maps = agent.forward_with_features(data["in/x"])
     assert error(logits, data["out/logits_cnn"]) < 1e-4
     for block, found in enumerate(maps):
         assert error(found, data[f"out/feat_cnn{block}"]) < 1e-4
@@ -316,7 +316,7 @@ def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: s
     agents_loss(agent, images).backward()
     expected = [theirs.clone() for _, theirs in agent.gradients()]
     agent.forget_gradients()
-    logits, maps = torch.compile(agent.watch, fullgraph=True, backend=backend)(
+    logits, maps = torch.compile(agent.forward_with_features, fullgraph=True, backend=backend)(
         images.contiguous(memory_format=torch.channels_last)
     )
     (logits.square().sum() + sum(found.square().mean() for found in maps)).backward()
@@ -395,8 +395,8 @@ def test_parameters_are_counted_as_in_the_paper(entry: str, name: str, shape: Ag
         student = timm.create_model(name, num_classes=100, img_size=224, patch_size=16)
         agent = shared_agent_for(student, asked, shape)
         own = agent_for(student, asked, shape)
-    borrowed = {f"{layer}.{p}" for layer, m in agent.named_modules() for p in getattr(m, "loans", {})}
-    private = sum(p.numel() for name, p in agent.named_parameters() if name not in borrowed)
+    shared = {f"{layer}.{p}" for layer, m in agent.named_modules() for p in getattr(m, "shared", {})}
+    private = sum(p.numel() for name, p in agent.named_parameters() if name not in shared)
     whole = sum(p.numel() for block in student.blocks for part in (block.attn, block.mlp) for p in part.parameters())
     vits = sum(p.numel() for p in student.parameters())
     counted = {"vit_params": vits, "agent_private_params": private, "shared_params": whole}
@@ -409,8 +409,8 @@ def test_qk_norm_and_missing_biases_are_no_obstacle() -> None:
     """Queries and keys are not used, and a bias that is not there is not added."""
     student = vit(qk_norm=True, qkv_bias=False, proj_bias=False)
     agent = shared_agent_for(student, data_spec())
-    assert set(agent.blocks[0].conv.loans) == {"values", "weight"}
-    assert set(agent.blocks[0].mlp.loans) == {"fc1_weight", "fc2_weight"}
+    assert set(agent.blocks[0].conv.shared) == {"values", "weight"}
+    assert set(agent.blocks[0].mlp.shared) == {"fc1_weight", "fc2_weight"}
     x, weights = noise(2, 12, 4, 4), dict(student.blocks[0].mlp.named_parameters())
     expected = F.linear(F.gelu(F.linear(x.permute(0, 2, 3, 1), weights["fc1.weight"])), weights["fc2.weight"])
     torch.testing.assert_close(agent.eval().blocks[0].mlp(x), expected.permute(0, 3, 1, 2))
@@ -420,12 +420,15 @@ def test_qk_norm_and_missing_biases_are_no_obstacle() -> None:
 @pytest.mark.parametrize(
     ("student", "words"),
     [
-        (lambda: create_student("dhvt_nano", data_spec(), 4), "DHVT: its blocks are Block; give the agent weights"),
+        (
+            lambda: create_student("dhvt_nano", data_spec(), 4),
+            "DHVT: its blocks are DHVTBlock; give the agent separate weights",
+        ),
         (lambda: vit(init_values=1e-5), "VisionTransformer: it has LayerScale"),
         (lambda: vit(mlp_layer=SwiGLU), "its MLP is SwiGLU"),
         (lambda: vit(act_layer=nn.ReLU), "its MLP has ReLU, no GELU"),
         (lambda: vit(scale_mlp_norm=True), "its MLP has a norm"),
-        (lambda: vit(scale_attn_norm=True), "its attention normalizes what it mixed"),
+        (lambda: vit(scale_attn_norm=True), "its attention normalizes its output"),
         (lambda: vit(block_fn=ParallelScalingBlock), "made from a ViT"),
         (lambda: timm.create_model("resnet10t"), "made from a ViT"),
     ],

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from viticulture.models.agent.winograd import Conv3x3, in_float32_on_cpu
+from viticulture.models.cpu.winograd import Conv3x3, in_float32_on_cpu
 
 
 def ordinary(x: Tensor, taps: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.cit.cit import CiT, checkpoint_filter_fn
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.students import count, create_student, token_logits
+from viticulture.models.heads import token_logits
+from viticulture.models.students import count, create_student
 from viticulture.models.taps import Taps
 from viticulture.models.weights.files import initialize, load, save
 from viticulture.optim import Optim

@@ -13,9 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conftest import Golden
 from networks import check_gradients, check_one_graph, error, randomized
 from viticulture.errors import UserError
-from viticulture.models.cit import involution
-from viticulture.models.cit.involution import Involution, involve
+from viticulture.kernels import plain_kernels
+from viticulture.models.cit.involution import Involution
 from viticulture.models.cit.rednet import checkpoint_filter_fn
+from viticulture.models.cpu import involution
+from viticulture.models.cpu.involution import involve
 
 Load = Callable[[str], Golden]
 
@@ -23,14 +25,6 @@ Load = Callable[[str], Golden]
 def drawn(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed + sum(shape))
     return torch.randn(*shape, generator=generator, dtype=dtype).requires_grad_()
-
-
-def unfolded(x: Tensor, kernels: Tensor, stride: int) -> Tensor:
-    """The definition, all at once: neighborhoods [B, G, C / G, K * K, H', W'] times kernels, summed over taps."""
-    (groups, taps), out = kernels.shape[1:3], kernels.shape[3:]
-    size = int(taps**0.5)
-    seen = F.unfold(x, size, padding=size // 2, stride=stride)
-    return (kernels.unsqueeze(2) * seen.view(len(x), groups, -1, taps, *out)).sum(3).flatten(1, 2)
 
 
 @pytest.mark.parametrize("name", ["involution_k3_s1", "involution_k7_s1"])
@@ -68,7 +62,9 @@ def test_it_is_its_definition(kernel_size: int, stride: int, size: tuple[int, in
     """
     x = drawn(2, 6, *size)
     kernels = drawn(2, 3, kernel_size**2, -(-size[0] // stride), -(-size[1] // stride))
-    ours, theirs = involve(x, kernels, stride), unfolded(x, kernels, stride)
+    ours = involve(x, kernels, stride)
+    with plain_kernels():
+        theirs = involve(x, kernels, stride)
     torch.testing.assert_close(ours, theirs)
     direction = drawn(*theirs.shape, seed=1)
     torch.testing.assert_close(

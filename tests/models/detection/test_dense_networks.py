@@ -19,8 +19,8 @@ from torchvision.models.detection.rpn import RPNHead
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.backbone import MapBackbone
-from viticulture.models.detection.detector import Detector, Heads
-from viticulture.models.detection.networks import detector, load_dense, segmenter
+from viticulture.models.detection.detector import Detector, DetectorSizes
+from viticulture.models.detection.networks import detector, load_network, segmenter
 from viticulture.models.detection.pyramid import SimpleFeaturePyramid
 from viticulture.models.detection.windows import open_windows
 from viticulture.models.students import create_student
@@ -29,7 +29,7 @@ from viticulture.models.weights.files import load, save
 SIZE = (64, 64)
 TASK = DataSpec(("disk", "square"), SIZE, (0.5,) * 3, (0.5,) * 3)
 BARE = DataSpec((), SIZE, (0.5,) * 3, (0.5,) * 3)
-SMALL = Heads(width=16, samples=32)
+SMALL = DetectorSizes(width=16, samples=32)
 NO_TOKEN = {"class_token": False, "global_pool": "avg"}
 
 
@@ -69,7 +69,7 @@ def test_losses_and_detections_are_those_of_torchvisions_own_model() -> None:
     """torchvision's Mask R-CNN, put together and called as its documentation says, around the same backbone with the
     same weights and the same draws: every term, every gradient, every detection. Fails for classes shifted by one,
     anchors of other sizes, a level left out, or images that are normalized or resized once more."""
-    ours = detector(student(), TASK, heads=Heads(width=24, masks=True, samples=64, min_score=0.0))
+    ours = detector(student(), TASK, heads=DetectorSizes(width=24, masks=True, samples=64, min_score=0.0))
     norm = ours.roi_heads.box_head[0][1].__class__
     theirs = MaskRCNN(
         Whole(ours),
@@ -231,7 +231,7 @@ def test_a_network_comes_back_from_its_folder(tmp_path: Path, kind: str) -> None
     vit = student("mae_tiny", 16, depth=2, **NO_TOKEN)
     if kind == "detection":
         around = {
-            "heads": Heads(16, samples=32, min_score=0.0),
+            "heads": DetectorSizes(16, samples=32, min_score=0.0),
             "window": 2,
             "global_blocks": [1],
             "relative_positions": True,
@@ -241,8 +241,8 @@ def test_a_network_comes_back_from_its_folder(tmp_path: Path, kind: str) -> None
     else:
         around = {"blocks": [0, 1], "dropout": 0.1}
         network = segmenter(vit, TASK, **around)  # type: ignore[arg-type]
-    save(network, tmp_path / "dense", TASK, {"dense": {"kind": kind, **around}})
-    found, data_spec = load_dense(tmp_path / "dense")
+    save(network, tmp_path / "dense", TASK, {"network": {"kind": kind, **around}})
+    found, data_spec = load_network(tmp_path / "dense")
     assert data_spec == TASK
     with torch.no_grad():
         mine, other = network.eval()(images()), found(images())
@@ -253,7 +253,7 @@ def test_a_network_comes_back_from_its_folder(tmp_path: Path, kind: str) -> None
     classifier = create_student("vit_nano", TASK, 16)
     save(classifier, tmp_path / "plain", TASK)
     with pytest.raises(UserError, match="holds a classifier"):
-        load_dense(tmp_path / "plain")
+        load_network(tmp_path / "plain")
     with pytest.raises(UserError, match="and this is asked of classifiers"):
         load(tmp_path / "dense")
 
@@ -270,9 +270,9 @@ def test_a_network_comes_back_from_its_folder(tmp_path: Path, kind: str) -> None
         (lambda: segmenter(student("vit_nano"), TASK, blocks=(7,)), "0 to 3, got 7"),
         (lambda: segmenter(student("vit_nano"), TASK, blocks=(2, 1)), "must rise"),
         (lambda: segmenter(student("vit_nano"), TASK, dropout=1.0), "dropout must lie in"),
-        (lambda: Heads(width=4), "at least 8"),
-        (lambda: Heads(samples=0), "samples must be at least 1"),
-        (lambda: Heads(min_score=1.0), "min_score must lie in"),
+        (lambda: DetectorSizes(width=4), "at least 8"),
+        (lambda: DetectorSizes(samples=0), "samples must be at least 1"),
+        (lambda: DetectorSizes(min_score=1.0), "min_score must lie in"),
     ],
 )
 def test_what_does_not_go_together_is_refused(made: object, words: str) -> None:

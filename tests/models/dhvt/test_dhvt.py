@@ -17,7 +17,7 @@ from formula_fill import fill, image
 from networks import check_gradients, check_one_graph, error, random_images, randomized, tiny
 from slowly import slow_but
 from viticulture.errors import UserError
-from viticulture.models.dhvt.dhvt import DHVT, Block, Parts, Shape, checkpoint_filter_fn
+from viticulture.models.dhvt.dhvt import DHVT, DHVTBlock, Parts, Shape, checkpoint_filter_fn
 from viticulture.models.dhvt.layers import DAFF, HIMHSA, SOPE, Pointwise
 from viticulture.models.students import count
 
@@ -31,7 +31,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, Tensor], Te
     "dhvt_sope_p16": (lambda: SOPE(16, 16), lambda m, x: m(x).flatten(1, 2), 1e-5),
     "dhvt_hi_mhsa": (lambda: HIMHSA(16, 4), lambda m, x: m(x), 1e-5),
     "dhvt_daff": (lambda: DAFF(12, 48), lambda m, x: m(x, (3, 3)), 1e-5),
-    "dhvt_block": (lambda: Block(Shape(embed_dim=16), Parts()), lambda m, x: m(x, (3, 3)), 1e-5),
+    "dhvt_block": (lambda: DHVTBlock(Shape(embed_dim=16), Parts()), lambda m, x: m(x, (3, 3)), 1e-5),
     "dhvt_model_p4": (lambda: tiny(4), lambda m, x: m(x), 1e-4),
     "dhvt_model_p16": (lambda: tiny(16), lambda m, x: m(x), 1e-4),
 }
@@ -216,7 +216,7 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean(golden: Load) -> None:
     """
     data = golden("dhvt_drop_path")
     rate, x = data.about["config"]["drop_prob"], data["in/x"]
-    block = Block(Shape(embed_dim=16), Parts(), drop_path=rate)
+    block = DHVTBlock(Shape(embed_dim=16), Parts(), drop_path=rate)
     official = (data["out/y"] / x).flatten(1)
     torch.manual_seed(0)
     ours = (block.drop_path(x.expand(400, 6, 3, 2).flatten(0, 1)) / x.repeat(400, 1, 1)).flatten(1)

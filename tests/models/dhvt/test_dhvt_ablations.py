@@ -49,7 +49,7 @@ def test_the_class_token_skips_a_split_ffn() -> None:
     """[S, Table 2]: patches as in the FFN; the class token as it came, or times a factor made of the patches' mean."""
     x = tokens()
     for name in ("ffn_split", "ffn_split_aggregate"):
-        layer = randomized(ablations.FEED_FORWARDS[name](16, 64))
+        layer = randomized(ablations.PARTS["feed_forward"][name](16, 64))
         prefix, patches = split_prefix(layer(x, GRID), GRID)
         torch.testing.assert_close(patches, layer.ffn(x, GRID)[:, 1:])
         factor = torch.ones(())
@@ -143,8 +143,8 @@ def test_with_layer_norm_a_pixel_is_normalized_alone(options: dict[str, str]) ->
 @pytest.mark.parametrize(
     "options",
     [
-        *({"patch_embed": name} for name in ablations.PATCH_EMBEDS),
-        *({"feed_forward": name} for name in ablations.FEED_FORWARDS),
+        *({"patch_embed": name} for name in ablations.PARTS["patch_embed"]),
+        *({"feed_forward": name} for name in ablations.PARTS["feed_forward"]),
         {"attention": "mhsa"},
         {"num_heads": 8},
         {"positions": True},

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from networks import error
+from viticulture.models.cpu.attention import attend, trains_in_bfloat16
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.vit.attention import DroppedAttention, attend, in_products
+from viticulture.models.vit.attention import DroppedAttention
 
 EPSILON = 2.0**-8
 """Relative rounding error of bfloat16."""
@@ -64,5 +65,5 @@ def test_dropped_attention_without_dropout_agrees_with_timms_in_both_precisions(
     plain = super(DroppedAttention, layer).forward(x)
     assert torch.equal(layer(x), plain)
     with torch.autocast("cpu", torch.bfloat16):
-        assert in_products(x)
+        assert trains_in_bfloat16(x)
         assert error(layer(x).float(), plain) < 6 * EPSILON

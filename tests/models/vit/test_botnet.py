@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.students import HYBRIDS, create_student, fitting_patch, takes_patch_size
+from viticulture.models.students import create_student, fitting_patch, is_hybrid_student, takes_patch_size
 from viticulture.optim import Optim
 
 NAME = "botnet14t"
@@ -92,7 +92,7 @@ def test_every_bottleneck_attends_between_all_patches() -> None:
 
 def test_it_leaves_its_patch_to_the_data_and_takes_oblong_images() -> None:
     """Patches are other hybrids'; catches a grid that is turned."""
-    assert NAME in HYBRIDS
+    assert is_hybrid_student(NAME)
     assert takes_patch_size(NAME)
     assert [fitting_patch(NAME, (side, side)) for side in (32, 64, 224)] == [8, 16, 32]
     student = create_student(NAME, data_spec(32, height=64), 8, SMALL)

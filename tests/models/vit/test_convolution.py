@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.grad import conv2d_weight
 
-from viticulture.models.vit import convolution
-from viticulture.models.vit.convolution import Convolution, SideBySide
+from viticulture.models.cpu import convolution
+from viticulture.models.cpu.convolution import SideBySide
+from viticulture.models.vit.hybrid_vit import Convolution
 
 
 @pytest.mark.parametrize(

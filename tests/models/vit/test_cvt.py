@@ -9,7 +9,7 @@ from networks import data_spec
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.features import features
 from viticulture.models.students import count, create_student
-from viticulture.models.vit.cvt import Block, CvT, Stage
+from viticulture.models.vit.cvt import CvT, CvTBlock, CvTStage
 from viticulture.optim.optim import outer_parameters
 
 
@@ -37,7 +37,7 @@ def test_attention_reads_keys_and_values_at_half_the_side_and_the_class_token_sk
 
     Catches: queries at half the side, rows and columns mixed up, a class token in the map, heads interleaved."""
     torch.manual_seed(0)
-    block, width, heads = Block(12, 3, 0.0).eval().double(), 12, 3
+    block, width, heads = CvTBlock(12, 3, 0.0).eval().double(), 12, 3
     for projection in (block.q, block.k, block.v):
         torch.nn.init.dirac_(projection.conv.weight, groups=width)
         projection.norm.eps = 0.0
@@ -56,7 +56,7 @@ def test_attention_reads_keys_and_values_at_half_the_side_and_the_class_token_sk
 def test_what_its_classifier_reads_is_its_features() -> None:
     """Catches: a network that other classifiers cannot be trained on, or a norm left out."""
     torch.manual_seed(0)
-    net = CvT((Stage(7, 4, 8, 1, 1), Stage(3, 2, 12, 2, 3)), num_classes=3).eval()
+    net = CvT((CvTStage(7, 4, 8, 1, 1), CvTStage(3, 2, 12, 2, 3)), num_classes=3).eval()
     torch.nn.init.normal_(net.norm.weight)
     images = torch.randn(2, 3, 32, 48)
     found = features(net, images)
@@ -68,7 +68,7 @@ def test_every_parameter_learns_and_images_may_be_oblong() -> None:
     """But for the keys' biases, which move no softmax, and for what the last block makes of queries that nobody reads.
     Fails if the class token stays out, a norm is skipped, or sides are swapped."""
     torch.manual_seed(0)
-    net = CvT((Stage(7, 4, 8, 1, 1), Stage(3, 2, 12, 2, 3)), num_classes=3, drop_path_rate=0.0)
+    net = CvT((CvTStage(7, 4, 8, 1, 1), CvTStage(3, 2, 12, 2, 3)), num_classes=3, drop_path_rate=0.0)
     logits = net(torch.randn(2, 3, 32, 48))
     assert logits.shape == (2, 3)
     logits.square().sum().backward()

@@ -16,9 +16,9 @@ from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from networks import error
 from viticulture.errors import UserError
+from viticulture.models.cpu.dropout import Dropout
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size
-from viticulture.models.vit.dropout import Dropout
 from viticulture.models.weights.files import load, save
 
 Load = Callable[[str], Golden]

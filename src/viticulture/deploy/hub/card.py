@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model card: what a run's student is, what it learnt from, how well it does, and what nobody should expect of it.
+"""Model cards: a run's network, its training data, its accuracy and its limits.
 
 Every sentence and number comes from run.json, recipe.yaml and evaluation.json.
 """
@@ -12,125 +12,171 @@ import timm
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...errors import comma_separated
-from ...models.views import NAMED, Views, told
+from ...models.tta import TTA_VIEWS, TTAMode, describe
 from ...scores.confusion import most_confused
 from ...tasks.results import Results, named
 
-FEW = 12
-"""Classes whose whole confusion matrix is shown; of more, the most frequent confusions."""
+MAX_MATRIX = 12
+"""Classes with a whole confusion matrix; with more, only the most frequent confusions are listed."""
+WEAKEST = 5
+
+Measured = tuple[str, str, float]
+"""The Hub's name of a metric, ours, and its value."""
 
 
 @dataclass(frozen=True)
-class Student:
-    """What a card says of a network.
+class CardNetwork:
+    """The network of a card.
 
     Args:
-        architecture: timm's name of it.
-        classes: names in the order of the logits; empty for one that learnt without labels.
-        several: whether an image may show any number of them.
+        architecture: its name in timm.
+        classes: names in the order of the logits; empty if it was trained without labels.
+        multilabel: an image may have any number of them.
         channels: of an image.
-        spans: values that are black and white, where they were named: one pair for all channels, or one for each.
-        views: of an image, by which it answers.
-        code: of its author's own that its recipe names, by dotted paths.
+        ranges: values of black and white, if they were named: one pair for all channels, or one for each.
+        views: of an image, for test-time augmentation.
+        code: of the user's that its recipe names, by dotted paths.
     """
 
     architecture: str
     classes: tuple[str, ...]
-    several: bool = False
+    multilabel: bool = False
     channels: int = 3
-    spans: tuple[tuple[float, float], ...] = ()
-    views: Views = "one"
+    ranges: tuple[tuple[float, float], ...] = ()
+    views: TTAMode = "one"
     code: tuple[str, ...] = ()
 
     @property
-    def asked(self) -> str:
-        """By which views of an image it was measured, in words; "" for one."""
-        return told(self.views)
+    def view_names(self) -> str:
+        """The views of an image in its evaluation; "" for one."""
+        return describe(self.views)
 
     @property
-    def times(self) -> int:
-        """How often it is asked about an image."""
-        return len(NAMED[self.views])
+    def num_views(self) -> int:
+        """Forward passes per image."""
+        return len(TTA_VIEWS[self.views])
 
     @property
     def example(self) -> str:
-        """A file that it could be asked about."""
-        return "photo.jpg" if self.channels in (1, 3) and not self.spans else "image.npy"
+        """Name of an example file."""
+        return "photo.jpg" if self.channels in (1, 3) and not self.ranges else "image.npy"
 
     @property
     def home(self) -> str:
-        """The module by whose import timm knows it; "" for one of timm's own."""
+        """The module whose import registers it with timm; "" for one of timm's."""
         module = timm.model_entrypoint(self.architecture).__module__
         ours = {"timm": "", "viticulture": "viticulture.models.students"}
         return ours.get(module.partition(".")[0], module)
 
 
-def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Results[Any], student: Student) -> str:
-    """README.md of a repository, with the block of YAML that the Hub reads.
+def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Results[Any], network: CardNetwork) -> str:
+    """Return README.md of a classifier or of features, with its block of YAML for the Hub.
 
     Args:
         repository: USER/NAME.
         facts: run.json, as it is shared.
         recipe: recipe.yaml.
-        results: what was measured.
-        student: what its config.json says of it.
+        results: of the evaluation.
+        network: from its config.json.
     """
-    evaluation, classes = results.counting, student.classes
-    result = evaluation if evaluation is not None and hasattr(evaluation, "top1") else None
-    return filled(
+    evaluation, classes = results.counting, network.classes
+    result = evaluation if hasattr(evaluation, "top1") else None
+    labels = evaluation if hasattr(evaluation, "map") else None
+    measured: Measured | None = (*results.task.metric, evaluation.score) if evaluation is not None else None
+    use = "image-classification" if classes else "image-feature-extraction"
+    recalls = [(s.name, s.recall, s.support) for s in result.per_class] if result else []
+    return _filled(
         "card.md.j2",
-        metadata=_metadata(repository, facts, results, student).strip(),
+        metadata=_metadata(repository, facts, results.counts, use, measured, "viticulture" if network.home else "timm"),
         repository=repository,
         facts=facts,
         recipe=recipe.strip(),
-        student=student,
-        split=split_of(results.counts),
+        network=network,
+        split=named(results.counts)[1],
         result=result,
-        labels=evaluation if evaluation is not None and hasattr(evaluation, "map") else None,
+        labels=labels,
         matrix=_matrix(result, classes) if result else [],
-        confused=confused(result.confusion, classes) if result else [],
-        weakest=_weakest(result) if result else [],
+        confused=_confused(result.confusion, classes) if result else [],
+        weakest=_weakest(recalls),
     )
 
 
-def _metadata(repository: str, facts: dict[str, Any], results: Results[Any], student: Student) -> str:
-    result = results.counting
-    measured = (*results.task.metric, result.score) if result is not None else None
-    use = "image-classification" if student.classes else "image-feature-extraction"
-    library = "viticulture" if student.home else "timm"
-    return metadata_of(repository, facts, split_of(results.counts), use, measured, library)
-
-
-def metadata_of(
+def image_card(
     repository: str,
     facts: dict[str, Any],
-    split: str,
-    use: str,
-    measured: tuple[str, str, float] | None,
-    library: str = "viticulture",
+    recipe: str,
+    results: Results[Any],
+    network: CardNetwork,
+    config: dict[str, Any],
+    backbone: bool,
 ) -> str:
-    """The block of YAML that the Hub reads.
+    """Return README.md of a detector or a segmenter.
 
     Args:
         repository: USER/NAME.
         facts: run.json, as it is shared.
-        split: what was measured on.
-        use: the Hub's word for what the network does.
-        measured: the Hub's word for a measure, its name and value; None where nothing was measured.
-        library: that opens the weights.
+        recipe: recipe.yaml.
+        results: of the evaluation.
+        network: its architecture and classes.
+        config: config.json of its weights.
+        backbone: the student alone is sent as well, for timm.
+    """
+    result, pixels = results.counting, config["network"]["kind"] == "segmentation"
+    use, metric = results.task.pipeline, results.task.metric
+    names = [*network.classes] if pixels else [*network.classes, "background"]
+    scores: list[tuple[str, float | None]] = []
+    if result is not None and hasattr(result, "boxes"):
+        scores = [(each.name, each.ap) for each in result.boxes.per_class]
+    elif result is not None:
+        scores = [(each.name, each.iou) for each in result.per_class]
+    return _filled(
+        "image_card.md.j2",
+        metadata=_metadata(repository, facts, results.counts, use, (*metric, result.score) if result else None),
+        repository=repository,
+        facts=facts,
+        recipe=recipe.strip(),
+        network=network,
+        split=named(results.counts)[1],
+        result=result,
+        pixels=pixels,
+        masks=bool(config["network"].get("heads", {}).get("masks")),
+        side=config["pretrained_cfg"]["input_size"][-1],
+        backbone=backbone,
+        confused=_confused(result.confusion, names) if result and result.confusion else [],
+        weakest=_weakest(scores),
+    )
+
+
+def _metadata(
+    repository: str,
+    facts: dict[str, Any],
+    counts: str,
+    use: str,
+    measured: Measured | None,
+    library: str = "viticulture",
+) -> str:
+    """Return the block of YAML for the Hub.
+
+    Args:
+        repository: USER/NAME.
+        facts: run.json, as it is shared.
+        counts: key of the result, WEIGHTS/SPLIT.
+        use: the Hub's name of the task.
+        measured: the result; None without one.
+        library: that loads the weights.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
     results = []
     if measured:
-        kind, name, value = measured
+        metric_type, name, value = measured
         results = [
             EvalResult(
                 task_type=use,
                 dataset_type="image",
                 dataset_name=facts["data"]["name"],
-                dataset_split=split,
-                metric_type=kind,
+                dataset_split=named(counts)[1],
+                metric_type=metric_type,
                 metric_name=name,
                 metric_value=round(value, 4),
             )
@@ -142,11 +188,11 @@ def metadata_of(
         model_name=repository.partition("/")[2],
         eval_results=results or None,
     )
-    return card.to_yaml()
+    return card.to_yaml().strip()
 
 
-def filled(template: str, **values: Any) -> str:
-    """A template of this room as Markdown, in which what strangers named is escaped by `cell` and `code`."""
+def _filled(template: str, **values: Any) -> str:
+    """Fill a template of this folder as Markdown; `cell` and `code` escape names that are not ours."""
     environment = Environment(
         loader=PackageLoader("viticulture.deploy.hub", "."),
         undefined=StrictUndefined,
@@ -154,53 +200,39 @@ def filled(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "cell": cell,
-        "code": _code,
-        "percent": _percent,
+        "cell": _cell,
+        "code": lambda text: " ".join(text.split()).replace("`", "'"),
+        "percent": lambda share: "n/a" if share is None else f"{100 * share:.1f} %",
         "comma_separated": comma_separated,
         "count": "{:,}".format,
     }
     return environment.get_template(template).render(values)
 
 
-def split_of(key: str) -> str:
-    """How a person calls the split of a result WEIGHTS/SPLIT."""
-    return named(key)[1]
-
-
-def _percent(share: float | None) -> str:
-    return "n/a" if share is None else f"{100 * share:.1f} %"
-
-
-def cell(word: str) -> str:
-    """Text that neither ends a table's cell nor is markup."""
-    return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>()#+-!|~" else letter for letter in " ".join(word.split()))
-
-
-def _code(word: str) -> str:
-    """Text between backticks."""
-    return " ".join(word.split()).replace("`", "'")
+def _cell(text: str) -> str:
+    """Escape text so that it neither ends a table's cell nor is markup."""
+    return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>()#+-!|~" else letter for letter in " ".join(text.split()))
 
 
 def _matrix(result: Any, classes: Sequence[str]) -> list[list[str]]:
-    """Rows of the confusion matrix with a heading; none for many classes."""
-    if len(classes) > FEW:
+    """Return the rows of the confusion matrix with a heading; empty for many classes."""
+    if len(classes) > MAX_MATRIX:
         return []
-    heading = ["true, down; said, across", *map(cell, classes)]
-    return [heading, *([cell(name), *map(str, row)] for name, row in zip(classes, result.confusion, strict=True))]
+    heading = ["true, down; predicted, across", *map(_cell, classes)]
+    return [heading, *([_cell(name), *map(str, row)] for name, row in zip(classes, result.confusion, strict=True))]
 
 
-def confused(counts: Any, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """True class, what it was taken for, how often, of the eight pairs that are most frequent.
+def _confused(counts: Any, names: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Return true class, predicted class and count of the eight most frequent confusions.
 
     Args:
-        counts: by true class (row) and said class (column).
+        counts: by true class (row) and predicted class (column).
         names: of the rows and columns.
     """
-    return [(cell(names[i]), cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, 8)]
+    return [(_cell(names[i]), _cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, 8)]
 
 
-def _weakest(result: Any) -> list[tuple[str, float, int]]:
-    """Class, recall and images of the five classes that are found least often."""
-    known = [(cell(s.name), s.recall, s.support) for s in result.per_class if s.recall is not None]
-    return sorted(known, key=lambda row: row[1])[:5]
+def _weakest(scores: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the classes with the lowest scores, of rows that begin with name and score."""
+    rows = [(_cell(name), score, *rest) for name, score, *rest in scores if score is not None]
+    return sorted(rows, key=lambda row: row[1])[:WEAKEST]

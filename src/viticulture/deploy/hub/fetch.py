@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run by its name: a folder here, or hf-hub:USER/NAME, which is fetched once and kept."""
+"""A run by its name: a local folder, or hf-hub:USER/NAME, which is downloaded once."""
 
 import re
 from pathlib import Path
@@ -9,20 +9,20 @@ from ...errors import UserError, shortened
 from ...text import read_yaml
 from ...user_code import check_known, of_a_file
 from ...waiting import quiet_hub
-from .shared import strangers_code
+from .shared import code_of_run
 
 HUB = "hf-hub:"
-"""What begins the name of a run on the Hub; timm's word, so that one name serves both."""
+"""Prefix of a run on the Hub, the same as timm's."""
 
 USED = ("run.json", "recipe.yaml", "evaluation.json", "weights/*")
-"""What is fetched of a run: small files, and the weights once (`push` also puts them where timm looks)."""
+"""Files of a run that are downloaded: small files, and the weights once (`push` also puts them where timm reads)."""
 
 
 def located(run: str) -> str:
-    """The folder of a run; of one on the Hub, where it was fetched to.
+    """Return the folder of a run; of one on the Hub, that of the download.
 
     Args:
-        run: a folder, which is given back as it is; or hf-hub:USER/NAME[@REVISION].
+        run: a folder, which is returned unchanged; or hf-hub:USER/NAME[@REVISION].
 
     Raises: UserError if there is no such repository, it holds no run, or the Hub cannot be reached.
     """
@@ -39,24 +39,24 @@ def located(run: str) -> str:
         raise refused(f"{run} could not be fetched", error) from error
     if not Path(folder, "run.json").is_file():
         raise UserError(
-            f"{run} is no run of viticulture (it holds no run.json); weights that timm reads are named by --init {run}"
+            f"{run} is not a run of viticulture (it has no run.json); to start from weights for timm, use --init {run}"
         )
     recipe = Path(folder, "recipe.yaml")
     facts, written = read_json(Path(folder, "run.json")), read_yaml(read_text(recipe, "recipe"), str(recipe))
     with of_a_file(f"{run} (recipe.yaml or run.json in {folder})"):
-        for code in sorted(set(strangers_code(facts, written))):
+        for code in sorted(set(code_of_run(facts, written))):
             check_known(code)
     return folder
 
 
 def check_repository(name: str) -> None:
-    """Raises: UserError for what is no USER/NAME."""
+    """Raises: UserError for anything but USER/NAME."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", name):
-        raise UserError(f"a repository on the Hub is called USER/NAME, got {shortened(repr(name))}")
+        raise UserError(f"a repository on the Hub is named USER/NAME, got {shortened(repr(name))}")
 
 
 def refused(what: str, error: Exception) -> UserError:
-    """What to tell a person whom the Hub, or the way to it, fails."""
+    """Return the error for a failure of the Hub or the connection."""
     from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -71,15 +71,15 @@ def refused(what: str, error: Exception) -> UserError:
     if constants.HF_HUB_OFFLINE:
         why = "HF_HUB_OFFLINE is set, and it was not fetched before"
     elif isinstance(error, GatedRepoError):
-        why = "its owner gives it to those who ask on its page"
+        why = "access must be requested on its page"
     elif status in (401, 403) or isinstance(error, LocalTokenNotFoundError):
-        why = "the Hub does not know you, or does not let you; log in by `hf auth login`, or set HF_TOKEN"
+        why = "you are not logged in, or have no access; log in by `hf auth login`, or set HF_TOKEN"
     elif isinstance(error, RepositoryNotFoundError):
-        why = "there is none of that name, or it is private; check the name, or log in by `hf auth login`"
+        why = "it does not exist, or is private; check the name, or log in by `hf auth login`"
     elif isinstance(error, RevisionNotFoundError):
         why = "there is no such revision"
     elif status:
-        why = f"the Hub answers {status}; try again later"
+        why = f"the Hub responded with {status}; try again later"
     elif isinstance(error, LocalEntryNotFoundError) or "connect" in type(error).__name__.lower():
         why = "the Hub cannot be reached; check the connection"
     else:

@@ -7,7 +7,7 @@
     run.json, recipe.yaml, evaluation.json, weights/WHICH/...
                                        the run, for `viticulture predict hf-hub:USER/NAME`
 
-The weights stand there twice by name and once in fact: the Hub keeps equal files once.
+The weights have two names and are stored once: the Hub stores equal files once.
 """
 
 import json
@@ -21,8 +21,8 @@ import timm
 
 from ...errors import UserError, received
 from ...models.data_spec import DataSpec
-from ...models.detection.networks import load_dense
-from ...models.views import views_in
+from ...models.detection.networks import load_network
+from ...models.tta import tta_mode
 from ...models.weights.files import FILES, load, read_config, save
 from ...tasks.results import RESULTS, Results
 from ...tasks.task import task_of
@@ -30,8 +30,7 @@ from ...text import shell_word
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of
 from ...waiting import quiet_hub
-from .card import Student, model_card
-from .dense_card import dense_card
+from .card import CardNetwork, image_card, model_card
 from .fetch import USED, check_repository, refused
 from .shared import named_code, shareable_facts, shareable_recipe, without_folders
 
@@ -39,7 +38,7 @@ README = "README.md"
 
 
 def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, bytes | Path]:
-    """Path in the repository -> what stands there.
+    """Return the files of the repository: path -> content.
 
     Args:
         run: a finished run.
@@ -56,7 +55,7 @@ def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, by
     folder = run.weights(weights)
     config = read_config(folder)
     shared, recipe = shareable_facts(facts), shareable_recipe(config_of(run)).to_yaml()
-    parts = _dense_parts if config.get("dense") else _class_parts
+    parts = _image_parts if config.get("network") else _class_parts
     card, results, at_top = parts(run, repository, weights, shared, recipe)
     texts = {README: card, "run.json": _json(shared), "recipe.yaml": recipe, **results}
     about = _json({**config, **({"recipe": without_folders(config["recipe"])} if "recipe" in config else {})})
@@ -67,11 +66,11 @@ def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, by
 
 
 Parts = tuple[str, dict[str, str], dict[str, bytes | Path] | None]
-"""The card, files of results, and what timm finds; None: the very weights."""
+"""The card, files of results, and files for timm; None for the weights themselves."""
 
 
 def _class_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
-    _, data_spec, config = load(run.weights(weights))  # which finds damage that a stranger could not mend
+    _, data_spec, config = load(run.weights(weights))  # which finds damage that others could not fix
     results = _results(run, weights)
     card = model_card(repository, facts, recipe, results, _student(run, config, data_spec))
     return card, _shared(results), None
@@ -83,48 +82,50 @@ def _results(run: RunFolder, weights: str) -> Results[Any]:
 
 
 def _shared(results: Results[Any]) -> dict[str, str]:
-    """evaluation.json of these weights; nothing where they are not evaluated."""
+    """Return evaluation.json of these weights; nothing where they are not evaluated."""
     return {RESULTS: _json(results.to_dict())} if results else {}
 
 
-def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> Student:
+def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> CardNetwork:
     recipe = config_of(run)
     network = config.get("architecture")
     if not (isinstance(network, str) and timm.is_model(network)):
         raise UserError(
             f"{run.path} is damaged: no network of timm is the architecture {received(network)} of {FILES[1]}"
         )
-    spans, code = recipe.images.pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
-    return Student(network, data_spec.classes, data_spec.several, data_spec.channels, spans, views_in(config), code)
+    ranges, code = recipe.images.pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
+    return CardNetwork(
+        network, data_spec.classes, data_spec.multilabel, data_spec.channels, ranges, tta_mode(config), code
+    )
 
 
-def _dense_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
-    """timm, which builds no detector, finds the student alone, unless it was made another for windows."""
-    network, data_spec = load_dense(run.weights(weights))
+def _image_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
+    """Return the parts of a detector or segmenter; timm gets the student, unless windows changed it."""
+    network, data_spec = load_network(run.weights(weights))
     config = read_config(run.weights(weights))
-    described, at_top = config["dense"], {}
+    described, at_top = config["network"], {}
     if not described.get("window") and not described.get("relative_positions"):
         with TemporaryDirectory() as folder:
             save(network.backbone.student, Path(folder), replace(data_spec, classes=()))
             at_top = {name: Path(folder, name).read_bytes() for name in FILES}
     results = _results(run, weights)
     student = _student(run, config, data_spec)
-    card = dense_card(repository, facts, recipe, results, student, config, bool(at_top))
+    card = image_card(repository, facts, recipe, results, student, config, bool(at_top))
     return card, _shared(results), dict(at_top)
 
 
 def push(run: RunFolder, repository: str, weights: str = "", private: bool = False) -> str:
-    """Make the repository if need be, send everything in one commit, and give its address.
+    """Create the repository if needed, upload everything in one commit, and return its address.
 
-    What an earlier run left there goes in the same commit, so that no other weights answer by the name.
+    Files of an earlier run are deleted in the same commit, so that the name has only these weights.
 
     Args:
         run: as for `contents`.
         repository: as for `contents`.
         weights: as for `contents`.
-        private: whether the repository is to be seen by its owner alone.
+        private: only the owner can see the repository.
 
-    Raises: UserError if the Hub refuses or cannot be reached, or everybody sees what is to be private.
+    Raises: UserError if the Hub refuses or cannot be reached, or an existing repository is public and private is set.
     """
     files = contents(run, repository, weights)
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
@@ -135,14 +136,14 @@ def push(run: RunFolder, repository: str, weights: str = "", private: bool = Fal
         address = api.create_repo(repository, private=private or None, exist_ok=True)
         if private and not api.model_info(repository).private:  # it was there, and the Hub leaves it as it is
             raise UserError(
-                f"{repository} is there already and everybody sees it, so nothing was sent; make it private on its "
+                f"{repository} exists already and is public, so nothing was sent; make it private on its "
                 "page, choose another name, or leave --private out"
             )
         left = [name for name in api.list_repo_files(repository) if name not in files and _is_ours(name)]
         added = [CommitOperationAdd(name, content) for name, content in files.items()]
-        taken_out = [CommitOperationDelete(name) for name in left]
+        deleted = [CommitOperationDelete(name) for name in left]
         message = f"{run.path.name}, trained by viticulture"
-        api.create_commit(repository, [*added, *taken_out], commit_message=message)
+        api.create_commit(repository, [*added, *deleted], commit_message=message)
     except UserError:
         raise
     except Exception as error:  # whatever a network or a hub may raise
@@ -151,7 +152,7 @@ def push(run: RunFolder, repository: str, weights: str = "", private: bool = Fal
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a file of a repository is one of those that `contents` names."""
+    """Return whether a file of a repository is one of `contents`."""
     return name in FILES or any(fnmatch(name, pattern) for pattern in USED)
 
 

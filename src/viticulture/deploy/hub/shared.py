@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a run may be given to strangers, and what may be taken from them.
+"""Parts of a run that are shared, and checks of runs by others.
 
-Given: no image, no name of a file, no folder of this machine. Taken: no recipe that names code which the user has not.
+No image, file name or folder of this machine is shared. No recipe may import code that the user has not allowed.
 """
 
 import re
@@ -15,33 +15,33 @@ from ...config.resolve import Config
 from ...user_code import CODE
 
 _BEGUN = re.compile(r"(~[^/]*|\.{1,2})?/")
-"""How a path begins that says where on a machine it lies."""
+"""Beginning of a path that locates a file on a machine."""
 _FOLDERS = re.compile(r"(^|[=:,\s])(?:~[^/\s,=:]*|\.{1,2})?/(?:[^,=:]*/)?")
 
-_KEPT = (
+_SHARED = (
     *("format", "versions", "commit", "hardware", "started", "status", "seed", "student"),
     *("seconds", "steps", "batch_size", "views"),
 )
 
 
 def shareable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """run.json without what tells of files and folders: the command, warnings, skipped images and where images lie."""
+    """Return run.json without files and folders: the command, warnings, skipped images and the images' location."""
     data = {**facts["data"], "folder": None, "skipped": {}}
     word = str(data["source"])
     if facts["data"]["folder"] is not None or word.startswith(CODE) or ("/" in word and not word.startswith("hf:")):
-        data["source"] = data["name"]  # a folder, a pattern of files, or an argument of somebody's code
+        data["source"] = data["name"]  # a folder, a pattern of files, or an argument of the user's code
     settings = {"settings": without_folders(facts["settings"])} if "settings" in facts else {}
     named = {"recipe": without_folders(facts["recipe"]), "command": "", "warnings": []}
-    return {**{key: facts[key] for key in _KEPT if key in facts}, **named, "data": data, **settings}
+    return {**{key: facts[key] for key in _SHARED if key in facts}, **named, "data": data, **settings}
 
 
 def shareable_recipe(config: Config) -> Config:
-    """The recipe with files by their names alone."""
+    """Return the recipe with files by their names only."""
     return replace(config, name=without_folders(config.name), values=without_folders(config.values))
 
 
 def without_folders(value: Any) -> Any:
-    """Plain values whose texts have lost the folders of absolute paths: `base=/home/me/x.pth` is `base=x.pth`."""
+    """Remove the folders of absolute paths from texts in plain values: `base=/home/me/x.pth` becomes `base=x.pth`."""
     if isinstance(value, str):
         return _without_folders(value)
     if isinstance(value, Mapping):
@@ -52,16 +52,15 @@ def without_folders(value: Any) -> Any:
 
 
 def _without_folders(text: str) -> str:
-    """A path by its name, whatever letters it holds; of any other text the paths within it likewise."""
+    """Shorten a path of any letters to its name; in any other text, the paths within it."""
     before, given, path = text.partition("=") if "=" in text else ("", "", text)
     if _BEGUN.match(path):
         return f"{before}{given}{path.rstrip('/').rpartition('/')[2]}"
     return _FOLDERS.sub(r"\1", text)
 
 
-def strangers_code(facts: Mapping[str, Any], recipe: Any) -> Iterator[str]:
-    """Code that looking at a stranger's run would import: by its recipe, by the settings that run.json repeats of it,
-    or by the name of its data."""
+def code_of_run(facts: Mapping[str, Any], recipe: Any) -> Iterator[str]:
+    """Yield the code that opening a run would import: by its recipe, its settings in run.json, or its data."""
     yield from named_code(recipe)
     yield from named_code(facts.get("settings"))
     data = facts.get("data")
@@ -71,7 +70,7 @@ def strangers_code(facts: Mapping[str, Any], recipe: Any) -> Iterator[str]:
 
 
 def named_code(recipe: Any) -> Iterator[str]:
-    """Dotted paths by which a recipe names code of a person's own, which reading the recipe would import."""
+    """Yield dotted paths of a user's code in a recipe, which reading the recipe would import."""
     for section, value in recipe.items() if isinstance(recipe, Mapping) else ():
         name = str(value.get("name", "") if isinstance(value, Mapping) else value)
         tagged = section == "student" and timm.is_model(name.partition(".")[0])  # timm's ARCHITECTURE.TAG

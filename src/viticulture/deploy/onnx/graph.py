@@ -70,11 +70,11 @@ class StudentGraph(Graph):
     def __init__(self, student: nn.Module, data_spec: DataSpec) -> None:
         super().__init__()
         self.student, self.data_spec = student, data_spec
-        self.outputs = ("probabilities" if data_spec.several else "logits" if data_spec.classes else "features",)
+        self.outputs = ("probabilities" if data_spec.multilabel else "logits" if data_spec.classes else "features",)
 
     def forward(self, image: Tensor) -> Tensor:
         output = self.student(image)
-        return output.sigmoid() if self.data_spec.several else output
+        return output.sigmoid() if self.data_spec.multilabel else output
 
     def example(self) -> Tensor:
         shape = (2, self.data_spec.channels, *self.data_spec.image_size)

@@ -30,7 +30,7 @@ from ...data.sources.source import Source
 from ...data.transforms.transform import send
 from ...disk import matching
 from ...errors import UserError
-from ...models.views import told
+from ...models.tta import describe
 from ...outputs import csv_text
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
@@ -113,7 +113,7 @@ def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0,
     context = _Context(run, of_run(run, weights, BATCH), config_of(run), data if own else "")
     data_spec = context.model.data_spec
     check_one_class(run, data_spec)
-    content = (run.weights(weights) / "model.safetensors").read_bytes() + told(context.model.eval_views).encode()
+    content = (run.weights(weights) / "model.safetensors").read_bytes() + describe(context.model.eval_views).encode()
     key = hashlib.blake2b(content, digest_size=16).hexdigest()
     held_out = "test" if "test" in run.read("run.json")["data"]["images"] else "validation"
     name, classes = held_out if own else name_of(data), len(data_spec.classes)

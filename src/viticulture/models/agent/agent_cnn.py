@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent CNN: a convolutional network with the blocks of a ViT, CONV in the place of attention.
+"""The agent CNN: a convolutional network with the blocks of a ViT, CONV in place of attention.
 
 Paper [1]: Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
-arXiv:2112.03552, Sec. 3.2 and Tables 6 and 7. for_student.py makes one for any ViT, to be trained beside it;
-registered.py names those of the paper, to be trained alone; shared_agent.py makes one of the ViT's own weights.
+arXiv:2112.03552, Sec. 3.2 and Tables 6 and 7. build.py names those of the paper, and builds one for any ViT, to be
+trained alongside it; shared_agent.py builds one on the ViT's weights.
 
     stem -> blocks, some with a 2x2 average pool behind them -> BN -> GELU -> mean over the map -> linear head
 
-Equal to the authors' code. It departs from the paper in two things, and so do we: the res stem's max-pool is 3x3, and
+Equal to the authors' code. It departs from the paper in two points, and so do we: the res stem's max-pool is 3x3, and
 blocks with BatchNorm behind their layers exist. Maps are channels-last, so that 1x1 convolutions are linear layers.
 """
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ...keywords import check_fields
-from ..vit.dropout import Dropout
+from ..cpu.dropout import Dropout
 from .generalized_conv import GeneralizedConv
 
 Start = Literal["usual", "published"]
@@ -31,18 +31,18 @@ Start = Literal["usual", "published"]
 
 @dataclass(frozen=True)
 class AgentShape:
-    """How the agent departs from the ViT that it is made from.
+    """Where the agent departs from its ViT.
 
     Args:
-        stem: how an image becomes a map: plain cuts it into the ViT's patches, res convolves and pools it to twice the
-            ViT's rows and columns.
+        stem: plain cuts the image into the ViT's patches, res convolves and pools it to twice the ViT's rows and
+            columns.
         pool_after: numbers of the blocks, from 0, behind which the map is halved; null is the paper's choice: none
             for the plain stem, else behind the first and the second sixth of the blocks.
         norm: BatchNorm before the layers of a block (pre; the paper's small agent) or behind them (post; its base one).
-        dropout: share of the units inside an MLP that is dropped, and of the blocks' branches too where the agent is
-            made of the student's weights; null takes the student's share.
+        dropout: of the hidden units of an MLP, and of the blocks' branches too where the agent shares the student's
+            weights; null takes the student's rate.
         start: published draws the plain stem's weights and all biases of res stem and MLP from N(0, 1), as the authors'
-            code does; usual starts the biases at 0 and the plain stem by Xavier's rule, as all other weights.
+            code does; usual sets the biases to 0 and the plain stem by Xavier's rule, as all other weights.
     """
 
     stem: Literal["plain", "res"] = "res"
@@ -57,7 +57,7 @@ class AgentShape:
             raise UserError(f"an agent's dropout must lie in [0, 1), got {self.dropout}")
 
     def pools(self, depth: int) -> list[int]:
-        """`pool_after` for so many blocks. Raises: UserError for a block that does not exist."""
+        """Return `pool_after` for `depth` blocks. Raises: UserError for a block that does not exist."""
         if self.pool_after is None:
             first = max(1, round(depth / 6))
             second = max(first + 1, round(depth / 3))
@@ -69,15 +69,15 @@ class AgentShape:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the agent takes over from its ViT; the defaults are those of the paper's ViT-S.
+    """Sizes that the agent has in common with its ViT; the defaults are those of the paper's ViT-S.
 
     Args:
         patch_size: pixels on a side.
         embed_dim: D, channels of every block's map.
-        depth: how many blocks.
-        num_heads: taps of CONV.
+        depth: number of blocks.
+        num_heads: kernel positions of CONV.
         hidden: channels inside an MLP.
-        dropout: share of them that is dropped.
+        dropout: of these channels.
     """
 
     patch_size: int = 16
@@ -109,13 +109,8 @@ class ResStem(nn.Module):
     For patches of 16 pixels, as published, the first convolution is 7x7 with stride 2. Deviation for other patches: 8
     leaves out the max-pool, 32 has two; 4 and 2 begin with a 3x3 convolution of stride 1, and 2 ends with one.
 
-    Shape: [B, 3, H, W] -> [B, D, 2 H / P, 2 W / P] for patches of P pixels, rounded up.
-
-    Args:
-        sizes: gives P and D.
-        width: channels of the first convolution.
-        in_chans: channels of the image.
-        start: see `AgentShape`.
+    Shape: [B, in_chans, H, W] -> [B, D, 2 H / P, 2 W / P] for patches of P pixels, rounded up; `width` channels behind
+    the first convolution.
     """
 
     def __init__(self, sizes: Sizes, width: int, in_chans: int, start: Start) -> None:
@@ -139,14 +134,7 @@ class ResStem(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two 1x1 convolutions with a GELU in between. Shape: [B, D, H, W] -> [B, D, H, W].
-
-    Args:
-        dim: D.
-        hidden: channels in between.
-        dropout: share of them that is dropped.
-        start: see `AgentShape`.
-    """
+    """Two 1x1 convolutions with a GELU and dropout in between. Shape: [B, D, H, W] -> [B, D, H, W]."""
 
     def __init__(self, dim: int, hidden: int, dropout: float, start: Start) -> None:
         super().__init__()
@@ -161,7 +149,7 @@ class Mlp(nn.Module):
 
 
 def start_layer(layer: nn.Conv2d | nn.Linear, start: Start) -> None:
-    """Xavier-uniform weights; biases at 0 or, as published, N(1e-6, 1), where N(0, 1e-6) was meant."""
+    """Initialize Xavier-uniform weights; biases 0 or, as published, N(1e-6, 1), where N(0, 1e-6) was meant."""
     nn.init.xavier_uniform_(layer.weight)
     if layer.bias is not None and start == "published":
         nn.init.normal_(layer.bias, mean=1e-6)
@@ -169,14 +157,14 @@ def start_layer(layer: nn.Conv2d | nn.Linear, start: Start) -> None:
         nn.init.zeros_(layer.bias)
 
 
-class Block(nn.Module, ABC):
-    """Two residual branches, one that mixes neighbors and one that mixes channels. Keeps the shape [B, D, H, W].
+class AgentBlock(nn.Module, ABC):
+    """Two residual branches: one mixes neighbors, one mixes channels. Keeps the shape [B, D, H, W].
 
     Args:
         dim: D.
         conv: mixes neighbors.
         mlp: mixes channels.
-        dropout: share of a branch's output that is dropped.
+        dropout: of a branch's output.
     """
 
     def __init__(self, dim: int, conv: nn.Module, mlp: nn.Module, dropout: float = 0.0) -> None:
@@ -189,7 +177,7 @@ class Block(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor: ...
 
 
-class PreNorm(Block):
+class PreNorm(AgentBlock):
     """x = x + CONV(BN(x)); x = x + MLP(BN(x))."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -197,7 +185,7 @@ class PreNorm(Block):
         return x + self.drop(self.mlp(self.norm2(x)))
 
 
-class PostNorm(Block):
+class PostNorm(AgentBlock):
     """x = x + BN(CONV(x)); x = x + BN(MLP(x))."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -205,26 +193,16 @@ class PostNorm(Block):
         return x + self.drop(self.norm2(self.mlp(x)))
 
 
-BLOCKS: dict[str, type[Block]] = {"pre": PreNorm, "post": PostNorm}
-
-
-def own_blocks(sizes: Sizes, shape: AgentShape) -> list[Block]:
-    """Blocks with weights of their own; dropout acts inside the MLP alone."""
-    dim, rate = sizes.embed_dim, sizes.dropout if shape.dropout is None else shape.dropout
-    make = BLOCKS[shape.norm]
-    return [
-        make(dim, GeneralizedConv(dim, sizes.num_heads), Mlp(dim, sizes.hidden, rate, shape.start))
-        for _ in range(sizes.depth)
-    ]
+BLOCKS: dict[str, type[AgentBlock]] = {"pre": PreNorm, "post": PostNorm}
 
 
 class AgentCNN(nn.Module):
-    """The agent: [B, 3, H, W] -> [B, C]. Follows the habits of timm's models.
+    """The agent: [B, 3, H, W] -> [B, C], with the interface of timm's models.
 
     Args:
-        sizes: what it takes over from a ViT.
-        shape: what is its own.
-        blocks: its blocks; None makes them with weights of their own.
+        sizes: in common with a ViT.
+        shape: where it differs from a ViT.
+        blocks: its blocks; None builds them with separate weights, whose dropout acts inside the MLP alone.
         num_classes: C; zero leaves the features.
         in_chans: channels of the image.
         stem_width: channels inside the res stem.
@@ -234,20 +212,21 @@ class AgentCNN(nn.Module):
         self,
         sizes: Sizes,
         shape: AgentShape = AgentShape(),
-        blocks: Iterable[Block] | None = None,
+        blocks: Iterable[AgentBlock] | None = None,
         num_classes: int = 1000,
         in_chans: int = 3,
         stem_width: int = 64,
     ) -> None:
         super().__init__()
+        dim = sizes.embed_dim
         self.num_classes = num_classes
-        self.num_features = self.head_hidden_size = self.embed_dim = sizes.embed_dim
+        self.num_features = self.head_hidden_size = self.embed_dim = dim
         self.pool_after = frozenset(shape.pools(sizes.depth))
         pixels = sizes.patch_size if shape.stem == "plain" else sizes.patch_size // 2
         self.feature_info: list[dict[str, Any]] = [
             {
                 "module": f"blocks.{block}",
-                "num_chs": sizes.embed_dim,
+                "num_chs": dim,
                 "reduction": pixels << sum(pool < block for pool in self.pool_after),
             }
             for block in range(sizes.depth)
@@ -257,8 +236,16 @@ class AgentCNN(nn.Module):
             self.stem = PlainStem(sizes, in_chans, shape.start)
         else:
             self.stem = ResStem(sizes, stem_width, in_chans, shape.start)
-        self.blocks = nn.ModuleList(own_blocks(sizes, shape) if blocks is None else blocks)
-        self.norm = nn.BatchNorm2d(sizes.embed_dim)
+        if blocks is None:
+            rate = sizes.dropout if shape.dropout is None else shape.dropout
+            blocks = [
+                BLOCKS[shape.norm](
+                    dim, GeneralizedConv(dim, sizes.num_heads), Mlp(dim, sizes.hidden, rate, shape.start)
+                )
+                for _ in range(sizes.depth)
+            ]
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.BatchNorm2d(dim)
         self.reset_classifier(num_classes)
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
@@ -271,15 +258,14 @@ class AgentCNN(nn.Module):
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         if global_pool not in (None, "avg"):
             raise UserError(f"an agent averages its last map; global_pool must be 'avg', got {global_pool!r}")
-        self.num_classes = num_classes
-        like = self.norm.weight
+        self.num_classes, like = num_classes, self.norm.weight
         linear = (
             nn.Linear(self.num_features, num_classes, device=like.device, dtype=like.dtype) if num_classes else None
         )
         self.head: nn.Module = linear or nn.Identity()
 
     def maps(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Every block's output before its pool, [B, D, H, W] each, and the last one behind its pool."""
+        """Return every block's output before its pool, [B, D, H, W] each, and the last one behind its pool."""
         x = self.stem(images.contiguous(memory_format=torch.channels_last))
         maps = []
         for number, block in enumerate(self.blocks):
@@ -294,12 +280,12 @@ class AgentCNN(nn.Module):
         return F.gelu(self.norm(self.maps(images)[1]))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """From the last map to the logits, or to the features under the head."""
+        """From the last map to the logits, or to the features below the head."""
         x = x.mean((2, 3))
         return x if pre_logits else self.head(x)
 
-    def watch(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Logits [B, C] and every block's output before its pool, [B, D, H, W] each, channels-last, of one pass."""
+    def forward_with_features(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return logits [B, C] and every block's output before its pool, [B, D, H, W] each, channels-last."""
         maps, last = self.maps(images)
         return self.forward_head(F.gelu(self.norm(last))), maps
 
@@ -320,7 +306,7 @@ OFFICIAL = (
 
 
 def checkpoint_filter_fn(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Return weights as the model names and shapes them, out of a checkpoint of the authors' or of ours.
+    """Return a checkpoint's weights, the authors' or ours, as the model names and shapes them.
 
     From a checkpoint of ViT and agent, the agent is taken.
     """

@@ -3,7 +3,7 @@
 
     Y = sum_h Phi_h X W_h                                   Eq. (3) of [1]
 
-X holds n tokens in rows; Phi_h is the 0/1 matrix that gives every token its h-th neighbor, or nothing beyond the
+X holds n tokens in rows; Phi_h is the 0/1 matrix that assigns every token its h-th neighbor, or nothing beyond the
 border. Neighbors are taken from a window of ceil(sqrt(H)) on a side, row by row, the first H of them: the whole 3x3
 window for 9 heads, its upper two rows for 6.
 
@@ -21,18 +21,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UserError
-from .winograd import Conv3x3, in_float32_on_cpu
+from ..cpu.winograd import conv3x3, in_float32_on_cpu
 
 Margins = tuple[int, int, int, int]
-"""How far the kernel reaches from the center: columns to the left and right, rows up and down, as for `F.pad`."""
+"""Reach of the kernel from its center: columns to the left and right, rows up and down, as for `F.pad`."""
 
 
 def kernel_positions(heads: int) -> list[tuple[int, int]]:
-    """The kernel position of each head: rows down and columns to the right of the center, counted row by row.
-
-    Args:
-        heads: H.
-    """
+    """Return each head's kernel position: rows down and columns to the right of the center, in row-major order."""
     if heads < 1:
         raise UserError(f"a generalized convolution needs at least one head, got {heads}")
     side = math.ceil(math.sqrt(heads))
@@ -56,11 +52,11 @@ def tight(heads: int) -> Margins:
 
 
 def kernel(matrices: Tensor, margins: Margins) -> Tensor:
-    """The kernel of the ordinary convolution that CONV is: [O, I, H] -> [O, I, height, width], unused entries zero."""
+    """Return CONV as an ordinary kernel: [O, I, H] -> [O, I, height, width], unused entries zero."""
     left, right, up, down = margins
     height, width, heads = up + 1 + down, left + 1 + right, matrices.shape[-1]
     rows = matrices.transpose(1, 2)  # [O, H, I]
-    if heads < height * width:  # joined, as an index would have to be sent to the device in every pass
+    if heads < height * width:  # stacked, as an index would be copied to the device in every pass
         head_at = {position: head for head, position in enumerate(kernel_positions(heads))}
         unused = torch.zeros_like(rows[:, 0])
         window = [(row, column) for row in range(-up, down + 1) for column in range(-left, right + 1)]
@@ -69,25 +65,24 @@ def kernel(matrices: Tensor, margins: Margins) -> Tensor:
 
 
 class GeneralizedConv(nn.Module):
-    """CONV with a free matrix for every position. Shape: [B, D, H, W] -> [B, D, H, W], zeros beyond the border.
+    """CONV with a trainable matrix for every position. [B, D, H, W] -> [B, D, H, W], zeros beyond the border.
 
     Args:
         dim: D.
-        heads: how many kernel positions.
+        heads: number of kernel positions.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.tight, self.square = tight(heads), square(heads)
-        memory = torch.empty(dim, heads, dim)  # lies as channels-last kernels do
+        memory = torch.empty(dim, heads, dim)  # in the memory order of channels-last kernels
         self.weight = nn.Parameter(memory.transpose(1, 2))  # [to, from, position]
         self.bias = nn.Parameter(torch.zeros(dim))
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.square == (1, 1, 1, 1) and in_float32_on_cpu(x):
-            kernel_weights = kernel(self.weight, self.square).flatten(2).transpose(1, 2)  # [D, 9, D]
-            return (Conv3x3.apply(x.permute(0, 2, 3, 1), kernel_weights) + self.bias).permute(0, 3, 1, 2)
+            return conv3x3(x, kernel(self.weight, self.square), self.bias)
         left, right, up, down = self.tight
         if left == right and up == down:
             return F.conv2d(x, kernel(self.weight, self.tight), self.bias, padding=(up, left))

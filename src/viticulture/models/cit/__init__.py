@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Students and teachers of Co-advise: CiT, heads of several tokens, RedNet and involution."""
+"""Students and teachers of Co-advise: CiT, students with several heads, RedNet and involution."""

@@ -1,35 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CiT: a ViT with one token a teacher beside the class token, each with a head of its own.
+"""CiT: a ViT with one token per teacher next to the class token, each with its own head.
 
-Paper: Ren et al., "Co-advise: Cross Inductive Bias Distillation", CVPR 2022, arXiv:2106.12378. The guide that teaches
+Paper: Ren et al., "Co-advise: Cross Inductive Bias Distillation", CVPR 2022, arXiv:2106.12378. The guide that trains
 the tokens: guides/co_advise.py. Recipes: recipes/co_advise/.
 
-    cit_tiny, cit_small                        learned tokens, patches cut as in any ViT
-    cit_tiny_aligned, cit_small_aligned        a convolution and an involution stem give patches and tokens
+    cit_tiny, cit_small                        learned tokens, patches as in any ViT
+    cit_tiny_aligned, cit_small_aligned        a convolution and an involution stem compute patches and tokens
 
     timm.create_model("cit_tiny", img_size=32, patch_size=4, tokens=3)
 
 A CiT is timm's `VisionTransformer` with that class's keywords. The aligned models equal the authors' code, whose
-checkpoints load; the others are described in the paper alone. Deviations: `inference` chooses what answers in
-evaluation mode, the class token (paper) or the mean of all heads (code); stems fit any even patch size.
+checkpoints load; the others are described in the paper alone. Deviations: `inference` chooses the prediction in
+evaluation mode, the class token's (paper) or the mean of all heads (code); stems fit any even patch size.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from timm.models import VisionTransformer, build_model_with_cfg
 from torch import Tensor, nn
 
 from ...errors import UserError, unknown
-from ..registering import register, timm_config
+from ..heads import Inference, check_inference, combine
+from ..registering import eight_patches, register, timm_config
 from ..vit.attention import DroppedAttention
 from ..vit.patch_embed import ConvolutionalEmbed
 from ..vit.patches import PatchGrid
 from . import rednet
-
-Inference = Literal["class", "mean"]
 
 
 def convolutions(width: int, in_chans: int = 3) -> nn.Sequential:
@@ -72,13 +71,13 @@ class Stem(nn.Module):
 
 
 class AlignedEmbed(ConvolutionalEmbed):
-    """Patches that several stems agree on, and before them one token a stem that keeps its inductive bias.
+    """Patches summed over several stems, and before them one token per stem that keeps its inductive bias.
 
         x_k = stem_k(images)                       [B, N, D], k = 1..K
         token_k = mean over patches of x_k         Sec. 3.2
         patches = sum over k of x_k                as in the authors' code
 
-    Shape: [B, 3, H, W] -> [B, K + N, D]. The constructor's keywords are those of timm's `PatchEmbed`.
+    Shape: [B, 3, H, W] -> [B, K + N, D]. Keywords as of timm's `PatchEmbed`, of which others than these are ignored.
 
     Args:
         img_size: height and width, pixels, multiples of the patch size.
@@ -87,7 +86,6 @@ class AlignedEmbed(ConvolutionalEmbed):
         embed_dim: D.
         stems: keys of `STEMS`, in the order of their tokens.
         stem_width: channels of a stem's output.
-        settings: further keywords that timm hands over; they have no meaning here.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class AlignedEmbed(ConvolutionalEmbed):
         embed_dim: int,
         stems: Sequence[str] = ("conv", "inv"),
         stem_width: int = 64,
-        **settings: Any,
+        **_: Any,
     ) -> None:
         if patch_size % 2:
             raise UserError(f"patch_size of aligned tokens must be even, since stems halve the image, got {patch_size}")
@@ -115,22 +113,16 @@ class AlignedEmbed(ConvolutionalEmbed):
         return torch.cat([*tokens, torch.stack(maps).sum(0)], dim=1)
 
 
-def combine(logits: Iterable[Tensor], inference: Inference) -> Tensor:
-    """One [B, C] out of one a head: the class token's, which comes first, or the mean of all."""
-    heads = tuple(logits)
-    return heads[0] if inference == "class" else torch.stack(heads).mean(0)
-
-
 class CiT(VisionTransformer):
     """A ViT whose prefix is the class token and K teacher tokens, with K + 1 linear heads.
 
-    Gives the K + 1 logits, class token first, while it trains and `set_distilled_training` is on; else one answer.
+    Returns K + 1 logits, class token first, while it trains and `set_distilled_training` is on; else one prediction.
 
     Args:
-        tokens: K, without stems: so many learned tokens that start at random.
-        stems: instead, one token a stem, of "conv" and "inv", and patches from the same stems.
-        inference: what answers in evaluation mode: the class token, or the mean of all heads.
-        position_std: standard deviation of the learned position table at the start.
+        tokens: K, the number of learned, randomly initialized tokens; None is 2, or one per stem.
+        stems: instead, one token per stem, of "conv" and "inv", and patches from the same stems.
+        inference: prediction in evaluation mode.
+        position_std: initial standard deviation of the learned position table.
         stem_width: channels of a stem's output.
         settings: keywords of timm's `VisionTransformer`.
     """
@@ -144,8 +136,7 @@ class CiT(VisionTransformer):
         stem_width: int = 64,
         **settings: Any,
     ) -> None:
-        if inference not in ("class", "mean"):
-            raise UserError(f"inference must be class or mean, got {inference!r}")
+        check_inference(inference)
         if tokens is not None and (stems or tokens < 1):
             raise UserError(
                 f"tokens must be at least 1, and left out where stems give one each, got {tokens} and {list(stems)}"
@@ -165,7 +156,7 @@ class CiT(VisionTransformer):
             if token is self.pos_embed and position_std != 0.02:
                 nn.init.normal_(token, std=position_std)
         if stems:
-            self.reg_token = None  # `AlignedEmbed` puts tokens in their place
+            self.reg_token = None  # `AlignedEmbed` computes the tokens
 
     def set_distilled_training(self, enable: bool = True) -> None:
         self.distilled_training = enable
@@ -199,7 +190,7 @@ class CiT(VisionTransformer):
 
 
 def checkpoint_filter_fn(state: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """Weights as the model names them, out of a checkpoint of the authors' or of ours."""
+    """Return a checkpoint's weights, the authors' or ours, as the model names them."""
     weights: dict[str, Tensor] = state.get("model", state)
     return {_name(key): weight for key, weight in weights.items()}
 
@@ -231,7 +222,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def create(variant: str, pretrained: bool = False, **settings: Any) -> CiT:
-    """Build a model by timm's habits: a key of `SIZES`, and keywords of `CiT` that go before its sizes."""
+    """Build a key of `SIZES`; keywords of `CiT` override its sizes."""
     return build_model_with_cfg(
         CiT,
         variant,
@@ -242,4 +233,10 @@ def create(variant: str, pretrained: bool = False, **settings: Any) -> CiT:
     )
 
 
-register(create, SIZES, timm_config(fixed_input_size=True, classifier=("head", "heads.0", "heads.1")))
+register(
+    create,
+    SIZES,
+    "ViT with a token per teacher",
+    timm_config(fixed_input_size=True, classifier=("head", "heads.0", "heads.1")),
+    fitting_patch=eight_patches,
+)

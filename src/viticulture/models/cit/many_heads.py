@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Students without tokens that several teachers can teach: one linear head a teacher on shared features.
+"""Students without tokens for several teachers: one linear head per teacher on the same features.
 
-Paper: Ren et al., "Co-advise", CVPR 2022, arXiv:2106.12378, Table 4. How its ResNet-10 and Mixer-Ti were given to two
-teachers is not said: `heads` 1 puts every teacher on the one head, `heads` 3 gives each its own beside the label's.
+Paper: Ren et al., "Co-advise", CVPR 2022, arXiv:2106.12378, Table 4. It does not say how its ResNet-10 and Mixer-Ti use
+two teachers: `heads` 1 trains the one head with every teacher, `heads` 3 adds one per teacher to the label's.
 
     resnet10        ResNet of one block a stage; small_images keeps the resolution in the stem
     mixer_tiny      Mixer of width 192 and depth 12, any image and patch size
@@ -16,42 +16,19 @@ from typing import Any
 
 from timm.models import MlpMixer, ResNet, build_model_with_cfg
 from timm.models.resnet import BasicBlock
-from torch import Tensor, nn
+from torch import nn
 
 from ...errors import UserError
-from ..registering import register, timm_config
-from .cit import Inference, combine
+from ..heads import ClassifierHeads, Inference, check_inference
+from ..registering import eight_patches, register, timm_config
 from .rednet import keep_resolution
 
-OPEN = ("mixer_tiny",)
-"""Models that leave their patch to the data."""
 
-
-class ClassifierHeads(nn.ModuleList):
-    """Linear classifiers on the same features: all logits in training, the label's head first; else one answer.
-
-    Args:
-        heads: at least 2.
-        features: length of the features.
-        classes: length of the logits.
-        inference: what answers in evaluation mode: the first head ("class") or their mean.
-    """
-
-    def __init__(self, heads: int, features: int, classes: int, inference: Inference) -> None:
-        super().__init__(nn.Linear(features, classes) for _ in range(heads))
-        self.inference = inference
-
-    def forward(self, features: Tensor) -> Any:
-        logits = tuple(head(features) for head in self)
-        return logits if self.training else combine(logits, self.inference)
-
-
-def _several(net: Any, name: str, heads: int, inference: Inference) -> None:
-    """Put several heads in the place of one."""
+def _replace_head(net: Any, name: str, heads: int, inference: Inference) -> None:
+    """Replace the head by several."""
     if heads < 1:
         raise UserError(f"heads must be at least 1, got {heads}")
-    if inference not in ("class", "mean"):
-        raise UserError(f"inference must be class or mean, got {inference!r}")
+    check_inference(inference)
     if heads > 1 and net.num_classes:
         net.add_module(name, ClassifierHeads(heads, net.num_features, net.num_classes, inference))
 
@@ -61,8 +38,8 @@ class ManyHeadedResNet(ResNet):
 
     Args:
         layers: blocks of the four stages.
-        heads: linear heads: the label's and one a teacher.
-        inference: what answers in evaluation mode: the label's head ("class") or the mean of all.
+        heads: linear heads: the label's and one per teacher.
+        inference: prediction in evaluation mode.
         small_images: 3x3 stem without stride or pooling, for images of about 32 pixels.
         settings: keywords of timm's `ResNet`.
     """
@@ -83,44 +60,15 @@ class ManyHeadedResNet(ResNet):
             nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
             self.add_module("conv1", conv)
             keep_resolution(self)
-        _several(self, "fc", heads, inference)
+        _replace_head(self, "fc", heads, inference)
 
 
 class ManyHeadedMixer(MlpMixer):
-    """A Mixer.
-
-    Args:
-        heads: linear heads: the label's and one a teacher.
-        inference: what answers in evaluation mode: the label's head ("class") or the mean of all.
-        settings: keywords of timm's `MlpMixer`.
-    """
+    """A Mixer; `heads` and `inference` as of `ManyHeadedResNet`, settings are keywords of timm's `MlpMixer`."""
 
     def __init__(self, heads: int = 1, inference: Inference = "class", **settings: Any) -> None:
         super().__init__(**settings)
-        _several(self, "head", heads, inference)
-
-
-def head_switches(student: nn.Module) -> list[nn.Module]:
-    """The modules whose own `training` decides whether a student answers with every head or with one."""
-    inner: list[nn.Module] = [module for module in student.modules() if isinstance(module, ClassifierHeads)]
-    return inner or ([student] if hasattr(student, "set_distilled_training") else [])
-
-
-def every_head(student: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
-    """The logits of all heads, [B, C] each, class token first, of a student in evaluation mode too.
-
-    Nothing but its heads takes it for training: dropout and batch statistics stay as they are.
-    """
-    switches = head_switches(student)
-    before = [module.training for module in switches]
-    for module in switches:
-        module.training = True
-    try:
-        logits: Tensor | tuple[Tensor, ...] = student(images)
-    finally:
-        for module, training in zip(switches, before, strict=True):
-            module.training = training
-    return (logits,) if isinstance(logits, Tensor) else tuple(logits)
+        _replace_head(self, "head", heads, inference)
 
 
 PARTS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
@@ -131,11 +79,19 @@ PARTS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
 
 
 def create(variant: str, pretrained: bool = False, **settings: Any) -> nn.Module:
-    """Build a model by timm's habits: a key of `PARTS`, and keywords of its class that go before its sizes."""
-    made, sizes = PARTS[variant]
-    return build_model_with_cfg(made, variant, pretrained, **{**sizes, **settings})
+    """Build a key of `PARTS`; keywords of its class override its sizes."""
+    network, sizes = PARTS[variant]
+    return build_model_with_cfg(network, variant, pretrained, **{**sizes, **settings})
 
 
-RESNET = timm_config(crop_pct=0.875, pool_size=(7, 7), first_conv="conv1", classifier="fc")
-register(create, ["resnet10"], RESNET)
-register(create, ["mixer_tiny"], timm_config(crop_pct=0.875, fixed_input_size=True, first_conv="stem.proj"))
+PURPOSE = "no ViT; may have a head per teacher"
+register(
+    create, ["resnet10"], PURPOSE, timm_config(crop_pct=0.875, pool_size=(7, 7), first_conv="conv1", classifier="fc")
+)
+register(
+    create,
+    ["mixer_tiny"],
+    PURPOSE,
+    timm_config(crop_pct=0.875, fixed_input_size=True, first_conv="stem.proj"),
+    fitting_patch=eight_patches,
+)

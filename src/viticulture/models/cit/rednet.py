@@ -57,7 +57,7 @@ class RedNet(ResNet):
     Args:
         layers: blocks of the four stages.
         small_images: keep the resolution in the stem (no stride, no pooling), for images of about 32 pixels.
-        stem_width: channels of the stem's first two layers; the first stage is given twice as many.
+        stem_width: channels of the stem's first two layers; its output has twice as many.
         in_chans: channels of the image.
         settings: keywords of timm's `ResNet`.
     """
@@ -81,7 +81,7 @@ class RedNet(ResNet):
 
 
 def keep_resolution(net: ResNet) -> None:
-    """No pooling after a stem that has no stride: every map is four times larger (the stem's own: twice)."""
+    """Remove the pooling after a stem without stride: every map is four times larger (the stem's twice)."""
     net.add_module("maxpool", nn.Identity())
     stages: list[dict[str, Any]] = net.feature_info
     for stage in stages:
@@ -89,7 +89,7 @@ def keep_resolution(net: ResNet) -> None:
 
 
 def checkpoint_filter_fn(state: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """Weights as the model names them, out of a checkpoint of the authors' or of ours."""
+    """Return a checkpoint's weights, the authors' or ours, as the model names them."""
     weights: dict[str, Tensor] = state.get("state_dict", state)
     return {_name(key): weight for key, weight in weights.items()}
 
@@ -103,7 +103,7 @@ def _name(key: str) -> str:
 
 
 LAYERS = {
-    "rednet26": (1, 2, 4, 1),  #  9.2 M parameters, 1.7 G multiply-adds
+    "rednet26": (1, 2, 4, 1),  #  9.2 M parameters, 1.7 G MACs
     "rednet38": (2, 3, 5, 2),  # 12.4 M, 2.2 G
     "rednet50": (3, 4, 6, 3),  # 15.5 M, 2.6 G
     "rednet101": (3, 4, 23, 3),  # 25.7 M, 4.7 G
@@ -111,13 +111,9 @@ LAYERS = {
 }
 """Blocks of the four stages."""
 
-CONFIG = timm_config(
-    pool_size=(7, 7), crop_pct=0.875, interpolation="bilinear", first_conv="conv1.0.conv", classifier="fc"
-)
-
 
 def create(variant: str, pretrained: bool = False, **settings: Any) -> RedNet:
-    """Build a model by timm's habits: a key of `LAYERS`, and keywords of `RedNet`."""
+    """Build a key of `LAYERS`, with keywords of `RedNet`."""
     return build_model_with_cfg(
         RedNet,
         variant,
@@ -127,4 +123,9 @@ def create(variant: str, pretrained: bool = False, **settings: Any) -> RedNet:
     )
 
 
-register(create, LAYERS, CONFIG)
+register(
+    create,
+    LAYERS,
+    "involutions, no ViT; a teacher",
+    timm_config(pool_size=(7, 7), crop_pct=0.875, interpolation="bilinear", first_conv="conv1.0.conv", classifier="fc"),
+)

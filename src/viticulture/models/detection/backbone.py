@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A student as a backbone: the patch tokens of some of its blocks, laid out as maps.
+"""A student as a backbone: the patch tokens of some of its blocks, as maps.
 
 Any student with timm's `forward_intermediates` will do: plain ViTs, DHVT, CiT, timm's networks. It has no head, and is
-made for one size of image, so that its positions are resampled once, when it is started from other weights.
+built for one image size, so that its positions are resampled once, when it starts from other weights.
 """
 
 import copy
@@ -20,12 +20,12 @@ class MapBackbone(nn.Module):
     """[B, channels, H, W] -> one [B, D, rows, columns] for each block that is read.
 
     What the maps do not depend on (a last class token's path, a norm behind them) is frozen: it would get no gradient,
-    which several processes take for a mistake.
+    which distributed training takes for a mistake.
 
     Args:
-        student: without classes; it stays the same object.
+        student: without classes; it is not copied.
         image_size: H, W, pixels.
-        blocks: numbers of the blocks that are read, from 0; without any, the last one.
+        blocks: numbers of the blocks that are read, from 0; if empty, the last one.
         channels: of an image.
 
     Attributes:
@@ -55,16 +55,16 @@ class MapBackbone(nn.Module):
             raise UserError(f"method.blocks must rise, got {list(blocks)}")
         self.student = student
         self.blocks = list(blocks) or [depth - 1]
-        trial = copy.deepcopy(self).to("meta").eval()
-        parameters = {name: p for name, p in trial.named_parameters() if p.requires_grad}
+        copied = copy.deepcopy(self).to("meta").eval()
+        parameters = {name: p for name, p in copied.named_parameters() if p.requires_grad}
         images = torch.zeros(1, channels, *image_size, device="meta")
         with torch.enable_grad():
-            maps = trial(images)
+            maps = copied(images)
             total = torch.stack([each.sum() for each in maps]).sum()
             gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
-        unread = {name for name, gradient in zip(parameters, gradients, strict=True) if gradient is None}
+        unused = {name for name, gradient in zip(parameters, gradients, strict=True) if gradient is None}
         for name, parameter in self.named_parameters():
-            if name in unread:
+            if name in unused:
                 parameter.requires_grad_(False)
         self.widths = [each.shape[1] for each in maps]
         self.strides = [_stride(image_size, (each.shape[-2], each.shape[-1])) for each in maps]
@@ -76,17 +76,16 @@ class MapBackbone(nn.Module):
         )
         return maps
 
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters of a network around this backbone: the student's list, and relative positions."""
+        listed: set[str] = getattr(self.student, "no_weight_decay", set)()
+        return {f"backbone.student.{name}" for name in listed} | {"*.rel_pos_h", "*.rel_pos_w"}
+
 
 def _stride(image_size: tuple[int, int], grid: tuple[int, int]) -> int:
-    """Pixels between neighbors of a map. Raises: UserError where they differ down and across, or are no whole."""
+    """Return the pixels between neighbors of a map. Raises: UserError where they differ by axis or are not whole."""
     stride = image_size[0] // grid[0]
     if (grid[0] * stride, grid[1] * stride) != image_size:
         height, width = image_size
         raise UserError(f"a map of {grid[0]}x{grid[1]} tokens does not tile an image of {height}x{width} pixels")
     return stride
-
-
-def undecayed(backbone: MapBackbone) -> set[str]:
-    """What `no_weight_decay` of a network around a backbone lists: what the student does, and relative positions."""
-    listed: set[str] = getattr(backbone.student, "no_weight_decay", set)()
-    return {f"backbone.student.{name}" for name in listed} | {"*.rel_pos_h", "*.rel_pos_w"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boxes, and masks if wanted, of the objects in an image: torchvision's Mask R-CNN around a student.
+"""Boxes, and optionally masks, of the objects in an image: torchvision's Mask R-CNN around a student.
 
     student -> one map -> simple feature pyramid -> proposals (2 convolutions) -> box head (4 convolutions, 1 linear)
                                                                                -> mask head (4 convolutions)
@@ -7,9 +7,9 @@
 Convolutions of the heads are followed by LayerNorm, as in ViTDet (pyramid.py). Images arrive as one batch of one size,
 padded at the right and the bottom; nothing is resized or normalized here.
 
-Another head plugs in as a module with what `Detector` offers: `losses(images, targets)`, a dictionary of scalars, and
-in evaluation `forward(images)`, one dictionary an image of `boxes` [n, 4] in pixels of the batch, `scores` [n],
-`labels` [n] from 0 and, where it has masks, `masks` [n, 28, 28], shares of each box; both see normalized images.
+Another detector is a module with the interface of `Detector`: `losses(images, targets)`, a dictionary of scalars, and
+in evaluation mode `forward(images)`, one dictionary an image of `boxes` [n, 4] in pixels of the batch, `scores` [n],
+`labels` [n] from 0 and, where it has masks, `masks` [n, 28, 28], shares of each box; images are normalized.
 """
 
 from collections import OrderedDict
@@ -25,12 +25,12 @@ from torchvision.models.detection.mask_rcnn import MaskRCNN, MaskRCNNHeads, Mask
 from torchvision.models.detection.rpn import RPNHead
 
 from ...errors import UserError
-from .backbone import MapBackbone, undecayed
+from .backbone import MapBackbone
 from .pyramid import SimpleFeaturePyramid
 
 Target = dict[str, Tensor]
 """Objects of an image: boxes [n, 4] left, top, right, bottom in pixels, labels [n] int64 from 0, and masks [n, H, W]
-uint8 where they are learnt."""
+uint8 where masks are trained."""
 
 ANCHOR = 8  # side of an anchor, in strides of its level
 RATIOS = (0.5, 1.0, 2.0)
@@ -39,22 +39,22 @@ FC = 4  # width of the box head's linear layer over that of the pyramid
 
 
 @dataclass(frozen=True)
-class Heads:
-    """Sizes of what follows the backbone.
+class DetectorSizes:
+    """Sizes of the layers behind the backbone.
 
     Args:
         width: channels of the pyramid and of the heads' convolutions; the box head's linear layer has four times that.
-        masks: learn and tell masks as well.
-        samples: proposals of an image that the heads learn from; up to four times as many are looked through.
-        min_score: detections below it are not told, in [0, 1).
-        most: detections told of an image.
+        masks: predict masks as well.
+        samples: proposals of an image in the heads' losses; up to four times as many are considered.
+        min_score: detections with lower scores are left out, in [0, 1).
+        max_detections: of an image.
     """
 
     width: int = 256
     masks: bool = False
     samples: int = 512
     min_score: float = 0.05
-    most: int = 100
+    max_detections: int = 100
 
     def __post_init__(self) -> None:
         if self.width < 8:
@@ -63,22 +63,22 @@ class Heads:
             raise UserError(f"method.samples must be at least 1, got {self.samples}")
         if not 0 <= self.min_score < 1:
             raise UserError(f"min_score must lie in [0, 1), got {self.min_score}")
-        if self.most < 1:
-            raise UserError(f"most must be at least 1, got {self.most}")
+        if self.max_detections < 1:
+            raise UserError(f"max_detections must be at least 1, got {self.max_detections}")
 
 
 class Detector(nn.Module):
-    """A backbone with the heads of Mask R-CNN, or of Faster R-CNN where no masks are asked for.
+    """A backbone with the heads of Mask R-CNN, or of Faster R-CNN without masks.
 
     Args:
         backbone: gives one map, whose stride is a power of two of at least 4 pixels.
         classes: number of classes, at least 1.
-        heads: their sizes.
+        sizes: of the heads.
     """
 
-    def __init__(self, backbone: MapBackbone, classes: int, heads: Heads) -> None:
+    def __init__(self, backbone: MapBackbone, classes: int, sizes: DetectorSizes) -> None:
         super().__init__()
-        (stride,), (dim,), width = backbone.strides, backbone.widths, heads.width
+        (stride,), (dim,), width = backbone.strides, backbone.widths, sizes.width
         if stride < 4 or stride & (stride - 1):
             raise UserError(f"detection needs patches of 4, 8, 16 or 32 pixels, got {stride}; set student.patch_size")
         if dim % 4:
@@ -92,15 +92,15 @@ class Detector(nn.Module):
             "rpn_head": RPNHead(width, len(RATIOS), conv_depth=2),
             "box_head": FastRCNNConvFCHead((width, BOX_GRID, BOX_GRID), [width] * 4, [fc], LayerNorm2d),
             "box_predictor": FastRCNNPredictor(fc, classes + 1),
-            "box_batch_size_per_image": heads.samples,
-            "rpn_post_nms_top_n_train": min(4 * heads.samples, 2000),
-            "rpn_post_nms_top_n_test": min(2 * heads.samples, 1000),
-            "box_score_thresh": heads.min_score,
-            "box_detections_per_img": heads.most,
+            "box_batch_size_per_image": sizes.samples,
+            "rpn_post_nms_top_n_train": min(4 * sizes.samples, 2000),
+            "rpn_post_nms_top_n_test": min(2 * sizes.samples, 1000),
+            "box_score_thresh": sizes.min_score,
+            "box_detections_per_img": sizes.max_detections,
         }
         body = _Width(width)
-        if heads.masks:
-            # Both predictors are passed: torchvision's own assume 256 channels, and `num_classes` must then be left out
+        if sizes.masks:
+            # Both predictors are passed: torchvision's assume 256 channels, and `num_classes` must then be left out
             parts["mask_head"] = MaskRCNNHeads(width, [width] * 4, 1, LayerNorm2d)
             parts["mask_predictor"] = MaskRCNNPredictor(width, width, classes + 1)
             whole = MaskRCNN(body, **parts)
@@ -128,7 +128,7 @@ class Detector(nn.Module):
         return {name.removeprefix("loss_"): term for name, term in terms.items()}
 
     def forward(self, images: Tensor) -> list[dict[str, Tensor]]:
-        """What is found in each image, most certain first: see the head of this file."""
+        """Return each image's detections, highest score first, in the format of this file's docstring."""
         listed, maps = _listed(images), self.maps(images)
         proposals, _ = self.rpn(listed, maps)
         results: list[dict[str, Tensor]]
@@ -140,12 +140,11 @@ class Detector(nn.Module):
         return results
 
     def no_weight_decay(self) -> set[str]:
-        """timm's habit."""
-        return undecayed(self.backbone)
+        return self.backbone.no_weight_decay()
 
 
 class _Width(nn.Identity):
-    """What torchvision wants of a backbone where only its heads are taken."""
+    """Placeholder for torchvision's backbone, of which it reads this attribute alone."""
 
     def __init__(self, out_channels: int) -> None:
         super().__init__()
@@ -153,6 +152,6 @@ class _Width(nn.Identity):
 
 
 def _listed(images: Tensor) -> ImageList:
-    """The whole canvas counts as image: poolers tell the maps' scales by it, and padding is learnt as background."""
+    """The whole canvas is the image: poolers derive the maps' scales from it, and padding is trained as background."""
     height, width = images.shape[-2:]
     return ImageList(images, [(height, width)] * len(images))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detectors and segmenters by their settings, and back from a folder of weights.
+"""Build detectors and segmenters from their settings, and load them from a folder of weights.
 
-A folder of weights is one as of any student (weights/files.py); its config.json says under `dense` what is built around
-the student: {"kind": "detection" or "segmentation", and the keywords of `detector` or `segmenter`}.
+A folder of weights is one as of any student (weights/files.py); its config.json describes under `network` what is built
+around the student: {"kind": "detection" or "segmentation", and the keywords of `detector` or `segmenter`}.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,31 +18,31 @@ from ..students import FROM_DATA, blueprint, create_student
 from ..weights.files import FILES, parsed_config, read_config, read_weights
 from ..weights.fill import filled
 from .backbone import MapBackbone
-from .detector import Detector, Heads
+from .detector import Detector, DetectorSizes
 from .segmenter import Segmenter
 from .windows import open_windows
 
-PLAIN = Heads()
+DEFAULT_SIZES = DetectorSizes()
 
 
 def detector(
     student: nn.Module,
     data_spec: DataSpec,
     *,
-    heads: Heads = PLAIN,
+    heads: DetectorSizes = DEFAULT_SIZES,
     window: int = 0,
     global_blocks: Sequence[int] = (),
     relative_positions: bool = False,
 ) -> Detector:
-    """A detector around a student.
+    """Build a detector around a student.
 
     Args:
-        student: without classes, started already; it becomes a part of the detector.
+        student: without classes, weights loaded already; it becomes a part of the detector.
         data_spec: the objects' classes and the size of an image.
-        heads: sizes of what follows the student.
-        window: side of the windows that attention is kept in, tokens; 0 leaves it global.
-        global_blocks: numbers of the blocks that attend to all the same.
-        relative_positions: learn relative positions.
+        heads: sizes of the layers behind the student.
+        window: side of the attention windows, tokens; 0 leaves attention global.
+        global_blocks: numbers of the blocks whose attention stays global.
+        relative_positions: train relative positions.
 
     Raises: UserError for a map that the pyramid cannot halve.
     """
@@ -62,12 +62,12 @@ def detector(
 def segmenter(
     student: nn.Module, data_spec: DataSpec, *, blocks: Sequence[int] = (), dropout: float = 0.0
 ) -> Segmenter:
-    """A segmenter around a student.
+    """Build a segmenter around a student.
 
     Args:
         student: as for `detector`.
         data_spec: the pixels' classes and the size of an image.
-        blocks: numbers of the blocks whose maps are read; without any, the last one.
+        blocks: numbers of the blocks whose maps are read; if empty, the last one.
         dropout: of channels, while training.
     """
     if not 0 <= dropout < 1:
@@ -78,16 +78,16 @@ def segmenter(
     return network
 
 
-def load_dense(folder: Path) -> tuple[Detector | Segmenter, DataSpec]:
-    """The network that a folder of weights holds, in inference mode, and its data_spec.
+def load_network(folder: Path) -> tuple[Detector | Segmenter, DataSpec]:
+    """Load the detector or segmenter in a folder of weights, in inference mode, with its data_spec.
 
     Raises: UserError if files are missing, damaged or do not belong together, or if it holds a classifier.
     """
     config = read_config(folder)
     data_spec, name, arguments = parsed_config(config, folder / FILES[1])
-    described = config.get("dense")
+    described = config.get("network")
     if not isinstance(described, dict):
-        raise UserError(f"{folder} holds a classifier, which finds no objects and tells no pixels apart")
+        raise UserError(f"{folder} holds a classifier, no detector or segmenter")
     options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
 
     def make() -> tuple[Detector | Segmenter, DataSpec]:
@@ -102,11 +102,11 @@ def load_dense(folder: Path) -> tuple[Detector | Segmenter, DataSpec]:
 
 
 def built(student: nn.Module, data_spec: DataSpec, described: dict[str, Any]) -> Detector | Segmenter:
-    """What `dense` in a config.json describes, around a student."""
+    """Build around a student what `network` in a config.json describes."""
     kinds: dict[str, Callable[..., Detector | Segmenter]] = {"detection": detector, "segmentation": segmenter}
     keywords = {key: value for key, value in described.items() if key != "kind"}
     if described["kind"] not in kinds:
         raise unknown("kind of network", described["kind"], kinds)
     if isinstance(keywords.get("heads"), dict):
-        keywords["heads"] = Heads(**keywords["heads"])
+        keywords["heads"] = DetectorSizes(**keywords["heads"])
     return kinds[described["kind"]](student, data_spec, **keywords)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A feature pyramid made of one map, as plain ViTs have: SimpleFeaturePyramid of ViTDet.
+"""A feature pyramid from the one map of a plain ViT: SimpleFeaturePyramid of ViTDet.
 
     scale 4     transposed convolution 2x2, LayerNorm, GELU, transposed convolution 2x2
     scale 2     transposed convolution 2x2
     scale 1     the map
     scale 1/2   max pooling 2x2
     each        convolution 1x1, LayerNorm, convolution 3x3, LayerNorm
-    last        the coarsest level at every second place
+    last        the coarsest level, every second place
 
-LayerNorm runs over the channels of each place. Transposed convolutions halve the width where the map doubles.
+LayerNorm runs over the channels of each place. Transposed convolutions halve the width as they double the map.
 
 Paper: Li et al., "Exploring Plain Vision Transformer Backbones for Object Detection", ECCV 2022, arXiv:2203.16527.
 """

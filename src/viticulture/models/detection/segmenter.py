@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The class of every pixel: a linear layer on the student's map, stretched to the image.
+"""The class of every pixel: a linear layer on the student's map, upsampled to the image.
 
-    logits = upsample(linear(map))        linear: a 1x1 convolution; several maps are normalized and joined before it
+    logits = upsample(linear(map))        linear: a 1x1 convolution; several maps are normalized and concatenated first
 
 On ADE20K with a ViT-Tiny this simple head is as good as a mask transformer: Strudel et al., "Segmenter", ICCV 2021,
 arXiv:2105.05633, Table 3.
 
-Another head plugs in as a module with what `Segmenter` offers: [B, channels, H, W] -> logits [B, C, H, W].
+Another segmenter is a module with the interface of `Segmenter`: [B, channels, H, W] -> logits [B, C, H, W].
 """
 
 import torch
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from timm.layers.norm import LayerNorm2d
 from torch import Tensor, nn
 
-from .backbone import MapBackbone, undecayed
+from .backbone import MapBackbone
 
 
 class Segmenter(nn.Module):
@@ -23,7 +23,7 @@ class Segmenter(nn.Module):
     Args:
         backbone: gives one map or several, of one stride each.
         classes: C.
-        dropout: probability of dropping a channel of the joined maps while training.
+        dropout: probability of dropping a channel of the concatenated maps while training.
     """
 
     def __init__(self, backbone: MapBackbone, classes: int, dropout: float) -> None:
@@ -39,13 +39,12 @@ class Segmenter(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         maps = [norm(features) for norm, features in zip(self.norms, self.backbone(images), strict=True)]
         size = maps[0].shape[-2:]  # the finest comes first
-        joined = torch.cat([maps[0], *(_stretched(features, size) for features in maps[1:])], dim=1)
-        return _stretched(self.predict(self.dropout(joined)), images.shape[-2:])
+        stacked = torch.cat([maps[0], *(_resized(features, size) for features in maps[1:])], dim=1)
+        return _resized(self.predict(self.dropout(stacked)), images.shape[-2:])
 
     def no_weight_decay(self) -> set[str]:
-        """timm's habit."""
-        return undecayed(self.backbone)
+        return self.backbone.no_weight_decay()
 
 
-def _stretched(maps: Tensor, size: torch.Size) -> Tensor:
+def _resized(maps: Tensor, size: torch.Size) -> Tensor:
     return maps if maps.shape[-2:] == size else F.interpolate(maps, size=tuple(size), mode="bilinear")

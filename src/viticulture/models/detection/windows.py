@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention within windows of a plain ViT's map, which keeps large images affordable, and relative positions.
 
-    windows     tokens attend to those of their own window of w x w places; the map's edge is filled up with zeros
-    global      some blocks attend to all, so that windows hear of one another
-    relative    scores + q . R_h[down] + q . R_w[across], which start at zero and are learnt
+    windows     tokens attend to those of their window of w x w places; the map's edge is padded with zeros
+    global      some blocks attend to all tokens, which connects the windows
+    relative    scores + q . R_h[down] + q . R_w[across], trained from zero
 
-The layer is timm's of its ViT-SAM, with the weights of the layer whose place it takes.
+The layer is timm's of its ViT-SAM, with the weights of the layer that it replaces.
 
 Paper: ViTDet (pyramid.py), Sec. 3; relative positions as in MViTv2, arXiv:2112.01526.
 """
@@ -29,10 +29,10 @@ class WindowAttention(MapAttention):
     """Attention over the places of a map, or of each of its windows. Shape: [B, P, D] -> [B, P, D].
 
     Args:
-        layer: whose weights are taken, the very same parameters.
+        layer: its parameters are used, not copied.
         grid: rows and columns of the P tokens.
-        window: side of a window, tokens; 0 attends to all.
-        relative: learn relative positions.
+        window: side of a window, tokens; 0 attends to all tokens.
+        relative: train relative positions.
     """
 
     def __init__(self, layer: Attention, grid: PatchGrid, window: int, relative: bool) -> None:
@@ -57,10 +57,10 @@ def open_windows(student: nn.Module, window: int, global_blocks: Sequence[int], 
     """Give a plain ViT windowed attention, in place.
 
     Args:
-        student: without class token; started already.
+        student: without class token, weights loaded already.
         window: side of a window, tokens; 0 leaves all blocks global.
-        global_blocks: numbers of those that attend to all.
-        relative: learn relative positions in every block.
+        global_blocks: numbers of the blocks that stay global.
+        relative: train relative positions in every block.
 
     Raises: UserError for a student that has no such layers, or prefix tokens.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for DHVT's pieces in its ablations, each a layer of its own, so that layers.py holds one algorithm.
+"""Replacements of DHVT's layers in its ablations, each a separate layer, so that layers.py holds one algorithm.
 
-Paper: Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement [S]. Any model of registered.py takes these keywords:
+Paper: Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement [S]. Any model of students.py takes these keywords:
 
     row of [S]                              keywords
     Table 2, ViT                            patch_embed=linear, attention=mhsa, feed_forward=ffn, positions=true
@@ -13,11 +13,11 @@ Paper: Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement [S]. Any model of r
     Section 2.2.2, without affine           patch_embed=sope_no_affine
     Table 4, heads                          num_heads=3 (any number that divides the width)
     Table 5, LN in SOPE, in DAFF            patch_embed=sope_layernorm, feed_forward=daff_layernorm
-    the authors' runs on several GPUs       patch_embed=sope_syncbatchnorm; DAFF's statistics stay each device's own
+    the authors' runs on several GPUs       patch_embed=sope_syncbatchnorm; DAFF's statistics stay per device
     Figures 1 and 2, each piece on and off  ViT as above with patch_embed=sope, feed_forward=daff, attention=hi_mhsa,
                                             positions=true or false
 
-The authors released none of these; where [S] leaves a choice, the docstring states ours.
+The authors released none of these; where [S] leaves a choice, the docstring states ours. `PARTS` lists them all.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from timm.layers.norm import LayerNorm2d
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
-from ..vit.attention import attend
+from ..cpu.attention import attend
 from ..vit.patch_embed import fitting_grid
 from ..vit.patches import PatchGrid
 from .layers import DAFF, HIMHSA, SOPE, on_map, split_prefix
@@ -52,14 +52,14 @@ class LinearEmbed(nn.Module):
 
 
 class Positions(nn.Module):
-    """ViT's absolute positions: a learnt vector for each token, resampled (bicubic) where the grid differs.
+    """ViT's absolute positions: a learned vector for each token, resampled (bicubic) where the grid differs.
 
     Shape: [B, T, D] -> [B, T, D], prefix tokens first.
 
     Args:
         dim: D.
         grid: height and width of the map in training, tokens.
-        prefix_tokens: tokens that are no patches; they have vectors too, which are never resampled.
+        prefix_tokens: tokens before the patches; they have vectors too, which are never resampled.
     """
 
     def __init__(self, dim: int, grid: PatchGrid, prefix_tokens: int = 1) -> None:
@@ -102,7 +102,7 @@ class FFN(nn.Module):
 
 
 class SplitFFN(nn.Module):
-    """ViT's feed-forward layer on patches; the class token comes out as it went in. [S, Table 2]: split CLS."""
+    """ViT's feed-forward layer on patches; the class token is not changed. [S, Table 2]: split CLS."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class SplitFFN(nn.Module):
 
 
 class SplitFFNAggregate(nn.Module):
-    """Split, and the class token is weighed by the patches' mean as in DAFF. [S, Table 2]: split CLS + agg on CLS."""
+    """Split, and the class token is weighted by the patches' mean as in DAFF. [S, Table 2]: split CLS + agg on CLS."""
 
     def __init__(self, dim: int, hidden: int, reduction: int = 4) -> None:
         super().__init__()
@@ -129,9 +129,9 @@ class SplitFFNAggregate(nn.Module):
 
 
 class SplitFFNPool(nn.Module):
-    """Split, and patches see the mean of their 3x3 neighbors. [S, Table 2]: split CLS + AvgPool.
+    """Split, and patches are added the mean of their 3x3 neighbors. [S, Table 2]: split CLS + AvgPool.
 
-    Our reading: the mean stands where DAFF convolves, beside the same shortcut, and counts the zeros that pad the map,
+    Our reading: the mean replaces DAFF's convolution, with the same shortcut, and counts the zeros that pad the map,
     as a depth-wise convolution of ninths would.
     """
 
@@ -183,21 +183,24 @@ def sope_without_affine(patch_size: int, embed_dim: int, in_chans: int = 3) -> S
     return sope
 
 
-PATCH_EMBEDS: Mapping[str, Callable[[int, int, int], nn.Module]] = {
-    "sope": SOPE,
-    "sope_no_affine": sope_without_affine,
-    "sope_layernorm": partial(SOPE, norm=LayerNorm2d),
-    "sope_syncbatchnorm": partial(SOPE, norm=nn.SyncBatchNorm),
-    "linear": LinearEmbed,
+PARTS: Mapping[str, Mapping[str, Callable[..., nn.Module]]] = {
+    "patch_embed": {
+        "sope": SOPE,
+        "sope_no_affine": sope_without_affine,
+        "sope_layernorm": partial(SOPE, norm=LayerNorm2d),
+        "sope_syncbatchnorm": partial(SOPE, norm=nn.SyncBatchNorm),
+        "linear": LinearEmbed,
+    },
+    "attention": {"hi_mhsa": HIMHSA, "mhsa": MHSA},
+    "feed_forward": {
+        "daff": DAFF,
+        "daff_layernorm": partial(DAFF, norm=LayerNorm2d),
+        "daff_all_tokens": DAFFAllTokens,
+        "daff_no_shortcut": DAFFNoShortcut,
+        "ffn": FFN,
+        "ffn_split": SplitFFN,
+        "ffn_split_aggregate": SplitFFNAggregate,
+        "ffn_split_pool": SplitFFNPool,
+    },
 }
-ATTENTIONS: Mapping[str, Callable[[int, int, int], nn.Module]] = {"hi_mhsa": HIMHSA, "mhsa": MHSA}
-FEED_FORWARDS: Mapping[str, Callable[[int, int], nn.Module]] = {
-    "daff": DAFF,
-    "daff_layernorm": partial(DAFF, norm=LayerNorm2d),
-    "daff_all_tokens": DAFFAllTokens,
-    "daff_no_shortcut": DAFFNoShortcut,
-    "ffn": FFN,
-    "ffn_split": SplitFFN,
-    "ffn_split_aggregate": SplitFFNAggregate,
-    "ffn_split_pool": SplitFFNPool,
-}
+"""Keyword -> value -> layer; the first of each is the paper's."""

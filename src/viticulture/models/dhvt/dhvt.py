@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DHVT: a ViT that convolves in its patch embedding and feed-forward layers and lets its heads talk through tokens.
+"""DHVT: a ViT that convolves in its patch embedding and feed-forward layers and connects its heads through tokens.
 
 Paper: Lu et al., "Bridging the Gap Between Vision Transformers and Convolutional Neural Networks on Small Datasets",
 NeurIPS 2022, arXiv:2210.05958; its supplement is cited as [S]. Recipes: recipes/dhvt/.
-The layers: layers.py. Names that timm knows: registered.py. Ablations: ablations.py.
+Layers: layers.py. Students under timm names: students.py. Ablations: ablations.py.
 
 Equal to the authors' code, whose checkpoints load. Deviations: maps need not be square, images may have any size, any
 number of prefix tokens is treated like the class token.
@@ -26,12 +26,12 @@ from .layers import DAFF, HIMHSA, SOPE, Pointwise, split_prefix
 
 @dataclass(frozen=True)
 class Shape:
-    """What [S, Table 11] varies from model to model.
+    """Sizes that [S, Table 11] varies from model to model.
 
     Args:
         patch_size: pixels on a side, a power of two.
         embed_dim: width D of a token.
-        depth: how many blocks.
+        depth: number of blocks.
         num_heads: heads of attention in each block.
         mlp_ratio: hidden width of a feed-forward layer in multiples of D.
     """
@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Parts:
-    """How the pieces of a model are made; the defaults are the paper's, ablations.py has others.
+    """Layers of a model; the defaults are the paper's, ablations.py has others.
 
     Args:
         patch_embed: (patch_size, D, channels) -> layer, [B, C, H, W] -> [B, H, W, D].
@@ -60,13 +60,13 @@ class Parts:
     positions: Callable[[int, PatchGrid, int], nn.Module] | None = None
 
 
-class Block(nn.Module):
+class DHVTBlock(nn.Module):
     """One pre-norm layer: x = x + attention(LN(x)); x = x + feed_forward(LN(x)). Shape: [B, T, D] -> [B, T, D].
 
     Args:
         shape: widths and heads.
         parts: which attention and which feed-forward layer.
-        prefix_tokens: how many of the T tokens are not patches.
+        prefix_tokens: number of the T tokens that are not patches.
         drop_path: probability that an image skips a branch while training.
     """
 
@@ -86,13 +86,13 @@ class Block(nn.Module):
 class DHVT(nn.Module):
     """Dynamic Hybrid Vision Transformer: SOPE, blocks of HI-MHSA and DAFF, LayerNorm, linear head on the class token.
 
-    Needs no position table, hence takes images of any size. Follows the habits of timm's models. With `distilled`, a
-    second prefix token has a head of its own: two logits while `set_distilled_training` is on and the model trains,
-    else their mean, as in DeiT.
+    Needs no position table, hence takes images of any size. Has the interface of timm's models. With `distilled`, a
+    second prefix token has a second head: two logits while `set_distilled_training` is on and the model trains, else
+    their mean, as in DeiT.
 
     Args:
         shape: sizes.
-        parts: what the pieces are made of.
+        parts: its layers.
         img_size: height and width in training, pixels; only a position table depends on it.
         in_chans: channels of the image.
         num_classes: length of the logits; zero leaves the features.
@@ -125,13 +125,13 @@ class DHVT(nn.Module):
         self.dist_token = nn.Parameter(torch.zeros(1, 1, dim)) if distilled else None
         self.positions = parts.positions(dim, (grid[0], grid[1]), self.num_prefix_tokens) if parts.positions else None
         rates = [drop_path_rate * i / max(1, shape.depth - 1) for i in range(shape.depth)]
-        self.blocks = nn.ModuleList(Block(shape, parts, self.num_prefix_tokens, rate) for rate in rates)
+        self.blocks = nn.ModuleList(DHVTBlock(shape, parts, self.num_prefix_tokens, rate) for rate in rates)
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.reset_classifier(num_classes)
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Linear layers and tokens from a truncated normal; convolutions, 1x1 ones too, keep PyTorch's start."""
+        """Draw linear layers and tokens from a truncated normal; convolutions, 1x1 included, keep PyTorch's weights."""
         for module in self.modules():
             if isinstance(module, nn.Linear) and not isinstance(module, Pointwise):
                 init_linear(module)
@@ -167,7 +167,7 @@ class DHVT(nn.Module):
         return init_linear(nn.Linear(self.embed_dim, self.num_classes, device=like.device, dtype=like.dtype))
 
     def embed(self, images: Tensor) -> tuple[Tensor, PatchGrid]:
-        """Tokens that enter the first block, [B, T, D], prefix tokens first, and the grid of their patches."""
+        """Return the tokens before the first block, [B, T, D], prefix tokens first, and the grid of their patches."""
         maps = self.patch_embed(images)  # [B, H, W, D]
         grid = (maps.shape[1], maps.shape[2])
         tokens = [t.expand(maps.shape[0], -1, -1) for t in (self.cls_token, self.dist_token) if t is not None]
@@ -190,7 +190,7 @@ class DHVT(nn.Module):
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> Any:
-        """Outputs of chosen blocks, as timm's ViTs give them: [B, D, H, W], or [B, N, D] where output_fmt is NLC."""
+        """Return outputs of chosen blocks as timm's ViTs do: [B, D, H, W], or [B, N, D] where output_fmt is NLC."""
         take, last = feature_take_indices(len(self.blocks), indices)
         x, grid = self.embed(x)
         taken = []
@@ -215,7 +215,7 @@ class DHVT(nn.Module):
 
 
 def init_linear(layer: nn.Linear) -> nn.Linear:
-    """Truncated normal weights, no bias: how a ViT's linear layers start."""
+    """Initialize a linear layer as a ViT's: truncated normal weights, biases 0."""
     nn.init.trunc_normal_(layer.weight, std=0.02)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -223,10 +223,7 @@ def init_linear(layer: nn.Linear) -> nn.Linear:
 
 
 def checkpoint_filter_fn(state: dict[str, Any], model: nn.Module) -> dict[str, Tensor]:
-    """Weights as the model names them, out of a checkpoint of the authors' or of ours.
-
-    The names agree; kernels of 1x1 convolutions become matrices.
-    """
+    """Return a checkpoint's weights, the authors' or ours: names agree, kernels of 1x1 convolutions become matrices."""
     weights: dict[str, Tensor] = state.get("model", state)
     ours = model.state_dict()
     return {

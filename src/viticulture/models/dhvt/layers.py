@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers that DHVT is made of, in the order in which the paper introduces them: SOPE, HI-MHSA, DAFF.
+"""The layers of DHVT, in the order in which the paper introduces them: SOPE, HI-MHSA, DAFF.
 
 Paper: Lu et al., "Bridging the Gap Between Vision Transformers and Convolutional Neural Networks on Small Datasets",
 NeurIPS 2022, arXiv:2210.05958; its supplement is cited as [S]. The network is in dhvt.py.
@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UserError
-from ..vit.attention import attend
+from ..cpu.attention import attend
 from ..vit.patch_embed import halving_widths
 from ..vit.patches import PatchGrid
 
 
 def on_map(layer: nn.Module, x: Tensor) -> Tensor:
-    """Apply a layer for [B, D, H, W] to [B, H, W, D]: the same memory under another name, nothing is copied."""
+    """Apply a layer for [B, D, H, W] to [B, H, W, D]; nothing is copied."""
     return layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
@@ -50,7 +50,7 @@ class SOPE(nn.Module):
         patch_size: a power of two, pixels.
         embed_dim: D, a multiple of P / 2.
         in_chans: channels of the image.
-        norm: a layer for [B, D, H, W], made from D.
+        norm: builds a layer for [B, D, H, W] from D.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class SOPE(nn.Module):
 
 
 class HIMHSA(nn.Module):
-    """Head-interacted self-attention: every head sends a token that sums up what it sees of the image.
+    """Head-interacted self-attention: every head adds a token that summarizes its share of the image.
 
         g_i = mean over tokens of head i's share of x                   [B, D / h]
         t_i = GELU(LN(W g_i)) + pos_i                                   [B, D], h head tokens
         y, u = proj(MHSA([x, t]))                                       tokens and head tokens
         y_class += mean over heads of u                                 [S, Sec. 1.3]
 
-    LN runs over each of the h shares of W g_i. Head tokens live inside one layer.
+    LN runs over each of the h shares of W g_i. Head tokens exist inside one layer.
     Shape: [B, T, D] -> [B, T, D], prefix tokens first.
 
     Args:
         dim: D, a multiple of num_heads.
         num_heads: h.
-        prefix_tokens: how many tokens receive the mean of the head tokens (1: the class token).
+        prefix_tokens: number of tokens that receive the mean of the head tokens (1: the class token).
     """
 
-    plain_scores = True  # see attention.py
+    plain_scores = True  # see vit/attention.py
 
     def __init__(self, dim: int, num_heads: int, prefix_tokens: int = 1) -> None:
         super().__init__()
@@ -124,11 +124,11 @@ class HIMHSA(nn.Module):
 
 
 class Pointwise(nn.Linear):
-    """A 1x1 convolution on channels-last maps. It starts as convolutions do, not like a ViT's linear layers."""
+    """A 1x1 convolution on channels-last maps, initialized as convolutions are, unlike a ViT's linear layers."""
 
 
 class DAFF(nn.Module):
-    """Dynamic aggregation feed-forward: patches see their neighbors, the class token is weighed by their mean.
+    """Dynamic aggregation feed-forward: patches mix with their neighbors, their mean weights the class token.
 
         y = GELU(norm(conv1x1(patches)))                                [B, H, W, 4 D]
         y = y + GELU(norm(depth-wise conv3x3(y)))
@@ -140,7 +140,7 @@ class DAFF(nn.Module):
     Args:
         dim: D.
         hidden: width of y before the last convolution.
-        norm: a layer for [B, D, H, W], made from D.
+        norm: builds a layer for [B, D, H, W] from D.
         reduction: W1 maps D to D / reduction.
     """
 
@@ -156,11 +156,11 @@ class DAFF(nn.Module):
     def convolve(self, y: Tensor) -> Tensor:
         """Patch tokens on their map: [B, H, W, D] -> [B, H, W, D]."""
         y = F.gelu(on_map(self.bn1, self.conv1(y)))
-        y = F.gelu(on_map(self.bn2, on_map(self.conv2, y))).add_(y)  # in place: nothing else holds the GELU's output
+        y = F.gelu(on_map(self.bn2, on_map(self.conv2, y))).add_(y)  # in place: nothing else needs the GELU's output
         return on_map(self.bn3, self.conv3(y))
 
     def weigh(self, y: Tensor) -> Tensor:
-        """A factor for each channel, of any sign: [B, N, D] -> [B, 1, D]."""
+        """Compute a factor for each channel, of any sign: [B, N, D] -> [B, 1, D]."""
         return self.excitation(F.gelu(self.compress(y.mean(1, keepdim=True))))
 
     def forward(self, x: Tensor, grid: PatchGrid) -> Tensor:
@@ -170,7 +170,7 @@ class DAFF(nn.Module):
 
 
 def split_prefix(x: Tensor, grid: PatchGrid) -> tuple[Tensor, Tensor]:
-    """Prefix tokens and patch tokens of [B, T, D]; the last H * W tokens are patches."""
+    """Split [B, T, D] into prefix tokens and patch tokens, the last H * W."""
     patches = grid[0] * grid[1]
     prefix, rest = torch.split(x, [x.shape[1] - patches, patches], dim=1)
     return prefix, rest

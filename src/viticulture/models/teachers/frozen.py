@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError, counted
 from ..data_spec import DataSpec
-from ..students import token_logits
+from ..heads import token_logits
 from .open import open_teacher
 
 
@@ -161,9 +161,11 @@ def check_channels(source: str, known: DataSpec, data_spec: DataSpec) -> None:
 def _check_classes(source: str, known: DataSpec, data_spec: DataSpec) -> None:
     """The teacher must tell the student's classes apart, in the same order; numbered classes match any names."""
     theirs, ours = known.classes, data_spec.classes
-    if known.several != data_spec.several:
+    if known.multilabel != data_spec.multilabel:
         words = {True: "several labels an image", False: "one class an image"}
-        raise UserError(f"{source} learnt {words[known.several]}, and the student learns {words[data_spec.several]}")
+        raise UserError(
+            f"{source} learnt {words[known.multilabel]}, and the student learns {words[data_spec.multilabel]}"
+        )
     if len(theirs) != len(ours):
         raise UserError(
             f"a teacher must know the student's {len(ours)} classes, {source} knows {len(theirs)}; "

@@ -6,12 +6,12 @@
 
 Srinivas et al., "Bottleneck Transformers for Visual Recognition", CVPR 2021, arXiv:2101.11605: in a ResNet's last
 stage, attention between all pixels with relative positions takes the place of 3x3 kernels. The network is timm's
-`ByobNet`, whose class says what its layers are; the sizes, and what a patch does to them, are ours (LOG.md).
+`ByobNet`, whose class documents its layers; the sizes, and how they depend on the patch, are ours (LOG.md).
 
     timm.create_model("botnet14t", patch_size=16, img_size=64, num_classes=10)
 
-An epoch teaches them more than other hybrids. The larger one's stem and first stages are ResNet-10's, whose last stage
-has eight times the parameters of this one's, so that Muon costs little here. Nine tenths of the multiply-adds are of
+They gain more from an epoch than other hybrids. The larger one's stem and first stages are ResNet-10's, whose last
+stage has eight times the parameters of this one's, so that Muon costs little here. Nine tenths of the MACs are those of
 3x3 kernels.
 """
 
@@ -22,6 +22,7 @@ from timm.models import build_model_with_cfg
 from timm.models.byobnet import ByoBlockCfg, ByobNet, ByoModelCfg
 
 from ..registering import register, timm_config
+from .hybrid_vit import four_patches
 from .patch_embed import fitting_grid, halving_widths
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -34,15 +35,11 @@ POOLED = 16
 
 
 class BotNet(ByobNet):
-    """timm's `ByobNet`, whose relative positions are spared weight decay as a ViT's table is.
-
-    Args:
-        settings: keywords of timm's `ByobNet`.
-    """
+    """timm's `ByobNet`, whose relative positions are excluded from weight decay as a ViT's table is."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.feature_info[-1]["module"] = f"stages.{len(self.stages) - 1}"  # timm names what follows and does nothing
+        self.feature_info[-1]["module"] = f"stages.{len(self.stages) - 1}"  # timm names an identity behind it
 
     @torch.jit.ignore  # type: ignore[untyped-decorator, unused-ignore]
     def no_weight_decay(self) -> set[str]:
@@ -50,14 +47,14 @@ class BotNet(ByobNet):
 
 
 def stages(patch_size: int, embed_dim: int, depth: int, num_heads: int) -> ByoModelCfg:
-    """timm's description of the network.
+    """Describe the network to timm.
 
         three 3x3 convolutions with strides 2, 1, 1 and max pooling, or with strides 2, 1, 2; one for patches of 2
-        -> two 3x3 convolutions around a shortcut -> [the same, stride 2, twice as wide], as often as the patch asks
+        -> two 3x3 convolutions around a shortcut -> [the same, stride 2, twice as wide], as often as the patch needs
         -> [1x1 -> attention -> 1x1, around a shortcut]
 
     Args:
-        patch_size: pixels that a pixel of the last map stands for, a power of two.
+        patch_size: pixels of the image per pixel of the last map, a power of two.
         embed_dim: its width; attention has a quarter of it, the last convolutions half.
         depth: bottlenecks of attention.
         num_heads: of each.
@@ -68,7 +65,7 @@ def stages(patch_size: int, embed_dim: int, depth: int, num_heads: int) -> ByoMo
     return ByoModelCfg(
         blocks=(*blocks, ByoBlockCfg(type="self_attn", d=depth, c=embed_dim, s=1, gs=0, br=0.25)),
         stem_chs=widths[0],
-        downsample="avg",  # where a branch is silent, a strided shortcut alone would drop three pixels of four
+        downsample="avg",  # a strided shortcut alone would drop three pixels of four
         stem_type="tiered" if halvings > 1 else "3x3",
         stem_pool="maxpool" if patch_size >= POOLED else "",
         self_attn_layer="bottleneck",
@@ -84,7 +81,7 @@ def create(
     patch_size: int = 16,
     **settings: Any,
 ) -> BotNet:
-    """Build a model by timm's habits: a key of `SIZES`, and keywords of `ByobNet` besides what `stages` takes.
+    """Build a key of `SIZES`; keywords are those of `ByobNet` and of `stages`.
 
     Raises: UserError for images that patches do not tile, and for patches and widths that stages cannot have.
     """
@@ -101,4 +98,11 @@ def create(
     )
 
 
-register(create, SIZES, timm_config(64, fixed_input_size=True, first_conv="stem.conv1.conv", classifier="head.fc"))
+register(
+    create,
+    SIZES,
+    "convolutions, then attention in bottlenecks; trains fastest",
+    timm_config(64, fixed_input_size=True, first_conv="stem.conv1.conv", classifier="head.fc"),
+    fitting_patch=four_patches,
+    hybrid=True,
+)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..registering import register, timm_config
 
 
-class Stage(NamedTuple):
+class CvTStage(NamedTuple):
     """Sizes of a stage: convolution of the embedding (kernel, stride), width, blocks, heads."""
 
     kernel: int
@@ -30,11 +30,11 @@ class Stage(NamedTuple):
     heads: int
 
 
-CVT_13 = (Stage(7, 4, 64, 1, 1), Stage(3, 2, 192, 2, 3), Stage(3, 2, 384, 10, 6))
+CVT_13 = (CvTStage(7, 4, 64, 1, 1), CvTStage(3, 2, 192, 2, 3), CvTStage(3, 2, 384, 10, 6))
 
 
 class ConvProjection(nn.Module):
-    """Depth-wise 3x3 convolution of the map, BatchNorm, then a linear map of each token; other tokens skip the former.
+    """Depth-wise 3x3 convolution of the map, BatchNorm, then a linear map of each token; prefix tokens skip the former.
 
     Shape: [B, prefix + H W, D] -> [B, prefix + H W / stride^2, D].
     """
@@ -50,7 +50,7 @@ class ConvProjection(nn.Module):
         return self.linear(torch.cat([prefix, image.flatten(2).mT], 1))
 
 
-class Block(nn.Module):
+class CvTBlock(nn.Module):
     """z' = Attention(LN(z)) + z, z'' = MLP(LN(z')) + z', with keys and values of half the side."""
 
     def __init__(self, width: int, heads: int, drop_path: float) -> None:
@@ -73,8 +73,8 @@ class Block(nn.Module):
 
 
 class CvT(nn.Module):
-    """[B, in_chans, H, W] -> [B, num_classes] from a class token that joins in the last stage; without classes that
-    token, [B, D]. No positions: any image size.
+    """[B, in_chans, H, W] -> [B, num_classes] from a class token that is added in the last stage; without classes
+    that token, [B, D]. No positions: any image size.
 
     Args:
         stages: sizes, first to last.
@@ -85,7 +85,7 @@ class CvT(nn.Module):
 
     def __init__(
         self,
-        stages: tuple[Stage, ...] = CVT_13,
+        stages: tuple[CvTStage, ...] = CVT_13,
         num_classes: int = 1000,
         in_chans: int = 3,
         drop_path_rate: float = 0.0,
@@ -100,7 +100,7 @@ class CvT(nn.Module):
             self.norms.append(nn.LayerNorm(stage.width))
             most = drop_path_rate if stage is last else 0.0
             rates = [most * block / max(stage.depth - 1, 1) for block in range(stage.depth)]
-            self.stages.append(nn.ModuleList(Block(stage.width, stage.heads, rate) for rate in rates))
+            self.stages.append(nn.ModuleList(CvTBlock(stage.width, stage.heads, rate) for rate in rates))
             in_chans = stage.width
         self.cls_token = nn.Parameter(torch.zeros(1, 1, last.width))
         self.norm = nn.LayerNorm(last.width)
@@ -139,8 +139,8 @@ def _initialized(module: nn.Module) -> None:
 
 
 def create(variant: str, pretrained: bool = False, **settings: Any) -> CvT:
-    """CvT-13: widths 64, 192, 384; 1, 2 and 10 blocks."""
+    """Build CvT-13: widths 64, 192, 384; 1, 2 and 10 blocks."""
     return build_model_with_cfg(CvT, variant, pretrained, **settings)
 
 
-register(create, ["cvt_13"], timm_config(crop_pct=0.875))
+register(create, ["cvt_13"], "hybrid ViT, for comparison", timm_config(crop_pct=0.875))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain ViTs with 12 heads for learning without labels, registered with timm.
+"""Plain ViTs with 12 heads for training without labels, registered with timm.
 
 Paper: "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv:2205.14443. Recipes: recipes/mae/.
 
@@ -8,10 +8,10 @@ Paper: "A Closer Look at Self-Supervised Lightweight Vision Transformers", arXiv
     mae_base    width 768, 12 blocks of 12 heads (MAE-Base, the teacher of distilled MAE)
 
 Any image and patch size. Every keyword of timm's class is accepted; `global_pool: avg` is the form for fine-tuning: the
-mean of the patches, then a norm of its own. The network *is* timm's, and what we export names a timm architecture.
+mean of the patches, then another norm. The network *is* timm's, and exported files name a timm architecture.
 
-They start by the option `start`, as MAE does unless it says otherwise: a student that is fine-tuned begins as timm's
-DeiT in the authors' code, where no weights are given, and so does what given weights leave out.
+The option `start` chooses the initial weights, by default MAE's. A student that is fine-tuned is initialized as timm's
+DeiT in the authors' code, also where other weights leave a layer out.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,9 @@ from timm.models import VisionTransformer
 from torch import nn
 
 from ...errors import unknown
-from ..registering import register, without_pretrained
+from ..registering import eight_patches, register, reject_pretrained
 from .attention import DroppedAttention
 from .positions import fix_positions
-
-ARCHITECTURE = "vit_tiny_patch16_224"  # any of timm's plain ViTs would do: every size is overridden
 
 SIZES: dict[str, dict[str, int]] = {
     "mae_tiny": {"embed_dim": 192, "depth": 12, "num_heads": 12},
@@ -35,20 +33,10 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def timm_arguments(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments with which timm's `create_model(ARCHITECTURE, ...)` builds the same network, before it is started.
-
-    Args:
-        name: a key of `SIZES`.
-        options: keywords that `build` was given.
-    """
-    known = {key: value for key, value in options.items() if key != "start"}
-    return {"img_size": 224, "patch_size": 16, **SIZES[name], **known}
-
-
 def mae(student: VisionTransformer) -> None:
-    """As MAE's `initialize_weights`: linear layers, and the patch embedding as a matrix, Xavier-uniform, biases of
-    linear layers 0, tokens N(0, 0.02^2), positions of sines and cosines; a classifier of std 0.02, as it fine-tunes."""
+    """Initialize as MAE's `initialize_weights`: linear layers, and the patch embedding as a matrix, Xavier-uniform,
+    biases of linear layers 0, tokens N(0, 0.02^2), positions of sines and cosines; a classifier of std 0.02, as it
+    fine-tunes."""
     for module in student.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
@@ -66,8 +54,8 @@ def mae(student: VisionTransformer) -> None:
 
 
 def moco_v3(student: VisionTransformer) -> None:
-    """As MoCo-v3's ViTs: as `mae`, but q, k and v matrices of their own, class token N(0, 1e-12), and the patch
-    embedding's biases 0."""
+    """Initialize as MoCo-v3's ViTs: as `mae`, but with q, k and v as separate matrices, class token N(0, 1e-12), and
+    the patch embedding's biases 0."""
     mae(student)
     for name, layer in student.named_modules():
         if isinstance(layer, nn.Linear) and name.endswith(".qkv"):
@@ -80,32 +68,40 @@ def moco_v3(student: VisionTransformer) -> None:
 
 
 def deit(student: VisionTransformer) -> None:
-    """As DeiT, DINO, and MAE-lite where it fine-tunes: linear layers, tokens and positions truncated normal of std
-    0.02, biases of linear layers 0, the patch embedding as PyTorch has it. timm starts so, but for smaller tokens."""
+    """Initialize as DeiT, DINO, and MAE-lite's fine-tuning: linear layers, tokens and positions truncated normal of std
+    0.02, biases of linear layers 0, the patch embedding as in PyTorch. timm does so, except for smaller tokens."""
     for token in (student.cls_token, student.reg_token):
         if token is not None:
             nn.init.trunc_normal_(token, std=0.02)
 
 
 STARTS: dict[str, Callable[[VisionTransformer], None]] = {"mae": mae, "moco_v3": moco_v3, "deit": deit}
-"""Ways to start the weights, in place."""
+"""Initialize weights, in place."""
+
+
+def timm_form(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return timm's architecture and the arguments that build the same network, with other weights."""
+    keywords = {key: value for key, value in options.items() if key != "start"}
+    # Any of timm's plain ViTs would do: every size is overridden.
+    return "vit_tiny_patch16_224", {"img_size": 224, "patch_size": 16, **SIZES[name], **keywords}
 
 
 def build(name: str, start: str = "mae", **options: Any) -> VisionTransformer:
-    """Build one of our sizes.
-
-    Args:
-        name: a key of `SIZES`.
-        start: a key of `STARTS`.
-        options: keywords of timm's `VisionTransformer`.
-    """
-    options = without_pretrained(name, options, "start it from a run, or from a checkpoint of MAE by init")
+    """Build one of `SIZES`, initialized by one of `STARTS`; options are keywords of timm's `VisionTransformer`."""
+    options = reject_pretrained(name, options, "start it from a run, or from a checkpoint of MAE by init")
     if start not in STARTS:
         raise unknown("start", start, STARTS)
-    student = timm.create_model(ARCHITECTURE, attn_layer=DroppedAttention, **timm_arguments(name, options))
+    architecture, arguments = timm_form(name, options)
+    student = timm.create_model(architecture, attn_layer=DroppedAttention, **arguments)
     assert isinstance(student, VisionTransformer)
     STARTS[start](student)
     return student
 
 
-register(build, SIZES)
+register(
+    build,
+    SIZES,
+    "plain ViT for pre-training without labels",
+    fitting_patch=eight_patches,
+    timm_form=timm_form,
+)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patch embeddings of convolutions, in the place of timm's linear one."""
+"""Patch embeddings by convolutions, in place of timm's linear one."""
 
 from abc import ABC, abstractmethod
 
@@ -11,7 +11,7 @@ from .patches import PatchGrid
 
 
 class ConvolutionalEmbed(nn.Module, ABC):
-    """Tokens that convolutions make of an image, [B, 3, H, W] -> [B, T, D], with all that timm's ViTs ask of it.
+    """Tokens computed from an image by convolutions, [B, 3, H, W] -> [B, T, D], with the interface of timm's ViTs.
 
     Args:
         img_size: height and width, pixels, multiples of the patch size; images of another size are refused.
@@ -35,19 +35,19 @@ class ConvolutionalEmbed(nn.Module, ABC):
 
     @abstractmethod
     def tokens(self, images: Tensor) -> Tensor:
-        """[B, 3, H, W], channels last in memory but in an exporter, -> [B, T, D]."""
+        """[B, 3, H, W], channels last in memory except in an exporter, -> [B, T, D]."""
 
     def forward(self, images: Tensor) -> Tensor:
         if images.shape[-2:] != self.img_size:
             height, width = self.img_size
             raise UserError(f"this student was made for {height}x{width} pixels, got {tuple(images.shape[-2:])}")
-        if not torch.compiler.is_exporting():  # speed alone; with a free batch ExecuTorch makes zeros of it
+        if not torch.compiler.is_exporting():  # for speed alone; with a free batch size ExecuTorch turns it into zeros
             images = images.contiguous(memory_format=torch.channels_last)
         return self.tokens(images)
 
 
 def fitting_grid(img_size: int | PatchGrid, patch_size: int) -> PatchGrid:
-    """Rows and columns of patches. Raises: UserError where patches do not tile the image."""
+    """Return rows and columns of patches. Raises: UserError where patches do not tile the image."""
     height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
     if height % patch_size or width % patch_size:
         whole = [max(round(side / patch_size), 1) * patch_size for side in (height, width)]
@@ -59,8 +59,8 @@ def fitting_grid(img_size: int | PatchGrid, patch_size: int) -> PatchGrid:
 
 
 def halving_widths(in_chans: int, embed_dim: int, patch_size: int) -> list[int]:
-    """Channels before, between and after the layers that halve an image until a pixel is a patch: the last has D, each
-    before it half of the one that follows.
+    """Return the channels before, between and after the layers that halve an image until a pixel is a patch: D at the
+    end, and before each layer half of what follows it.
 
     Raises: UserError unless P is a power of two and D a multiple of P / 2.
     """

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain ViT patch by patch: some of them embedded, tokens made ready for its blocks and finished behind them.
+"""A plain ViT patch by patch: embed some of an image's patches, prepare tokens for its blocks, finish them.
 
-What methods and teachers need that show a ViT some of an image's patches (`methods.mae`), something in their place
-(`methods.simmim`), or images of another size (`any_size`). The steps are those of timm's `forward_features`.
+For methods and teachers that feed a ViT some of an image's patches (`methods.mae`), something in their place
+(`methods.simmim`), or images of another size (`methods.dino`). The steps are those of timm's `forward_features`.
 
 Deviation that changes no result: a patch lists its pixels channel by channel, as a patch embedding's kernel does, where
 MAE's targets list them pixel by pixel.
 """
 
+import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from timm.layers.patch_embed import PatchEmbed
+from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
@@ -28,29 +32,29 @@ def patchify(images: Tensor, patch: PatchGrid) -> Tensor:
 
 
 def unpatchify(patches: Tensor, grid: PatchGrid, patch: PatchGrid) -> Tensor:
-    """The inverse of `patchify`, for so many rows and columns of patches."""
+    """The inverse of `patchify`, for a grid of patches."""
     parts = torch.unflatten(torch.unflatten(patches, 2, (-1, *patch)), 1, grid)  # [B, rows, columns, C, p, p]
     return parts.permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
 
 
 def rows(table: Tensor, numbers: Tensor) -> Tensor:
-    """Some rows of each image's table: [B, P, V] and [B, K] -> [B, K, V]."""
+    """Select rows of each image's table: [B, P, V] and [B, K] -> [B, K, V]."""
     B, P = table.shape[:2]
     first = torch.arange(0, B * P, P, device=table.device)[:, None]
     return torch.unflatten(table.flatten(0, 1).index_select(0, (numbers + first).flatten()), 0, (B, -1))
 
 
 def check(student: Any) -> VisionTransformer:
-    """The student as a ViT that can be shown some of its patches. Raises: UserError for any other network."""
-    own = ("forward_features", "_pos_embed")
+    """Return the student as a ViT that can be fed some of its patches. Raises: UserError for any other network."""
+    methods = ("forward_features", "_pos_embed")
     if not isinstance(student, VisionTransformer) or any(
-        getattr(type(student), name) is not getattr(VisionTransformer, name) for name in own
+        getattr(type(student), name) is not getattr(VisionTransformer, name) for name in methods
     ):
         raise UserError(f"masking needs a plain ViT, such as mae_tiny or vit_tiny, got a {type(student).__name__}")
     if type(student.patch_embed) is not PatchEmbed or student.dynamic_img_size or student.pos_embed is None:
         raise UserError("masking needs a ViT with one linear patch embedding, a position table and a fixed image size")
     if isinstance(student.patch_drop, nn.Module) and not isinstance(student.patch_drop, nn.Identity):
-        raise UserError("masking takes patches away itself; leave patch_drop_rate out of the student's options")
+        raise UserError("masking removes patches itself; leave patch_drop_rate out of the student's options")
     return student
 
 
@@ -60,7 +64,7 @@ def embed(student: VisionTransformer, images: Tensor, kept: Tensor | None = None
     Args:
         student: checked by `check`.
         images: normalized.
-        kept: [B, K] numbers of the patches to look at; None takes all. Others are not computed.
+        kept: [B, K] numbers of the patches to embed; None embeds all. Others are not computed.
     """
     patches = patchify(images, student.patch_embed.patch_size)
     prefix_table, table = position_tables(student)
@@ -70,14 +74,14 @@ def embed(student: VisionTransformer, images: Tensor, kept: Tensor | None = None
 
 
 def position_tables(student: VisionTransformer) -> tuple[Tensor, Tensor]:
-    """Positions of the prefix tokens, [1, 0 or prefix, D], and of the patches, [1, P, D]."""
+    """Return the positions of the prefix tokens, [1, 0 or prefix, D], and of the patches, [1, P, D]."""
     table: Any = student.pos_embed
-    own = 0 if student.no_embed_class else student.num_prefix_tokens
-    return table[:, :own], table[:, own:]
+    prefix = 0 if student.no_embed_class else student.num_prefix_tokens
+    return table[:, :prefix], table[:, prefix:]
 
 
 def project(student: VisionTransformer, patches: Tensor) -> Tensor:
-    """The patch embedding of patches as `patchify` gives them: [B, K, C p p] -> [B, K, D]."""
+    """Apply the patch embedding to patches from `patchify`: [B, K, C p p] -> [B, K, D]."""
     conv = student.patch_embed.proj
     return student.patch_embed.norm(nn.functional.linear(patches, conv.weight.flatten(1), conv.bias))
 
@@ -95,5 +99,54 @@ def begin(student: VisionTransformer, x: Tensor, prefix_table: Tensor) -> Tensor
 
 
 def finish(student: VisionTransformer, x: Tensor) -> Tensor:
-    """What follows the last block: its norm, wherever the student keeps it, [B, T, D]."""
+    """Apply the norms after the last block, [B, T, D]."""
     return student.fc_norm(student.norm(x))
+
+
+def at_any_size(student: nn.Module) -> Callable[[Tensor], Any] | None:
+    """Return a plain ViT as a function of images of any size; None for other networks, which are called directly."""
+    try:
+        return partial(forward_at_any_size, check(student))
+    except UserError:
+        return None
+
+
+def forward_at_any_size(student: VisionTransformer, images: Tensor) -> Tensor:
+    """The student's output, [B, C]; positions are resampled (bicubic) where the grid of patches differs from its own.
+
+    Equal to `student(images)` for images of its image size.
+    """
+    patch = student.patch_embed.patch_size
+    prefix_table, table = position_tables(student)
+    grid = images.shape[-2] // patch[0], images.shape[-1] // patch[1]
+    if grid != student.patch_embed.grid_size:
+        table = resampled(table, student.patch_embed.grid_size, grid)
+    x = begin(student, project(student, patchify(images, patch)) + table, prefix_table)
+    return student.forward_head(student.norm(student.blocks(x)))
+
+
+# Not compiled: for sizes that vary, torch 2.15 fails on the backward pass.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def resampled(table: Tensor, old: PatchGrid, new: PatchGrid) -> Tensor:
+    """Resample positions of patches, [1, P, D], to another grid (bicubic)."""
+    return resample_abs_pos_embed(table, list(new), list(old), num_prefix_tokens=0)
+
+
+def check_size(student: nn.Module, side: int, channels: int) -> None:
+    """Raises: UserError, in terms of `method.local_crops.size`, if the student does not take squares of this side."""
+    copied, reason = copy.deepcopy(student).to("meta").eval(), ""
+    if at_any_size(copied) is not None:
+        patch = check(student).patch_embed.patch_size
+        if side < 1 or any(side % p for p in patch):
+            reason = f"it must be a multiple of the patch, {patch[0]}x{patch[1]}"
+    else:
+        try:
+            with torch.no_grad():
+                copied(torch.zeros(1, channels, side, side, device="meta"))
+        except Exception as error:  # whatever a network may raise
+            first = (str(error) or repr(error)).splitlines()[0]
+            reason = f"{type(student).__name__} does not take it ({first})"
+    if reason:
+        raise UserError(
+            f"method.local_crops.size is {side} pixels, but {reason}; method.local_crops.count 0 goes without them"
+        )

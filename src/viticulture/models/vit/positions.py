@@ -14,7 +14,7 @@ def sincos(grid: tuple[int, int], width: int, prefix: int = 1) -> Tensor:
         row of patch (y, x) = [sin(x w), cos(x w), sin(y w), cos(y w)],    w_i = 10000^(-4 i / D), i < D / 4
 
     Patches row by row; prefix tokens (class, registers) have zeros. Source: MAE's `get_2d_sincos_pos_embed`; MoCo-v3
-    uses the same numbers with the halves swapped, which is no difference to a network started at random.
+    uses the same numbers with the halves swapped, which makes no difference to a network with random weights.
 
     Args:
         grid: rows and columns of patches.
@@ -33,10 +33,8 @@ def sincos(grid: tuple[int, int], width: int, prefix: int = 1) -> Tensor:
 
 
 def choose_positions(student: nn.Module, positions: str) -> None:
-    """`fixed` gives a plain ViT a table of sines and cosines for good, `learned` leaves it what it has.
-
-    Raises: UserError for another word, said of a recipe's `method.positions`.
-    """
+    """Apply a recipe's `method.positions`: `fixed` gives a plain ViT a frozen table of sines and cosines, `learned`
+    changes nothing. Raises: UserError for another value."""
     if positions not in ("fixed", "learned"):
         raise UserError(f"method.positions must be fixed or learned, got {positions!r}")
     if positions == "fixed":
@@ -44,7 +42,7 @@ def choose_positions(student: nn.Module, positions: str) -> None:
 
 
 def fix_positions(student: nn.Module) -> None:
-    """Give a plain ViT this table and keep it from being trained; other networks stay as they are."""
+    """Give a plain ViT this table and freeze it; other networks stay as they are."""
     if isinstance(student, VisionTransformer) and student.pos_embed is not None:
         prefix = 0 if student.no_embed_class else student.num_prefix_tokens
         table = sincos(student.patch_embed.grid_size, student.embed_dim, prefix)

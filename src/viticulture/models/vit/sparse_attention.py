@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-attention that gives most keys a weight of exactly zero: entmax for a softmax, its sparsity learnt by the layer.
+"""Self-attention that gives most keys a weight of exactly zero: entmax for a softmax, with a trained sparsity.
 
     p = argmax_p <p, s> + H_alpha(p)  =  [(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)),   tau such that p sums to 1   [1]
 
 alpha -> 1 is a softmax, alpha = 2 a projection onto the simplex. It is ViT-Sparse of Bootstrapping ViTs: one alpha a
-layer, 1.5 at the start. Students: plain_vit.py.
+layer, initially 1.5. Students: plain_vit.py.
 
 Deviations from [1] and that paper's code: tau is found by Newton's method on a norm, which takes a handful of steps
-where bisection takes 50; alpha = 1.5 + r tanh(a / r) for a learnt a, r = 0.45, so that it cannot leave (1.05, 1.95),
-where the formulas hold in float32. At the start a moves alpha as fast as alpha itself would; weight decay pulls alpha
+where bisection takes 50; alpha = 1.5 + r tanh(a / r) for a parameter a, r = 0.45, so that it stays in (1.05, 1.95),
+where the formulas hold in float32. Initially a moves alpha as fast as alpha itself would; weight decay pulls alpha
 to 1.5.
 
 [1] Correia, Niculae and Martins, "Adaptively Sparse Transformers", EMNLP 2019, arXiv:1909.00015.
@@ -28,7 +28,7 @@ STEPS = 8
 
 
 def threshold(z: Tensor, alpha: Tensor) -> Tensor:
-    """tau, [..., 1], with sum_i [z_i - tau]_+^m = 1 for m = 1 / (alpha - 1); z <= 0, and its largest is 0 in every row.
+    """Find tau, [..., 1], with sum_i [z_i - tau]_+^m = 1 for m = 1 / (alpha - 1); z <= 0, the largest of a row is 0.
 
     Newton's method for ||[z - tau]_+||_m = 1. A norm is convex and falls in tau, so steps from tau = -1, where it is at
     least 1, rise towards the solution and never pass it; where all z agree, the first step is exact.
@@ -88,7 +88,7 @@ class SparseAttention(Attention):
 
     def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
         if attn_mask is not None or is_causal:
-            raise NotImplementedError("sparse attention knows no masks")
+            raise NotImplementedError("sparse attention supports no masks")
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # 3 x [B, h, T, d]
         scores = self.scale * self.q_norm(q) @ self.k_norm(k).mT  # [B, h, T, T]
         probabilities = Entmax.apply(scores.float(), self.alpha()).to(v.dtype)

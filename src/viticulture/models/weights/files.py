@@ -92,7 +92,7 @@ def _config(student: nn.Module, data_spec: DataSpec, extra: dict[str, Any]) -> d
         },
         "model_args": made.arguments,
         "student": made.name,
-        **({"several": True} if data_spec.several else {}),
+        **({"multilabel": True} if data_spec.multilabel else {}),
         **extra,
     }
 
@@ -132,7 +132,7 @@ def load(folder: Path) -> tuple[nn.Module, DataSpec, dict[str, Any]]:
     Raises: UserError if files are missing, damaged or of a detector or a segmenter, or do not belong together.
     """
     config = read_config(folder)
-    if config.get("dense"):
+    if config.get("network"):
         raise UserError(
             f"{folder} finds objects or tells pixels apart, and this is asked of classifiers; evaluate, predict and "
             "export take it, and others start from it: --init"
@@ -176,10 +176,10 @@ def parsed_config(config: dict[str, Any], path: Path) -> tuple[DataSpec, str, di
             or min(std) <= 0
         ):
             raise ValueError(f"colors of mean {mean} and standard deviation {std}")
-        data_spec = DataSpec(tuple(map(str, names)), (height, width), mean, std, bool(config.get("several", False)))
+        data_spec = DataSpec(tuple(map(str, names)), (height, width), mean, std, bool(config.get("multilabel", False)))
         if len(data_spec.classes) != classes:
             raise ValueError(f"{classes} classes but {len(data_spec.classes)} names")
-        check_numbers([config.get("model_args"), config.get("dense")])
+        check_numbers([config.get("model_args"), config.get("network")])
         return data_spec, str(config.get("student", config["architecture"])), dict(config.get("model_args", {}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged or not written by viticulture: {error!r}") from error
@@ -339,7 +339,7 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
     warnings: list[str] = []
     if folder is not None:
         theirs, config = read_weights(folder / FILES[0]), read_config(folder)
-        if config.get("dense"):  # of a detector or a segmenter its student; what is around it stays under its name
+        if config.get("network"):  # of a detector or a segmenter its student; what is around it stays under its name
             theirs = {name.removeprefix(AROUND_STUDENT): value for name, value in theirs.items()}
         with at_most(len(theirs)), torch.device("meta"):
             grid = grid_of(_built(config, folder / FILES[1])[0])

@@ -3,10 +3,10 @@
 
     Y = A^T [ sum over channels of (G w G^T) * (B^T d B) ] A        Winograd's F(4x4, 3x3), Lavin and Gray [1]
 
-for every tile d of 6x6 pixels, which overlap by two, and the 4x4 pixels Y that it gives. The sum over channels is one
-matrix product for each of the 36 pixels of a tile. B^T d B and A^T m A are linear in the tile, so each is one product
-with a 36-column matrix over all tiles at once. The result equals that of `F.conv2d` but for rounding: about 3e-6 of
-its size in float32, a few times that of the direct sum.
+for every tile d of 6x6 pixels, which overlap by two, and its 4x4 outputs Y. The sum over channels is one matrix product
+for each of the 36 pixels of a tile. B^T d B and A^T m A are linear in the tile, so each is one product with a 36-column
+matrix over all tiles at once. The plain form is `F.conv2d`; the results differ by rounding, about 3e-6 of their size in
+float32, a few times the error of the direct sum.
 
 [1] Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016, arXiv:1509.09308, Sec. 4.3.
 """
@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-OUT, IN = 4, 6  # pixels on a side of a tile's result, and of the tile
+from ...kernels import fast_kernels
+
+OUT, IN = 4, 6  # pixels on a side of a tile's output, and of the tile
 
 TILE = [
     [4, 0, -5, 0, 1, 0],
@@ -34,9 +36,15 @@ RESULT = [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -
 
 
 def in_float32_on_cpu(x: Tensor) -> bool:
-    """Whether this convolution is the faster one: elsewhere, and where a compiler or exporter looks on, it is not."""
-    eager = not torch.compiler.is_compiling()
+    """Return whether this form is faster; on other devices, in other dtypes and inside a compiler it is not."""
+    eager = fast_kernels() and not torch.compiler.is_compiling()
     return eager and x.is_cpu and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+
+
+def conv3x3(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
+    """Compute `F.conv2d(x, kernel, bias, padding=1)`: [B, I, H, W], [O, I, 3, 3], [O] -> [B, O, H, W]."""
+    kernel_weights = kernel.flatten(2).transpose(1, 2)  # [O, 9, I]
+    return (Conv3x3.apply(x.permute(0, 2, 3, 1), kernel_weights) + bias).permute(0, 3, 1, 2)
 
 
 @cache
@@ -48,16 +56,16 @@ def transforms(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def tiles(x: Tensor) -> Tensor:
-    """The overlapping tiles of padded maps [B, 4 n + 2, 4 m + 2, D], as a view [6, 6, B, n, m, D] without copies."""
+    """View padded maps [B, 4 n + 2, 4 m + 2, D] as their overlapping tiles, [6, 6, B, n, m, D]; nothing is copied."""
     (batch, height, width, dim), (b, r, c, d) = x.shape, x.stride()
     shape = (IN, IN, batch, (height - 2) // OUT, (width - 2) // OUT, dim)
     return x.as_strided(shape, (r, c, b, OUT * r, OUT * c, d))
 
 
 class Conv3x3(torch.autograd.Function):
-    """3x3 convolution with a border of zeros: (x [B, H, W, D], kernel_weights [O, 9, D]) -> [B, H, W, O].
+    """3x3 convolution with a border of zeros: (x [B, H, W, D], kernel weights [O, 9, D]) -> [B, H, W, O].
 
-    The nine positions of a kernel come row by row.
+    The nine positions of a kernel are in row-major order.
     """
 
     @staticmethod
@@ -67,10 +75,10 @@ class Conv3x3(torch.autograd.Function):
         down, across = -(-height // OUT), -(-width // OUT)
         padded = x.new_zeros(batch, OUT * down + 2, OUT * across + 2, dim)
         padded[:, 1 : height + 1, 1 : width + 1] = x
-        seen = (tile @ tiles(padded).reshape(IN * IN, -1)).view(IN * IN, -1, dim)  # [36, tiles, D]
+        inputs = (tile @ tiles(padded).reshape(IN * IN, -1)).view(IN * IN, -1, dim)  # [36, tiles, D]
         weights = (kernel @ kernel_weights).transpose(0, 1)  # [36, O, D]
-        ctx.save_for_backward(seen, weights)
-        products = seen @ weights.mT  # [36, tiles, O]
+        ctx.save_for_backward(inputs, weights)
+        products = inputs @ weights.mT  # [36, tiles, O]
         y = (result @ products.flatten(1)).view(OUT, OUT, batch, down, across, -1)
         y = y.permute(2, 3, 0, 4, 1, 5).reshape(batch, OUT * down, OUT * across, -1)
         return y[:, :height, :width].contiguous()
@@ -78,7 +86,7 @@ class Conv3x3(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        seen, weights = ctx.saved_tensors
+        inputs, weights = ctx.saved_tensors
         batch, height, width, dim = ctx.size
         tile, kernel, result = transforms(grad.dtype)
         down, across = -(-height // OUT), -(-width // OUT)
@@ -88,7 +96,7 @@ class Conv3x3(torch.autograd.Function):
         products = (result.T @ y.permute(2, 4, 0, 1, 3, 5).reshape(OUT * OUT, -1)).view(
             IN * IN, -1, grad.shape[-1]
         )  # [36, tiles, O]
-        kernel_weights = kernel.T @ (products.mT @ seen).transpose(0, 1)  # [O, 9, D]
+        kernel_weights = kernel.T @ (products.mT @ inputs).transpose(0, 1)  # [O, 9, D]
         gradient = tile.T @ (products @ weights).flatten(1)
         gradient = gradient.view(IN, IN, batch, down, across, dim)
         x = grad.new_zeros(batch, OUT * down + 2, OUT * across + 2, dim)

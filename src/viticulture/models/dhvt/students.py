@@ -7,7 +7,7 @@ Paper: Lu et al., NeurIPS 2022, arXiv:2210.05958, supplement [S], Table 11.
     dhvt_{tiny,small}_domain_patch16      224 pixels, 4 or 6 heads
     dhvt_{tiny,small}_imagenet_patch16    224 pixels, 3 or 6 heads
 
-And smaller ones of ours, any image and any patch of 2, 4, 8, ... pixels, beside the plain ViTs of plain_vit.py:
+And smaller ones of ours, any image and any patch of 2, 4, 8, ... pixels, like the plain ViTs of plain_vit.py:
 
     dhvt_nano    width  64, 4 blocks of 8 heads      dhvt_mini   width 192, 9 blocks of 4 heads
     dhvt_micro   width 128, 6 blocks of 4 heads
@@ -15,19 +15,17 @@ And smaller ones of ours, any image and any patch of 2, 4, 8, ... pixels, beside
     timm.create_model("dhvt_tiny_cifar_patch4", num_classes=10, drop_path_rate=0.1)
 
 Keywords: those of `DHVT` and `Shape`, and the ablations' `patch_embed`, `attention`, `feed_forward`, `positions`.
-The GFLOPs of [S] are multiply-adds, without the two matrix products of attention.
+The GFLOPs of [S] are MACs, without the two matrix products of attention.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from timm.models import build_model_with_cfg
-from torch import nn
 
 from ...errors import unknown
-from ..registering import register, timm_config
-from .ablations import ATTENTIONS, FEED_FORWARDS, PATCH_EMBEDS, Positions
+from ..registering import eight_patches, register, timm_config
+from .ablations import PARTS, Positions
 from .dhvt import DHVT, Parts, Shape, checkpoint_filter_fn
 
 PAPER = {
@@ -52,30 +50,22 @@ KEYWORDS = ("img_size", "in_chans", "num_classes", "drop_path_rate", "distilled"
 
 
 def create(variant: str, pretrained: bool = False, **settings: Any) -> DHVT:
-    """Build a model by timm's habits.
+    """Build a model; settings (see above) override the sizes of its name.
 
-    Args:
-        variant: a key of `PAPER` or `OPEN`, whose sizes hold where settings do not name others.
-        pretrained: load weights; needs a file named in `pretrained_cfg_overlay`, in the authors' layout or ours.
-        settings: keywords listed above.
+    `pretrained` needs a file named in `pretrained_cfg_overlay`, in the authors' layout or ours.
     """
 
-    def build(
-        patch_embed: str = "sope",
-        attention: str = "hi_mhsa",
-        feed_forward: str = "daff",
-        positions: bool = False,
-        **others: Any,
-    ) -> DHVT:
-        for keyword in others.keys() - {*SIZES, *KEYWORDS}:
-            raise unknown("setting of DHVT", keyword, [*SIZES, *KEYWORDS, *PARTS])
-        parts = Parts(
-            _choose("patch_embed", patch_embed, PATCH_EMBEDS),
-            _choose("attention", attention, ATTENTIONS),
-            _choose("feed_forward", feed_forward, FEED_FORWARDS),
-            Positions if positions else None,
-        )
+    def build(positions: bool = False, **others: Any) -> DHVT:
+        for keyword in others.keys() - {*SIZES, *KEYWORDS, *PARTS}:
+            raise unknown("setting of DHVT", keyword, [*SIZES, *KEYWORDS, *PARTS, "positions"])
+        layers: dict[str, Any] = {}
+        for part, choices in PARTS.items():
+            name = others.pop(part, next(iter(choices)))
+            if name not in choices:
+                raise unknown(part, name, choices)
+            layers[part] = choices[name]
         sizes = {name: others.pop(name) for name in SIZES if name in others}
+        parts = Parts(**layers, positions=Positions if positions else None)
         return DHVT(replace({**PAPER, **OPEN}[variant], **sizes), parts, **others)
 
     return build_model_with_cfg(
@@ -88,18 +78,8 @@ def create(variant: str, pretrained: bool = False, **settings: Any) -> DHVT:
     )
 
 
-PARTS = ("patch_embed", "attention", "feed_forward", "positions")
-
-
-def _choose(kind: str, name: str, choices: Mapping[str, Callable[..., nn.Module]]) -> Callable[..., nn.Module]:
-    if name not in choices:
-        raise unknown(kind, name, choices)
-    return choices[name]
-
-
-MADE_FOR = {"cifar": (100, 32), "domain": (345, 224), "imagenet": (1000, 224)}
-"""What the paper's models are made for -> classes, pixels."""
-
-for data, (classes, side) in MADE_FOR.items():
-    register(create, [name for name in PAPER if f"_{data}_" in name], timm_config(side, num_classes=classes))
-register(create, OPEN, timm_config(32))
+PURPOSE = "hybrid ViT for small sets"
+for data, (classes, side) in {"cifar": (100, 32), "domain": (345, 224), "imagenet": (1000, 224)}.items():
+    names = [name for name in PAPER if f"_{data}_" in name]
+    register(create, names, PURPOSE, timm_config(side, num_classes=classes))
+register(create, OPEN, PURPOSE, timm_config(32), fitting_patch=eight_patches)
