@@ -67,7 +67,7 @@ def test_a_recipe_may_be_a_path_and_nothing_else_is_passed_over(tmp_path: Path) 
         ({"overwrite": "no"}, "overwrite must be true or false, got 'no'"),
         ({"like": 5}, "like must be a word, got 5"),
         ({"budget": []}, r"budget must be a word or a number, got \[\]"),
-        ({"budget": 3.5}, "an object of this program teaches one training, and a budget"),
+        ({"budget": 3.5}, "cannot be used with a budget, which trains in several processes"),
         ({"budget": np.float32(0)}, "a budget is a time such as .*, got '0'"),
         ({"budget": -1}, "a budget is a time such as .*, got '-1'"),
         ({"method_search": []}, "unknown method search"),
@@ -121,7 +121,7 @@ def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pyt
     others = viticulture.evaluate(run, {"test": (data[0][:30], data[1][:30])})
     assert [(key, result.images) for key, result in others.items()] == [("last/arrays", 30)]
     assert run.folder.anew().startswith("viticulture.train(data, ")
-    with pytest.raises(viticulture.UserError, match=r"object of a Python program \(arrays\).*viticulture\.resume\("):
+    with pytest.raises(viticulture.UserError, match=r"Python object \(arrays\).*viticulture\.resume\("):
         viticulture.evaluate(run)
 
 
@@ -205,7 +205,7 @@ def test_a_stopped_training_goes_on_with_the_same_object_alone(tmp_path: Path) -
         fit(stopped, more=[Watch(2, KeyboardInterrupt)])
     stopped.run.unlock()
     path = str(tmp_path / "stopped")
-    with pytest.raises(viticulture.UserError, match="give it again in Python"):
+    with pytest.raises(viticulture.UserError, match="pass it again in Python"):
         reopen(path)
     with pytest.raises(viticulture.UserError, match=r"not what .* began with.*viticulture\.train\(data"):
         reopen(path, (images, labels[::-1]))
@@ -279,7 +279,7 @@ def test_ctrl_c_works_as_before_after_a_training_that_it_has_stopped(
     [
         ({"epochs": 3, "overrides": {"train.epochs": 4}}, "train.epochs is given twice, as 3 and .* as 4"),
         ({"callbacks": [print]}, r"lightning.pytorch.Callback objects, got builtins"),
-        ({"budget": "1m"}, "an object of this program teaches one training, and a budget"),
+        ({"budget": "1m"}, "cannot be used with a budget, which trains in several processes"),
         ({"method_search": False}, "belongs to --budget"),
         ({"epochs": 0}, "train.epochs must be at least 1"),
         ({"recipe": "detection/photos"}, "are read from files; name a folder"),

@@ -1272,7 +1272,7 @@ def test_a_detectors_budget_chooses_its_epochs(
     (stage,) = plan.stages
     assert (stage.kind, stage.student, stage.image_size) == ("student", "dhvt_nano", 64)
     assert stage.epochs == epochs_within(stage.step_times, 40 * (1 - MARGIN))
-    assert "chooses the epochs alone" in str(plan_table(plan).note)
+    assert "chooses only the epochs" in str(plan_table(plan).note)
     plan = plan.with_stage(0, replace(stage, epochs=1))
     make_folder(wish, plan)
     headline = read_headline(viticulture.resume(str(wish.out)).folder)

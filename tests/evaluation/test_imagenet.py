@@ -15,6 +15,7 @@ from viticulture.evaluation.robustness.evaluate import evaluate_robustness
 from viticulture.evaluation.robustness.imagenet import read_truth, relabeled
 from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.study.outcomes import other_measure
+from viticulture.training.data import load_dataset, open_for
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of, dataset_of
 
@@ -40,13 +41,15 @@ def run(tmp_path: Path) -> RunFolder:
     grown = untrained(tmp_path / "run", CLASSES)
     facts = grown.read("run.json")
     facts["data"] |= {"folder": str(tmp_path / "photos"), "classes": ["a", "b"]}  # of a thousand folders
-    facts["data"].pop("fingerprint", None)
     grown.write("run.json", facts)
     names = {
         split: [str(p.relative_to(tmp_path / "photos")) for p in sorted((tmp_path / "photos" / split).rglob("*.png"))]
         for split in ("train", "test")
     }
     grown.write("split.json", {"names": names})
+    config = config_of(grown)
+    dataset = load_dataset(open_for(config, str(tmp_path / "photos")), config, facts["seed"], grown.image_names)
+    grown.update(data={**facts["data"], "fingerprint": dataset.fingerprint})
     return grown
 
 

@@ -28,8 +28,8 @@ from viticulture.evaluation.probe.classifiers import fit, vote
 from viticulture.evaluation.probe.evaluate import DECAYS, Part, _find, read_probes
 from viticulture.evaluation.probe.features import frozen_features
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.features import features
 from viticulture.models.students import create_student
+from viticulture.models.taps import features
 from viticulture.models.weights.files import save
 
 TASK = DataSpec(("a", "b", "c"), (8, 8), (0.5,) * 3, (0.5,) * 3)
@@ -225,7 +225,7 @@ def test_runs_with_and_without_labels_are_probed(tmp_path: Path, capsys: pytest.
     assert [asdict(found) for found in read_probes(run.folder)] == [json.loads(json.dumps(kept), object_hook=numbers)]
     assert "Frozen features of" in (run.path / "report.html").read_text()
     assert main(["probe", str(run.path), "digits", "--features", "class"]) == 0
-    assert "807 images to learn from" in " ".join(capsys.readouterr().out.split())
+    assert "807 training" in " ".join(capsys.readouterr().out.split())
     assert set(json.loads((run.path / "probe.json").read_text())) == {"last/digits/100", "last/digits/897"}
     bare = tmp_path / "bare"
     bare.mkdir()

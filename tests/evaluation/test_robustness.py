@@ -254,7 +254,7 @@ def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
     printed = capsys.readouterr().out
     assert "JPEG compression" in printed
     assert "mean of the 15" in printed
-    assert "answers by its class token" in printed
+    assert "predicts by its class token" in printed
     with (run.path / "robustness.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == (1 + 95) * 4

@@ -218,7 +218,7 @@ def test_several_layers_add_up(tmp_path: Path) -> None:
         ({"blocks": [-1]}, {}, "lie in 0 to 1"),
         ({"blocks": []}, {}, "lie in 0 to 1"),
         ({}, {"reg_tokens": 2}, "as many tokens.*has 3, the student 1"),
-        ({}, {"dynamic_img_size": True}, "cannot look at single patches"),
+        ({}, {"dynamic_img_size": True}, "cannot be run on single patches"),
     ],
 )
 def test_mistakes_are_named(options: dict[str, Any], teacher: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_guides_measure_held_out_images_under_every_method() -> None:
 def test_positions_that_are_not_kept_are_told(positions: str, data: Data, teachers: Path) -> None:
     """A masked autoencoder that starts from a run: with fixed positions it says that those of the run are lost.
 
-    Catches: "all tensors taken", and then other positions.
+    Catches: "all tensors loaded", and then other positions.
     """
     values = recipe("mae", "none", teachers).values
     student = {

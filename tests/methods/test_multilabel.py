@@ -123,7 +123,7 @@ def test_a_teacher_must_have_learnt_several_labels_and_teaches_softly(tmp_path: 
     for name, data_spec in (("several", TASK), ("one", ONE)):
         save(student(data_spec), tmp_path / name, data_spec)
     pupil, image = student(), BATCH["image"]
-    with pytest.raises(UserError, match="one class an image, and the student learns several labels an image"):
+    with pytest.raises(UserError, match="one class an image, and the student is trained on several labels an image"):
         Logits(pupil, TASK, teacher=str(tmp_path / "one"), kind="soft")
     with pytest.raises(UserError, match="kind: soft"):
         Logits(pupil, TASK, teacher=str(tmp_path / "several"))

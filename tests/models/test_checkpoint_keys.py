@@ -54,7 +54,10 @@ def test_a_classifier_of_mae_or_deit_gives_the_official_logits(golden: Load, tmp
     data = golden("mae_vit_classifier_gap1")
     torch.save(training(model=data.part("w/")), tmp_path / "w.pth")
     ours = student(24, 5, global_pool="avg")
-    assert initialize(ours, str(tmp_path / "w.pth")) == [f"started from {tmp_path / 'w.pth'}", "32 of 32 tensors taken"]
+    assert initialize(ours, str(tmp_path / "w.pth")) == [
+        f"started from {tmp_path / 'w.pth'}",
+        "32 of 32 tensors loaded",
+    ]
     torch.testing.assert_close(ours(data["in/img"]), data["out/logits"], rtol=1e-4, atol=1e-5)
 
 
@@ -78,7 +81,7 @@ def test_an_encoder_of_mae_gives_the_official_latent(golden: Load, tmp_path: Pat
     torch.save(stored, tmp_path / "w.pth.tar")
     ours = student(24)
     warnings = " ".join(initialize(ours, str(tmp_path / "w.pth.tar")))
-    assert "30 of 30 tensors taken" in warnings
+    assert "30 of 30 tensors loaded" in warnings
     assert ("there but not used" in warnings) == (layout != "encoder")
     kept, _ = split(data["in/noise"], data.about["config"]["mask_ratio"])
     latent = encode(ours, data["in/img"], kept)  # type: ignore[arg-type]
@@ -93,7 +96,7 @@ def test_the_trained_encoder_of_moco_v3_is_taken(golden: Load, tmp_path: Path, w
     torch.save({wrapper: prefixed("module.", official), "arch": "vit_tiny"}, tmp_path / "w.pth")
     ours = student(16, 3)
     warnings = " ".join(initialize(ours, str(tmp_path / "w.pth")))
-    assert "30 of 32 tensors taken" in warnings
+    assert "30 of 32 tensors loaded" in warnings
     assert "the head starts anew: head.weight, head.bias" in warnings
     assert "there but not used: momentum_encoder." in warnings
     theirs, found = data.part("w/base_encoder."), ours.state_dict()
@@ -157,7 +160,7 @@ def test_of_weights_and_their_running_mean_those_are_taken_that_their_authors_ta
     assert strip_prefixes({f"{key}_ema": mean})["head.weight"].eq(1).all()
     torch.save(stored, tmp_path / "w.pth")
     taken, other = (f"{key}_ema", key) if mean_first else (key, f"{key}_ema")
-    assert read_checkpoint(tmp_path / "w.pth")[1] == [f"its {taken} is taken; for another: w.pth#{other}"]
+    assert read_checkpoint(tmp_path / "w.pth")[1] == [f"its {taken} is loaded; for another: w.pth#{other}"]
     weights, warnings = read_checkpoint(tmp_path / f"w.pth#{other}")
     assert weights["head.weight"].eq(float(not mean_first)).all()
     assert warnings == []
@@ -206,7 +209,7 @@ def test_every_tensor_of_an_official_file_is_taken(golden: Load, tmp_path: Path,
     weights = golden(name).part("w/")
     network = build(golden)
     torch.save(wrap(weights), tmp_path / "w.pth")
-    (taken,) = [line for line in initialize(network, str(tmp_path / "w.pth")) if "tensors taken" in line]
+    (taken,) = [line for line in initialize(network, str(tmp_path / "w.pth")) if "tensors loaded" in line]
     counts = sum(key.endswith("num_batches_tracked") for key in network.state_dict())
     found, there, *_ = (int(word) for word in taken.split() if word.isdigit())
     assert found >= there - counts
@@ -248,5 +251,5 @@ def test_a_vit_of_bootstrapping_gives_the_official_logits(golden: Load, tmp_path
     sizes = {"embed_dim": 18, "depth": 3, "num_heads": 9, "mlp_ratio": 2}
     ours = create_student("vit_small", data_spec, 16, sizes).eval()
     warnings = initialize(ours, str(tmp_path / "w.pth"))
-    assert "44 of 44 tensors taken" in warnings
+    assert "44 of 44 tensors loaded" in warnings
     torch.testing.assert_close(ours(data["in/x"]), data["out/logits"], rtol=1e-5, atol=1e-6)

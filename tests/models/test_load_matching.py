@@ -81,7 +81,7 @@ def test_a_table_in_a_bare_file_that_is_not_square(tmp_path: Path) -> None:
     theirs = student(data_spec(8, 24), 1)
     safetensors.torch.save_file(theirs.state_dict(), tmp_path / FILE)
     same = student(data_spec(8, 24), 2)
-    assert initialize(same, str(tmp_path / FILE))[1:] == ["44 of 44 tensors taken"]
+    assert initialize(same, str(tmp_path / FILE))[1:] == ["44 of 44 tensors loaded"]
     assert torch.equal(same.get_parameter("pos_embed"), theirs.get_parameter("pos_embed"))
     with pytest.raises(UserError, match=r"table of 13 rows .* name the run or the folder"):
         initialize(student(data_spec(), 2), str(tmp_path / FILE))
@@ -98,7 +98,7 @@ def test_a_file_of_weights_is_read_by_the_config_beside_it(tmp_path: Path) -> No
     assert "positions resampled from 8x32 to 16x16 patches" in said
     assert torch.equal(by_file.get_parameter("pos_embed"), by_folder.get_parameter("pos_embed"))
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
-    assert initialize(student(data_spec(64, 64), 2), str(tmp_path / FILE))[1:] == ["44 of 44 tensors taken"]
+    assert initialize(student(data_spec(64, 64), 2), str(tmp_path / FILE))[1:] == ["44 of 44 tensors loaded"]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_first_blocks_are_kept_and_all_else_starts_anew(tmp_path: Path, bloc
     save(theirs, tmp_path, data_spec())
     ours, fresh = student(data_spec(), 2, **deep), student(data_spec(), 2, **deep).state_dict()
     warnings = initialize(ours, str(tmp_path), blocks)
-    assert f"the first {blocks} blocks and what comes before them are kept, all else starts anew" in warnings
+    assert f"the first {blocks} blocks and what comes before them are loaded, all else starts anew" in warnings
     assert not [warning for warning in warnings if "not there" in warning or "not used" in warning]
     before = ("cls_token", "pos_embed", "patch_embed.", *(f"blocks.{number}." for number in range(blocks)))
     for name, value in ours.state_dict().items():

@@ -213,6 +213,6 @@ def test_what_cannot_be_tapped_is_refused() -> None:
         Taps(student(), frozenset({"atention"}))
     with pytest.raises(UserError, match="Linear does not name its blocks"):
         Taps(nn.Linear(1, 1), frozenset({"blocks"}))
-    with pytest.raises(UserError, match="lays out differently"):  # its scores hold a learned position term
+    with pytest.raises(UserError, match="computes differently"):  # its scores hold a learned position term
         Taps(timm.create_model("vit_relpos_small_patch16_224", depth=1, embed_dim=12), BOTH)
     assert Taps(nn.Linear(1, 1))(torch.ones(1, 1)).blocks == []

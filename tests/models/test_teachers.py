@@ -167,7 +167,7 @@ def test_a_file_may_hold_a_student_of_ours(tmp_path: Path) -> None:
 def test_a_teacher_of_other_classes_is_refused(tmp_path: Path) -> None:
     source, _ = run_folder(tmp_path, data_spec())
     for names, words in (
-        (("a", "b"), "the student's 2 classes, .* knows 3"),
+        (("a", "b"), "the student's 2 classes, .* has 3"),
         (("a", "c", "b"), "in their order, but class 1 is 'b' to .* and 'c' here"),
         (("x", "y", "z"), "class 0 is 'a'"),
     ):
@@ -180,7 +180,7 @@ def test_a_teacher_of_other_classes_is_refused(tmp_path: Path) -> None:
     safetensors.torch.save_file({"fc.weight": torch.zeros(3, 2)}, tmp_path / "w.safetensors")
     with pytest.raises(UserError, match="does not fit resnet10t"):
         load_teacher(f"resnet10t={tmp_path / 'w.safetensors'}", data_spec())
-    with pytest.raises(UserError, match="does not say of which network it is; name that, too: ARCHITECTURE="):
+    with pytest.raises(UserError, match="does not contain the name of its network; add it: ARCHITECTURE="):
         load_teacher(str(tmp_path / "w.safetensors"), data_spec())
 
 

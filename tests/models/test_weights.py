@@ -190,7 +190,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     spoil(folder / "config.json", lambda config: config["model_args"].update(checkpoint_path="evil.pth"))
     refused("leave checkpoint_path alone")
     spoil(folder / "config.json", lambda config: config["model_args"].update(depth=3))
-    refused("does not fit config.json beside it")
+    refused("does not fit its config.json")
     content = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
     refused("is damaged or no safetensors file")
@@ -246,7 +246,7 @@ def test_a_student_starts_from_weights_in_any_form(tmp_path: Path, form: str) ->
         safetensors.torch.save_file(theirs.state_dict(), path)
     else:
         save(theirs, path / "weights/best" if form == "run" else path, data_spec())
-    assert initialize(ours, str(path)) == [f"started from {path}", "32 of 32 tensors taken"]
+    assert initialize(ours, str(path)) == [f"started from {path}", "32 of 32 tensors loaded"]
     assert torch.equal(ours(pixels()), theirs(pixels()))
 
 
@@ -258,7 +258,7 @@ def test_what_does_not_fit_is_resampled_or_said(tmp_path: Path) -> None:
     save(theirs, tmp_path / "w", data_spec(size=(16, 24)))
     warnings = "\n".join(initialize(ours, str(tmp_path / "w")))
     for words in (
-        "30 of 47 tensors taken",
+        "30 of 47 tensors loaded",
         "positions resampled from 4x6 to 2x2 patches",
         "patch embedding resampled from 4x4 to 8x8 pixels",
         "the head starts anew: head.weight, head.bias, head_dist.weight, head_dist.bias",
@@ -298,7 +298,7 @@ def test_a_start_from_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(UserError, match=r"unknown pretrained model .* 'vit_nanno'"):
         initialize(ours, "vit_nanno")
     (tmp_path / "w.pkl").touch()
-    with pytest.raises(UserError, match=r"w\.pkl does not end as a file of weights does: \.safetensors, \.pth"):
+    with pytest.raises(UserError, match=r"w\.pkl has no ending of weights: \.safetensors, \.pth"):
         initialize(ours, str(tmp_path / "w.pkl"))
     with pytest.raises(UserError, match="there is no weights file"):
         initialize(ours, str(tmp_path / "w.safetensors"))

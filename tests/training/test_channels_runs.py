@@ -240,6 +240,6 @@ def test_a_network_of_other_channels_cannot_stand_beside(run: viticulture.Run, t
 
 
 def test_corruptions_of_color_are_refused_and_other_images_judged(run: viticulture.Run, data: Path) -> None:
-    with pytest.raises(UserError, match=r"19 corruptions are of pictures in color, and .* images.channels [15]"):
+    with pytest.raises(UserError, match=r"19 corruptions need color images, and .* images.channels [15]"):
         viticulture.robustness(run)
     assert viticulture.evaluate(run, str(data)) is not None

@@ -248,7 +248,7 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
     started = session("detection", tmp_path, "second", **same, **{"student.init": str(tmp_path / "first")})
     assert started.dataset.split_names == first.dataset.split_names
     assert {len(names) for names in first.dataset.split_names.values()} == {6, 2}
-    assert any("tensors taken" in warning for warning in started.warnings), started.warnings
+    assert any("tensors loaded" in warning for warning in started.warnings), started.warnings
     learnt = weights(first.run.path)
     ours = started.method.student.state_dict()
     blocks = [name for name in learnt if name.startswith("blocks.")]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainable links from a ViT's attention maps to a CNN's activation maps, and which of them there are.
+"""Trainable links from a ViT's attention maps to a CNN's activation maps, and sets of them.
 
     A+_c = sum over the heads m and layers n linked to map c of w_c^(m,n) A_(m,n)  + b_c       AAL [1], Eq. (4)
 
-A link set says which layers each CNN block is linked to: `full`, `alpha`, `beta`, or a YAML file such as
+A link set lists the layers that each CNN block is linked to: `full`, `alpha`, `beta`, or a YAML file such as
 
     0: [0, 1, 2]            # CNN block: layers of the ViT, both counted from 0
     1: [0, 1, 2, 3, 4, 7]
@@ -24,7 +24,7 @@ from ..text import read_yaml
 from .vit.patches import PatchGrid
 
 LinkSet = list[list[int]]
-"""For every CNN block the layers that it is linked to, counted from 0, in order."""
+"""For every CNN block its linked layers, counted from 0, in order."""
 
 TABLE_1: dict[str, LinkSet] = {  # the paper's, which counts from 1: seven blocks of EfficientNet-B3, twelve layers
     name: [list(range(first - 1, last)) for first, last in spans]
@@ -46,14 +46,14 @@ class Group(NamedTuple):
 class Links(nn.Module):
     """Trainable links: one 1x1 convolution for all CNN blocks that are linked to the same layers.
 
-    Maps have weights of their own, so blocks in one convolution are as apart as in two. Layers whose maps differ in
-    size (PiT's stages) reach a block by one convolution a size: A+ exists once in every size.
+    Every map has separate weights, so blocks in one convolution are independent. Layers whose maps differ in size
+    (PiT's stages) reach a block by one convolution per size: A+ exists once in every size.
 
     Args:
         channels: name of a CNN block -> its number of maps.
-        heads: for every layer of the ViT, how many heads it has.
+        heads: of every layer of the ViT.
         grids: for every layer, rows and columns of its maps.
-        linked: which layers each block is linked to.
+        linked: link set.
     """
 
     def __init__(
@@ -77,18 +77,14 @@ class Links(nn.Module):
         )
 
     def forward(self, attention: Sequence[Tensor]) -> list[Tensor]:
-        """Eq. (4): for every group its A+, [B, maps of its blocks, rows, columns].
-
-        Args:
-            attention: maps of every layer, [B, h, rows, columns].
-        """
+        """Eq. (4): maps of every layer, [B, h, rows, columns] -> A+ of every group, [B, its maps, rows, columns]."""
         return [
             links(torch.cat([attention[layer] for layer in group.layers], 1))
             for group, links in zip(self.groups, self.convolutions, strict=True)
         ]
 
     def weights(self) -> dict[tuple[int, int], Tensor]:
-        """(CNN block, layer), counted from 0 -> the weights between them, [maps of the block, heads of the layer]."""
+        """Return (CNN block, layer), counted from 0 -> their weights, [maps of the block, heads of the layer]."""
         counts = list(self.channels.values())
         weights: dict[tuple[int, int], Tensor] = {}
         for group, links in zip(self.groups, self.convolutions, strict=True):
@@ -100,26 +96,21 @@ class Links(nn.Module):
         return weights
 
     def magnitudes(self) -> Tensor:
-        """Mean of |w| between every CNN block and every layer, [blocks, layers]; 0 where there is no link (Fig. 2)."""
+        """Return the mean of |w| of every CNN block and layer, [blocks, layers]; 0 where there is no link (Fig. 2)."""
         magnitudes = torch.zeros(len(self.channels), len(self.heads), device=next(self.parameters()).device)
         for block_layer, weights in self.weights().items():
             magnitudes[block_layer] = weights.abs().mean()
         return magnitudes
 
     def about(self) -> dict[str, Any]:
-        """The constructor's arguments, plain enough for any file."""
+        """Return the constructor's arguments in plain types."""
         return {"channels": self.channels, "heads": self.heads, "grids": self.grids, "linked": self.linked}
 
 
 def read_link_set(name: str, blocks: int, layers: int) -> LinkSet:
-    """A link set by its name.
+    """Return a link set by its name: full, alpha, beta, or a YAML file.
 
-    Args:
-        name: full, alpha, beta, or a YAML file.
-        blocks: how many blocks the CNN has.
-        layers: how many layers with a class token the ViT has.
-
-    Raises: UserError if it is none of these, or names blocks or layers that there are not.
+    Raises: UserError if it is none of these, or names more than the CNN's blocks and the ViT's layers with class token.
     """
     if name == "full":
         return [list(range(layers))] * blocks
@@ -144,7 +135,7 @@ def _parsed(content: Mapping[str, Any], name: str, blocks: int, layers: int) -> 
         if isinstance(chosen, str | int):
             raise UserError(
                 f"{name} holds `{block}: {chosen}`; a link set lists layers, it and they counted from 0, as in "
-                "`0: [0, 1, 2]`; extract it again by `viticulture links RUN`, or take 1 off each number of an old file"
+                "`0: [0, 1, 2]`; extract it again by `viticulture links RUN`"
             )
         if block not in map(str, range(blocks)):
             raise UserError(f"{name} links CNN block {block}, but the teacher has blocks 0 to {blocks - 1}")
@@ -159,5 +150,5 @@ def _parsed(content: Mapping[str, Any], name: str, blocks: int, layers: int) -> 
 
 
 def write_link_set(linked: LinkSet) -> str:
-    """A link set as the text of a YAML file, blocks without links left out."""
+    """Return a link set as the text of a YAML file, without blocks that have no links."""
     return "".join(f"{block}: {layers}\n" for block, layers in enumerate(linked) if layers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network that follows another one slowly: the momentum encoder of MoCo v3, the teacher of DINO."""
+"""A moving average of a network: the momentum encoder of MoCo v3, the teacher of DINO."""
 
 import copy
 import math
@@ -20,7 +20,7 @@ PROBABILITIES: tuple[tuple[type[nn.Module], str], ...] = (
     (PatchDropout, "prob"),
     (nn.Module, "drop_rate"),  # which timm's CNNs hand to a function before their head
 )
-"""What drops, and the attribute that says how much."""
+"""Layer that drops, and the attribute of its rate."""
 
 
 class MomentumEncoder(nn.Sequential):
@@ -28,12 +28,12 @@ class MomentumEncoder(nn.Sequential):
 
         theirs <- m theirs + (1 - m) ours,    m = 1 - (1 - m0) (1 + cos(pi t)) / 2    for t in [0, 1) of the training
 
-    Shape: views [B, 3, H, W], looked at together -> for each what the head makes of it. Buffers are its own.
+    Shape: views [B, 3, H, W], as one batch -> the head's output of each. Buffers are not averaged.
 
     Args:
-        student: first of the two.
-        head: second.
-        momentum: m0, share that stays at the first move; it rises to 1.
+        student: first part.
+        head: second part.
+        momentum: m0, share that stays at the first update; it rises to 1.
     """
 
     def __init__(self, student: nn.Module, head: nn.Module, momentum: float) -> None:
@@ -44,7 +44,7 @@ class MomentumEncoder(nn.Sequential):
                 if isinstance(module, kind) and hasattr(module, name):
                     setattr(module, name, 0.0)
         self.momentum = momentum
-        self.updates = 0  # moves so far
+        self.updates = 0
 
     @torch.no_grad()
     def forward(self, *views: Tensor) -> list[Tensor]:
@@ -53,13 +53,7 @@ class MomentumEncoder(nn.Sequential):
 
     @torch.no_grad()
     def update(self, student: nn.Module, head: nn.Module, steps: int) -> None:
-        """Move, once a step.
-
-        Args:
-            student: the one copied.
-            head: the one copied.
-            steps: of the whole training.
-        """
+        """Update once a step; student and head are the copied ones, `steps` those of the whole training."""
         keep = 1 - (1 - self.momentum) * (1 + math.cos(math.pi * self.updates / steps)) / 2
         ours = [*student.parameters(), *head.parameters()]
         get_ema_multi_avg_fn(keep)(list(self.parameters()), ours, None)  # type: ignore[no-untyped-call]

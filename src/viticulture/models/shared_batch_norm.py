@@ -10,15 +10,15 @@ from torch.distributed.nn.functional import all_reduce
 
 
 class SharedBatchNorm(nn.BatchNorm1d):
-    """BatchNorm whose statistics are those of the whole batch, however many processes share it.
+    """BatchNorm with the statistics of the whole batch over all processes.
 
-    Processes must hold equally many images. Alone, and in evaluation, it is `nn.BatchNorm1d`. Shape: [B, D] -> [B, D].
+    Every process must have as many images. Alone, and in evaluation, it is `nn.BatchNorm1d`. [B, D] -> [B, D].
     """
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not distributed.is_initialized() or distributed.get_world_size() == 1:
             return super().forward(x)
-        values = x.float()  # statistics of half precision would be rounded, and are kept in single
+        values = x.float()  # statistics of half precision would be rounded
         mean = averaged(values.mean(0))
         variance = averaged((values - mean).square().mean(0))
         images, own = len(x) * distributed.get_world_size(), vars(self)["_buffers"]
@@ -39,7 +39,7 @@ def averaged(x: Tensor) -> Tensor:
 
 
 def gathered(x: Tensor) -> Tensor:
-    """Rows of all processes in the order of the batch that they share, row b of this one at b * world + rank:
+    """Gather the rows of all processes in the order of the whole batch, row b of this one at b * world + rank:
     [B, D] -> [world * B, D]; no gradient flows."""
     if not distributed.is_initialized() or distributed.get_world_size() == 1:
         return x.detach()
@@ -49,12 +49,12 @@ def gathered(x: Tensor) -> Tensor:
 
 
 def rank() -> int:
-    """Number of this process."""
+    """Return the number of this process."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def perceptron(widths: list[int]) -> nn.Sequential:
-    """Linear layers without bias, each with a BatchNorm and a ReLU; the last has a BatchNorm without scale alone.
+    """Build linear layers without bias, each with a BatchNorm and a ReLU; the last with a BatchNorm without scale.
 
     Args:
         widths: of the input, the hidden layers and the output.

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A read-only view of a student's inside; the only file that knows how timm's ViTs are laid out.
+"""Read a student's blocks and attention during its forward pass; the only file that depends on timm's module names.
 
     taps = Taps(student, needs=frozenset({"blocks", "attention"}))
     readings = taps(images)                     # one ordinary forward pass, same bits as student(images)
     readings.blocks[-1]                         # [B, T, D]
-    readings.attention[-1].class_maps()         # [B, h, rows, columns], computed when asked for
+    readings.attention[-1].class_maps()         # [B, h, rows, columns], computed in this call
 
-The student is not changed: hooks are there during the call alone and copy nothing. Students of another layout join by
-following timm's habits: a `feature_info` that names their blocks, `num_prefix_tokens`, and in each block an attention
-module with `qkv`, `num_heads` and `scale`. An attention of ours whose scores are scale * q k^T and nothing more says
-so with an attribute `plain_scores = True`.
-Of a bottleneck transformer's attention (timm's BottleneckAttn) the scores hold its relative positions, too.
+The student is not changed: hooks exist during the call alone and copy nothing. Other students need timm's interface: a
+`feature_info` that names their blocks, `num_prefix_tokens`, and in each block an attention module with `qkv`,
+`num_heads` and `scale`. An attention layer of ours whose scores are scale * q k^T and nothing more declares it by an
+attribute `plain_scores = True`.
+The scores of a bottleneck transformer's attention (timm's BottleneckAttn) include its relative positions.
 
-In a PiT, every stage has a grid of its own, and so have its readings. In a ConViT, only the layers behind the point
-where the class token joins are read, the last two: those before it have no class token, and mix gated positions into
-their attention.
+In a PiT, every stage has a different grid, and so have its readings. In a ConViT, only the last two layers are read:
+those before the class token is added mix gated positions into their attention.
 """
 
 import math
@@ -39,17 +38,17 @@ READINGS = ("blocks", "attention", "class_attention", "norms")
 
 @dataclass(frozen=True)
 class Layout:
-    """Facts about a student.
+    """Structure of a student.
 
     Args:
         blocks: module names of its blocks, or of a CNN's stages, first to last.
         attention: module names of its attention layers, first to last; empty in a CNN.
         heads: heads of each attention layer.
-        prefix: how many tokens come before the patches: class, distillation and register tokens.
+        prefix: number of tokens before the patches: class, distillation and register tokens.
         patch: pixels between neighboring tokens of the first block.
         overlap: pixels that neighboring patches share.
-        pooling: for each attention layer, how many tokens of the first block lie between its neighboring ones.
-        class_token: whether the first token is one that the class is read from.
+        pooling: for each attention layer, the distance of its neighboring tokens, in tokens of the first block.
+        class_token: whether the first token is a class token.
     """
 
     blocks: tuple[str, ...]
@@ -62,19 +61,19 @@ class Layout:
     class_token: bool
 
     def grid(self, image_size: tuple[int, int]) -> PatchGrid:
-        """Rows and columns of patch tokens in the first block, for an image of so many pixels."""
+        """Return rows and columns of patch tokens in the first block, for an image's height and width in pixels."""
         if self.overlap:
             return (image_size[0] - self.overlap) // self.patch, (image_size[1] - self.overlap) // self.patch
         return math.ceil(image_size[0] / self.patch), math.ceil(image_size[1] / self.patch)
 
     def grids(self, image_size: tuple[int, int]) -> list[PatchGrid]:
-        """Rows and columns of patch tokens in every attention layer."""
+        """Return rows and columns of patch tokens in every attention layer."""
         rows, columns = self.grid(image_size)
         return [(math.ceil(rows / pooled), math.ceil(columns / pooled)) for pooled in self.pooling]
 
 
 def layout(student: nn.Module) -> Layout:
-    """Read the facts off a student that follows timm's habits.
+    """Return the structure of a student with timm's interface.
 
     Raises: UserError for a network without `feature_info`.
     """
@@ -82,7 +81,7 @@ def layout(student: nn.Module) -> Layout:
     stages = getattr(info, "info", info)  # a list, or timm's object around it
     if not stages:
         raise UserError(
-            f"{type(student).__name__} does not name its blocks (timm's feature_info), so nothing can be tapped"
+            f"{type(student).__name__} does not name its blocks (timm's feature_info), so nothing can be read"
         )
     attention = {name: module for name, module in student.named_modules() if _is_read(module)}
     reductions = {stage["module"]: _pixels(stage["reduction"]) for stage in stages}
@@ -103,12 +102,12 @@ def layout(student: nn.Module) -> Layout:
 
 
 def _is_read(layer: nn.Module) -> bool:
-    """Whether a layer's queries and keys say how much it attends to what."""
+    """Return whether a layer's attention follows from its queries and keys."""
     return is_plain(layer) or type(layer) is BottleneckAttn
 
 
 def first_norms(student: nn.Module, blocks: tuple[str, ...]) -> tuple[str, ...]:
-    """Module names of what normalizes the input of each block, `norm1` in timm's ViTs.
+    """Return the module names of the norms of each block's input, `norm1` in timm's ViTs.
 
     Raises: UserError unless every block has one and the student a last norm.
     """
@@ -116,20 +115,20 @@ def first_norms(student: nn.Module, blocks: tuple[str, ...]) -> tuple[str, ...]:
     names = tuple(f"{block}.norm1" for block in blocks)
     if not {*names, "norm"} <= modules.keys():
         raise UserError(
-            f"{type(student).__name__} has no norm before each block to read; say `blocks` to read what its blocks give"
+            f"{type(student).__name__} has no norm before each block to read; set `blocks` to read its blocks' outputs"
         )
     return names
 
 
 def last_norm(student: nn.Module, x: Tensor) -> Tensor:
-    """What the norms after the last block make of its output [B, T, D], every token by itself."""
+    """Apply the norms after the last block to its output [B, T, D]."""
     for name in ("norm", "fc_norm"):
         x = getattr(student, name, nn.Identity())(x)
     return x
 
 
 def _around(layer: str, reductions: dict[str, int]) -> int:
-    """Pixels between the tokens of the block that holds a layer."""
+    """Return the pixels between tokens in a layer's block."""
     return next(pixels for block, pixels in reductions.items() if layer.startswith(f"{block}."))
 
 
@@ -143,14 +142,14 @@ def _pixels(reduction: int | tuple[int, int]) -> int:
 
 @dataclass(frozen=True)
 class AttentionReading:
-    """Queries and keys of one attention layer in one forward pass; nothing is computed before it is asked for.
+    """Queries and keys of one attention layer in one forward pass; nothing is computed before a method is called.
 
     Args:
         qkv: output of the layer's projection, [B, T, 3 h d]; not a copy.
         layer: the attention module.
         prefix: tokens before the patches.
-        patches: P, how many patch tokens follow them; what comes after is no patch.
-        grid: rows and columns of patches, were all of the image's there.
+        patches: P, number of patch tokens behind them; further tokens are no patches.
+        grid: rows and columns of all patches of the image.
         class_token: whether the first token is the class token.
     """
 
@@ -162,19 +161,19 @@ class AttentionReading:
     class_token: bool
 
     def _part(self, which: int) -> Tensor:
-        """Queries (0) or keys (1), [B, h, T, d], before any normalization of theirs."""
+        """Return queries (0) or keys (1), [B, h, T, d], before their normalization."""
         return torch.unflatten(self.qkv, -1, (3, self.layer.num_heads, -1))[:, :, which].transpose(1, 2)
 
     def queries(self) -> Tensor:
-        """[B, h, T, d], normalized where the layer normalizes them."""
+        """Return queries, [B, h, T, d], normalized where the layer does so."""
         return _normalized(self.layer, "q_norm", self._part(0))
 
     def keys(self) -> Tensor:
-        """[B, h, T, d], normalized where the layer normalizes them."""
+        """Return keys, [B, h, T, d], normalized where the layer does so."""
         return _normalized(self.layer, "k_norm", self._part(1))
 
     def scores(self) -> Tensor:
-        """q k^T / sqrt(d) before the softmax, [B, h, T, T], row: query; with a layer's relative positions."""
+        """Return q k^T / sqrt(d) before the softmax, [B, h, T, T], row: query; with a layer's relative positions."""
         queries = self.queries()
         scores = self.layer.scale * queries @ self.keys().transpose(-2, -1)
         if isinstance(self.layer, BottleneckAttn):
@@ -182,26 +181,25 @@ class AttentionReading:
         return scores
 
     def class_scores(self) -> Tensor:
-        """The class token's row of `scores` over the patches alone, [B, h, P]; its cost grows linearly in P.
+        """Return the class token's row of `scores` over the patches alone, [B, h, P]; its cost is linear in P.
 
-        Its softmax is attention among patches: it sums to 1 and leaves out what the class token pays prefix tokens.
-        The heads' queries lie on a block diagonal, so that the keys are read where they are: nothing of their size is
-        copied or kept for the backward pass.
+        Its softmax is attention among patches: it sums to 1 without prefix tokens. The heads' queries lie on a block
+        diagonal, so that keys are read in place: nothing of their size is copied or stored for the backward pass.
 
         Raises: UserError for a student without class token.
         """
         if not self.class_token:
-            raise UserError("the class token's attention was asked of a student that has no class token")
+            raise UserError("the student has no class token, whose attention is to be read")
         heads = self.layer.num_heads
         parts = torch.unflatten(self.qkv, -1, (3, heads, -1))  # [B, T, 3, h, d]
         query = _normalized(self.layer, "q_norm", parts[:, 0, 0])  # [B, h, d]
         keys = _normalized(self.layer, "k_norm", parts[:, self.prefix : self.prefix + self.patches, 1])  # [B, P, h, d]
-        own_head = torch.eye(heads, dtype=query.dtype, device=query.device).unsqueeze(-1)  # [h, h, 1]
-        spread = (self.layer.scale * query.unsqueeze(1) * own_head).flatten(2)  # [B, h, h d], zero in other heads
+        diagonal = torch.eye(heads, dtype=query.dtype, device=query.device).unsqueeze(-1)  # [h, h, 1]
+        spread = (self.layer.scale * query.unsqueeze(1) * diagonal).flatten(2)  # [B, h, h d], zero in other heads
         return spread @ keys.flatten(2).transpose(1, 2)
 
     def class_maps(self) -> Tensor:
-        """The class token's attention among the patches, softmax of `class_scores`, [B, h, rows, columns]."""
+        """Return the class token's attention among the patches, softmax of `class_scores`, [B, h, rows, columns]."""
         return torch.unflatten(self.class_scores().softmax(-1), -1, self.grid)
 
 
@@ -215,17 +213,16 @@ def _normalized(layer: Any, name: str, heads: Tensor) -> Tensor:
 
 @dataclass
 class Readings:
-    """What one forward pass showed.
+    """Results of one forward pass.
 
     Args:
         output: what the pass returned: of the student's pass logits [B, C], several of a student with several heads; of
             another pass its result, such as tokens [B, T, D].
         blocks: output of every block in order, [B, T, D] with prefix tokens first (or [B, D, H, W]), if tapped.
-        attention: one reading a layer in order, if tapped.
+        attention: one reading per layer in order, if tapped.
         class_attention: the class token's attention in every layer, [B, h, rows, columns], if tapped. It is computed
-            where the layer is, so that the backward pass meets it there and holds one layer's gradient at a time.
-        norms: what the first norm of each block makes of its input, then what the last norm makes of the last block's
-            output, if tapped.
+            within the layer, so that the backward pass holds one layer's gradient at a time.
+        norms: output of each block's first norm, then the last norm applied to the last block's output, if tapped.
     """
 
     output: Any
@@ -241,16 +238,15 @@ class Readings:
 
 
 class Taps:
-    """Runs a student once and shows what guides asked for.
+    """Run a student and return the readings that guides need.
 
-    It is no module: it owns no weights and appears in no state dict. Outputs are bit for bit those of
+    It is no module: it has no weights and is in no state dict. Outputs are bit for bit those of
     `student(images)`, gradients flow through every reading.
 
     Args:
         student: any timm classifier; attention needs a ViT of timm's layout.
-        needs: which readings to take, of "blocks", "attention", "class_attention" and "norms"; none costs nothing.
-        forward: another pass over the student's layers, of images and whatever else a call hands on; None: the
-            student's own.
+        needs: readings to take, of "blocks", "attention", "class_attention" and "norms"; none costs nothing.
+        forward: another pass over the student's layers, of images and further arguments; None: the student's.
 
     Raises: UserError if a reading does not exist or the student cannot give it.
     """
@@ -263,15 +259,15 @@ class Taps:
         self.student, self.needs, self.forward = student, needs, forward
         self.layout = layout(student) if needs else None
         if self.layout and needs & {"attention", "class_attention"} and not self.layout.attention:
-            raise UserError(f"it reads attention, which {type(student).__name__} lacks or lays out differently")
+            raise UserError(f"it reads attention, which {type(student).__name__} lacks or computes differently")
         self._norms = first_norms(student, self.layout.blocks) if self.layout and "norms" in needs else ()
         self._found: dict[str, list[Tensor]] = {name: [] for name in READINGS}
         self._collected: Callable[..., Any] = self._collect
 
     def compile(self, **options: Any) -> None:
-        """Compile the student in place, and the pass with open taps likewise. Options are `torch.compile`'s.
+        """Compile the student in place, and the pass with open taps as well. Options are `torch.compile`'s.
 
-        After a bare `student.compile()` the taps give the same readings from an uncompiled pass.
+        After `student.compile()` alone the taps return the same readings from an uncompiled pass.
         """
         if self.forward is None:
             self.student.compile(**options)
@@ -281,11 +277,11 @@ class Taps:
             self._collected = torch.compile(self._collect, **options)
 
     def output(self, images: Tensor, *more: Tensor) -> Any:
-        """What the pass returns, with nothing read."""
+        """Run the pass without readings."""
         return (self.forward or self.student)(images, *more)
 
     def __call__(self, images: Tensor, *more: Tensor) -> Readings:
-        """Readings of one forward pass, of images [B, channels, H, W] and what `forward` takes besides."""
+        """Run the pass on images [B, channels, H, W] and further arguments of `forward`."""
         if self.layout is None:
             return Readings(self.output(images, *more))
         readers = self._readers(self.layout, (images.shape[-2], images.shape[-1]))
@@ -299,7 +295,7 @@ class Taps:
         return Readings(output, blocks, attention, maps, norms)
 
     def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, *tuple[list[Tensor], ...]]:
-        """One pass with open hooks; the lists that these fill are emptied, so that no tensor outlives its step."""
+        """Run one pass with open hooks; their lists are emptied, so that no tensor outlives its step."""
         for of_kind in self._found.values():
             of_kind.clear()
         output = (self.forward or self.student.forward)(images, *more)
@@ -328,7 +324,7 @@ class Taps:
         return handles
 
     def _readers(self, where: Layout, image_size: tuple[int, int]) -> list[Reader]:
-        """For every attention layer, how its projection becomes a reading; none where attention is not read."""
+        """Return for every attention layer the function from its projection to a reading; [] if none is read."""
         if not self.needs & {"attention", "class_attention"}:
             return []
         return [
@@ -345,11 +341,31 @@ def _reading(layer: nn.Module, where: Layout, grid: PatchGrid, qkv: Tensor) -> A
 
 
 def _hook(module: nn.Module, readings: list[Tensor], take: Callable[[Any], Tensor]) -> RemovableHandle:
-    """Catch what `take` makes of a module's output."""
+    """Append `take` of a module's output to a list."""
     return module.register_forward_hook(lambda _module, _inputs, output: readings.append(take(output)))
 
 
 def _tensor(output: Any) -> Tensor:
-    """A module's output; of a PiT's stage the map, without the class token beside it."""
+    """Return a module's output; of a PiT's stage the map, without the class token."""
     tensor: Tensor = output if isinstance(output, Tensor) else output[0]
     return tensor
+
+
+def features(network: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Return a timm classifier's features before its head for images [B, channels, H, W], [B, D] each, by name.
+
+        class   the class token after the last norm
+        mean    the mean of the patch tokens after the last norm; without tokens, the classifier's input
+
+    A norm behind the pooling (`fc_norm`) is applied there. The network is in inference mode.
+    """
+    net: Any = network
+    tokens = net.forward_features(images)
+    if not isinstance(tokens, Tensor) or tokens.ndim != 3:
+        return {"mean": net.forward_head(tokens, pre_logits=True)}
+    where = layout(network)
+    patches = tokens[:, where.prefix : where.prefix + math.prod(where.grid((images.shape[-2], images.shape[-1])))]
+    vectors = {"class": tokens[:, 0]} if where.class_token else {}
+    vectors |= {"mean": patches.mean(1)} if patches.shape[1] else {}
+    norm = getattr(net, "fc_norm", nn.Identity())
+    return {name: norm(vector) for name, vector in vectors.items()}

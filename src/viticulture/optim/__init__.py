@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters are updated how, and how fast."""
+"""Optimizers, parameter groups and learning rates."""
 
 from .optim import Optim, Schedule, shortened_warmup
 from .sam import SAM

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Muon: momentum whose singular values are all made one, for matrices; AdamW for everything else.
+"""Muon: momentum with all singular values set to one, for matrices; AdamW for everything else.
 
 Sources: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024; Liu et al., "Muon is Scalable
-for LLM Training", 2025, arXiv:2502.16982, for the scale at which AdamW's rate and decay can stay.
+for LLM Training", 2025, arXiv:2502.16982, for the scale at which AdamW's rate and decay still fit.
 
 Not timm's or torch's Muon: both begin from the Frobenius norm and take five iterations on the whole matrix, in
-bfloat16, which a processor without it emulates at a thirtieth of the speed. Here a tighter norm, which costs nothing,
-makes three do, and they are of the smaller side alone, in float32. Kernels of equal shape are iterated together.
+bfloat16, which a processor without it emulates at a thirtieth of the speed. Here, with a tighter norm that costs
+nothing, three suffice, on the smaller side alone, in float32. Kernels of equal shape are iterated together.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from ..kernels import fast_kernels
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the polynomial a x + b x^3 + c x^5, which takes singular values in (0, 1] close to one in few steps."""
+"""Of the polynomial a x + b x^3 + c x^5, which moves singular values in (0, 1] close to one in few steps."""
 
 ITERATIONS = 3
 
@@ -73,14 +75,14 @@ def _factor(gram: Tensor, square: Tensor) -> Tensor:
 
 @contextmanager
 def _by_onednn() -> Iterator[None]:
-    """Products of float32 are oneDNN's in place of MKL's, on processors with bfloat16.
+    """Compute float32 products by oneDNN instead of MKL, on processors with bfloat16.
 
-    On an AMD EPYC they are as exact and take half the time (LOG.md). A processor with units for matrices (AMX) rounds
-    what it multiplies to bfloat16, which moves singular values by up to 0.05.
+    On an AMD EPYC they are as exact and take half the time (LOG.md). A processor with matrix units (AMX) rounds factors
+    to bfloat16, which moves singular values by up to 0.05. Inside `plain_kernels` torch's setting stays.
     """
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
-    settings.fp32_precision = "bf16"
+    settings.fp32_precision = "bf16" if fast_kernels() else before
     try:
         yield
     finally:
@@ -109,7 +111,6 @@ class Muon(AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update all parameters that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -132,11 +133,11 @@ class Muon(AdamW):
                 assert slope is not None
                 if not state:
                     state["momentum_buffer"] = torch.zeros_like(parameter)
-                    state["step"] = torch.zeros(())  # AdamW asks for one wherever there is a state
+                    state["step"] = torch.zeros(())  # AdamW expects one in every state
                 mean = state["momentum_buffer"]
                 mean.lerp_(slope, 1 - self.momentum)
                 aims.append(slope.lerp(mean, self.momentum).flatten(1))
-                parameter.grad = None  # AdamW's step passes over it
+                parameter.grad = None  # AdamW's step skips it
             with _by_onednn():
                 steps = orthogonalize(torch.stack(aims) if len(aims) > 1 else aims[0])
             length = 0.2 * max(steps.shape[-2:]) ** 0.5

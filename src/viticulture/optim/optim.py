@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters are updated how: groups with or without decay, rates by layer, and the rate over time.
+"""Parameter groups with or without weight decay, learning rates by layer and over time.
 
 Two sections of a recipe: `optim` is `Optim`, `schedule` is `Schedule`.
 """
@@ -32,19 +32,19 @@ class Optim:
 
     Args:
         name: adamw, sgd, nesterov (sgd with Nesterov momentum), or muon (orthogonalized momentum for the matrices and
-            kernels between stem and head; adamw for the rest). `auto`, in a recipe, is muon at rates of its own for
-            hybrid ViTs that learn classes, and adamw for all else.
-        lr: learning rate at its highest, for the batch size in use; nothing scales it.
-        kernel_lr: that of muon's convolution kernels, which bear larger steps where a batch norm follows; null is `lr`.
+            kernels between stem and head; adamw for the rest). `auto`, in a recipe, is muon at tuned rates for hybrid
+            ViTs that train on classes, and adamw otherwise.
+        lr: highest learning rate, for the batch size in use; nothing scales it.
+        kernel_lr: of muon's convolution kernels, which allow larger steps before a batch norm; null is `lr`.
         weight_decay: pulls weights to zero; decoupled from the gradient in adamw and muon, added to it in sgd.
         betas: decay of adamw's two running means.
         momentum: of sgd, nesterov and muon; 0 is plain gradient descent.
-        layer_decay: factor on the rate from one layer to the one below it; null treats all alike.
+        layer_decay: factor on the rate from one layer to the one below; null treats all alike.
         decay_tokens: decay tokens and positions as well.
         decay_everything: decay biases and norms as well as those.
-        sam_rho: sharpness-aware minimization: take each step's gradient where the weights have moved so far uphill
-            (Euclidean distance over all of them); twice the time a step. Batches must be whole and gradients unscaled.
-            null is the ordinary gradient.
+        sam_rho: sharpness-aware minimization: take each step's gradient after moving all weights uphill by this
+            Euclidean distance; doubles the time of a step. Batches must be whole and gradients unscaled. null turns it
+            off.
     """
 
     name: Literal["adamw", "sgd", "nesterov", "muon", "auto"] = "adamw"
@@ -81,13 +81,13 @@ class Optim:
             raise UserError(f"optim.sam_rho must be positive, got {self.sam_rho}; null goes without")
 
     def groups(self, student: nn.Module, guides: nn.Module | None = None) -> list[Group]:
-        """The student's parameters and the guides' trainable ones, grouped, first come first.
+        """Group the student's parameters and the guides' trainable ones, in their order.
 
-        Weight decay spares 1-D parameters, biases and, unless `decay_tokens`, what the network lists in timm's
-        `no_weight_decay()`: tokens and the position table in a ViT. A table that a network does not list is decayed.
+        Not decayed are 1-D parameters, biases and, unless `decay_tokens`, the parameters that the network lists in
+        timm's `no_weight_decay()`: tokens and the position table in a ViT.
 
-        A guide's second parameters on the student's storage are left out: the student's own are the ones stepped. By
-        muon, stem and heads of a classifier among the guides are AdamW's as well.
+        Guides' parameters on the student's storage are left out: the student's are stepped. With muon, AdamW steps
+        stem and heads of a classifier among the guides as well.
         """
         scales = {} if self.layer_decay is None else layer_scales(student, self.layer_decay)
         own = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
@@ -113,12 +113,9 @@ class Optim:
         return list(groups.values())
 
     def build(self, groups: list[Group]) -> Optimizer:
-        """The optimizer over `groups`, in one fused kernel: on a CPU this is three times faster than torch's default.
+        """Build the optimizer over `groups`, in one fused kernel: on a CPU three times faster than torch's default.
 
         AdamW's epsilon is torch's, 1e-8, as in all the papers.
-
-        Args:
-            groups: of `groups`.
         """
         if not groups:
             raise UserError("there is nothing to train: every parameter of the student and its guides is frozen")
@@ -130,7 +127,7 @@ class Optim:
         else:
             nesterov = self.name == "nesterov"
             optimizer = SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=nesterov, fused=True)
-            # Torch's own start fails where some weights, as DINO's prototypes, get their first gradient later.
+            # torch's lazy initialization fails where some weights, as DINO's prototypes, get their first gradient later
             for group in optimizer.param_groups if self.momentum else ():
                 for weight in group["params"]:
                     optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
@@ -140,7 +137,7 @@ class Optim:
 
 
 def outer_parameters(network: nn.Module) -> frozenset[str]:
-    """Names of the kernel that reads the pixels and of the heads' weights, which Muon leaves to AdamW."""
+    """Return the names of the first kernel and of the heads' weights, which Muon leaves to AdamW."""
     # A table of positions, [1, D, H, W] as of a PiT, has one row.
     first = next((name for name, p in network.named_parameters() if p.ndim == 4 and len(p) > 1), None)
     heads: Any = getattr(network, "get_classifier", tuple)()
@@ -149,7 +146,7 @@ def outer_parameters(network: nn.Module) -> frozenset[str]:
 
 
 def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool, bool]]:
-    """Name, parameter, whether it has one dimension or is a bias, and whether the network lists it as spared decay."""
+    """Yield name, parameter, whether it is 1-D or a bias, and whether the network excludes it from decay."""
     rules: Iterable[str] = getattr(module, "no_weight_decay", tuple)()
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
@@ -158,7 +155,7 @@ def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool, boo
 
 
 def layer_scales(student: nn.Module, decay: float) -> dict[str, float]:
-    """Factor on the learning rate of every parameter, decay^(L + 1 - layer) for L blocks.
+    """Return a factor on the learning rate of every parameter, decay^(L + 1 - layer) for L blocks.
 
     Layer 0 is what comes before the blocks (patches, tokens, positions), layer i the i-th block, and everything after
     the last block is layer L + 1 and keeps the full rate. Layers are read from timm's `group_matcher`.
@@ -166,7 +163,9 @@ def layer_scales(student: nn.Module, decay: float) -> dict[str, float]:
     """
     read: Callable[..., dict[str, Any]] | None = getattr(student, "group_matcher", None)
     if read is None:
-        raise UserError(f"optim.layer_decay needs a student that knows its layers; {type(student).__name__} does not")
+        raise UserError(
+            f"optim.layer_decay needs a student with timm's group_matcher; {type(student).__name__} has none"
+        )
     matcher = {
         part: [rule for rule in rules if rule[1] != TIED_TO_LAST_BLOCK] if isinstance(rules, (list, tuple)) else rules
         for part, rules in read(coarse=False).items()
@@ -177,7 +176,7 @@ def layer_scales(student: nn.Module, decay: float) -> dict[str, float]:
 
 
 DROPS = (24, 26)
-"""27ths of a training, from which on the rate is a tenth of what it was."""
+"""27ths of a training after which the rate drops to a tenth."""
 
 
 @dataclass(frozen=True)
@@ -195,10 +194,10 @@ class Schedule:
 
     Args:
         rule: cosine, timm, constant or drops, as above.
-        interval: whether the rate changes with every step (update) or with every epoch.
-        warmup_epochs: W in epochs, whichever `each` is; 0 starts at the highest rate, null takes a twentieth of all.
-        warmup_lr: learning rate at t = 0 of a warm-up; 0 is lr / (W + 1) where `each` is epoch, whose first one would
-            be trained at a rate of zero.
+        interval: whether the rate changes every step (update) or every epoch.
+        warmup_epochs: W in epochs, whatever the interval; 0 starts at the highest rate, null is a twentieth of all.
+        warmup_lr: learning rate at t = 0 of a warm-up; 0 is lr / (W + 1) for the interval epoch, whose first epoch
+            would have a rate of zero.
         min_lr: learning rate at the end of the cosine.
     """
 
@@ -227,7 +226,7 @@ class Schedule:
         return self.warmup_epochs
 
     def rate(self, update: int, steps_per_epoch: int, epochs: int, lr: float) -> float:
-        """Learning rate of one update.
+        """Return the learning rate of one update.
 
         Args:
             update: its number, 0 for the first of the training.
@@ -251,29 +250,23 @@ class Schedule:
         return cosine(part, lr, self.min_lr)
 
     def attach(self, optimizer: Optimizer, steps_per_epoch: int, epochs: int, lr: float) -> LambdaLR:
-        """A scheduler to step after every update (Lightning's interval `step`); it keeps the groups' ratios.
+        """Return a scheduler to step after every update (Lightning's interval `step`); it keeps the groups' ratios.
 
         Args:
             optimizer: built at its highest rates.
             steps_per_epoch: updates in an epoch, after gradient accumulation.
             epochs: length of the training.
-            lr: `optim.lr`; groups of another rate, kernels' above it too, follow in proportion.
+            lr: `optim.lr`; groups of another rate follow in proportion.
         """
         self.warmup(epochs)
         return LambdaLR(optimizer, lambda update: self.rate(update, steps_per_epoch, epochs, lr) / lr)
 
 
 def shortened_warmup(warmup: float, own: int, epochs: int) -> float:
-    """Warm-up epochs of a training of another length than its recipe's: its share of the whole, at most a half.
-
-    Args:
-        warmup: epochs that the recipe warms up.
-        own: epochs of the recipe.
-        epochs: of the training.
-    """
+    """Scale a recipe's warm-up from `own` epochs to the epochs of a training, to at most half of them."""
     return min(warmup * epochs / own, epochs / 2)
 
 
 def cosine(part: float, high: float, low: float) -> float:
-    """From high to low along half a cosine, for part in [0, 1]."""
+    """Interpolate from high to low along half a cosine, for part in [0, 1]."""
     return low + (high - low) * (1 + math.cos(math.pi * part)) / 2

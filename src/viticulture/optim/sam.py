@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharpness-aware minimization around any optimizer: its gradient is taken uphill, its step at the foot.
+"""Sharpness-aware minimization around any optimizer: the gradient is taken uphill, the step where the weights were.
 
     w' = w + rho g(w) / ||g(w)||,   then the optimizer's step on w with g(w')        SAM [1], Eq. (2) for p = 2
 
@@ -15,27 +15,27 @@ from torch.optim import Optimizer
 
 
 class SAM(Optimizer):
-    """Calls the closure twice a step, and leaves state and parameter groups to the optimizer that it is around.
+    """Call the closure twice a step; state and parameter groups are those of the base optimizer.
 
-    Buffers go back with the weights, so that BatchNorm counts a batch once, as it was at the foot.
+    Buffers are restored with the weights, so that BatchNorm counts a batch once.
 
     Args:
-        base: steps.
-        rho: Euclidean distance that all weights move uphill together.
-        module: whose buffers are put back.
+        base: optimizer that steps.
+        rho: Euclidean distance that all weights together move uphill.
+        module: whose buffers are restored.
     """
 
     def __init__(self, base: Optimizer, rho: float, module: nn.Module) -> None:
         super().__init__(base.param_groups, base.defaults)
         self.base, self.rho, self.module = base, rho, module
-        self.perturbed = False  # whether the gradient at hand is that of w'
+        self.perturbed = False  # whether gradients are those of w'
         self._step_supports_amp_scaling = False
         self._share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step. `closure` clears the gradients, computes the loss and goes backward. Returns: the loss at the foot.
+        """Step once; `closure` clears the gradients, computes the loss and its gradients. Returns: the loss at w.
 
-        The scale of the first gradient does not matter. A parameter without a gradient stays where it is.
+        The scale of the first gradient does not matter. A parameter without a gradient does not move.
         """
         assert closure is not None, "SAM takes two gradients a step"
         with torch.enable_grad():

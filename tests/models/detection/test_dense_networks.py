@@ -254,7 +254,7 @@ def test_a_network_comes_back_from_its_folder(tmp_path: Path, kind: str) -> None
     save(classifier, tmp_path / "plain", TASK)
     with pytest.raises(UserError, match="holds a classifier"):
         load_network(tmp_path / "plain")
-    with pytest.raises(UserError, match="and this is asked of classifiers"):
+    with pytest.raises(UserError, match="and this needs a classifier"):
         load(tmp_path / "dense")
 
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 
 from networks import data_spec
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.features import features
 from viticulture.models.students import count, create_student
+from viticulture.models.taps import features
 from viticulture.models.vit.cvt import CvT, CvTBlock, CvTStage
 from viticulture.optim.optim import outer_parameters
 

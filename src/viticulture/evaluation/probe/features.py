@@ -16,7 +16,7 @@ from ...cache import cache_folder, digest, publish
 from ...data.dataset import Dataset
 from ...data.image_set import Images
 from ...errors import UserError
-from ...models.features import features
+from ...models.taps import features
 from ...models.weights.files import weights_digest
 from ...training.progress import showing
 from ..model import EvaluatedModel

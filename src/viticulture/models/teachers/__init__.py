@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen networks that are asked, never trained."""
+"""Frozen networks that are run, never trained."""

@@ -5,7 +5,7 @@
     teacher.channels                            # {"blocks.0": 24, ..., "blocks.6": 384}
     teacher.frozen(images)[14, 14]              # one [B, C, 14, 14] a stage
 
-A map is resized (bicubic) the moment its stage returns it, so that nothing of the CNN's own sizes outlives the pass.
+A map is resized (bicubic) as soon as its stage returns it, so that no map of the CNN's sizes stays in memory.
 """
 
 from collections import Counter
@@ -27,15 +27,15 @@ from .open import open_teacher
 CHUNKS = 4  # of a batch, one after the other
 
 Maps = dict[PatchGrid, list[Tensor]]
-"""For every grid one [B, C, rows, columns] float32 a stage."""
+"""Grid -> one [B, C, rows, columns] float32 per stage."""
 
 
 @dataclass(frozen=True)
 class TeacherMaps:
-    """A frozen CNN and the widths of the maps that are taken from it.
+    """A frozen CNN and the widths of its maps.
 
     Args:
-        frozen: images as the student gets them, [B, 3, H, W] -> `Maps`.
+        frozen: the student's images, [B, 3, H, W] -> `Maps`.
         channels: name of a stage -> its number of maps, first stage first.
     """
 
@@ -50,36 +50,36 @@ def load_maps(
     image_size: int | None = None,
     stages: Sequence[str] | None = None,
 ) -> TeacherMaps:
-    """A frozen CNN that shows its stages' outputs. Its classes do not matter.
+    """Load a frozen CNN that returns its stages' outputs. Its classes do not matter.
 
     Args:
         source: a run or a folder of weights; a timm name with pretrained weights, such as efficientnet_b3.ra2_in1k; or
             ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
-        data_spec: what the student is shown, normalization included.
+        data_spec: of the student.
         grids: sizes to which every map is resized.
-        image_size: show the teacher images of so many pixels on a side; None: those of the student as they are.
-        stages: names of the modules whose outputs are taken; None: those that `stage_names` finds.
+        image_size: side of the teacher's input, pixels; None: that of the student's images.
+        stages: names of the modules whose outputs are read; None: those of `stage_names`.
 
     Raises: UserError if the teacher cannot be read, or a stage gives no maps.
     """
-    net, known = open_teacher(source)
+    net, spec = open_teacher(source)
     names = stage_names(net) if stages is None else list(stages)
     modules = dict(net.named_modules())
     for name in names:
         if name not in modules:
             raise unknown(f"module of {source}", name, modules)
-    as_they_are = replace(known, image_size=data_spec.image_size)
+    as_they_are = replace(spec, image_size=data_spec.image_size)
     frozen = adapted(source, Stages(net, names, tuple(grids)), as_they_are, data_spec, image_size)
     maps = next(iter(frozen(torch.zeros(1, data_spec.channels, *data_spec.image_size)).values()))
     return TeacherMaps(frozen, {name: of_name.shape[1] for name, of_name in zip(names, maps, strict=True)})
 
 
 def stage_names(net: nn.Module) -> list[str]:
-    """Modules whose outputs are the outputs of a CNN's stages, first to last.
+    """Return the modules whose outputs are those of a CNN's stages, first to last.
 
-    They are the modules that timm's `feature_info` names, without stem and head, which are of another class than most
-    of them; and where those stand in a sequence, such as EfficientNet's blocks, their neighbors of the same class:
-    timm names the last stage of each resolution alone.
+    They are the modules that timm's `feature_info` names, without stem and head, which differ in class from most of
+    them; and in a sequence, such as EfficientNet's blocks, their neighbors of the same class: timm names the last stage
+    of each resolution alone.
 
     Raises: UserError for a network without `feature_info`.
     """
@@ -88,7 +88,7 @@ def stage_names(net: nn.Module) -> list[str]:
     modules = dict(net.named_modules())
     kinds = Counter(type(modules[name]) for name in named if name in modules)
     if not kinds:
-        raise UserError(f"{type(net).__name__} does not name its stages; name the modules whose outputs are wanted")
+        raise UserError(f"{type(net).__name__} does not name its stages; name the modules to read")
     kind = kinds.most_common(1)[0][0]
     chosen = set(named)
     for name in named:
@@ -102,13 +102,13 @@ def stage_names(net: nn.Module) -> list[str]:
 class Stages(nn.Module):
     """The outputs of a CNN's stages, resized; until then in bfloat16 on a GPU that computes in it.
 
-    A batch is shown in chunks, because the student's activations fill the memory while its teacher computes.
+    A batch is split into chunks, because the student's activations fill the memory while its teacher computes.
 
     Shape: [B, 3, H, W] -> `Maps`.
 
     Args:
         net: the CNN.
-        names: its modules whose outputs are taken.
+        names: its modules whose outputs are read.
         grids: sizes to resize to.
     """
 
@@ -146,7 +146,7 @@ class Stages(nn.Module):
         return {grid: [torch.cat(by_grid[name, grid]) for name in self.names] for grid in self.grids}
 
     def _run(self, images: Tensor) -> None:
-        """To the end of the last stage; the classifier is left out where timm knows how."""
+        """Run to the end of the last stage; without the classifier where timm can."""
         until_last_stage = getattr(self.net, "forward_intermediates", None)
         if until_last_stage is None:
             self.net(images)

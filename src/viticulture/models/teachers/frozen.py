@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Teachers: networks that have learned already, are shown the student's images, and change no more."""
+"""Teachers: trained, frozen networks that are run on the student's images."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,14 +16,14 @@ from .open import open_teacher
 
 
 class Frozen(nn.Module):
-    """A network in inference mode, without gradient, that is no part of what is trained or saved.
+    """A frozen network, hidden from parameters and state dict.
 
-    Hidden from parameters(), state_dict(), modules(), DDP, train() and compile(); it follows moves to a device and
-    stays in inference mode, so that neither weights nor batch statistics change. Its outputs carry no gradient.
+    It is hidden from modules(), DDP, train() and compile() as well; it moves to devices and stays in inference mode, so
+    that neither weights nor batch statistics change. Its outputs have no gradient.
     """
 
     memory: Callable[[Tensor, Callable[[], Any]], Any] | None = None
-    """Called with images and a function that runs the network on them; gives the outputs, see `training.replay`."""
+    """(images, function that runs the network on them) -> outputs, see `training.replay`."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Frozen(nn.Module):
 
     @property
     def net(self) -> nn.Module:
-        """The network, for those who mean it."""
+        """The hidden network."""
         return vars(self)["hidden"]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -46,7 +46,7 @@ class Frozen(nn.Module):
 
 
 class Adapted(nn.Module):
-    """A teacher with the student's input: images in another normalization and size than its own.
+    """A teacher on the student's images, in another normalization and size than the teacher's.
 
         images' = (images * std_s + mean_s - mean_t) / std_t      one affine map from the student's normalization
 
@@ -56,8 +56,8 @@ class Adapted(nn.Module):
 
     Args:
         net: the teacher.
-        student: what the student is shown.
-        teacher: what the teacher was shown when it learned.
+        student: images of the student.
+        teacher: images of the teacher's training.
     """
 
     scale: Tensor
@@ -82,11 +82,7 @@ class Adapted(nn.Module):
 
 
 class Embedding(nn.Module):
-    """What a network's classifier reads. Shape: [B, C, H, W] -> [B, D].
-
-    Args:
-        net: one that follows timm's habits; of several heads the first one's.
-    """
+    """The features that a timm network's classifier, of several the first, reads. [B, C, H, W] -> [B, D]."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -98,82 +94,79 @@ class Embedding(nn.Module):
 
 
 def load_teacher(source: str, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
-    """A frozen teacher for the student's images and classes.
+    """Load a frozen teacher for the student's images and classes.
 
     Args:
         source: a run or a folder of weights; a timm name with pretrained weights, such as
             regnety_160.deit_in1k; or ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
-        data_spec: what the student is shown, normalization included.
-        image_size: show the teacher images of so many pixels on a side; None: of the size it learned with.
+        data_spec: classes and images of the student.
+        image_size: side of the teacher's input, pixels; None: as in its training.
 
-    Raises: UserError if the teacher cannot be read, or tells other classes apart than the student.
+    Raises: UserError if the teacher cannot be read, or has other classes than the student.
     """
-    net, known = open_teacher(source)
-    _check_classes(source, known, data_spec)
-    return adapted(source, net, known, data_spec, image_size)
+    net, spec = open_teacher(source)
+    _check_classes(source, spec, data_spec)
+    return adapted(source, net, spec, data_spec, image_size)
 
 
 def load_embedding(source: str, data_spec: DataSpec, image_size: int | None) -> Frozen:
-    """A frozen teacher that gives what its classifier would read, [B, D], whatever classes it knows.
+    """Load a frozen teacher that returns the features before its classifier, [B, D], of any classes.
 
-    Args: as of `load_teacher`.
-
-    Raises: UserError if the teacher cannot be read.
+    Args, Raises: as of `load_teacher`.
     """
-    net, known = open_teacher(source)
-    return adapted(source, Embedding(net), known, data_spec, image_size)
+    net, spec = open_teacher(source)
+    return adapted(source, Embedding(net), spec, data_spec, image_size)
 
 
-def adapted(source: str, net: nn.Module, known: DataSpec, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
-    """The network, frozen, for images as a student gets them.
+def adapted(source: str, net: nn.Module, spec: DataSpec, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
+    """Freeze a network for a student's images.
 
     Args:
-        source: what it is called in an error.
+        source: its name in errors.
         net: the network.
-        known: what it reads.
-        data_spec: what the student is shown.
+        spec: of the network.
+        data_spec: of the student.
         image_size: as of `load_teacher`.
 
     Raises: UserError if it cannot read images of that size or of so many channels.
     """
     if image_size is not None:
-        known = replace(known, image_size=(image_size, image_size))
-    check_channels(source, known, data_spec)
-    teacher = Frozen(Adapted(net, data_spec, known))
+        spec = replace(spec, image_size=(image_size, image_size))
+    check_channels(source, spec, data_spec)
+    teacher = Frozen(Adapted(net, data_spec, spec))
     try:
         teacher(torch.zeros(1, data_spec.channels, *data_spec.image_size))
     except Exception as error:
-        height, width = known.image_size
+        height, width = spec.image_size
         reason = " ".join(str(error).split())
         raise UserError(f"the teacher {source} cannot read images of {height}x{width} pixels: {reason}") from error
     return teacher
 
 
-def check_channels(source: str, known: DataSpec, data_spec: DataSpec) -> None:
+def check_channels(source: str, spec: DataSpec, data_spec: DataSpec) -> None:
     """Raises: UserError if a teacher takes other channels than the student's images have."""
-    if known.channels != data_spec.channels:
+    if spec.channels != data_spec.channels:
         raise UserError(
-            f"the teacher {source} takes {counted(known.channels, 'channel')}, and images.channels is "
+            f"the teacher {source} takes {counted(spec.channels, 'channel')}, and images.channels is "
             f"{data_spec.channels}; train a teacher on such images and name its run"
         )
 
 
-def _check_classes(source: str, known: DataSpec, data_spec: DataSpec) -> None:
-    """The teacher must tell the student's classes apart, in the same order; numbered classes match any names."""
-    theirs, ours = known.classes, data_spec.classes
-    if known.multilabel != data_spec.multilabel:
+def _check_classes(source: str, spec: DataSpec, data_spec: DataSpec) -> None:
+    """Raises: UserError unless teacher and student have equal classes in one order; numbered ones match any names."""
+    theirs, ours = spec.classes, data_spec.classes
+    if spec.multilabel != data_spec.multilabel:
         words = {True: "several labels an image", False: "one class an image"}
-        raise UserError(
-            f"{source} learnt {words[known.multilabel]}, and the student learns {words[data_spec.multilabel]}"
-        )
+        theirs_is, ours_is = words[spec.multilabel], words[data_spec.multilabel]
+        raise UserError(f"{source} was trained on {theirs_is}, and the student is trained on {ours_is}")
     if len(theirs) != len(ours):
         raise UserError(
-            f"a teacher must know the student's {len(ours)} classes, {source} knows {len(theirs)}; "
+            f"a teacher must have the student's {len(ours)} classes, {source} has {len(theirs)}; "
             "train one on this data first and name its run"
         )
     if theirs != ours and theirs != tuple(map(str, range(len(theirs)))):
         place = next(place for place in range(len(ours)) if theirs[place] != ours[place])
         raise UserError(
-            f"a teacher must know the student's classes in their order, but class {place} is {theirs[place]!r} "
-            f"to {source} and {ours[place]!r} here"
+            f"a teacher must have the student's classes in their order, but class {place} is {theirs[place]!r} "
+            f"in {source} and {ours[place]!r} here"
         )

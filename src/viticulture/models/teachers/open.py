@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks that have learned already, wherever they are: runs, folders of weights, timm's names, files."""
+"""Open trained networks: runs, folders of weights, timm's names, files."""
 
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,26 @@ from ..weights.files import fetch, find_weights, load, read_weights
 
 
 def open_teacher(source: str) -> tuple[nn.Module, DataSpec]:
-    """A network that has learned, and the classes and input that it learned with; source: as for `load_teacher`.
+    """Load a trained network with the classes and input of its training; source: as for `load_teacher`.
 
-    A file says nothing of its colors: which are taken for it is told.
+    A file contains no normalization: the assumed one is logged.
     """
     folder = find_weights(source)
     architecture, equals, file = source.partition("=")
     if folder is not None:
-        net, known, _ = load(folder)
-        return net, known
+        net, spec, _ = load(folder)
+        return net, spec
     if not equals:
         net = fetch(source)
         return net, _described(net)
     net = _from_file(architecture, Path(file))
-    known = _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
+    spec = _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
     tell(
-        f"{source}: a file does not say how its network was shown colors; taken are mean {_numbers(known.mean)} and "
-        f"deviation {_numbers(known.std)}, as of {architecture}. For others name an architecture or tag that has them "
+        f"{source}: a file does not contain the normalization of images; assumed are mean {_numbers(spec.mean)} and "
+        f"deviation {_numbers(spec.std)}, as of {architecture}. For others name an architecture or tag that has them "
         "(vit_small_patch16_224.dino=FILE), or a folder whose config.json does"
     )
-    return net, known
+    return net, spec
 
 
 def _numbers(of_channels: tuple[float, ...]) -> str:
@@ -44,7 +44,7 @@ def _numbers(of_channels: tuple[float, ...]) -> str:
 
 
 def _from_file(architecture: str, file: Path) -> nn.Module:
-    """A timm architecture with the weights, and hence the number of classes, of a file."""
+    """Build a timm architecture with the weights, and hence the number of classes, of a file."""
     if not timm.is_model(architecture):
         raise unknown("architecture of a teacher", architecture, timm.list_models())
     weights = encoder(read_weights(file))
@@ -62,7 +62,7 @@ def _from_file(architecture: str, file: Path) -> nn.Module:
 
 
 def _described(net: Any) -> DataSpec:
-    """What timm knows of a network's input and classes; classes without names are numbered."""
+    """Return timm's description of a network's input and classes; classes without names are numbered."""
     described = net.pretrained_cfg
     names = described.get("label_names") or map(str, range(net.num_classes))
     height, width = described["input_size"][1:]
@@ -70,7 +70,7 @@ def _described(net: Any) -> DataSpec:
 
 
 def _assumed(net: Any) -> DataSpec:
-    """The same for a student of ours, which timm does not describe: ImageNet's mean and deviation, the size it has."""
+    """The same for a student of ours, which timm does not describe: ImageNet's normalization, its image size."""
     size = net.patch_embed.img_size if hasattr(net, "patch_embed") else net.pretrained_cfg["input_size"][1:]
     classes = tuple(map(str, range(net.num_classes)))
     return DataSpec(classes, tuple(size), IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)

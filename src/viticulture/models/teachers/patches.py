@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A frozen ViT on the very patches that a student sees, run up to the last layer that is asked for."""
+"""A frozen ViT on the student's patches, run up to the last layer that is read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +22,9 @@ class PatchReadings:
     """Attention scores and output of a teacher in one forward pass.
 
     Args:
-        scores: q k^T / sqrt(d) before the softmax, [B, h, T, T], prefix tokens first; one entry for each layer asked
-            for, twice the same where one was asked for twice.
-        output: after its last norm, [B, T, D]; None where nobody asked.
+        scores: q k^T / sqrt(d) before the softmax, [B, h, T, T], prefix tokens first; one entry per requested layer,
+            repeated where a layer is.
+        output: after its last norm, [B, T, D]; None where it was not requested.
     """
 
     scores: list[Tensor]
@@ -34,12 +34,12 @@ class PatchReadings:
 class PartialViT(nn.Module):
     """Runs a ViT's blocks up to the last layer needed; of that one no more than its queries and keys.
 
-    Shape: images [B, 3, H, W] and numbers [B, K] of the patches to look at (None: all) -> `PatchReadings`.
+    Shape: images [B, 3, H, W] and numbers [B, K] of the patches to embed (None: all) -> `PatchReadings`.
 
     Args:
         vit: checked by `vit.patches.check`; blocks that are not needed are cut off.
         layers: numbers of layers from 0, never falling.
-        to_the_end: whether its output is wanted too.
+        to_the_end: whether to return its output too.
     """
 
     def __init__(self, vit: VisionTransformer, layers: Sequence[int], to_the_end: bool) -> None:
@@ -62,7 +62,7 @@ class PartialViT(nn.Module):
 
 
 def scores(block: nn.Module, x: Tensor) -> Tensor:
-    """A timm block's attention before its softmax, [B, h, T, T], from the block's input; values are not computed."""
+    """Compute a timm block's attention before its softmax, [B, h, T, T], from the block's input."""
     attention = block.attn
     assert isinstance(attention, Attention)
     assert isinstance(block.norm1, nn.Module)
@@ -73,34 +73,34 @@ def scores(block: nn.Module, x: Tensor) -> Tensor:
 
 
 def load_patch_teacher(source: str, data_spec: DataSpec, grid: PatchGrid) -> tuple[VisionTransformer, DataSpec]:
-    """A ViT that has learned, for as many patches as the student sees, and what it reads.
+    """Load a trained ViT for the student's number of patches, with its `DataSpec`.
 
     Args:
         source: as for `teachers.load_teacher`; classes do not matter.
-        data_spec: what the student is shown.
-        grid: rows and columns of the student's patches. A teacher that learned with others is shown the image in a
-            size that gives these, and its positions are resampled.
+        data_spec: of the student.
+        grid: rows and columns of the student's patches. A teacher trained with others gets the image in a size with
+            these, and its positions are resampled.
 
     Raises: UserError if it is no plain ViT.
     """
-    net, known = open_teacher(source)
-    check_channels(source, known, data_spec)
+    net, spec = open_teacher(source)
+    check_channels(source, spec, data_spec)
     try:
         vit = check(net)
     except UserError as error:
-        raise UserError(f"the teacher {source} cannot look at single patches: {error}") from error
+        raise UserError(f"the teacher {source} cannot be run on single patches: {error}") from error
     if not all(is_plain(getattr(block, "attn", None)) for block in vit.blocks):
-        raise UserError(f"the teacher {source} has an attention of its own kind, which is not read")
+        raise UserError(f"the teacher {source} has an attention layer that cannot be read")
     if vit.patch_embed.grid_size != grid:
         height, width = vit.patch_embed.patch_size
         size = (grid[0] * height, grid[1] * width)
         vit.set_input_size(img_size=size)
-        known = replace(known, image_size=size)
-    return vit, known
+        spec = replace(spec, image_size=size)
+    return vit, spec
 
 
 def freeze(
-    vit: VisionTransformer, known: DataSpec, data_spec: DataSpec, layers: Sequence[int], to_the_end: bool = False
+    vit: VisionTransformer, spec: DataSpec, data_spec: DataSpec, layers: Sequence[int], to_the_end: bool = False
 ) -> Frozen:
-    """The teacher, frozen: `teacher(images, kept)` gives `PatchReadings` for images as the student gets them."""
-    return Frozen(Adapted(PartialViT(vit, layers, to_the_end), data_spec, known))
+    """Freeze the teacher: `teacher(images, kept)` returns `PatchReadings` of the student's images."""
+    return Frozen(Adapted(PartialViT(vit, layers, to_the_end), data_spec, spec))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights by a student's own names, out of what training scripts store.
+"""Weights by a student's parameter names, from the files of training scripts.
 
     {"model": {...}}                                                        DeiT, and MAE with its decoder's decoder_*
     {"model": {"module.model.*", "module.tch_model.*"}}                     MAE-Lite, distilled or not
     {"state_dict": {"module.base_encoder.*", "module.momentum_encoder.*"}}  MoCo-v3; the same under "model" in MAE-Lite
     {"state_dict": {"module.encoder_q.*"}}                                  MoCo-v2, with its projector fc.0 and fc.2
-    {"state_dict": {"student.*", "auxiliary.*"}}                            a checkpoint of ours
+    {"state_dict": {"method.student.*", "method.auxiliary.*"}}              a checkpoint of ours
     {"state_dict": {"model._orig_mod.*"}}                                   Lightning around a compiled network
     {"student": {...}, "teacher": {"backbone.*", "head.*"}}                 DINO: the teacher, as its authors do
     {"state_dict_ema": {...}, "state_dict": {...}}                          timm: the running mean, as timm loads
@@ -13,7 +13,7 @@
     {"state_dict": {"backbone.*", "head.fc.*"}}                             mmcls, RedNet
     {"model": {"transformer.layers.*"}}, or "models.vit.*" and "models.cnn.*"   Bootstrapping ViTs
 
-FILE#KEY takes the weights under another key. Tensors next to the network that is taken keep their names.
+FILE#KEY selects the weights under another key. Tensors outside the selected network keep their names.
 Where a network's module has a `checkpoint_filter_fn`, as timm's have, it translates its authors' names.
 """
 
@@ -27,18 +27,11 @@ from ...errors import UserError
 from .load_matching import State
 
 WRAPPERS = ("state_dict_ema", "state_dict", "model", "model_ema", "teacher", "student")
-"""Keys under which scripts keep the weights; of several the first is taken, which is what their authors take."""
-AROUND = ("module.", "_orig_mod.", "method.")  # put before every name by wrappers of a whole network
-KEPT = (
-    "base_encoder.",
-    "encoder_q.",
-    "model.",
-    "student.",
-    "models.vit.",
-    "vit.",
-    "backbone.",
-)  # put before the names of one network among several
-BESIDE = re.compile(  # what stands beside an encoder: of MAE, of MoCo with its projector, of MAE-Lite, of ours
+"""Keys of weights in a file; of several the first is loaded, as its authors do."""
+AROUND = ("module.", "_orig_mod.", "method.")  # prefixes of every name, from wrappers of a whole network
+SELECTED = ("base_encoder.", "encoder_q.", "model.", "student.", "models.vit.", "vit.", "backbone.")
+"""Prefixes of one network among several."""
+OTHERS = re.compile(  # tensors outside an encoder: of MAE, of MoCo with its projector, of MAE-Lite, of ours
     r"decoder_|mask_token|head\.(\d|mlp|last_layer)|fc\.\d|queue|models\.|(encoder_k|momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|auxiliary|guides)\."
 )
 BOOTSTRAPPING = (
@@ -54,48 +47,48 @@ BOOTSTRAPPING = (
 
 
 def strip_prefixes(stored: Any, key: str = "") -> State:
-    """Return the named tensors of a file's content; empty where there are none.
+    """Return the named tensors of a file's content, if any.
 
     Args:
-        stored: what the file holds.
-        key: of WRAPPERS, whose weights are taken; empty takes the first that is there.
+        stored: the content.
+        key: of WRAPPERS; empty takes the first that exists.
 
     Raises: UserError if there is no such key.
     """
-    while there := wrappers(stored):
-        if key and key not in there:
-            raise UserError(f"it has no weights under {key}, but under {' and '.join(there)}")
-        stored, key = stored[key or there[0]], ""
+    while found := wrappers(stored):
+        if key and key not in found:
+            raise UserError(f"it has no weights under {key}, but under {' and '.join(found)}")
+        stored, key = stored[key or found[0]], ""
     tensors = {k: v for k, v in stored.items() if isinstance(v, Tensor)} if isinstance(stored, dict) else {}
     tensors = _without_wrappers(tensors)
-    prefix = next((prefix for prefix in KEPT if any(name.startswith(prefix) for name in tensors)), "")
-    own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    beside = {name: value for name, value in tensors.items() if not name.startswith(prefix)}
-    stripped = {**beside, **_without_wrappers(own)}
+    prefix = next((prefix for prefix in SELECTED if any(name.startswith(prefix) for name in tensors)), "")
+    selected = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    others = {name: value for name, value in tensors.items() if not name.startswith(prefix)}
+    stripped = {**others, **_without_wrappers(selected)}
     return _of_bootstrapping(stripped) if "pos_embed.pos_embed" in stripped else stripped
 
 
 def wrappers(stored: Any) -> list[str]:
-    """Keys under which a file's content keeps weights, the first one that of its authors' choice."""
+    """Return the keys of weights in a file's content, the authors' choice first."""
     return [key for key in WRAPPERS if isinstance(stored, dict) and isinstance(stored.get(key), dict)]
 
 
 def own_names(network: nn.Module, weights: State) -> State:
-    """Weights by a network's own names, out of those of its authors' code; timm's networks load as they are."""
+    """Return weights by a network's parameter names, from its authors' names; those of timm's networks stay."""
     module = sys.modules[type(network).__module__]
     rename = None if module.__name__.startswith("timm.") else getattr(module, "checkpoint_filter_fn", None)
     return rename(weights, network) if rename else weights
 
 
 def _without_wrappers(tensors: State) -> State:
-    """The same by names without what wrappers of the whole network put before them."""
+    """Strip prefixes that every name has from wrappers."""
     while tensors and (around := next((word for word in AROUND if all(name.startswith(word) for name in tensors)), "")):
         tensors = {name.removeprefix(around): value for name, value in tensors.items()}
     return tensors
 
 
 def _of_bootstrapping(weights: State) -> State:
-    """Names and shapes of the plain ViT of Bootstrapping ViTs as timm's are; its positions are [T, 1, D] there."""
+    """Rename and reshape the plain ViT of Bootstrapping ViTs to timm's; its positions are [T, 1, D]."""
     renamed = {}
     for name, value in weights.items():
         for theirs, ours in BOOTSTRAPPING:
@@ -105,5 +98,5 @@ def _of_bootstrapping(weights: State) -> State:
 
 
 def encoder(weights: State) -> State:
-    """Without what stands beside an encoder, for those who ask that a network and a file agree in every name."""
-    return {name: value for name, value in weights.items() if not BESIDE.match(name)}
+    """Drop tensors outside an encoder, for callers that require equal names of a network and a file."""
+    return {name: value for name, value in weights.items() if not OTHERS.match(name)}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights on disk and where a student starts from.
+"""Save and load weights, and initialize a student from other weights.
 
 A folder of weights holds two files, as timm writes them: `model.safetensors` and `config.json`. Any timm reads it,
-once `viticulture.models.students` is imported where the architecture is our own (DHVT; not the plain ViTs):
+after `import viticulture.models.students` if the architecture is ours (DHVT; not the plain ViTs):
 
     timm.create_model("local-dir:FOLDER", pretrained=True)
 
-Nothing is ever unpickled: weights are safetensors, or go through torch's weights-only reader (.pth), which passes over
-the settings (argparse.Namespace) that many scripts store beside them.
+Nothing is ever unpickled: weights are safetensors, or go through torch's weights-only reader (.pth), which allows the
+settings (argparse.Namespace) that many scripts store with them.
 """
 
 import argparse
@@ -37,23 +37,23 @@ from .load_matching import State, classifiers, for_classes, grid_of, load_matchi
 
 FILES = ("model.safetensors", "config.json")
 PLACES = (".", "weights/best", "weights/last")
-"""Where a folder of weights, or else a run, keeps its files; the first that exists counts."""
+"""Of these files in a folder of weights, or else in a run; the first that exists counts."""
 AROUND_STUDENT = "backbone.student."
-"""How a student's tensors are called within a detector or a segmenter (detection/backbone.py)."""
+"""Prefix of a student's tensors in a detector or a segmenter (detection/backbone.py)."""
 CHECKSUM = "crc32"
-"""Name, in our safetensors' header, of the checksum of the values; flipped bits would be other weights."""
-MOST_CLASSES, LONGEST_SIDE, MOST_CHANNELS = 1_000_000, 8192, 1024  # beyond these a config.json is taken for damaged
+"""Key, in our safetensors' header, of the checksum of the values, which reveals flipped bits."""
+MAX_CLASSES, MAX_SIDE, MAX_CHANNELS = 1_000_000, 8192, 1024  # beyond these a config.json counts as damaged
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")  # .tar: scripts that write NAME.pth.tar
 
 
 def save(student: nn.Module, folder: Path, data_spec: DataSpec, extra: Mapping[str, Any] | None = None) -> None:
-    """Write a student and what is needed to use it; each file appears whole or not at all.
+    """Write a student's weights and config.json; each file appears whole or not at all.
 
     Args:
-        student: made by `create_student`.
+        student: built by `create_student`.
         folder: created if need be; files of an earlier save are replaced.
         data_spec: class names and the input's size and normalization.
-        extra: further facts for config.json. Under "pretrained_cfg" they override timm's description of the input,
+        extra: further keys of config.json. Under "pretrained_cfg" they override timm's description of the input,
             whose crop is otherwise the whole image (`crop_pct` 1).
 
     Raises: UserError if the disk is full or the folder cannot be written.
@@ -68,16 +68,16 @@ def save(student: nn.Module, folder: Path, data_spec: DataSpec, extra: Mapping[s
 
 
 def _config(student: nn.Module, data_spec: DataSpec, extra: dict[str, Any]) -> dict[str, Any]:
-    made, known = blueprint(student), getattr(student, "pretrained_cfg", {})
+    built_by, timms = blueprint(student), getattr(student, "pretrained_cfg", {})
     described = {
-        key: known[key] for key in ("classifier", "first_conv", "fixed_input_size", "pool_size") if key in known
+        key: timms[key] for key in ("classifier", "first_conv", "fixed_input_size", "pool_size") if key in timms
     }
     if data_spec.channels != 3:
-        described.pop("first_conv", None)  # by it timm would turn weights of three channels into these
+        described.pop("first_conv", None)  # timm would convert weights of three channels by it
     if len(names := classifiers(student)) > 1:
-        described["classifier"] = names  # which timm starts anew for other classes
+        described["classifier"] = names  # which timm initializes anew for other classes
     return {
-        "architecture": made.architecture,
+        "architecture": built_by.architecture,
         "num_classes": len(data_spec.classes),
         "pretrained_cfg": {
             **described,
@@ -90,20 +90,20 @@ def _config(student: nn.Module, data_spec: DataSpec, extra: dict[str, Any]) -> d
             "label_names": list(data_spec.classes),
             **extra.pop("pretrained_cfg", {}),
         },
-        "model_args": made.arguments,
-        "student": made.name,
+        "model_args": built_by.arguments,
+        "student": built_by.name,
         **({"multilabel": True} if data_spec.multilabel else {}),
         **extra,
     }
 
 
-def note(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Put further facts into the config.json of a folder of weights."""
-    write_whole(folder / FILES[1], json.dumps({**read_config(folder), **facts}, indent=2, ensure_ascii=False))
+def note(folder: Path, metadata: Mapping[str, Any]) -> None:
+    """Add keys to the config.json of a folder of weights."""
+    write_whole(folder / FILES[1], json.dumps({**read_config(folder), **metadata}, indent=2, ensure_ascii=False))
 
 
 def _sealed(content: bytes) -> bytes:
-    """The bytes of a safetensors file with a checksum of its values in its header."""
+    """Add a checksum of its values to the header of a safetensors file."""
     header, values = _opened(content)
     header.setdefault("__metadata__", {})[CHECKSUM] = f"{zlib.crc32(values):08x}"
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -112,7 +112,7 @@ def _sealed(content: bytes) -> bytes:
 
 
 def checksum(folder: Path) -> str:
-    """Of the values of the weights in a folder, as `save` wrote it beside them; empty where there is none."""
+    """Return the checksum of the weights in a folder that `save` wrote; empty where there is none."""
     try:
         with safe_open(folder / FILES[0], "pt") as file:
             return (file.metadata() or {}).get(CHECKSUM, "")
@@ -121,60 +121,55 @@ def checksum(folder: Path) -> str:
 
 
 def _opened(content: bytes) -> tuple[dict[str, Any], memoryview]:
-    """Header and values of a whole safetensors file."""
+    """Return header and values of a safetensors file."""
     begin = 8 + int.from_bytes(content[:8], "little")
     return json.loads(content[8:begin]), memoryview(content)[begin:]
 
 
 def load(folder: Path) -> tuple[nn.Module, DataSpec, dict[str, Any]]:
-    """The student that `save` wrote, in inference mode, with its DataSpec and the whole of config.json.
+    """Load a student that `save` wrote, in inference mode, with its DataSpec and config.json.
 
     Raises: UserError if files are missing, damaged or of a detector or a segmenter, or do not belong together.
     """
     config = read_config(folder)
     if config.get("network"):
         raise UserError(
-            f"{folder} finds objects or tells pixels apart, and this is asked of classifiers; evaluate, predict and "
-            "export take it, and others start from it: --init"
+            f"{folder} holds a detector or segmenter, and this needs a classifier; evaluate, predict and export take "
+            "it, and students start from it: --init"
         )
     weights = read_weights(folder / FILES[0])
     try:
         student, data_spec = filled(lambda: _built(config, folder / FILES[1]), weights)
     except RuntimeError as error:
-        raise UserError(f"{folder / FILES[0]} does not fit {FILES[1]} beside it: {_brief(error)}") from error
+        raise UserError(f"{folder / FILES[0]} does not fit its {FILES[1]}: {_brief(error)}") from error
     return student.eval(), data_spec, config
 
 
 def _built(config: dict[str, Any], path: Path) -> tuple[nn.Module, DataSpec]:
-    """The student that a config.json describes, with random weights."""
+    """Build the student that a config.json describes, with random weights."""
     data_spec, name, arguments = parsed_config(config, path)
     options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
     try:
         return create_student(name, data_spec, arguments.get("patch_size"), options), data_spec
     except UserError as error:
         raise UserError(f"{path} does not work: {error}") from error
-    except Exception as error:  # whatever a constructor makes of nonsense
+    except Exception as error:  # a constructor may raise anything
         raise UserError(f"{path} is damaged: no {name} can be built by it ({_brief(error)})") from error
 
 
 def parsed_config(config: dict[str, Any], path: Path) -> tuple[DataSpec, str, dict[str, Any]]:
-    """DataSpec, student and its keywords out of a config.json, ours or timm's own."""
+    """Return DataSpec, student and its keywords from a config.json, ours or timm's."""
     try:
         described, classes = config["pretrained_cfg"], int(config["num_classes"])
-        if not 0 <= classes <= MOST_CLASSES:
+        if not 0 <= classes <= MAX_CLASSES:
             raise ValueError(f"{classes} classes")
         names = described.get("label_names") or range(classes)
         channels, height, width = described["input_size"]
-        known = isinstance(channels, int) and 0 < channels <= MOST_CHANNELS
-        if not known or not all(isinstance(side, int) and 0 < side <= LONGEST_SIDE for side in (height, width)):
+        valid = isinstance(channels, int) and 0 < channels <= MAX_CHANNELS
+        if not valid or not all(isinstance(side, int) and 0 < side <= MAX_SIDE for side in (height, width)):
             raise ValueError(f"images of {channels}, {height}, {width}")
         mean, std = (tuple(map(float, described[key])) for key in ("mean", "std"))
-        if (
-            len(mean) != channels
-            or len(std) != channels
-            or not all(math.isfinite(x) for x in mean + std)
-            or min(std) <= 0
-        ):
+        if not len(mean) == len(std) == channels or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
             raise ValueError(f"colors of mean {mean} and standard deviation {std}")
         data_spec = DataSpec(tuple(map(str, names)), (height, width), mean, std, bool(config.get("multilabel", False)))
         if len(data_spec.classes) != classes:
@@ -186,7 +181,7 @@ def parsed_config(config: dict[str, Any], path: Path) -> tuple[DataSpec, str, di
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a folder of weights."""
+    """Read config.json of a folder of weights."""
     if not (folder / FILES[1]).is_file():
         raise UserError(f"{folder} is no folder of weights: it holds no {FILES[1]}")
     return read_json(folder / FILES[1])
@@ -198,13 +193,13 @@ def read_weights(path: Path) -> State:
 
 
 def read_checkpoint(source: Path) -> tuple[State, list[str]]:
-    """Tensors of a .safetensors file, or of a .pth file that holds nothing but weights, by their bare names; those that
-    `save` wrote by the names that it gave them, as a network of a person's own may hold a `model` or a `vit`.
+    """Read the tensors of a .safetensors file, or of a .pth file that holds nothing but weights, without prefixes of
+    their names; those that `save` wrote keep their names, as a user's network may hold a `model` or a `vit`.
 
     Args:
         source: FILE, or FILE#KEY for the weights under another key.
 
-    Returns: the tensors, and which of several weights they are, for the user.
+    Returns: the tensors, and a warning that names which of several weights they are.
     Raises: UserError if the file is missing, damaged, holds Python objects, or has no such key.
     """
     (path, key), warnings = file_and_key(source), list[str]()
@@ -215,13 +210,13 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
             header, values = _opened(content)
             written = header.get("__metadata__", {}).get(CHECKSUM)
             if written not in (None, f"{zlib.crc32(values):08x}"):
-                raise SafetensorError("its values are not those that were written (checksum)")
+                raise SafetensorError("its values differ from those that were written (checksum)")
             state = strip_prefixes(state) if written is None else state
         else:
             with torch.serialization.safe_globals([argparse.Namespace]):
                 stored = torch.load(path, map_location="cpu", weights_only=True)
             taken, *others = [key] * bool(key) or wrappers(stored) or [""]
-            warnings += [f"its {taken} is taken; for another: {path.name}#{other}" for other in others[:1]]
+            warnings += [f"its {taken} is loaded; for another: {path.name}#{other}" for other in others[:1]]
             state = strip_prefixes(stored, key)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
@@ -229,7 +224,7 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
         raise UserError(f"there is no weights file {as_named(path)}") from error
     except SafetensorError as error:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from error
-    except Exception as error:  # torch's reader raises half a dozen kinds
+    except Exception as error:  # torch's reader raises half a dozen types
         named = re.search(r"GLOBAL (\S+)", str(error))
         raise UserError(
             f"{path} cannot be read as weights alone (it is damaged, or holds Python objects, which are never loaded): "
@@ -239,25 +234,25 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
     if not state:
         raise UserError(f"{path} holds no weights by name")
     if odd := [name for name, value in state.items() if not _is_plain(value)]:
-        raise UserError(f"{path} stores tensors otherwise than number by number: {some(odd, 3)}; save them dense")
+        raise UserError(f"{path} stores tensors that are not dense: {some(odd, 3)}; save them dense")
     return state, warnings
 
 
 def _is_plain(value: Tensor) -> bool:
-    """Return whether a tensor holds a number in memory for every element; sparse, quantized and expanded ones do not,
-    whose few bytes may stand for any size."""
+    """Return whether a tensor stores every element; sparse, quantized and expanded ones do not, and a few bytes of them
+    may represent any size."""
     if value.layout != torch.strided or value.is_quantized or value.is_nested or value.is_meta:
         return False
     return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def _brief(error: BaseException) -> str:
-    """The first line of what an exception says."""
+    """Return the first line of an exception's message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def find_weights(source: str) -> Path | None:
-    """The folder of weights that a path means, itself or inside a run; None if the path is no folder.
+    """Return the folder of weights at a path, itself or inside a run; None if the path is no folder.
 
     Raises: UserError if the folder holds no weights.
     """
@@ -266,12 +261,11 @@ def find_weights(source: str) -> Path | None:
     for place in PLACES:
         if (Path(source, place) / FILES[1]).is_file():
             return Path(source, place)
-    raise UserError(f"{source} holds no weights ({' and '.join(FILES)}), nor is it a run that has some")
+    raise UserError(f"{source} holds no weights ({' and '.join(FILES)}), nor is it a run with weights")
 
 
 def anchored(source: str) -> str:
-    """The same source of weights for any working folder: a folder or file by its absolute path, other names as they
-    are."""
+    """Return a source of weights with the absolute path of a folder or file; other names are unchanged."""
     architecture, equals, file = source.partition("=")
     path = file_and_key(source)[0]
     if path.is_dir() or (path.suffix in SUFFIXES and path.is_file()):
@@ -280,31 +274,31 @@ def anchored(source: str) -> str:
 
 
 def place_of(source: str) -> Path:
-    """The folder or file that a source of weights names, by itself or as ARCHITECTURE=FILE. Nothing may be there."""
+    """Return the folder or file that a source of weights names, alone or as ARCHITECTURE=FILE; it may not exist."""
     path = file_and_key(source)[0]
     return path if path.exists() else file_and_key(source.partition("=")[2] or source)[0]
 
 
 def file_and_key(source: str | Path) -> tuple[Path, str]:
-    """Split FILE#KEY, which names one of the weights that a file keeps, such as model_ema; the key may be missing."""
+    """Split FILE#KEY, which names one of several weights in a file, such as model_ema; the key may be missing."""
     file, mark, key = str(source).rpartition("#")
     named = mark and Path(file).suffix in SUFFIXES and not Path(source).exists()
     return (Path(file), key) if named else (Path(source), "")
 
 
 def fetch(name: str) -> nn.Module:
-    """A timm model with pretrained weights, from timm's cache or the network.
+    """Load a timm model with pretrained weights, from timm's cache or the network.
 
     Args:
         name: with or without a tag, such as vit_tiny_patch16_224.augreg_in21k; or hf-hub:OWNER/NAME.
 
-    Raises: UserError if there is no such model, or its weights cannot be had.
+    Raises: UserError if there is no such model, or its weights cannot be fetched.
     """
     if not name.startswith("hf-hub:") and not timm.is_model_pretrained(name):
         if Path(name).is_file() and Path(name).suffix in SUFFIXES:
-            raise UserError(f"{name} does not say of which network it is; name that, too: ARCHITECTURE={name}")
+            raise UserError(f"{name} does not contain the name of its network; add it: ARCHITECTURE={name}")
         if Path(name).is_file():
-            raise UserError(f"{name} does not end as a file of weights does: {', '.join(SUFFIXES)}; rename it")
+            raise UserError(f"{name} has no ending of weights: {', '.join(SUFFIXES)}; rename it")
         if "/" in name:
             raise UserError(f"{name} does not exist: neither a run, nor a checkpoint, nor a folder of weights")
         raise unknown("pretrained model (nor is there such a file or folder)", name, timm.list_pretrained())
@@ -314,7 +308,7 @@ def fetch(name: str) -> nn.Module:
             if name.startswith("hf-hub:"):
                 check_pretrained(name)
             return timm.create_model(name, pretrained=True)
-    except Exception as error:  # whatever a network, a hub or a cache may raise
+    except Exception as error:  # a network, a hub or a cache may raise anything
         raise UserError(
             f"the weights of {name} could not be fetched ({type(error).__name__}: {_brief(error)}); "
             "check the connection, or download them elsewhere and name the .safetensors file"
@@ -322,24 +316,23 @@ def fetch(name: str) -> nn.Module:
 
 
 def initialize(student: nn.Module, source: str, blocks: int | None = None, classes: Sequence[str] = ()) -> list[str]:
-    """Start a student from other weights, resampled and cut to fit it (see `load_matching`).
+    """Initialize a student from other weights, in place, resampled to fit it (see `load_matching`).
 
     Args:
-        student: any network; takes the weights in place.
+        student: any network.
         source: a run or a folder of weights, a .safetensors or .pth file (FILE#KEY for the weights under another key,
             such as model_ema), or a pretrained model (see `fetch`).
-        blocks: take so many leading blocks and what comes before them; None takes all that fits.
-        classes: names of those that the student tells apart, in the order of its logits; empty takes a head of their
-            number, whatever it tells apart.
+        blocks: number of leading blocks to take, with what comes before them; None takes all that fits.
+        classes: the student's class names, in the order of its logits; empty takes any head of their number.
 
-    Returns: warnings for a person: what was taken, resampled, left as it was, left unused.
+    Returns: warnings for the user, see `load_matching`.
     Raises: UserError if the source cannot be read, if nothing but the head fits, or if there are no such blocks.
     """
     folder, grid, known = find_weights(source) or _around(Path(source)), None, ()
     warnings: list[str] = []
     if folder is not None:
         theirs, config = read_weights(folder / FILES[0]), read_config(folder)
-        if config.get("network"):  # of a detector or a segmenter its student; what is around it stays under its name
+        if config.get("network"):  # the student of a detector or a segmenter
             theirs = {name.removeprefix(AROUND_STUDENT): value for name, value in theirs.items()}
         with at_most(len(theirs)), torch.device("meta"):
             grid = grid_of(_built(config, folder / FILES[1])[0])
@@ -350,30 +343,30 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
         net: Any = fetch(source)
         theirs, grid, known = net.state_dict(), grid_of(net), net.pretrained_cfg.get("label_names")
     vars(student)["start"] = state_digest(dict(sorted(theirs.items())))  # safetensors keeps no order
-    names = [*map(str, known or ())] if blocks is None else []  # else their head is not taken
+    names = [*map(str, known or ())] if blocks is None else []  # else their head is not loaded
     theirs, moved = for_classes(student, own_names(student, theirs), names, classes)
     return [f"started from {source}", *warnings, *load_matching(student, theirs, grid, blocks), *moved]
 
 
 def _around(file: Path) -> Path | None:
-    """The folder of weights whose tensors a named file is; None where no config.json beside it describes them."""
+    """Return the folder of weights that a file belongs to; None where it has no config.json of ours or timm's."""
     ours = file.name == FILES[0] and file.is_file() and (file.parent / FILES[1]).is_file()
     # Other libraries, too, call their two files so.
     return file.parent if ours and "pretrained_cfg" in read_config(file.parent) else None
 
 
 def start_digest(student: nn.Module) -> str | None:
-    """Return the digest of the weights that `initialize` took for a student; None for one that starts from none."""
+    """Return the digest of the weights that `initialize` loaded; None for a student with random weights."""
     return vars(student).get("start")
 
 
 def weights_digest(net: nn.Module) -> str:
-    """Changes with a network's weights, their names, types or shapes."""
+    """Return a digest of a network's weights, see `state_digest`."""
     return state_digest(net.state_dict())
 
 
 def state_digest(state: Mapping[str, Tensor]) -> str:
-    """Return a digest that changes with tensors, their names, types or shapes."""
+    """Return a digest of tensors, their names, types and shapes."""
     hashed = hashlib.blake2b(digest_size=16)
     for name, tensor in state.items():
         hashed.update(name.encode() + str(tensor.dtype).encode() + str(tuple(tensor.shape)).encode())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of one network in another: copy what fits, resample what depends on image and patch size.
+"""Load one network's weights into another: copy tensors that fit, resample those that depend on image and patch size.
 
 Position tables are resampled between grids of patches, patch embeddings between patch sizes [1]. A head for other
-classes starts anew, one for the same in another order has its rows moved where both name them, and all else that is
-missing or has another shape starts anew; nothing of this happens silently.
-On request only the first blocks are taken, with what comes before them.
+classes keeps its random weights, one for the same classes in another order has its rows moved if both name them, and
+all else that is missing or has another shape keeps its random weights; every case is reported.
+On request only the first blocks are taken, with the layers before them.
 
 [1] Beyer et al., "FlexiViT", CVPR 2023, arXiv:2212.08013, the pseudo-inverse resize, as timm has it.
 """
@@ -22,31 +22,31 @@ from torch import Tensor, nn
 from ...errors import UserError, some
 from ..vit.patches import PatchGrid
 
-NAMED = 6  # tensors or classes, of many
+NAMED = 6  # tensors or classes listed of many
 
 State = dict[str, Tensor]
 
 POSITIONS = "pos_embed"
-TOKENS = ("cls_token", "dist_token", "reg_token")  # that a position table may hold rows for, before the patches
+TOKENS = ("cls_token", "dist_token", "reg_token")  # may have rows in a position table, before the patches
 
 
 def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blocks: int | None) -> list[str]:
-    """Put weights into a student, in place.
+    """Load weights into a student, in place.
 
     Args:
         student: any network.
         theirs: tensors by name.
-        grid: the patches for which their position table was made; None takes it to be square.
-        blocks: take so many leading blocks and what comes before them; None takes all that fits.
+        grid: patches of their position table; None takes it to be square.
+        blocks: number of leading blocks to take, with what comes before them; None takes all that fits.
 
-    Returns: warnings for a person: what was taken, resampled, left as it was, left unused.
-    Raises: UserError if nothing but the head fits, if their grid cannot be told, or if there are no such blocks.
+    Returns: warnings for the user: what was loaded, resampled, not loaded, not used.
+    Raises: UserError if nothing but the head fits, if their grid is unknown, or if there are no such blocks.
     """
     ours, heads = student.state_dict(), _heads(student)
-    wanted = list(ours) if blocks is None else leading(student, blocks)
+    keys = list(ours) if blocks is None else leading(student, blocks)
     taken: State = {}
     theirs, warnings = _as_many_channels(student, ours, theirs)
-    for key in (key for key in wanted if key in theirs):
+    for key in (key for key in keys if key in theirs):
         own, value = ours[key], theirs[key]
         if key == POSITIONS and own.ndim == value.ndim == 3 and own.shape[-1] == value.shape[-1]:
             new = grid_of(student) or _square(ours)
@@ -54,7 +54,7 @@ def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blo
             if new is None or old is None:
                 raise UserError(
                     f"positions are resampled between grids of patches, and that of a table of {value.shape[1]} rows "
-                    "cannot be told unless it is square; name the run or the folder that holds its config.json"
+                    "is unknown unless it is square; name the run or the folder that holds its config.json"
                 )
             taken[key] = resample_positions(value, own, old, new)
             if old != new:
@@ -72,8 +72,8 @@ def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blo
         )
     student.load_state_dict(taken, strict=False)
     if blocks is not None:
-        warnings.append(f"the first {blocks} blocks and what comes before them are kept, all else starts anew")
-    left = [key for key in wanted if key not in taken]
+        warnings.append(f"the first {blocks} blocks and what comes before them are loaded, all else starts anew")
+    left = [key for key in keys if key not in taken]
     lists = {
         "the head starts anew": [key for key in left if key.startswith(heads)],
         "of another shape there, started anew": [k for k in left if k in theirs and not k.startswith(heads)],
@@ -81,22 +81,22 @@ def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blo
         "there but not used": [key for key in theirs if key not in ours],
     }
     named = [f"{words}: {some(keys, NAMED)}" for words, keys in lists.items() if keys]
-    return [f"{len(taken)} of {len(ours)} tensors taken", *warnings, *named]
+    return [f"{len(taken)} of {len(ours)} tensors loaded", *warnings, *named]
 
 
 def for_classes(
     student: nn.Module, theirs: State, known: Sequence[str], wanted: Sequence[str]
 ) -> tuple[State, list[str]]:
-    """Their tensors with the rows of the head in the order of the student's classes; without a head where it tells as
-    many other classes apart, which shapes do not show.
+    """Put the rows of the head in the order of the student's classes; drop the head if it has as many other classes,
+    which shapes do not show.
 
     Args:
         student: any network.
         theirs: tensors by name.
-        known: names of the classes that their head tells apart, in its order; empty where nobody says.
-        wanted: of the student's.
+        known: class names of their head, in its order; empty where unknown.
+        wanted: class names of the student.
 
-    Returns: tensors, and a warning where they are not what they were.
+    Returns: tensors, and a warning where they differ from `theirs`.
     """
     heads = [name for name in theirs if name.startswith(_heads(student)) and theirs[name].shape[:1] == (len(wanted),)]
     if not heads or not known or len(known) != len(wanted) or tuple(known) == tuple(wanted):
@@ -109,8 +109,8 @@ def for_classes(
 
 
 def _as_many_channels(student: nn.Module, ours: State, theirs: State) -> tuple[State, list[str]]:
-    """Their tensors with a first convolution of color for as many channels as the student's has, as timm does it: its
-    sum for one channel; for others it is repeated, and scaled so that the sum stays. Others start anew."""
+    """Adapt a first convolution of color images to the student's channels, as timm does: summed for one channel; for
+    others repeated, and scaled so that the sum stays. Other cases keep random weights."""
     described: dict[str, Any] = getattr(student, "pretrained_cfg", {})
     first = described.get("first_conv") or "patch_embed.proj"
     for key in (f"{name}.weight" for name in ([first] if isinstance(first, str) else first)):
@@ -119,30 +119,30 @@ def _as_many_channels(student: nn.Module, ours: State, theirs: State) -> tuple[S
             continue
         channels = own.shape[1]
         if value.shape[1] == 3 != channels and own.shape[0] == value.shape[0]:
-            made: Tensor = adapt_input_conv(channels, value)
+            adapted: Tensor = adapt_input_conv(channels, value)
             how = "summed to one" if channels == 1 else f"repeated for {channels}"
-            return {**theirs, key: made}, [f"first convolution of three channels {how}"]
+            return {**theirs, key: adapted}, [f"first convolution of three channels {how}"]
     return theirs, []
 
 
 def leading(student: nn.Module, blocks: int) -> list[str]:
-    """Names of the tensors of so many leading blocks, and of what comes before them: patches, tokens, positions.
+    """Return the names of the tensors of the leading blocks, and of what comes before them: patches, tokens, positions.
 
     Raises: UserError for a student without `blocks`, or with fewer.
     """
-    held = getattr(student, "blocks", None)
-    if not isinstance(held, nn.Sequential | nn.ModuleList):
+    modules = getattr(student, "blocks", None)
+    if not isinstance(modules, nn.Sequential | nn.ModuleList):
         raise UserError(f"student.init_blocks needs a student with blocks, and a {type(student).__name__} has none")
-    if not 0 <= blocks <= len(held):
-        raise UserError(f"student.init_blocks must lie between 0 and the student's {len(held)} blocks, got {blocks}")
+    if not 0 <= blocks <= len(modules):
+        raise UserError(f"student.init_blocks must lie between 0 and the student's {len(modules)} blocks, got {blocks}")
     names = list(student.state_dict())
     first = next(position for position, name in enumerate(names) if name.startswith("blocks."))
-    kept = tuple(f"blocks.{number}." for number in range(blocks))
-    return names[:first] + [name for name in names[first:] if name.startswith(kept)]
+    prefixes = tuple(f"blocks.{number}." for number in range(blocks))
+    return names[:first] + [name for name in names[first:] if name.startswith(prefixes)]
 
 
 def resample_positions(theirs: Tensor, ours: Tensor, old: PatchGrid, new: PatchGrid) -> Tensor:
-    """A position table for another grid, [1, T, D]; rows of prefix tokens that both have are copied, else ours stay."""
+    """Resample a position table to another grid, [1, T, D]; rows of prefix tokens that both have are copied."""
     prefix, own = theirs.shape[1] - math.prod(old), ours.shape[1] - math.prod(new)
     both, patches = min(prefix, own), theirs[:, prefix:]
     if old != new:
@@ -151,23 +151,23 @@ def resample_positions(theirs: Tensor, ours: Tensor, old: PatchGrid, new: PatchG
 
 
 def grid_of(network: nn.Module) -> PatchGrid | None:
-    """Rows and columns of a network's patches; None where it does not say."""
+    """Return rows and columns of a network's patches; None where it has no such attribute."""
     return getattr(getattr(network, "patch_embed", None), "grid_size", None)
 
 
 def _square(state: State, like: State | None = None, grid: PatchGrid | None = None) -> PatchGrid | None:
-    """The square grid for which a position table has rows, besides those of its tokens.
+    """Return the square grid of a position table without the rows of its tokens.
 
     Args:
         state: tensors by name.
-        like: those of a network of the same kind, whose grid is known: it has as many rows besides.
+        like: those of a network of the same kind with as many other rows.
         grid: of that network.
     """
     rows = state[POSITIONS].shape[1]
-    besides = [sum(state[name].shape[1] for name in TOKENS if name in state), 0]
+    others = [sum(state[name].shape[1] for name in TOKENS if name in state), 0]
     if like is not None and grid is not None:
-        besides.insert(1, like[POSITIONS].shape[1] - math.prod(grid))
-    for patches in (rows - count for count in besides):
+        others.insert(1, like[POSITIONS].shape[1] - math.prod(grid))
+    for patches in (rows - count for count in others):
         side = math.isqrt(patches)
         if side**2 == patches:
             return side, side
@@ -175,14 +175,14 @@ def _square(state: State, like: State | None = None, grid: PatchGrid | None = No
 
 
 def _heads(student: nn.Module) -> tuple[str, ...]:
-    """Beginnings of the names of the classifier's tensors."""
+    """Prefixes of the classifier's tensors."""
     described: dict[str, Any] = getattr(student, "pretrained_cfg", {})
     named = described.get("classifier") or "head"
     return tuple(f"{name}." for name in (*([named] if isinstance(named, str) else named), *classifiers(student)))
 
 
 def classifiers(student: nn.Module) -> list[str]:
-    """Names of the layers that give scores; timm describes no more of them than an architecture has by default."""
+    """Return the names of the layers that compute scores; timm lists only those of an architecture's default."""
     heads: Any = getattr(student, "get_classifier", tuple)()
     layers = {id(layer) for head in (heads if isinstance(heads, tuple) else (heads,)) for layer in head.modules()}
     linear = {name: layer for name, layer in student.named_modules() if isinstance(layer, nn.Linear)}
