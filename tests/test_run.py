@@ -58,7 +58,7 @@ def test_a_run_or_a_path_names_itself_to_every_verb(run: viticulture.Run, tmp_pa
     boxes.write_text("a 0 0 1 1\n")
     for named in (run, run.path, str(run.path)):
         assert viticulture.report(named, compare_with=named) == run.path / "report.html"
-        with pytest.raises(UserError, match=r"written as \.onnx"):
+        with pytest.raises(UserError, match=r"must end in .onnx"):
             viticulture.export(named, tmp_path / "x.txt")
         with pytest.raises(UserError, match="nowhere"):
             viticulture.localize(named, str(boxes), weights="nowhere")
@@ -86,11 +86,11 @@ def test_a_list_of_runs_is_a_table(run: viticulture.Run) -> None:
     """Catches: a table that pandas does not take, percent in place of shares, two columns of one name that fall
     together."""
     pandas = pytest.importorskip("pandas")
-    table = viticulture.runs(str(run.path.parent))
-    table = pandas.DataFrame(table)
+    listed = viticulture.runs(str(run.path.parent))
+    table = pandas.DataFrame(listed)
     assert list(table.columns[:3]) == ["run", "data", "student"]
     assert (table.run[0], table["top-1"][0]) == (run.path.name, run.accuracy)
-    assert repr(table).startswith(f"<Table Runs in {run.path.parent}: 1 row of run, data, student")
+    assert repr(listed).startswith(f"<Table Runs in {run.path.parent}: 1 row of run, data, student")
     columns = [Column("a"), Column("b", "spread"), Column("a")]
     assert Table("", columns, [["x", Spread((1.0, 3.0)), "y"]]).csv().splitlines() == [
         "a,b mean,b sd,b seeds,a", "x,2.0,1.4142135623730951,2,y",

@@ -17,7 +17,6 @@ from PIL import Image
 
 import viticulture
 from dense_scenes import coco_folder, mask_folder
-from made_results import detected
 from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
@@ -33,6 +32,7 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.tasks.detection import DetectionPrediction
 from viticulture.tasks.detection_metrics import DetectionResult
+from viticulture.tasks.results import Results
 from viticulture.tasks.segmentation import SegmentationPrediction
 from viticulture.tasks.task import task_of
 from viticulture.training.module import TrainingModule
@@ -298,7 +298,7 @@ def test_other_data_that_do_not_fit_are_told(
     assert disks
     file.write_text(json.dumps({**known, "annotations": disks, "categories": known["categories"][:1]}))
     judged = viticulture.evaluate(run, str(other))
-    assert isinstance(judged, detected)
+    assert isinstance(judged, Results)
     result = judged.counting
     assert isinstance(result, DetectionResult)
     assert [each.objects for each in result.boxes.per_class] == [len(disks), 0]

@@ -13,7 +13,6 @@ import torch
 
 import viticulture
 from colored import COLORS, SMALL, colored_csv, picture
-from made_results import labeled
 from plain_loop import plain_loop
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.open import open_source
@@ -115,7 +114,7 @@ def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
     split, results that differ when they are measured again."""
     pytest.importorskip("pandas")
     results = run.results
-    assert isinstance(results, labeled)
+    assert isinstance(results, Results)
     assert results.counts == "best/test"
     assert results.results.keys() == {"best/test", "best/val", "last/test", "last/val"}
     result, answers = results.results["best/test"], run.predictions
@@ -125,7 +124,7 @@ def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
     assert list(answers["name"]) == run.folder.read("split.json")["names"]["test"]
     assert float(run.metrics.set_index(["weights", "split"]).loc[("best", "test"), "map"]) == result.map
     assert {"train/label", "val/map", "val/loss"} <= set(run.history.columns)
-    with pytest.raises(UserError, match=r"its results are in Run.results"):
+    with pytest.raises(UserError, match="so it has no accuracy"):
         _ = run.accuracy
     assert "mAP" in run._repr_html_()
 
@@ -180,7 +179,7 @@ def test_predictions_are_labels_from_their_thresholds_on(run: viticulture.Run, t
     (tmp_path / "broken.png").write_bytes(b"none")
     paths = [str(tmp_path / f"{name}.png") for name in (0, 1, 2, "broken")]
     found: Any = viticulture.predict(str(run.path), paths, out=str(tmp_path / "out.csv"))
-    limits = dict(zip(run.classes, thresholds_of(run.folder, "best", 3), strict=True))
+    limits = dict(zip(run.classes, thresholds_of(task_of(run.folder), "best", 3), strict=True))
     for each in found[:3]:
         assert isinstance(each, LabelsPrediction)
         assert set(each.labels) == {name for name, p in each.probabilities.items() if p >= limits[name]}
@@ -199,10 +198,10 @@ def test_other_images_are_judged_by_the_runs_thresholds(run: viticulture.Run, tm
     lines = [line.rpartition(",")[0] for line in other.read_text().splitlines()]
     other.write_text("\n".join(lines))  # path,red,green
     judged = viticulture.evaluate(run, str(other), out=str(tmp_path / "other.html"))
-    assert isinstance(judged, labeled)
+    assert isinstance(judged, Results)
     result = judged.counting
     assert result is not None
-    assert [score.threshold for score in result.per_label] == thresholds_of(run.folder, "best", 3)
+    assert [score.threshold for score in result.per_label] == thresholds_of(task_of(run.folder), "best", 3)
     assert [score.ap is None for score in result.per_label] == [True, False, False]  # blue, green, red
     assert "mAP" in (tmp_path / "other.html").read_text()
     viticulture.evaluate(run, str(other), out=str(tmp_path / "other.json"))
@@ -225,7 +224,7 @@ def test_a_file_for_other_programs_gives_probabilities(run: viticulture.Run, dat
 
     path: Any = viticulture.export(str(run.path), str(tmp_path / "labels.onnx"), from_pixels=True)
     about = {entry.key: json.loads(entry.value) for entry in onnx.load(str(path)).metadata_props}
-    assert about["thresholds"] == thresholds_of(run.folder, "best", 3)
+    assert about["thresholds"] == thresholds_of(task_of(run.folder), "best", 3)
     image = data.parent / "001.png"
     said: Any = run.predict(image)[0]
     (found,) = InferenceSession(str(path)).run(None, {"pixels": np.asarray(Image.open(image).convert("RGB"))})
