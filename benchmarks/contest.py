@@ -34,9 +34,8 @@ from viticulture.budget.budget import TimeBudget
 from viticulture.budget.plan import read_plan
 from viticulture.config import resolve
 from viticulture.data.open import open_source
-from viticulture.evaluation.other import evaluate_other
-from viticulture.evaluation.results import read_evaluations
 from viticulture.study.statistics import Estimate, estimate
+from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 
 from .clock import processor
@@ -203,14 +202,14 @@ def on_one_thread(words: Sequence[str], folder: Path) -> None:
 def tested(folder: Path, data: str) -> float:
     """Share of a set's test images that a run's weights are right about, %."""
     run = RunFolder(folder)
-    return 100 * evaluate_other(run, data).results[f"{run.which()[0]}/{data}"].evaluation.top1
+    return 100 * task_of(run).evaluate_other(data).evaluated.results[f"{run.which()[0]}/{data}"].top1
 
 
 def train(cell: Cell, out: Path) -> None:
     """One cell."""
     words, folder = cell.words(out), cell.folder(out)
     on_one_thread(words, folder)
-    evaluations = read_evaluations(RunFolder(folder))
+    evaluations = task_of(RunFolder(folder)).read_results()
     assert evaluations is not None
     assert evaluations.counting is not None
     cost = {"core_s": read_plan(folder).spent, "resumed": float(words[0] == "resume")}

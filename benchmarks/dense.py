@@ -46,13 +46,12 @@ from viticulture.data.targets.outlines import bitmap
 from viticulture.data.transforms.crop import ScaleJitter
 from viticulture.data.transforms.geometry import Flip
 from viticulture.data.transforms.view import Augment
-from viticulture.evaluation.dense.objects import evaluate_objects, mean_boxes
-from viticulture.evaluation.dense.subject import Found
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.detector import ANCHOR, BOX_GRID, RATIOS, DetectorSizes
 from viticulture.models.detection.networks import detector
 from viticulture.models.detection.pyramid import SimpleFeaturePyramid
 from viticulture.models.students import create_student
+from viticulture.tasks.detection_metrics import DetectedObjects, evaluate_detections, mean_boxes
 
 from .clock import begin, core_seconds, count, measure
 
@@ -272,14 +271,14 @@ def precision(options: argparse.Namespace) -> None:
             draw.uniform(size=30) < 0.5, labels[draw.integers(0, 7, 30)], draw.integers(0, classes, 30)
         )
         near[:, 2:] = np.maximum(near[:, 2:], near[:, :2] + 1)
-        detections.append(Found(near.astype(np.float32), draw.uniform(size=30).astype(np.float32), predicted))
+        detections.append(DetectedObjects(near.astype(np.float32), draw.uniform(size=30).astype(np.float32), predicted))
         crowd = torch.zeros(7, dtype=torch.bool)
         true.append(Objects(torch.from_numpy(boxes).float(), torch.from_numpy(labels), crowd))
     sizes = np.full((options.images, 2), 640)
     boxed = Boxed(true, masks=False)
     rows = mean_boxes(boxed, sizes, classes)
     began = core_seconds()
-    result = evaluate_objects(detections, boxed, tuple(map(str, range(classes))), sizes, rows)
+    result = evaluate_detections(detections, boxed, tuple(map(str, range(classes))), sizes, rows)
     print(
         f"precision   core-s for {options.images:,} images: {core_seconds() - began:.1f} (AP {result.boxes.ap:.3f})",
         flush=True,

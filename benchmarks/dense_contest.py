@@ -44,13 +44,14 @@ from viticulture.data.open import annotation_format
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.disk import replacing
 from viticulture.errors import UserError
-from viticulture.evaluation.dense.judge import image_sizes
-from viticulture.evaluation.dense.objects import evaluate_objects
-from viticulture.evaluation.dense.pixels import evaluate_pixels
-from viticulture.evaluation.dense.results import Evaluation, read_dense
-from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.methods.detection import targets_of
 from viticulture.study.step_times import measure_step_times
+from viticulture.tasks.annotated_task import AnnotatedModel, image_sizes
+from viticulture.tasks.detection import find
+from viticulture.tasks.detection_metrics import evaluate_detections
+from viticulture.tasks.results import Result
+from viticulture.tasks.segmentation import classify_pixels, evaluate_pixels
+from viticulture.tasks.task import task_of
 from viticulture.training.assemble import augmentations, data_spec_of
 from viticulture.training.data import load_dataset, open_for
 
@@ -178,11 +179,11 @@ def ours(contest: Contest, name: str, seed: int, overrides: dict[str, Any], afte
     epochs = _planned(folder, "run", lambda: contest.epochs(recipe, overrides, seconds))
     overrides = {**overrides, "train.epochs": epochs, **({"student.init": start} if start else {})}
     run = _run(contest, str(folder / "run"), recipe, seed, overrides)
-    evaluations = read_dense(run.folder)
+    evaluations = task_of(run.folder).read_results()
     assert evaluations is not None
     spent = (time.process_time() - began) / 60
     return _score(
-        name, seed, f"{before}{epochs}", spent, run.facts["student"]["parameters"], evaluations.results["last/test"]
+        name, seed, f"{before}{epochs}", spent, run.metadata["student"]["parameters"], evaluations.results["last/test"]
     )
 
 
@@ -223,13 +224,13 @@ def cnn(contest: Contest, name: str, seed: int, made: Callable[[int], nn.Module]
     return _score(name, seed, str(epochs), spent, parameters, evaluation)
 
 
-def judged(net: Any, dataset: Dataset) -> Evaluation:
+def judged(net: Any, dataset: Dataset) -> Result:
     """A network on the test images, as our own are judged."""
     assert dataset.test is not None
-    subject, true = DenseSubject(net, data_spec_of(dataset)), dataset.annotations["test"]
+    subject, true = AnnotatedModel(net, data_spec_of(dataset)), dataset.annotations["test"]
     if isinstance(net, Boxes):
         detections = list(find(subject, dataset.test))
-        return evaluate_objects(detections, true, dataset.classes, image_sizes(dataset.test))  # type: ignore[arg-type]
+        return evaluate_detections(detections, true, dataset.classes, image_sizes(dataset.test))  # type: ignore[arg-type]
     return evaluate_pixels(classify_pixels(subject, dataset.test), true, dataset.classes, None)[0]  # type: ignore[arg-type]
 
 
@@ -321,8 +322,8 @@ def _run(contest: Contest, out: str, recipe: str, seed: int, overrides: dict[str
     return viticulture.train(contest.data, recipe, seed=seed, out=out, overrides=chosen)
 
 
-def _score(name: str, seed: int, epochs: str, minutes: float, parameters: int, evaluation: Evaluation) -> Score:
-    return Score(name, seed, epochs, round(minutes, 3), parameters, evaluation.measures)
+def _score(name: str, seed: int, epochs: str, minutes: float, parameters: int, evaluation: Result) -> Score:
+    return Score(name, seed, epochs, round(minutes, 3), parameters, dict(evaluation.measures))
 
 
 def _slug(name: str) -> str:

@@ -19,8 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from viticulture.evaluation.other import evaluate_other
-from viticulture.evaluation.results import read_evaluations
+from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 
 from .clock import begin, count
@@ -77,12 +76,12 @@ def main() -> None:
     options = begin(parser)
     spent = train(options.data, options.run, options.epochs, options.seed, options.trial)
     if options.trial:
-        held_out = read_evaluations(RunFolder(options.run))
+        held_out = task_of(RunFolder(options.run)).read_results()
         assert held_out is not None
         assert held_out.counting is not None
         print(f"{100 * held_out.counting.top1:.2f} % of held-out images, {spent:.0f} core-s with their answers")
         return
-    tested = evaluate_other(RunFolder(options.run), options.data).results[f"last/{options.data}"].evaluation
+    tested = task_of(RunFolder(options.run)).evaluate_other(options.data).evaluated.results[f"last/{options.data}"]
     step = vit_step()
     print(f"{100 * tested.top1:.2f} % of test images after {spent:.0f} core-s, {spent / step:.0f} steps of ViT-Ti")
 

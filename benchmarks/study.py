@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 from statistics import median
 
-from viticulture.evaluation.evaluate import evaluate_run
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
 from viticulture.study.plan import StudyPlan
 from viticulture.study.terms import Subsets
 from viticulture.study.work import Worker
+from viticulture.tasks.task import task_of
 from viticulture.training.run import fit
 from viticulture.training.session import begin
 
@@ -44,7 +44,7 @@ def main() -> None:
                 "digits", "dhvt/digits", cell.seed, f"{folder}/bare-{number}", False, overrides, "benchmark"
             )
             fit(session)
-            evaluate_run(session.run, session.dataset)
+            task_of(session.run).evaluate(session.dataset)
             session.run.unlock()
             alone = time.process_time() - start
             start = time.process_time()

@@ -22,7 +22,7 @@ IMPORTED = (
     "viticulture.training.session",
     "viticulture.training.run",
     "viticulture.analysis.pictures",
-    "viticulture.report.pages.run_page",
+    "viticulture.report.run_page",
     "viticulture.study.work",
 )
 

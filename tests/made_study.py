@@ -5,15 +5,15 @@ from pathlib import Path
 
 import torch
 
-from viticulture.evaluation.accuracy import evaluate_predictions
+from made_results import classified, save_classes
 from viticulture.evaluation.outputs import Predictions
-from viticulture.evaluation.results import Evaluations, keep_predictions
 from viticulture.study.cell import contents
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
 from viticulture.study.plan import StudyPlan
 from viticulture.study.study import Study
 from viticulture.study.terms import Subsets
+from viticulture.tasks.classification_metrics import evaluate_predictions
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> 'q' </style>"
 CLASSES = [EVIL, "a, b; c", "50 % & $x_1$ #\\{}", "Rebe ü 日本 👩‍🔬"]
@@ -42,9 +42,9 @@ def study(path: Path, names: list[str], subsets: tuple[int, ...], seeds: int, st
         result = evaluate_predictions(predictions, classes)
         run.write(
             "evaluation.json",
-            Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict(),
+            classified("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict(),
         )
-        keep_predictions(run, "best/test", {"best/test": predictions})
+        save_classes(run, "best/test", {"best/test": predictions})
         lines = [
             "step,epoch,name,value",
             *(f"{9 * e + 8},{e},val/accuracy,{result.top1 * (e + 1) / 4}" for e in range(4)),

@@ -18,11 +18,11 @@ def serving(run: Any) -> Iterator[int]:
     """The port of a real server of a run, while the context lasts."""
     from viticulture.deploy.serve import app as server_app
     from viticulture.deploy.serve.page import page
-    from viticulture.deploy.serve.predictor import load_predictor
+    from viticulture.deploy.serve.predictor import Predictor
     from viticulture.tasks.task import task_of
 
     task = task_of(run)
-    predictor = load_predictor(task)
+    predictor = Predictor(task)
 
     with server_app.listening("127.0.0.1", 0) as taken:
         served = server_app.server(server_app.application(predictor, page(task, predictor), ["127.0.0.1", "localhost"]))

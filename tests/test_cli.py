@@ -232,7 +232,7 @@ def test_a_training_goes_on_whatever_cannot_be_printed(
         monkeypatch.setattr(sys, "stdout", None)
         assert main(["train", "digits", *FAST, "--out", str(tmp_path / "run")]) == 0
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # for what it still holds
-    assert viticulture.open(tmp_path / "run").facts["status"] == "finished"
+    assert viticulture.open(tmp_path / "run").metadata["status"] == "finished"
 
 
 def test_a_process_without_standard_streams_gives_their_numbers_to_no_file() -> None:

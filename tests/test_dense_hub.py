@@ -21,9 +21,9 @@ from untrained_dense import CLASSES, judged_objects, judged_pixels, untrained_de
 from viticulture.cli import main
 from viticulture.command import parse_command
 from viticulture.deploy.hub.push import contents
-from viticulture.evaluation.dense.results import read_dense
 from viticulture.models.detection.networks import load_network
 from viticulture.models.weights.files import initialize
+from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 
 NAME, SECRET = "somebody/berries", "/home/somebody/vineyard"
@@ -77,7 +77,7 @@ def test_a_run_that_was_sent_is_used_by_its_name(
         np.testing.assert_array_equal(theirs.pixels, ours.pixels)
     opened = viticulture.open(f"hf-hub:{NAME}")
     assert opened.classes == CLASSES
-    sent, kept = read_dense(opened.folder), read_dense(run)
+    sent, kept = task_of(opened.folder).read_results(), task_of(run).read_results()
     assert sent is not None
     assert kept is not None
     assert sent == kept.of_weights("last")
@@ -98,7 +98,7 @@ def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(kind: str,
     """Catches: the folder of the images in a fact, the command or the recipe; a picture, a file's name."""
     sent = contents(runs[kind], NAME)
     assert set(sent) == {
-        *("README.md", "run.json", "recipe.yaml", "dense.json", "config.json", "model.safetensors"),
+        *("README.md", "run.json", "recipe.yaml", "evaluation.json", "config.json", "model.safetensors"),
         *("weights/last/config.json", "weights/last/model.safetensors"),
     }
     for name, content in sent.items():
@@ -165,5 +165,5 @@ def test_a_card_of_weights_that_were_not_measured_promises_nothing(
     card = bytes(sent["README.md"]).decode()
     assert "It has not been evaluated" in card
     assert "## Results" not in card
-    assert "dense.json" not in sent
+    assert "evaluation.json" not in sent
     assert "\n\n\n" not in card

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,12 @@ from untrained import photo
 from untrained_dense import CLASSES, judged_objects, untrained_dense
 from viticulture.cli import main
 from viticulture.data.targets.outlines import encoded
-from viticulture.evaluation.dense import subject
-from viticulture.evaluation.dense.draw import draw_found
-from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, drawn
+from viticulture.tasks import segmentation
+from viticulture.tasks.annotated_task import AnnotatedPredictor
+from viticulture.tasks.detection import DetectionPrediction
+from viticulture.tasks.detection_metrics import DetectedObjects
+from viticulture.tasks.drawing import draw_found
+from viticulture.tasks.segmentation import ClassMap, SegmentationPrediction
 from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 
@@ -34,14 +36,14 @@ for needed in ("starlette", "uvicorn", "python_multipart", "pycocotools"):
     pytest.importorskip(needed, reason="the extras `serve` and `dense`")
 
 from viticulture.deploy.serve.page import page  # noqa: E402
-from viticulture.deploy.serve.predictor import ImagePredictor, load_predictor  # noqa: E402
+from viticulture.deploy.serve.predictor import Predictor  # noqa: E402
 
 KINDS = ("detection", "segmentation")
 
 
-def image_predictor(run: RunFolder, weights: str = "") -> ImagePredictor:
-    predictor = load_predictor(task_of(run), weights)
-    assert isinstance(predictor, ImagePredictor)
+def image_predictor(run: RunFolder, weights: str = "") -> Predictor:
+    predictor = Predictor(task_of(run), weights)
+    assert isinstance(predictor, Predictor)
     return predictor
 
 
@@ -152,17 +154,17 @@ def test_what_is_drawn_on_a_smaller_picture_lies_where_it_lay() -> None:
     mask = np.zeros((180, 120), bool)
     mask[70:150, 20:50] = mask[130:150, 20:100] = True
     boxes, sure = np.array([[20, 70, 100, 150], [60, 10, 110, 40]], np.float32), np.array([0.9, 0.8], np.float32)
-    found = subject.Found(boxes, sure, np.array([0, 1]), [encoded(mask), encoded(np.zeros_like(mask))])
-    prediction = DensePrediction("x", found, None, CLASSES, least=0.5, size=(180, 120))
+    found = DetectedObjects(boxes, sure, np.array([0, 1]), [encoded(mask), encoded(np.zeros_like(mask))])
+    prediction = DetectionPrediction("x", found, CLASSES, threshold=0.5, size=(180, 120))
     image = np.full((180, 120, 3), 90, np.uint8)  # of less than 200 pixels, so without letters
-    large = drawn(prediction, image)
+    large = prediction.drawn(image)
     np.testing.assert_array_equal(large, draw_found(image, found, CLASSES, 0.5))
     painted = (large != image).any(2).reshape(90, 2, 60, 2).any((1, 3))
-    less = (drawn(prediction, image[::2, ::2]) != 90).any(2)
+    less = (prediction.drawn(image[::2, ::2]) != 90).any(2)
     assert 0.1 < painted.mean() < 0.5
     assert (painted == less).mean() > 0.99  # but for a line that falls between two pixels
-    classes = replace(prediction, objects=None, class_map=ClassMap.of(mask.astype(np.uint8)))
-    np.testing.assert_array_equal(drawn(classes, image)[::2, ::2], drawn(classes, image[::2, ::2]))
+    classes = SegmentationPrediction("x", ClassMap.of(mask.astype(np.uint8)), CLASSES, size=(180, 120))
+    np.testing.assert_array_equal(classes.drawn(image)[::2, ::2], classes.drawn(image[::2, ::2]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -199,8 +201,8 @@ def test_a_large_image_is_told_pixel_by_pixel_a_few_classes_at_a_time(monkeypatc
     logits[:, 5] = logits[:, 2]
     whole = F.interpolate(logits, size=(50, 70), mode="bilinear")[0].argmax(0).to(torch.uint8)
     for held in (1, 2 * 50 * 70, 1 << 26):
-        monkeypatch.setattr(subject, "STRETCHED", held)
-        assert torch.equal(subject._likeliest(logits, (50, 70)), whole), held
+        monkeypatch.setattr(segmentation, "STRETCHED", held)
+        assert torch.equal(segmentation.most_probable(logits, (50, 70)), whole), held
     assert 5 not in whole
 
 
@@ -209,17 +211,19 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
     judged, nothing. Catches the best weights' number or threshold beside the last weights' answers."""
     run = untrained_dense(tmp_path / "run", "detection")
     network = image_predictor(run, "last")
-    assert (network.predictor.least, "AP" in page(task_of(run), network).html) == (0.5, False)
+    assert isinstance(network.predictor, AnnotatedPredictor)
+    assert (network.predictor.threshold, "AP" in page(task_of(run), network).html) == (0.5, False)
     judged_objects(run)
     network = image_predictor(run, "last")
     html = page(task_of(run), network, "last").html
-    assert network.predictor.least == 0.25
+    assert isinstance(network.predictor, AnnotatedPredictor)
+    assert network.predictor.threshold == 0.25
     assert "finds objects (3 classes), trained on cells: AP 40.0 % (95 % interval 30.0 to 50.0) on 20 test" in html
     assert "from a score of 0.25 on" in html
     assert "&lt;i&gt;merlot" in html
     assert "<i>merlot" not in html
     (prediction, image), *_ = list(network.predictor.predict([("x", np.zeros((40, 40, 3), np.uint8))]))
-    assert (prediction.least, image) == (0.25, None)
+    assert (prediction.threshold, image) == (0.25, None)
 
 
 def test_an_object_whose_score_is_the_threshold_counts(tmp_path: Path) -> None:
@@ -228,10 +232,10 @@ def test_an_object_whose_score_is_the_threshold_counts(tmp_path: Path) -> None:
     ((first, _),) = list(image_predictor(run).predictor.predict([("x", image)]))
     assert first.objects is not None
     judged_objects(run)
-    kept = run.read("dense.json")
+    kept = run.read("evaluation.json")
     for number, score in enumerate(first.objects.scores.tolist()[:10], 1):
         kept["results"]["last/test"]["threshold"] = score
-        run.write("dense.json", kept)
+        run.write("evaluation.json", kept)
         (row,) = image_predictor(run, "last").rows([("x", image)])
         assert sum(row["counts"].values()) == number
         assert sum(each["score"] >= row["min_score"] for each in row["objects"]) == number

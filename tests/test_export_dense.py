@@ -22,12 +22,14 @@ from viticulture.deploy.onnx.detection import Canvas, ImageGraph, paste, stretch
 from viticulture.deploy.onnx.detections import Detections, _top
 from viticulture.deploy.onnx.export import graph_of, to_onnx
 from viticulture.errors import UserError
-from viticulture.evaluation.dense.subject import DenseSubject, classify_pixels, find
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.detector import DetectorSizes
 from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.detection.segmenter import Segmenter
 from viticulture.models.students import create_student
+from viticulture.tasks.annotated_task import AnnotatedModel
+from viticulture.tasks.detection import find
+from viticulture.tasks.segmentation import classify_pixels
 
 TASK = DataSpec(("Blüte", "leaf", "berry"), (64, 64), (0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
 STORE = 80
@@ -152,7 +154,7 @@ def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
     from pycocotools.mask import decode
 
     picture = image(*size)
-    (found,) = find(DenseSubject(network("detector", masks=True), TASK), shown(picture))
+    (found,) = find(AnnotatedModel(network("detector", masks=True), TASK), shown(picture))
     assert found.outlines is not None
     masks = torch.stack([torch.from_numpy(decode(outline)).bool() for outline in found.outlines])
     expected = (torch.from_numpy(found.boxes), torch.from_numpy(found.scores), torch.from_numpy(found.labels), masks)
@@ -160,7 +162,7 @@ def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
     assert len(said) == 4
     assert different(list(said[:3]), expected[:3]) < 0.25
     (classes,) = graph_of(network("segmenter"), TASK, STORE)(picture)
-    (known,) = classify_pixels(DenseSubject(network("segmenter"), TASK), shown(picture))
+    (known,) = classify_pixels(AnnotatedModel(network("segmenter"), TASK), shown(picture))
     assert (classes.numpy() == known).mean() > 0.97
     assert len(np.unique(known)) > 1
 

@@ -18,6 +18,7 @@ from huggingface_hub import constants
 
 import viticulture
 from fake_hub import FakeHub, asked_instead
+from made_results import classified
 from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
@@ -27,11 +28,10 @@ from viticulture.deploy.hub.card import CardNetwork
 from viticulture.deploy.hub.push import contents, push
 from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import evaluate_predictions
 from viticulture.evaluation.outputs import Predictions
-from viticulture.evaluation.results import Evaluations
 from viticulture.models.weights.files import fetch, initialize, load
-from viticulture.report.pages.run_page import costs_of
+from viticulture.report.run_page import costs_of
+from viticulture.tasks.classification_metrics import evaluate_predictions
 from viticulture.text import read_yaml
 from viticulture.training.run_folder import RunFolder
 
@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     labels = torch.arange(30) % 3
     said = torch.eye(3)[labels.where(torch.arange(30) > 3, (labels + 1) % 3)] * 0.8 + 0.2 / 3
     result = evaluate_predictions(Predictions(said, labels, [str(i) for i in range(30)]), CLASSES)
-    run.write("evaluation.json", Evaluations("last/test", {"last/test": result}).to_dict())
+    run.write("evaluation.json", classified("last/test", {"last/test": result}).to_dict())
     return run
 
 
@@ -132,7 +132,7 @@ def test_a_run_that_was_sent_is_used_by_its_name(
 def test_what_an_earlier_run_left_answers_no_more(run: RunFolder, online: FakeHub) -> None:
     """Files of others stay. Catches: best weights of the run before that stand beside this one's and are preferred, its
     results beside this one's card."""
-    left = dict.fromkeys(("weights/best/model.safetensors", "weights/best/config.json", "dense.json"), b"older")
+    left = dict.fromkeys(("weights/best/model.safetensors", "weights/best/config.json", "evaluation.json"), b"older")
     online.repositories[NAME] = {**left, "notes.txt": b"mine", ".gitattributes": b""}
     push(run, NAME)
     there = online.repositories[NAME]
@@ -202,9 +202,9 @@ def test_the_numbers_and_the_facts_are_those_of_the_weights_that_are_sent(run: R
         shutil.copytree(other.weights("last"), other.weights(name))
     facts = json.loads((other.weights("last") / "config.json").read_text("utf-8"))
     (other.weights("last") / "config.json").write_text(json.dumps({**facts, "recipe": f"{SECRET}/mine.yaml"}))
-    kept = viticulture.Run(run.path).evaluations["last/test"]
+    kept = viticulture.Run(run.path).results["last/test"]
     best = {"best/test": replace(kept, top1=0.99), "last/test": kept, "last/val": kept}
-    other.write("evaluation.json", Evaluations("best/test", best).to_dict())
+    other.write("evaluation.json", classified("best/test", best).to_dict())
     sent = contents(other, NAME, "last")
     assert "**86.7 %** of 30 test images" in bytes(sent["README.md"]).decode()
     results = json.loads(bytes(sent["evaluation.json"]))
@@ -283,7 +283,7 @@ def test_the_card_says_what_the_files_say(run: RunFolder) -> None:
     assert result["metrics"][0]["value"] == round(26 / 30, 4)
     assert about["library_name"] == "timm"
     assert "**86.7 %** of 30 test images" in body
-    low, high = viticulture.Run(run.path).evaluations["last/test"].top1_interval
+    low, high = viticulture.Run(run.path).results["last/test"].top1_interval
     assert f"{100 * low:.1f} % to {100 * high:.1f} %" in body
     assert "| mer\\|lot | 0 | 9 | 1 |" in body
     assert "<b>pinot" not in body

@@ -20,11 +20,11 @@ from viticulture.data.images.decode import as_pixels, decode
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 from viticulture.evaluation import inputs
-from viticulture.evaluation.dense.prediction import DensePrediction
 from viticulture.evaluation.inputs import as_images
-from viticulture.evaluation.multilabel.predict import LabelsPrediction
-from viticulture.evaluation.predict import Prediction
 from viticulture.table import Column, Spread, Table
+from viticulture.tasks.classification import ClassPrediction
+from viticulture.tasks.detection import DetectionPrediction
+from viticulture.tasks.multilabel import LabelsPrediction
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
     return viticulture.train("digits", "default/digits", out=str(path), overrides=few)
 
 
-def predicted(run: viticulture.Run, images: object) -> list[Prediction]:
-    return cast("list[Prediction]", run.predict(images))
+def predicted(run: viticulture.Run, images: object) -> list[ClassPrediction]:
+    return cast("list[ClassPrediction]", run.predict(images))
 
 
 def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_run_or_a_path_names_itself_to_every_verb(run: viticulture.Run, tmp_pa
     boxes.write_text("a 0 0 1 1\n")
     for named in (run, run.path, str(run.path)):
         assert viticulture.report(named, compare_with=named) == run.path / "report.html"
-        with pytest.raises(UserError, match=r"written as \.onnx"):
+        with pytest.raises(UserError, match=r"must end in .onnx"):
             viticulture.export(named, tmp_path / "x.txt")
         with pytest.raises(UserError, match="nowhere"):
             viticulture.localize(named, str(boxes), weights="nowhere")
@@ -76,21 +76,21 @@ def test_what_a_program_prints_is_short(run: viticulture.Run, tmp_path: Path) ->
     assert repr(viticulture.Run(tmp_path)) == f"<Run {tmp_path}: no run>"
     (prediction,) = predicted(run, np.zeros((8, 8), np.uint8))
     expected = f"name='image 0', label={prediction.label!r}, probability={prediction.probability!r}, error=''"
-    assert repr(prediction) == f"Prediction({expected})"
+    assert repr(prediction) == f"ClassPrediction({expected})"
     assert repr(LabelsPrediction("a", ("x",), {"x": 1.0})) == "LabelsPrediction(name='a', labels=('x',), error='')"
-    dense = DensePrediction("a", None, None, ("x",), "broken")
-    assert repr(dense) == "DensePrediction(name='a', error='broken')"
+    dense = DetectionPrediction("a", None, ("x",), "broken")
+    assert repr(dense) == "DetectionPrediction(name='a', error='broken')"
 
 
 def test_a_list_of_runs_is_a_table(run: viticulture.Run) -> None:
     """Catches: a table that pandas does not take, percent in place of shares, two columns of one name that fall
     together."""
     pandas = pytest.importorskip("pandas")
-    table = viticulture.runs(str(run.path.parent))
-    table = pandas.DataFrame(table)
+    listed = viticulture.runs(str(run.path.parent))
+    table = pandas.DataFrame(listed)
     assert list(table.columns[:3]) == ["run", "data", "student"]
     assert (table.run[0], table["top-1"][0]) == (run.path.name, run.accuracy)
-    assert repr(table).startswith(f"<Table Runs in {run.path.parent}: 1 row of run, data, student")
+    assert repr(listed).startswith(f"<Table Runs in {run.path.parent}: 1 row of run, data, student")
     columns = [Column("a"), Column("b", "spread"), Column("a")]
     assert Table("", columns, [["x", Spread((1.0, 3.0)), "y"]]).csv().splitlines() == [
         "a,b mean,b sd,b seeds,a", "x,2.0,1.4142135623730951,2,y",
@@ -100,9 +100,9 @@ def test_a_list_of_runs_is_a_table(run: viticulture.Run) -> None:
 def test_tables_hold_what_the_files_hold(run: viticulture.Run) -> None:
     """Catches: a confusion matrix turned over, probabilities beside the wrong image, an epoch counted from 0."""
     pandas = pytest.importorskip("pandas")
-    counting = run.evaluations.counting
+    counting = run.results.counting
     assert counting is not None
-    metrics, history, confusion, answers = run.metrics, run.history, run.confusion, run.answers
+    metrics, history, confusion, answers = run.metrics, run.history, run.confusion, run.predictions
     assert all(isinstance(table, pandas.DataFrame) for table in (metrics, history, confusion, answers))
     assert metrics.loc[metrics.counts, "top1"].item() == run.accuracy
     assert list(history.epoch) == [1, 2]
@@ -287,12 +287,12 @@ def test_answers_of_a_damaged_run_are_refused_in_a_line(run: viticulture.Run, tm
     for content, said in ((b"{}", "must hold names"), (b'{"names": {"train": []}}', "holds no images of test")):
         (copy.path / "split.json").write_bytes(content)
         with pytest.raises(UserError, match=rf"split\.json.* {said}"):
-            _ = copy.answers
+            _ = copy.predictions
 
 
 def test_predicting_by_its_source_again(run: viticulture.Run) -> None:
     """The run's own test images, handed over as arrays, get the answers that were kept of them."""
     pytest.importorskip("pandas")
-    source, answers = open_source("digits"), run.answers
+    source, answers = open_source("digits"), run.predictions
     arrays = [np.asarray(source.reader.open(list(source.names).index(name))) for name in answers.name[:5]]
     assert [prediction.label for prediction in predicted(run, arrays)] == list(answers.predicted[:5])

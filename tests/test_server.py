@@ -17,16 +17,16 @@ import pytest
 import torch
 
 from browser import CHROMIUM, Browser
+from made_results import classified
 from served import BOUNDARY, ask, bomb, form, sent, serving
 from untrained import photo, untrained
 from viticulture.api import export, predict
 from viticulture.cli import main
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import evaluate_predictions
 from viticulture.evaluation.inputs import MAX_SENT_PIXELS
 from viticulture.evaluation.outputs import Predictions
-from viticulture.evaluation.results import Evaluations
 from viticulture.models.weights.files import load, save
+from viticulture.tasks.classification_metrics import evaluate_predictions
 from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 
@@ -36,7 +36,7 @@ for needed in ("starlette", "uvicorn", "python_multipart"):
 from viticulture.deploy.serve import limits  # noqa: E402
 from viticulture.deploy.serve.app import application  # noqa: E402
 from viticulture.deploy.serve.page import page  # noqa: E402
-from viticulture.deploy.serve.predictor import Predictor, load_predictor  # noqa: E402
+from viticulture.deploy.serve.predictor import Predictor  # noqa: E402
 
 CLASSES = ("=cmd()", "<i>merlot</i>, red")
 
@@ -182,7 +182,7 @@ async def statuses(app: Any, *receives: Any) -> list[int]:
 
 def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunFolder) -> None:
     """Somebody closed the page, or pressed Ctrl-C. Catches: a traceback in the server's own terminal for each."""
-    network = load_predictor(task_of(run))
+    network = Predictor(task_of(run))
 
     async def ended() -> dict[str, Any]:
         return {"type": "http.disconnect"}
@@ -193,7 +193,7 @@ def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunFolder)
 def test_uploads_that_never_end_leave_room_and_are_let_go_of(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a temporary folder that unfinished uploads fill, room that is not given back, a request that is waited
     for without end."""
-    network = load_predictor(task_of(run))
+    network = Predictor(task_of(run))
     app = application(network, page(task_of(run), network), ["*"])
     monkeypatch.setattr(limits, "MAX_HELD", 1000)
 
@@ -261,7 +261,7 @@ def test_a_server_that_stops_within_a_request_says_so_and_nothing_else(
         return {"type": "http.request", "body": form([("a", b"x")]), "more_body": False}
 
     async def stopped() -> list[int]:
-        app = application(cast("Predictor", Slow()), page(task_of(run), load_predictor(task_of(run))), ["*"])
+        app = application(cast("Predictor", Slow()), page(task_of(run), Predictor(task_of(run))), ["*"])
         data_spec = asyncio.create_task(statuses(app, one))
         await asyncio.to_thread(begun.wait)
         for each in asyncio.all_tasks() - {asyncio.current_task(), data_spec}:
@@ -350,8 +350,8 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
         f"{name}/test": evaluate_predictions(Predictions(torch.eye(2)[each], labels, list("abcdefghij")), ("a", "b"))
         for name, each in said.items()
     }
-    run.write("evaluation.json", Evaluations("best/test", results).to_dict())
-    student = load_predictor(task_of(run))
+    run.write("evaluation.json", classified("best/test", results).to_dict())
+    student = Predictor(task_of(run))
     shown = {name: page(task_of(run), student, name).html for name in ("", "best", "last", "ema")}
     assert shown[""] == shown["best"]
     assert "top-1 100.0 %" in shown["best"]

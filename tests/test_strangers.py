@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import viticulture
+from made_results import classified, save_classes
 from made_study import study as made_study
 from untrained import photo, untrained
 from viticulture import api, user_code
@@ -23,16 +24,15 @@ from viticulture.config.load import load_config, read
 from viticulture.config.resolve import resolve
 from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import evaluate_predictions
 from viticulture.evaluation.outputs import Predictions
-from viticulture.evaluation.results import Evaluations, keep_predictions
-from viticulture.report.pages.run_page import page_of
+from viticulture.report.run_page import page_of
 from viticulture.report.stages import plan_table
 from viticulture.study.folder import StudyFolder
 from viticulture.study.halving import write_table
 from viticulture.study.outcomes import Outcomes
 from viticulture.study.step_times import StepTimes
 from viticulture.study.study import Study
+from viticulture.tasks.classification_metrics import evaluate_predictions
 from viticulture.text import read_yaml
 from viticulture.training.metrics import cut
 from viticulture.training.run_folder import RunFolder
@@ -80,7 +80,7 @@ def read_by_all(run: Path, image: Path) -> None:
         lambda: api.evaluate(str(run)),
         lambda: api.resume(str(run), progress=False),
         lambda: opened.metrics,
-        lambda: opened.answers,
+        lambda: opened.predictions,
         lambda: opened.history,
         lambda: opened.recipe,
         lambda: opened._repr_html_(),
@@ -139,8 +139,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     said = torch.eye(2)[labels.where(torch.arange(20) > 3, 1 - labels)] * 0.8 + 0.1
     predictions = Predictions(said, labels, [str(i) for i in range(20)])
     result = evaluate_predictions(predictions, ("a", "b"))
-    run.write("evaluation.json", {**Evaluations("last/test", {"last/test": result}).to_dict(), "checksums": {}})
-    keep_predictions(run, "last/test", {"last/test": predictions})
+    run.write("evaluation.json", {**classified("last/test", {"last/test": result}).to_dict(), "checksums": {}})
+    save_classes(run, "last/test", {"last/test": predictions})
     accuracy = {"always the commonest class": 0.5}
     run.write("references.json", {"split": "test", "accuracy": accuracy, "images": {"train": [5, 4], "test": [10, 10]}})
     run.write("split.json", {"names": {"train": ["x"], "test": [str(i) for i in range(20)]}})
@@ -196,7 +196,7 @@ def test_a_measurement_that_is_none_is_a_line(measured: Path, tmp_path: Path) ->
 def read_results_of(run: Path) -> None:
     """What Python reads of a run."""
     opened = viticulture.Run(run)
-    _ = opened.metrics, opened.answers, opened.accuracy, opened.confusion, opened.classes, opened._repr_html_()
+    _ = opened.metrics, opened.predictions, opened.accuracy, opened.confusion, opened.classes, opened._repr_html_()
 
 
 def report(run: Path) -> None:

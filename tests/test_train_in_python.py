@@ -6,7 +6,7 @@ import random
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from torch.utils.data import TensorDataset
 import viticulture
 from viticulture.command import COMMANDS, Parser, parse_command
 from viticulture.data.open import open_source
-from viticulture.evaluation.results import Evaluations
 from viticulture.training.run import fit
 from viticulture.training.session import begin, reopen
 
@@ -110,16 +109,16 @@ def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pyt
         epochs=5, student="vit_nano", callbacks=[watch], progress=False,
     )  # fmt: skip
     assert capfd.readouterr().err == ""
-    assert (watch.epochs, run.facts["status"], list(run.folder.read("split.json")["names"])) == (
+    assert (watch.epochs, run.metadata["status"], list(run.folder.read("split.json")["names"])) == (
         2, "finished", ["train", "test"],
     )  # fmt: skip
     assert run.recipe["train"]["epochs"] == 5
-    assert (run.facts["data"]["source"], run.facts["data"]["given"]) == ("arrays", open_source(data).fingerprint)
+    assert (run.metadata["data"]["source"], run.metadata["data"]["given"]) == ("arrays", open_source(data).fingerprint)
     assert '"epoch": 2' in (run.path / "weights" / "last" / "config.json").read_text()
     before = run.accuracy
-    own = cast("Evaluations", viticulture.evaluate(run, data))
+    own = viticulture.evaluate(run, data)
     assert own["last/test"].top1 == before
-    others = cast("Evaluations", viticulture.evaluate(run, {"test": (data[0][:30], data[1][:30])}))
+    others = viticulture.evaluate(run, {"test": (data[0][:30], data[1][:30])})
     assert [(key, result.images) for key, result in others.items()] == [("last/arrays", 30)]
     assert run.folder.anew().startswith("viticulture.train(data, ")
     with pytest.raises(viticulture.UserError, match=r"Python object \(arrays\).*viticulture\.resume\("):

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
+from made_results import detected, segmented
 from viticulture.config.load import load_config
-from viticulture.evaluation.dense.objects import ClassPrecision, ObjectsEvaluation, Precisions
-from viticulture.evaluation.dense.pixels import ClassIoU, PixelsEvaluation
-from viticulture.evaluation.dense.results import DenseEvaluations
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.detector import DetectorSizes
 from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
+from viticulture.tasks.detection_metrics import ClassPrecision, DetectionResult, Precisions
+from viticulture.tasks.segmentation import ClassIoU, SegmentationResult
 from viticulture.training.run_folder import FORMAT, RunFolder
 from viticulture.version import VERSION
 
@@ -56,20 +56,20 @@ def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: obj
 
 
 def judged_objects(run: RunFolder) -> None:
-    """dense.json with an AP of 40 % and a threshold of 0.25 for the last weights, 50 % and 0.75 for the best."""
+    """evaluation.json with an AP of 40 % and a threshold of 0.25 for the last weights, 50 % and 0.75 for the best."""
 
-    def result(ap: float, threshold: float) -> ObjectsEvaluation:
+    def result(ap: float, threshold: float) -> DetectionResult:
         per_class = tuple(ClassPrecision(name, 10, ap - 0.01 * i, ap, ap, None) for i, name in enumerate(CLASSES))
         boxes = Precisions(ap, ap, ap, (ap - 0.1, ap + 0.1), {"small": None, "medium": ap, "large": ap}, (), per_class)
         confusion = ((5, 1, 0, 4), (0, 7, 0, 3), (0, 0, 10, 0), (2, 0, 0, 0))
-        return ObjectsEvaluation(20, 30, boxes, None, {"nothing": 0.0}, threshold, confusion)
+        return DetectionResult(20, 30, boxes, None, {"nothing": 0.0}, threshold, confusion)
 
     results: dict[str, Any] = {"last/test": result(0.4, 0.25), "best/test": result(0.5, 0.75)}
-    run.write("dense.json", DenseEvaluations("best/test", results, "objects").to_dict())
+    run.write("evaluation.json", detected("best/test", results).to_dict())
 
 
 def judged_pixels(run: RunFolder) -> None:
-    """dense.json with a mIoU of 60 % for the last weights."""
+    """evaluation.json with a mIoU of 60 % for the last weights."""
     per_class = tuple(ClassIoU(name, 1000, 0.7 - 0.1 * i) for i, name in enumerate(CLASSES))
-    result = PixelsEvaluation(20, 0.6, (0.5, 0.7), 0.8, per_class, {"berry everywhere": 0.1}, ((9, 1, 0),) * 3)
-    run.write("dense.json", DenseEvaluations("last/test", {"last/test": result}, "pixels").to_dict())
+    result = SegmentationResult(20, 0.6, (0.5, 0.7), 0.8, per_class, {"berry everywhere": 0.1}, ((9, 1, 0),) * 3)
+    run.write("evaluation.json", segmented("last/test", {"last/test": result}).to_dict())

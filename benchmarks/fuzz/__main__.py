@@ -26,8 +26,8 @@ SECONDS = 25
 """Processor time of one command; a training that takes longer held."""
 
 MODULES = (
-    *("viticulture.training.session", "viticulture.training.run", "viticulture.evaluation.evaluate"),
-    *("viticulture.report.pages.run_page", "viticulture.report.study_page", "viticulture.study.run"),
+    *("viticulture.training.session", "viticulture.training.run", "viticulture.tasks.classification"),
+    *("viticulture.report.run_page", "viticulture.report.study_page", "viticulture.study.run"),
 )
 """Imported before the first command; what else a command imports is imported behind it, and inherited by the next."""
 

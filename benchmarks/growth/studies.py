@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import torch
 
-from viticulture.evaluation import accuracy, outputs
-from viticulture.evaluation.results import Evaluations, keep_predictions
+from made_results import classified, save_classes
+from viticulture.evaluation import outputs
 from viticulture.report.study_page import write_study
 from viticulture.report.study_tables import plan_table
 from viticulture.study.cell import contents
@@ -24,6 +24,7 @@ from viticulture.study.step_times import StepTimes
 from viticulture.study.study import Study
 from viticulture.study.terms import Subsets, Terms
 from viticulture.study.work import changed
+from viticulture.tasks import classification_metrics
 
 from . import Row
 
@@ -86,11 +87,11 @@ def leave(study: StudyFolder, plan: StudyPlan, cell: Cell) -> None:
     predicted = torch.where(right, labels, (labels + 1) % len(CLASSES))
     shares = 0.8 * torch.nn.functional.one_hot(predicted, len(CLASSES)) + 0.2 / len(CLASSES)
     predictions = outputs.Predictions(shares, labels, [""] * IMAGES)
-    result = accuracy.evaluate_predictions(predictions, CLASSES)
+    result = classification_metrics.evaluate_predictions(predictions, CLASSES)
     run.write(
-        "evaluation.json", Evaluations("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict()
+        "evaluation.json", classified("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict()
     )
-    keep_predictions(run, "best/test", {"best/test": predictions})
+    save_classes(run, "best/test", {"best/test": predictions})
     lines = (f"{40 * epoch + 39},{epoch},val/accuracy,{0.7 * (epoch + 1) / 100}" for epoch in range(100))
     run.write("metrics.csv", "\n".join(["step,epoch,name,value", *lines]) + "\n")
     run.update(

@@ -28,6 +28,9 @@ SENTENCE = 48
 ENDLESS = 10_000
 """Width of a pipe."""
 
+MAX_ROWS = 60
+"""Rows of a table of classes in the terminal."""
+
 Form = Literal["text", "prose", "sentence", "name", "count", "percent", "decimal", "signed", "significant", "spread"]
 
 
@@ -200,6 +203,11 @@ def show(cell: Cell, form: Form) -> str:
     if form == "significant":
         return f"{cell:,.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.3f}"
+
+
+def percent(share: float) -> str:
+    """0.7344 -> 73.4 %."""
+    return f"{100 * share:.1f} %"
 
 
 def unread(errors: Sequence[str]) -> str:

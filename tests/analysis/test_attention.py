@@ -24,11 +24,11 @@ from viticulture.analysis.attention import (
     patch_spacings,
     uniform_distance,
 )
+from viticulture.analysis.galleries import heat
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import AttentionReading, Taps
-from viticulture.report.pictures import heat
 
 Load = Callable[[str], Any]
 TASK = DataSpec(("a", "b"), (8, 12), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from label_free import start
 from mae_students import method, vit
 from viticulture.analysis.galleries import FILE, read_galleries
-from viticulture.analysis.pictures import save_pictures
 from viticulture.analysis.reconstruction import levels, load_reconstructor, reconstruct, reconstruction_gallery
-from viticulture.evaluation.evaluate import EvaluatedRun
 from viticulture.methods.mae import MAE, restored, targets
 from viticulture.models.vit.patches import patchify, rows
 from viticulture.report.pictures import gallery
+from viticulture.tasks.results import Evaluated, Results
+from viticulture.tasks.task import task_of
 from viticulture.training.run import fit
 
 IMAGES = torch.randn(4, 3, 16, 24, generator=torch.Generator().manual_seed(0))
@@ -109,5 +109,6 @@ def test_a_runs_report_shows_what_it_painted(tmp_path: Path, name: str) -> None:
     session.run.checkpoint.unlink()
     assert "last.ckpt" in gallery(reconstruction_gallery(session.run, session.dataset))
     plain = start(tmp_path / "plain", **{"method.name": "supervised"})
-    save_pictures(plain.run, plain.dataset, EvaluatedRun("", {}))
+    task = task_of(plain.run)
+    task.save_pictures(plain.dataset, Evaluated(Results("", {}, type(task))))
     assert set(read_galleries(plain.run.path / FILE) or ()) == {"examples"}

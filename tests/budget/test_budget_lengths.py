@@ -26,10 +26,10 @@ from viticulture.budget.lengths import (
 )
 from viticulture.budget.plan import BudgetPlan, Stage
 from viticulture.errors import UserError
-from viticulture.evaluation.headline import Headline
 from viticulture.models.students import fitting_patch
 from viticulture.report.stages import stages_table
 from viticulture.study.step_times import StepTimes
+from viticulture.tasks.results import Headline
 
 
 @pytest.mark.parametrize(

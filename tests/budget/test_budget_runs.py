@@ -42,14 +42,14 @@ from viticulture.data.open import open_source
 from viticulture.disk import file_lock
 from viticulture.errors import UserError
 from viticulture.evaluation.agreement import read_agreement
-from viticulture.evaluation.dense.judge import judge_images
-from viticulture.evaluation.headline import read_headline
 from viticulture.methods.method import Method
-from viticulture.report.pages.run_page import page_of
+from viticulture.report.run_page import page_of
 from viticulture.report.runs import find_runs
 from viticulture.report.stages import plan_table, stages_table
 from viticulture.report.terminal import introduce_budget, long_training
 from viticulture.study.step_times import EPOCH, StepTimes, held_out_images, measure_step_times
+from viticulture.tasks.results import read_headline
+from viticulture.tasks.segmentation import Segmentation
 from viticulture.text import shell_word
 from viticulture.training import loggers, progress
 from viticulture.training.data import load_dataset, open_for
@@ -317,7 +317,7 @@ def test_stages_build_on_one_another(
         facts.append(folder.read("run.json"))
     assert [fact["status"] for fact in facts] == ["finished"] * 3
     assert len({fact["data"]["fingerprint"] for fact in facts[1:]}) == 1
-    settings = run.facts["settings"]
+    settings = run.metadata["settings"]
     assert settings["student"]["init"] == str(out / "stages/1-mae")
     assert settings["guides"]["logits"]["teacher"] == str(out / "stages/2-teacher")
     assert facts[1]["student"]["name"] == "resnet10t"
@@ -1291,10 +1291,12 @@ def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pyte
     dataset = load_dataset(open_for(config, str(data)), config, 0)
     judged = list[tuple[int, ...]]()
 
-    def watched(subject: Any, images: Any, true: Any) -> Any:
-        judged.append((len(images), len(true.rows), *true.original(0).shape))
-        return judge_images(subject, images, true)
+    evaluate = Segmentation.evaluate_images
 
-    monkeypatch.setattr("viticulture.study.step_times.judge_images", watched)
+    def watched(model: Any, images: Any, true: Any) -> Any:
+        judged.append((len(images), len(true.rows), *true.original(0).shape))
+        return evaluate(model, images, true)
+
+    monkeypatch.setattr(Segmentation, "evaluate_images", watched)
     assert (measure_step_times(config, dataset, tmp_path / "pace").evaluation or 0) > 0
     assert judged == [(3, 3, 64, 80)] * 2, "once to warm up"

@@ -19,7 +19,7 @@ from viticulture.data.images.fit import Fit
 from viticulture.data.images.pillow import MAX_PIXELS
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
-from viticulture.evaluation.results import read_predictions
+from viticulture.tasks.results import read_predictions
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import begin
 

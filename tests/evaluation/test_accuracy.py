@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import (
-    Evaluation,
+from viticulture.evaluation.outputs import Predictions, collect
+from viticulture.scores.intervals import wilson
+from viticulture.tasks.classification_metrics import (
+    ClassificationResult,
     ReliabilityBin,
     evaluate_predictions,
     joined,
     most_confident_mistakes,
 )
-from viticulture.evaluation.outputs import Predictions, collect
-from viticulture.scores.intervals import wilson
 
 
 def predictions(rows: list[list[float]], labels: list[int]) -> Predictions:
@@ -191,7 +191,7 @@ def test_an_evaluation_survives_json() -> None:
     """to_dict -> JSON text -> from_dict gives the same numbers, None included; no NaN enters the file."""
     found = evaluate_predictions(drawn(60, 12, absent=2), [f"class “{i}” <b>" for i in range(12)])
     text = json.dumps(found.to_dict(), allow_nan=False)
-    again = Evaluation.from_dict(json.loads(text))
+    again = ClassificationResult.from_dict(json.loads(text))
     np.testing.assert_array_equal(again.confusion, found.confusion)
     assert {**vars(again), "confusion": 0} == {**vars(found), "confusion": 0}
 

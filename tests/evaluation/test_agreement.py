@@ -138,7 +138,7 @@ def test_every_result_says_which_rule_made_its_number_and_the_number_is_that_rul
     heads, labels = by_hand(run)
     answer = heads[0] if inference == "class" else torch.stack(heads).mean(0)
     rule = {"class": "class token", "mean": "mean of 3 heads"}[inference]
-    evaluation = run.evaluations["last/test"]
+    evaluation = run.results["last/test"]
     assert evaluation.rule == rule
     assert evaluation.top1 == pytest.approx((answer.argmax(-1) == labels).double().mean().item())
     assert main(["evaluate", str(run.path)]) == 0
@@ -163,7 +163,7 @@ def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
     for name, logits in zip(("class token", "conv token", "inv token"), heads, strict=True):
         assert found.accuracy[name] == pytest.approx((logits.argmax(-1) == labels).double().mean().item())
     assert found.accuracy["student"] == run.accuracy
-    assert (found.images, found.split, found.rule) == (len(labels), "test", run.evaluations["last/test"].rule)
+    assert (found.images, found.split, found.rule) == (len(labels), "test", run.results["last/test"].rule)
     assert other_measure(run.folder, "divergence/inv/conv") == {"test": found.divergence[2][0]}
     assert other_measure(run.folder, "divergence/inv/other") == {}
     conv = load(run.path.parent / "conv")[0].eval()

@@ -16,7 +16,6 @@ from PIL import ExifTags, Image
 from dense_scenes import coco_folder, mask_folder
 from simulated_gpu import OnApple
 from untrained_dense import untrained_dense
-from viticulture.analysis.annotated_pictures import save_annotated_pictures
 from viticulture.analysis.galleries import FILE, Gallery, read_galleries
 from viticulture.data.batches.evaluation import target_batches
 from viticulture.data.dataset import read_rows
@@ -24,37 +23,27 @@ from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.targets.objects import Boxed, Masked, Objects
-from viticulture.evaluation.dense.draw import (
-    MISSED,
-    RIGHT,
-    WRONG,
-    color_of,
-    counted_words,
-    draw_classes,
-    draw_found,
-    draw_judged,
-)  # fmt: skip
-from viticulture.evaluation.dense.judge import judge_dense, read_found
-from viticulture.evaluation.dense.objects import (
-    ObjectsEvaluation,
-    confusion,
-    evaluate_objects,
-    guess,
-    mean_boxes,
-    pairs,
-)
-from viticulture.evaluation.dense.pixels import evaluate_pixels
-from viticulture.evaluation.dense.predict import DensePredictor
-from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, coco_results
-from viticulture.evaluation.dense.results import DenseEvaluations, from_dict, read_dense
-from viticulture.evaluation.dense.subject import Found, find, of_run
+from viticulture.errors import UserError
 from viticulture.evaluation.inputs import MAX_SENT_PIXELS
 from viticulture.methods.detection import crowds_of, matched, targets_of
 from viticulture.models.data_spec import DataSpec
-from viticulture.report.pages.run_page import judged_headline
-from viticulture.report.sections.dense import dense_answer, dense_sections
-from viticulture.report.tables.dense import dense_predictions
+from viticulture.report.page import section_of
 from viticulture.scores.objects import image_precision
+from viticulture.tasks.annotated_task import AnnotatedPredictor, model_of
+from viticulture.tasks.detection import Detection, DetectionPrediction, coco_results, find, restored
+from viticulture.tasks.detection_metrics import (
+    DetectedObjects,
+    DetectionResult,
+    confusion,
+    evaluate_detections,
+    mean_boxes,
+    mean_detections,
+    pairs,
+)
+from viticulture.tasks.drawing import MISSED, RIGHT, WRONG, color_of, counts_of, draw_classes, draw_compared, draw_found
+from viticulture.tasks.results import FOUND, Results
+from viticulture.tasks.segmentation import ClassMap, Segmentation, SegmentationPrediction, evaluate_pixels
+from viticulture.tasks.task import Task, task_of
 from viticulture.training.run_inputs import config_of
 
 NAMES = ("disk", "square")
@@ -67,10 +56,10 @@ def objects(*rows: tuple[float, float, float, float, int], crowd: tuple[int, ...
     return Objects(boxes, torch.tensor([row[4] for row in rows], dtype=torch.int64), flags, **more)
 
 
-def found(*rows: tuple[float, float, float, float, int, float], outlines: list[Any] | None = None) -> Found:
+def found(*rows: tuple[float, float, float, float, int, float], outlines: list[Any] | None = None) -> DetectedObjects:
     boxes = np.array([row[:4] for row in rows], dtype=np.float32).reshape(-1, 4)
     labels = np.array([row[4] for row in rows], dtype=np.int64)
-    return Found(boxes, np.array([row[5] for row in rows], dtype=np.float32), labels, outlines)
+    return DetectedObjects(boxes, np.array([row[5] for row in rows], dtype=np.float32), labels, outlines)
 
 
 TRUE = Boxed([objects((0, 0, 20, 20, 0), (50, 50, 90, 90, 1)), objects((10, 10, 60, 60, 0))], masks=False)
@@ -84,7 +73,7 @@ def test_boxes_are_right_taken_for_another_over_or_missed() -> None:
     """One of each. Fails for rows taken for columns, a box that counts below the threshold, an object taken twice."""
     assert pairs(SAID[0], TRUE.objects[0], 0.5) == ({0: 0, 1: 1}, [2], [])
     assert confusion(SAID, TRUE.objects, 2, 0.5) == ((1, 0, 1), (1, 0, 0), (0, 1, 0))
-    assert counted_words(SAID[0], TRUE.objects[0], 0.5) == {"right": 1, "wrong": 2, "missed": 0}
+    assert counts_of(SAID[0], TRUE.objects[0], 0.5) == {"correct": 1, "wrong": 2, "missed": 0}
     twice = found((0, 0, 20, 20, 0, 0.9), (0, 0, 20, 21, 0, 0.8))
     assert pairs(twice, objects((0, 0, 20, 20, 0)), 0.5) == ({0: 0}, [1], [])
     inside = found((5, 5, 15, 15, 0, 0.9))
@@ -97,12 +86,12 @@ def test_a_perfect_detector_has_an_ap_of_one_and_an_empty_one_of_none() -> None:
         found(*[(*box.tolist(), int(label), 0.9) for box, label in zip(each.boxes, each.labels, strict=True)])
         for each in TRUE.objects
     ]
-    result = evaluate_objects(perfect, TRUE, NAMES, SIZES)
+    result = evaluate_detections(perfect, TRUE, NAMES, SIZES)
     assert (result.boxes.ap, result.boxes.ap50, result.boxes.ap75, result.score) == pytest.approx((1.0,) * 4)
     assert result.boxes.interval[1] == pytest.approx(1.0)
     assert result.boxes.by_size == {"small": pytest.approx(1.0), "medium": pytest.approx(1.0), "large": None}
     assert [each.objects for each in result.boxes.per_class] == [2, 1]
-    nothing = evaluate_objects([found(), found()], TRUE, NAMES, SIZES)
+    nothing = evaluate_detections([found(), found()], TRUE, NAMES, SIZES)
     assert (nothing.boxes.ap, nothing.boxes.interval, nothing.confusion[0]) == (0.0, (0.0, 0.0), (0, 0, 2))
 
 
@@ -123,7 +112,7 @@ def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
         "labels": torch.from_numpy(said.labels),
     }
     (true,), (crowds,) = targets_of(batch), crowds_of(batch)
-    told = evaluate_objects([said], Boxed([known], masks=False), NAMES, np.array([size]))
+    told = evaluate_detections([said], Boxed([known], masks=False), NAMES, np.array([size]))
     assert image_precision(matched(canvas, true, crowds)) == pytest.approx(told.boxes.ap50) == pytest.approx(1.0)
     nothing = {name: value[:0] for name, value in crowds.items()}
     assert image_precision(matched(canvas, true, nothing)) == pytest.approx(0.25)
@@ -138,18 +127,18 @@ def test_at_most_a_hundred_boxes_of_a_class_count_in_an_image() -> None:
     true = Boxed([objects((0, 0, 20, 20, 0)), objects((0, 0, 20, 20, 1))], masks=False)
     far = [(60, 60, 99, 99, 0, 0.9)] * 100
     said = [found(*far, (0, 0, 20, 20, 0, 0.8)), found(*far, (60, 60, 99, 99, 0, 0.3), (0, 0, 20, 20, 1, 0.2))]
-    result = evaluate_objects(said, true, NAMES, SIZES)
+    result = evaluate_detections(said, true, NAMES, SIZES)
     assert [each.ap for each in result.boxes.per_class] == [0.0, pytest.approx(1.0)]
-    under = evaluate_objects([found(*far[1:], (0, 0, 20, 20, 0, 0.8)), found()], true, NAMES, SIZES)
+    under = evaluate_detections([found(*far[1:], (0, 0, 20, 20, 0, 0.8)), found()], true, NAMES, SIZES)
     assert under.boxes.per_class[0].ap == pytest.approx(1 / 100)
 
 
 def test_boxes_count_from_a_score_that_is_given_or_the_best_one() -> None:
     """Where the best score is 0.9, 0.7 may be given; one half where nothing is right. Fails if test images choose."""
-    assert evaluate_objects(SAID, TRUE, NAMES, SIZES).threshold == pytest.approx(0.9)
-    given = evaluate_objects(SAID, TRUE, NAMES, SIZES, threshold=0.7)
+    assert evaluate_detections(SAID, TRUE, NAMES, SIZES).threshold == pytest.approx(0.9)
+    given = evaluate_detections(SAID, TRUE, NAMES, SIZES, threshold=0.7)
     assert (given.threshold, given.confusion) == (0.7, confusion(SAID, TRUE.objects, 2, 0.7))
-    assert evaluate_objects([found((0, 0, 5, 5, 0, 0.9)), found()], TRUE, NAMES, SIZES).threshold == 0.5
+    assert evaluate_detections([found((0, 0, 5, 5, 0, 0.9)), found()], TRUE, NAMES, SIZES).threshold == 0.5
 
 
 def test_boxes_of_one_score_count_together_for_the_best_one() -> None:
@@ -158,7 +147,7 @@ def test_boxes_of_one_score_count_together_for_the_best_one() -> None:
     here = (0.0, 0.0, 20.0, 20.0, 0)
     wrong = [(60.0, 60.0, 99.0, 99.0, 0, 0.5)] * 9
     true = Boxed([objects(here), objects(here)], masks=False)
-    result = evaluate_objects([found((*here, 0.9)), found((*here, 0.5), *wrong)], true, ("disk",), SIZES)
+    result = evaluate_detections([found((*here, 0.9)), found((*here, 0.5), *wrong)], true, ("disk",), SIZES)
     assert result.threshold == pytest.approx(0.9)
 
 
@@ -170,7 +159,7 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
     pixels = torch.randint(0, 256, (4, 3, 80, 80), dtype=torch.uint8, generator=generator)
     images = CachedImages(pixels, torch.arange(4), Records(torch.full((4,), -1), torch.full((4, 2), 80), ["a"] * 4))
     splits = {name: images.part(torch.tensor(rows)) for name, rows in (("val", [0, 1]), ("test", [2, 3]))}
-    subject, annotations = of_run(run), {}
+    subject, annotations = model_of(run), {}
     for name, most in (("val", 1), ("test", 100)):
         each = [(one.boxes[:most], one.labels[:most]) for one in find(subject, splits[name])]
         assert min(len(boxes) for boxes, _ in each) >= min(most, 2)
@@ -182,25 +171,27 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
             masks=False,
         )
     held_out = {split: splits[split] for split in ("test", "val")}
-    data = SimpleNamespace(held_out=held_out, train=splits["val"], classes=subject.data_spec.classes)
+    data: Any = SimpleNamespace(held_out=held_out, train=splits["val"], classes=subject.data_spec.classes)
     data.annotations = {**annotations, "train": annotations["val"]}
-    judged = judge_dense(run, data)  # type: ignore[arg-type]
-    test, val = judged.results["last/test"], judged.results["last/val"]
-    assert isinstance(test, ObjectsEvaluation)
-    assert isinstance(val, ObjectsEvaluation)
-    alone = evaluate_objects(list(find(subject, splits["test"])), annotations["test"], NAMES + NAMES[:1], SIZES)
+    task = task_of(run)
+    judged = task.evaluate(data).results
+    test, val = judged["last/test"], judged["last/val"]
+    assert isinstance(test, DetectionResult)
+    assert isinstance(val, DetectionResult)
+    alone = evaluate_detections(list(find(subject, splits["test"])), annotations["test"], NAMES + NAMES[:1], SIZES)
     assert test.threshold == val.threshold > alone.threshold
-    assert [*judged.results] == ["last/test", "last/val"]
-    assert DensePredictor(run).least == val.threshold
-    for written, detected in zip(read_found(run), find(subject, splits["test"]), strict=True):
-        np.testing.assert_array_equal(
-            written.scores, detected.scores
-        )  # else one at the threshold may be drawn as missed
+    assert [*judged] == ["last/test", "last/val"]
+    predictor = task.predictor()
+    assert isinstance(predictor, AnnotatedPredictor)
+    assert predictor.threshold == val.threshold
+    saved = [restored(each) for each in run.read(FOUND)["images"]]
+    for written, made in zip(saved, find(subject, splits["test"]), strict=True):
+        np.testing.assert_array_equal(written.scores, made.scores)  # else one at the threshold may be drawn as missed
 
     data.annotations["test"] = Boxed([objects(), objects()], masks=False)  # of which nothing can be measured
-    assert (judge_dense(run, data).counts, [*read_dense(run)]) == ("last/val", ["last/val"])  # type: ignore[arg-type]
+    assert (task.evaluate(data).results.counts, [*(task.read_results() or ())]) == ("last/val", ["last/val"])
     data.annotations["val"] = data.annotations["test"]
-    assert not judge_dense(run, data)  # type: ignore[arg-type]
+    assert not task.evaluate(data).results
 
 
 def test_the_mean_box_is_a_baseline() -> None:
@@ -211,10 +202,10 @@ def test_the_mean_box_is_a_baseline() -> None:
     np.testing.assert_allclose(rows[0], [0, 0, 0.5, 0.5, 1.0])
     np.testing.assert_allclose(rows[1], [0.1, 0.2, 0.2, 0.4, 0.5])
     assert np.isnan(rows[2]).all()
-    guessed = guess(rows, [200, 100])
+    guessed = mean_detections(rows, [200, 100])
     assert guessed.labels.tolist() == [0, 1]
     np.testing.assert_allclose(guessed.boxes[1], [10, 40, 20, 80])
-    result = evaluate_objects([found()] * 2, true, ("a", "b", "c"), sizes, rows)
+    result = evaluate_detections([found()] * 2, true, ("a", "b", "c"), sizes, rows)
     assert result.baselines["nothing"] == 0.0
     assert result.baselines["the mean box"] == pytest.approx(
         (1 + 1 / 2) / 2
@@ -233,7 +224,7 @@ def test_masks_are_judged_by_themselves() -> None:
         mask = np.zeros((100, 100), np.uint8)
         mask[10 : 10 + rows, 10:50] = 1
         said = found((10, 10, 50, 50, 0, 0.9), outlines=[encoded(mask)])
-        result = evaluate_objects([said], true, ("disk",), SIZES[:1])
+        result = evaluate_detections([said], true, ("disk",), SIZES[:1])
         assert result.boxes.ap == pytest.approx(1.0)
         assert result.masks is not None
         assert result.masks.ap == pytest.approx(expected)
@@ -246,7 +237,9 @@ def test_objects_are_small_or_large_by_what_their_list_says() -> None:
     areas = torch.tensor([800.0, 1500.0], dtype=torch.float64)
     for known, kept in ((None, {"medium"}), (areas, {"small"})):
         first = dataclasses.replace(true, areas=known).part(torch.tensor([True, False]))
-        result = evaluate_objects([found((10, 10, 50, 50, 0, 0.9))], Boxed([first], masks=False), ("disk",), SIZES[:1])
+        result = evaluate_detections(
+            [found((10, 10, 50, 50, 0, 0.9))], Boxed([first], masks=False), ("disk",), SIZES[:1]
+        )
         assert {size for size, ap in result.boxes.by_size.items() if ap is not None} == kept
 
 
@@ -273,12 +266,13 @@ def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> 
     images = CachedImages(pixels, torch.arange(2), Records(torch.full((2,), -1), torch.full((2, 2), 80), ["a", "b"]))
     masks = [np.full((80, 80), 255, np.uint8), np.arange(6400, dtype=np.uint8).reshape(80, 80) % 3]
     true = Masked(torch.from_numpy(np.stack(masks)), torch.arange(2), lambda i: masks[i])
-    data: Any = SimpleNamespace(held_out={"val": images}, train=images, classes=of_run(run).data_spec.classes)
+    data: Any = SimpleNamespace(held_out={"val": images}, train=images, classes=model_of(run).data_spec.classes)
     data.annotations, data.image_settings = {"train": true, "val": true}, SimpleNamespace(channels=3)
-    save_annotated_pictures(run, data, judge_dense(run, data))
+    task = task_of(run)
+    task.save_pictures(data, task.evaluate(data))
     galleries = read_galleries(run.path / FILE)
     assert galleries is not None
-    (_, (second, measured)), (_, (first, unmeasured)) = galleries["dense"][0].groups
+    (_, (second, measured)), (_, (first, unmeasured)) = galleries["annotated"][0].groups
     assert (second, first) == ("b", "a")
     assert re.fullmatch("image, truth, prediction: mIoU [0-9]+ %", measured)
     assert unmeasured == "image, truth, prediction: no labeled pixels"
@@ -297,7 +291,7 @@ def test_intervals_lie_about_their_numbers() -> None:
     guesses = [(*draw.uniform(0, 70, 2), 99.0, 99.0, int(draw.integers(8)), draw.random()) for _ in range(60)]
     shown = [found(*[(*row, draw.random()) for row in each], *guesses[i::15]) for i, each in enumerate(rows)]
     boxed = Boxed([objects(*each) for each in rows], masks=False)
-    boxes = evaluate_objects(shown, boxed, tuple("abcdefgh"), np.full((15, 2), 100)).boxes
+    boxes = evaluate_detections(shown, boxed, tuple("abcdefgh"), np.full((15, 2), 100)).boxes
     for value, interval, drawn in (
         (told.miou, told.interval, told.resampled),
         (boxes.ap, boxes.interval, boxes.resampled),
@@ -307,40 +301,43 @@ def test_intervals_lie_about_their_numbers() -> None:
         assert np.mean(drawn) == pytest.approx(value, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["objects", "pixels"])
-def test_results_come_back_as_they_were_kept(kind: str) -> None:
-    """And a page is made of them. Fails if a type is lost in JSON, or a number of one kind is asked of the other."""
-    result = evaluate_objects(SAID, TRUE, NAMES, SIZES) if kind == "objects" else pixels()[0]
-    kept = DenseEvaluations("best/test", {"best/test": result}, kind)
-    assert from_dict(kept.to_dict()) == kept
-    page = "".join(str(section.html) for section in dense_sections(kept, [Gallery("Pictures")]))
-    assert "disk" in page
-    sentence = dense_answer(kept)
-    if isinstance(result, ObjectsEvaluation):
+@pytest.mark.parametrize("kind", [Detection, Segmentation])
+def test_results_come_back_as_they_were_saved(kind: type[Task], tmp_path: Path) -> None:
+    """And a page is made of them. Fails if a type is lost in JSON, or a number of one kind is taken for the other."""
+    result: Any = evaluate_detections(SAID, TRUE, NAMES, SIZES) if kind is Detection else pixels()[0]
+    run = untrained_dense(tmp_path / "run", kind.name)
+    saved = Results("best/test", {"best/test": result}, kind)
+    run.write("evaluation.json", saved.to_dict())
+    task = task_of(run)
+    assert task.read_results() == saved
+    page = task.page(saved, {"annotated": [Gallery("Pictures")]})
+    html = "".join(str(section_of(section).html) for section in page.before)
+    assert "disk" in html
+    if isinstance(result, DetectionResult):
         right = sum(result.confusion[label][label] for label in range(len(NAMES)))
-        assert f"finds {right} of {result.objects} objects in {result.images} test images" in sentence
+        assert f"finds {right} of {result.objects} objects in {result.images} test images" in page.answer
     else:
-        assert f"{100 * result.accuracy:.1f} % of the labeled pixels" in sentence
-    assert [section.title for section in dense_sections(kept, [Gallery("Pictures")])][:2] == ["Pictures", "Results"]
+        assert f"{100 * result.accuracy:.1f} % of the labeled pixels" in page.answer
+    assert [section.title for section in page.before][:2] == ["Pictures", "Results"]
     key = "".join(
         f'<span><i style="background: rgb{color_of(label)}"></i>{name}</span>' for label, name in enumerate(NAMES)
     )
-    assert (key in page) == (kind == "pixels")
-    label, value, _ = judged_headline(kept) or ("", "", "")
-    assert label.startswith("AP of boxes, test" if kind == "objects" else "mIoU, test")
+    assert (key in html) == (kind is Segmentation)
+    label, value, _ = page.tile or ("", "", "")
+    assert label.startswith("AP of boxes, test" if kind is Detection else "mIoU, test")
     assert value == f"{100 * result.score:.1f} %"
-    with pytest.raises(ValueError, match="is not among"):
-        from_dict({**kept.to_dict(), "counts": "last/test"})
-    assert dense_sections(None, []) == []
+    run.write("evaluation.json", {**saved.to_dict(), "counts": "last/test"})
+    with pytest.raises(UserError, match="is not among"):
+        task.read_results()
 
 
 def test_pictures_tell_right_from_wrong_by_color() -> None:
     """The edge of each box has its color. Fails if right and wrong are swapped."""
     image = np.zeros((100, 100, 3), np.uint8)
-    drawn = draw_judged(image, SAID[0], TRUE.objects[0], NAMES, 0.5)
+    drawn = draw_compared(image, SAID[0], TRUE.objects[0], NAMES, 0.5)
     assert tuple(drawn[0, 10]) == RIGHT
     assert tuple(drawn[50, 70]) == WRONG
-    missed = draw_judged(image, found(), TRUE.objects[0], NAMES, 0.5)
+    missed = draw_compared(image, found(), TRUE.objects[0], NAMES, 0.5)
     assert tuple(missed[0, 10]) == MISSED
     plain = draw_classes(np.full((2, 2, 3), 100, np.uint8), np.array([[0, 255], [255, 255]], np.uint8))
     assert tuple(plain[0, 1]) == (100, 100, 100)
@@ -375,8 +372,8 @@ def test_every_class_of_a_usual_set_has_a_distinct_color() -> None:
 
 def test_results_are_listed_as_coco_does() -> None:
     """Left, top, width, height; images and classes count from 1; an unreadable image keeps its number."""
-    unread = DensePrediction("a.jpg", None, None, NAMES, "truncated")
-    (row,) = coco_results([unread, DensePrediction("b.jpg", found((1, 2, 11, 22, 1, 0.5)), None, NAMES)])
+    unread = DetectionPrediction("a.jpg", None, NAMES, "truncated")
+    (row,) = coco_results([unread, DetectionPrediction("b.jpg", found((1, 2, 11, 22, 1, 0.5)), NAMES)])
     assert row == {
         "image_id": 2,
         "file_name": "b.jpg",
@@ -396,34 +393,34 @@ def test_a_large_jpeg_is_shown_as_evaluation_shows_it(tmp_path: Path, sent: bool
     noise = np.random.default_rng(0).integers(0, 255, (400, 480, 3), dtype=np.uint8)
     Image.fromarray(noise).save(folder / "a.jpg")
     images, _ = read_rows(open_source(str(folder)), np.arange(1), config_of(run).images)
-    (expected,) = find(of_run(run), images)
+    (expected,) = find(model_of(run), images)
     with (folder / "a.jpg").open("rb") as file:
         item = ("a.jpg", file) if sent else ("a.jpg", folder / "a.jpg")
-        ((prediction, picture),) = DensePredictor(run).predict([item], MAX_SENT_PIXELS, longest=None)
+        ((prediction, picture),) = task_of(run).predictor().predict([item], MAX_SENT_PIXELS, longest=None)
     assert prediction.objects is not None
     np.testing.assert_array_equal(prediction.objects.scores, expected.scores)
     assert picture is not None
-    assert (picture.width, picture.height) == (480, 400)
+    assert picture.shape == (400, 480, 3)
 
 
 def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> None:
     """The table of a hundred guesses says how many are meant. Fails if every uncertain box counts as an object, or the
     score is kept from the reader."""
-    said = DensePrediction("a.jpg", found((1, 2, 11, 22, 1, 0.5), (1, 2, 11, 22, 0, 0.2)), None, NAMES, least=0.5)
+    said = DetectionPrediction("a.jpg", found((1, 2, 11, 22, 1, 0.5), (1, 2, 11, 22, 0, 0.2)), NAMES, threshold=0.5)
     assert said.counts() == {"square": 1}
-    table = dense_predictions([said])
+    table = DetectionPrediction.table([said])
     assert table.rows == [["a.jpg", "1 square", ""]]
     assert "at least 0.50" in table.note
-    assert dense_predictions([dataclasses.replace(said, least=0.9)]).rows[0][1] == "nothing"
+    assert DetectionPrediction.table([dataclasses.replace(said, threshold=0.9)]).rows[0][1] == "nothing"
     assert len(coco_results([said])) == 2
     pixels = np.ones((100, 100), np.uint8)
     pixels[:30], pixels[0, 0] = 0, 2
-    pictured = DensePrediction("b.jpg", None, ClassMap.of(pixels), (*NAMES, "ring"))
+    pictured = SegmentationPrediction("b.jpg", ClassMap.of(pixels), (*NAMES, "ring"))
     np.testing.assert_array_equal(pictured.pixels, pixels)
     assert len(pickle.dumps(pictured)) < pixels.size / 10  # many are held at once
-    assert dense_predictions([pictured]).rows == [["b.jpg", "square 70%, disk 30%", ""]]
+    assert SegmentationPrediction.table([pictured]).rows == [["b.jpg", "square 70%, disk 30%", ""]]
     pictured = dataclasses.replace(pictured, classes=("ring, thin", *NAMES[1:], "ring"))
-    assert dense_predictions([pictured]).rows == [["b.jpg", "square 70%, 'ring, thin 30%'", ""]]
+    assert SegmentationPrediction.table([pictured]).rows == [["b.jpg", "square 70%, 'ring, thin 30%'", ""]]
 
 
 def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dense_scenes import mask_folder
 from photographs import pictures
 from viticulture.cli import main
 from viticulture.errors import UserError
-from viticulture.evaluation.results import read_predictions
+from viticulture.tasks.results import read_predictions
 
 ALL = {"data.val_fraction": 0.0, "data.test_on": "none", "train.epochs": 1}
 

@@ -12,7 +12,7 @@ from untrained import photo
 from viticulture.cli import main
 from viticulture.data.dataset import ImageSettings, prepare_test
 from viticulture.data.image_set import StreamedImages
-from viticulture.evaluation.other import taught_by
+from viticulture.tasks.image_task import trained_on
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import begin
@@ -55,14 +55,14 @@ def test_images_that_taught_the_run_are_told(
     page, facts = tmp_path / "page.html", tmp_path / "facts.json"
     assert main(["evaluate", str(run), str(mixed), "--out", str(page)]) == 0
     said = capsys.readouterr()
-    assert "3 images of 5 taught this run" in said.err
+    assert "this run was trained on 3 images of 5" in said.err
     assert "recall" in said.out, "class by class"
     text = page.read_text()
-    assert "3 images of 5 taught this run" in text
+    assert "this run was trained on 3 images of 5" in text
     assert "Confusion" in text
     assert "run on" in text
     assert main(["evaluate", str(run), str(fresh), "--out", str(facts)]) == 0
-    assert "taught this run" not in capsys.readouterr().err
+    assert "this run was trained on" not in capsys.readouterr().err
     content = json.loads(facts.read_text())
     assert (content["warnings"], content["results"][f"last/{fresh}"]["images"]) == ([], 4)
     listed = "path,label\na/0.png,a\nb/1.png,b\na/2.png,\n"
@@ -81,7 +81,7 @@ def test_images_that_are_not_compared_are_not_called_new(run: Path, photos: Path
     """Those that are streamed would all have to be decoded. Catches: silence, which says that they are new."""
     images, _ = prepare_test(str(photos), ("a", "b"), ImageSettings(16, 20, max_cache_gb=1e-9))
     assert isinstance(images, StreamedImages)
-    assert "is not known: they are streamed" in taught_by(RunFolder(run), images)[0]
+    assert "is not known: streamed images" in trained_on(RunFolder(run), images)[0]
 
 
 def test_a_file_for_the_runs_own_images_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from untrained import photo, untrained
 from viticulture.cli import main
-from viticulture.evaluation.dense.prediction import ClassMap, DensePrediction, pixels_csv
-from viticulture.evaluation.predict import Prediction, as_csv, class_columns, classify
+from viticulture.tasks.classification import ClassPrediction
+from viticulture.tasks.segmentation import ClassMap, SegmentationPrediction
+from viticulture.tasks.task import class_columns, task_of
 from viticulture.text import shell_word
 from viticulture.training.run_folder import RunFolder
 
@@ -33,10 +34,10 @@ def test_every_image_is_classified_by_its_own_pixels(run: RunFolder, tmp_path: P
     torn = tmp_path / "torn.png"
     torn.write_bytes(b"")
     named = [photos[0], photos[0], str(torn), *photos[1:], photos[2]]
-    together = classify(run, "last", list(map(Path, named)))
+    together = task_of(run).predict(list(map(Path, named)), "last")
     assert [one.name for one in together] == named
     for one in (one for one in together if one.name != str(torn)):
-        (alone,) = classify(run, "last", [Path(one.name)])
+        (alone,) = task_of(run).predict([Path(one.name)], "last")
         assert one.probabilities == pytest.approx(alone.probabilities, abs=1e-5), "float32, in batches of two sizes"
     assert together[2].error
     assert len({round(one.probability, 4) for one in together}) == 5, "answers differ, so a mix-up would show"
@@ -84,7 +85,7 @@ def test_a_run_that_is_not_finished_is_said_to_be(
 ) -> None:
     """Fails if weights of half a training are used without a word, or a finished run is called unfinished."""
     image = str(photo(tmp_path / "a.png", 0))
-    for status, words in (("running", f"`viticulture resume {shell_word(run.path)}` goes on"), ("finished", "")):
+    for status, words in (("running", f"`viticulture resume {shell_word(run.path)}` continues it"), ("finished", "")):
         run.update(status=status)
         for command in (
             ["predict", str(run.path), image],
@@ -104,8 +105,8 @@ def test_a_run_that_is_not_finished_is_said_to_be(
 
 def test_a_class_called_as_another_column_has_a_column_of_its_own() -> None:
     """Fails if probabilities of a class `label` stand in the place of what was told, or two columns have one name."""
-    told = Prediction("a.png", "label", 0.75, {"label": 0.75, "cat": 0.25})
-    (row,) = csv.DictReader(io.StringIO(as_csv([told])))
+    told = ClassPrediction("a.png", "label", 0.75, {"label": 0.75, "cat": 0.25})
+    (row,) = csv.DictReader(io.StringIO(ClassPrediction.csv([told])))
     assert row == {
         "name": "a.png",
         "label": "label",
@@ -117,7 +118,9 @@ def test_a_class_called_as_another_column_has_a_column_of_its_own() -> None:
     assert class_columns(["cat", "predicted"], ("name", "label", "predicted")) == ["cat", "probability of predicted"]
     pixels = ClassMap.of(np.array([[0, 1, 2, 2]], np.uint8))
     names = ("name", "error", "cat")
-    (row,) = csv.DictReader(io.StringIO(pixels_csv([DensePrediction("a.png", None, pixels, names)], names)))
+    (row,) = csv.DictReader(
+        io.StringIO(SegmentationPrediction.csv([SegmentationPrediction("a.png", pixels, names)], names))
+    )
     assert row == {"name": "a.png", "share of name": "0.25", "share of error": "0.25", "cat": "0.5", "error": ""}
 
 

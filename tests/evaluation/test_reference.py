@@ -13,8 +13,9 @@ from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import prepare
 from viticulture.data.image_set import CachedImages, Records
 from viticulture.errors import UserError
-from viticulture.evaluation.reference import add_run, evaluate_references, pixel_accuracies, read_references
+from viticulture.evaluation.reference import add_reference, evaluate_references, pixel_accuracies, read_references
 from viticulture.study.disagreement import _varied
+from viticulture.tasks.classification import Classification
 from viticulture.training.run_folder import RunFolder
 
 
@@ -58,19 +59,22 @@ def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path
     assert known.accuracy["nearest neighbor on pixels"] > 0.7
 
 
-def test_another_run_is_put_beside_where_it_was_tested_on_the_same_images(tmp_path: Path) -> None:
+def test_another_run_is_added_where_it_was_tested_on_the_same_images(tmp_path: Path) -> None:
     """Catches: accuracies on different images side by side, a traceback where one was never measured."""
     made = study(tmp_path / "s", ["vit", "cnn"], (10,), 1)
     ours, theirs = (made.folder.run(cell) for cell in made.folder.grid.cells())
+    results = Classification(theirs).read_results()
+    assert results is not None
+    counting = results.counts, results[results.counts].top1
     with pytest.raises(UserError, match="viticulture evaluate"):
-        add_run(ours, theirs)
+        add_reference(ours, theirs, *counting)
     ours.write("references.json", {"split": "test", "accuracy": {"chance": 0.1}, "images": {"train": [1, 2]}})
     for run, names in ((ours, ["a"]), (theirs, ["b"])):
         run.write("split.json", {"names": {"test": names}})
     with pytest.raises(UserError, match="different images"):
-        add_run(ours, theirs)
+        add_reference(ours, theirs, *counting)
     theirs.write("split.json", {"names": {"test": ["a"]}})
-    add_run(ours, theirs)
+    add_reference(ours, theirs, *counting)
     known = read_references(ours)
     assert known is not None
     assert set(known.accuracy) == {"chance", f"vit_nano ({theirs.path.name})"}

@@ -136,7 +136,7 @@ def test_nobody_else_decides_what_a_trained_network_is_shown() -> None:
     package = Path(viticulture.__file__).parent
     own = re.compile(r"CenterCrop\(|evaluation_(batches|views)|cuda\.is_available")
     files = [file for part in ("evaluation", "analysis", "report") for file in (package / part).rglob("*.py")]
-    assert [file.stem for file in files if own.search(file.read_text(encoding="utf-8"))] == ["subject"]
+    assert [file.stem for file in files if own.search(file.read_text(encoding="utf-8"))] == ["model"]
 
 
 def test_a_gpu_is_used_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,16 +23,16 @@ from viticulture.data.open import open_source
 from viticulture.deploy.hub.push import contents
 from viticulture.deploy.onnx.export import to_onnx
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import Evaluation
-from viticulture.evaluation.evaluate import right
 from viticulture.evaluation.model import ONE_HEAD, OutputHeads, of_run, of_source
 from viticulture.evaluation.outputs import Predictions, choose_views
-from viticulture.evaluation.predict import classify
 from viticulture.evaluation.robustness.metrics import wrong_predictions
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.tta import TTA_KEY, TTA_VIEWS, TTAMode, TTAModel, with_tta
 from viticulture.models.weights.files import note
+from viticulture.tasks.classification import Classification
+from viticulture.tasks.classification_metrics import ClassificationResult
+from viticulture.tasks.task import task_of
 from viticulture.training.data import load_dataset
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of, dataset_of
@@ -153,18 +153,18 @@ def test_the_first_of_the_best_is_chosen(name: TTAMode, run: RunFolder) -> None:
             (run.weights(each) / "config.json").write_text(text)
 
 
-def test_right_counts_the_likeliest_class() -> None:
+def test_right_counts_the_likeliest_class(tmp_path: Path) -> None:
     said = Predictions(torch.tensor([[0.6, 0.4], [0.3, 0.7], [0.9, 0.1]]), torch.tensor([0, 1, 1]), ["x", "y", "z"])
-    assert right(said) == pytest.approx(2 / 3)
+    assert Classification(RunFolder(tmp_path)).view_score(said) == pytest.approx(2 / 3)
 
 
 def test_everything_that_answers_asks_by_these_views(tmp_path: Path) -> None:
     """predict, the ONNX file, the weights as a folder. Catches a door by which one view is asked."""
     run = untrained(tmp_path / "run", ("a", "b", "c"))
     photos = [photo(tmp_path / f"{i}.png", i) for i in range(3)]
-    alone = classify(run, "last", photos)
+    alone = task_of(run).predict(photos, "last")
     note(run.weights("last"), {TTA_KEY: "four"})
-    by_four = classify(run, "last", photos)
+    by_four = task_of(run).predict(photos, "last")
     assert all(one.probabilities != pytest.approx(four.probabilities) for one, four in zip(alone, by_four, strict=True))
     subject, folder = of_run(run, "last"), of_source(str(run.weights("last")))
     assert (subject.eval_views, folder.eval_views) == ("four", "four")
@@ -249,7 +249,7 @@ def test_other_images_and_corrupted_ones_are_answered_by_the_same_views(tmp_path
     evaluated = viticulture.evaluate(str(run.path), str(folder))
     assert isinstance(evaluated, Mapping)
     (found,) = evaluated.values()
-    assert isinstance(found, Evaluation)
+    assert isinstance(found, ClassificationResult)
     assert found.rule == "4 views"
     subject = of_run(run)
     images, _ = prepare_test(str(folder), subject.data_spec.classes, subject.image_settings, False)

@@ -14,23 +14,13 @@ import pytest
 import torch
 from PIL import Image
 
-from viticulture.analysis.galleries import Gallery
+from viticulture.analysis.galleries import Gallery, heat, overlay
 from viticulture.analysis.links import TrainedLinks
 from viticulture.errors import UserError
 from viticulture.models.links import Links
 from viticulture.report.html import html_table
 from viticulture.report.measurements import links_section
-from viticulture.report.pictures import (
-    MAX_TIPS,
-    PALEST,
-    gallery,
-    heat,
-    heat_map,
-    image_grid,
-    overlay,
-    picture_uri,
-    value_map,
-)
+from viticulture.report.pictures import MAX_TIPS, PALEST, gallery, heat_map, image_grid, picture_uri, value_map
 from viticulture.report.svg import Axes, Points, Series, line_chart, pareto, row_chart, scatter_chart, value_ticks
 from viticulture.table import Column, Table, number
 from viticulture.training.metrics import read_curves

@@ -7,25 +7,29 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from made_results import classified
 from untrained import untrained
 from viticulture.analysis.galleries import Gallery
-from viticulture.evaluation.accuracy import Evaluation, WithoutCopies, evaluate_predictions
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.weights.files import load, save
 from viticulture.report.html import Section, fill, html_table
 from viticulture.report.page import Costs, RunPage, render
-from viticulture.report.pages.run_page import page_of
+from viticulture.report.run_page import page_of
 from viticulture.report.svg import Series, row_chart
-from viticulture.report.tables.results import Evaluated
 from viticulture.table import Column, Table, duration, scaled
+from viticulture.tasks.classification import classification_page
+from viticulture.tasks.classification_metrics import ClassificationResult, WithoutCopies, evaluate_predictions
+from viticulture.tasks.figures import TaskPage
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \"' 👩‍🔬 ü \udcff </style> {curly}"
 VOID = {"meta", "img", "input", "br", "link"}
@@ -54,12 +58,17 @@ class Reader(HTMLParser):
         self.words += data + " "
 
 
-def evaluation(classes: list[str], N: int, seed: int = 0) -> Evaluation:
+def evaluation(classes: list[str], N: int, seed: int = 0) -> ClassificationResult:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(len(classes), (N,), generator=generator)
     logits = torch.randn(N, len(classes), generator=generator)
     logits[torch.arange(N), labels] += 2
     return evaluate_predictions(Predictions(logits.softmax(-1), labels, [""] * N), classes)
+
+
+def shown(found: ClassificationResult, references: Mapping[str, float] | None = None, **more: Any) -> TaskPage:
+    """What a page shows of a result."""
+    return classification_page(classified("best/test", {"best/test": found}), references or {}, **more)
 
 
 def whole(classes: list[str], words: str = "plain") -> RunPage:
@@ -69,16 +78,18 @@ def whole(classes: list[str], words: str = "plain") -> RunPage:
     return RunPage(
         title=words,
         sentence=words,
-        evaluations=[Evaluated("best", "test", found), Evaluated(words, words, evaluation(classes, 40, seed=1))],
+        task=classification_page(
+            classified("best/test", {"best/test": found, f"{words}/{words}": evaluation(classes, 40, seed=1)}),
+            {words: 0.25},
+            mistakes=[Gallery(words, [([pixels], (words, words))], words)],
+        ),
         costs=Costs(5_717_416, 1_258_000_000, 1830.4, 8042),
-        references={words: 0.25},
         curves={
             "train/loss": [(0.5, 3.0), (1, 2.0)],
             f"train/{words}": [(1, 0.5)],
             "val/accuracy": [(1, 0.4)],
             words: [(1, 1.0)],
         },
-        mistakes=[Gallery(words, [([pixels], (words, words))], words)],
         examples=[Gallery("", [([pixels], (words,))])],
         warnings=[words],
         recipe=f"student:\n  name: {words}",
@@ -128,7 +139,7 @@ def test_nothing_is_asked_of_a_network() -> None:
 def test_the_headline_says_what_was_found() -> None:
     """The first evaluation leads, with its interval, its split and its weights; costs carry readable units."""
     page = whole(["a", "b", "c"])
-    words, found = Reader(render(page)).words, page.evaluations[0].evaluation
+    words, found = Reader(render(page)).words, evaluation(["a", "b", "c"], 40)
     low, high = found.top1_interval
     for piece in (
         f"{100 * found.top1:.1f} %",
@@ -148,7 +159,7 @@ def test_the_headline_says_what_was_found() -> None:
 def test_a_calibration_curve_has_more_than_one_dot() -> None:
     """Catches: a chart of one dot, and a dot of few images that is said to be of ten."""
     for images, words in ((4, "too few for a curve"), (40, "Each dot represents at least 10 images.")):
-        page = render(RunPage("t", "s", evaluations=[Evaluated("best", "test", evaluation(["a", "b"], images))]))
+        page = render(RunPage("t", "s", task=shown(evaluation(["a", "b"], images))))
         assert words in page
         assert ("perfect calibration</" in page) == (images == 40)
 
@@ -257,11 +268,7 @@ def test_the_page_begins_with_what_was_found_beside_what_takes_no_training() -> 
     low, high = found.top1_interval
     references = {"always the commonest class": 0.4, "nearest neighbor on pixels": 0.55}
     curves = {"val/accuracy": [(1, 0.4), (2, 0.6), (3, 0.6)]}
-    page = render(
-        RunPage(
-            "t", "s", evaluations=[Evaluated("best", "test", found)], references=references, curves=curves, best_epoch=3
-        )
-    )
+    page = render(RunPage("t", "s", task=shown(found, references), curves=curves, best_epoch=3))
     assert (
         f"It classifies {100 * found.top1:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) of 40 test images "
         "correctly; nearest neighbor on pixels 55.0 %, always the commonest class 40.0 %."
@@ -292,10 +299,10 @@ def test_the_page_begins_with_what_is_left_without_near_duplicates() -> None:
         ),
     ):
         answered = replace(found, without_copies=rest)
-        page = render(RunPage("t", "s", evaluations=[Evaluated("best", "test", answered)]))
+        page = render(RunPage("t", "s", task=shown(answered)))
         assert words in page[: page.index("Parameters")]
         assert "without near-duplicates" in page
-        assert Evaluation.from_dict(json.loads(json.dumps(answered.to_dict()))).without_copies == rest
+        assert ClassificationResult.from_dict(json.loads(json.dumps(answered.to_dict()))).without_copies == rest
 
 
 def test_means_over_epochs_are_drawn_in_place_of_single_batches() -> None:
@@ -345,9 +352,7 @@ def test_a_segmenters_shares_are_percent() -> None:
 
 
 def test_classes_say_how_many_images_they_were_learnt_from() -> None:
-    page = render(
-        RunPage("t", "s", evaluations=[Evaluated("best", "test", evaluation(["a", "b"], 20))], learnt_from=(17, 3))
-    )
+    page = render(RunPage("t", "s", task=shown(evaluation(["a", "b"], 20), trained_on=(17, 3))))
     table = page[page.index("Per class") :]
     assert re.findall(r"<td>([ab])\s*<td[^>]*>(\d+)", table) == [("a", "17"), ("b", "3")]
 
@@ -356,7 +361,7 @@ def test_classes_say_how_many_images_they_were_learnt_from() -> None:
 def test_every_number_of_classes_has_a_page(classes: int) -> None:
     """Two classes have no list of confused pairs; beyond 250 the matrix gives way to the list."""
     names = [f"class {i}" for i in range(classes)]
-    page = render(RunPage("t", "s", evaluations=[Evaluated("best", "test", evaluation(names, 300))]))
+    page = render(RunPage("t", "s", task=shown(evaluation(names, 300))))
     assert ("Confusion matrix" in page) == (classes <= 250)
     assert ("data-heat=" in page) == (40 < classes <= 250)
     assert ("Most confused" in page) == (classes > 2)

@@ -14,16 +14,18 @@ from PIL import Image
 from torch import nn
 
 import viticulture
+from made_results import save_classes
 from viticulture import api
 from viticulture.analysis.galleries import Gallery, read_galleries, save_galleries
 from viticulture.analysis.pictures import examples
 from viticulture.data.image_set import CachedImages, Records
 from viticulture.errors import UserError
 from viticulture.evaluation.outputs import Predictions
-from viticulture.evaluation.results import PREDICTIONS, RESULTS, KeptPredictions, keep_predictions, read_predictions
 from viticulture.models.weights.files import load, save
-from viticulture.report.pages.run_page import page_of
+from viticulture.report.run_page import page_of
 from viticulture.report.terminal import say
+from viticulture.tasks.figures import TaskPage
+from viticulture.tasks.results import PREDICTIONS, RESULTS, read_predictions
 from viticulture.text import shell_word
 from viticulture.training.run_folder import RunFolder
 
@@ -93,7 +95,7 @@ def test_numbers_of_weights_that_are_gone_are_not_shown(run: viticulture.Run, tm
     before = {section.title for section in page_of(run.folder).sections if section.html}
     parts = {"Robustness", "Localization", "Frozen features", "What it attends to"}
     assert parts <= before
-    assert len(run.evaluations) > 0
+    assert len(run.results) > 0
 
     best = run.folder.weights("best")
     student, data_spec, config = load(best)
@@ -102,12 +104,11 @@ def test_numbers_of_weights_that_are_gone_are_not_shown(run: viticulture.Run, tm
     save(student, best, data_spec, {"epoch": config["epoch"]})
     page = page_of(run.folder)
     assert not parts & {section.title for section in page.sections if section.html}
-    assert not page.evaluations
-    assert not page.mistakes
+    assert page.task == TaskPage()
     with pytest.raises(UserError, match=r"of its weights; to have it: viticulture evaluate"):
-        _ = run.evaluations
+        _ = run.results
     viticulture.evaluate(run)
-    assert len(run.evaluations) > 0
+    assert len(run.results) > 0
 
 
 def refuse(*_: Any, **__: Any) -> Any:
@@ -159,9 +160,9 @@ def test_answers_are_those_behind_the_numbers(run: viticulture.Run) -> None:
     """Every set of weights and split: as many as images, and as right as evaluation.json says. Catches: answers of
     other weights under a key, an order that is not split.json's, one split alone."""
     names = run.folder.read("split.json")["names"]
-    assert run.evaluations.counts == "best/test"
-    assert len(run.evaluations) >= 4
-    for key, evaluation in run.evaluations.items():
+    assert run.results.counts == "best/test"
+    assert len(run.results) >= 4
+    for key, evaluation in run.results.items():
         answers = read_predictions(run.folder, key, probabilities=True)
         assert (answers.predicted == answers.labels).mean() == pytest.approx(evaluation.top1)
         assert answers.probabilities is not None
@@ -173,44 +174,28 @@ def test_answers_are_those_behind_the_numbers(run: viticulture.Run) -> None:
 
 def test_the_result_that_counts_is_named_and_not_the_first(run: viticulture.Run) -> None:
     """The same file in another order, and with another name. Catches: whoever takes the first of a JSON object."""
-    results = {key: {**result.to_dict(), "top1": 0.1 * i} for i, (key, result) in enumerate(run.evaluations.items(), 1)}
+    results = {key: {**result.to_dict(), "top1": 0.1 * i} for i, (key, result) in enumerate(run.results.items(), 1)}
     backwards = dict(reversed(results.items()))
-    run.folder.write(RESULTS, {"counts": "best/val", "results": backwards})
-    assert run.accuracy == run.evaluations["best/val"].top1 == results["best/val"]["top1"]
+    run.folder.write(RESULTS, {"task": "classification", "counts": "best/val", "results": backwards})
+    assert run.accuracy == run.results["best/val"].top1 == results["best/val"]["top1"]
     page = api.report(str(run.path)).read_text()
     assert "Top-1 accuracy, validation, best weights" in page
-    run.folder.write(RESULTS, {"counts": "best/nowhere", "results": results})
+    run.folder.write(RESULTS, {"task": "classification", "counts": "best/nowhere", "results": results})
     with pytest.raises(UserError, match=r"evaluation.json is damaged .*best/nowhere"):
         _ = run.accuracy
 
 
-def test_results_of_the_former_layout_are_read(run: viticulture.Run) -> None:
-    """Results by key, the one that counts first; without labels, nothing. Catches: an older run that cannot be read."""
-    key, result = next(iter(run.evaluations.items()))
-    run.folder.write(RESULTS, {"best/test": result.to_dict(), "last/test": {**result.to_dict(), "top1": 0.0}})
-    assert (run.evaluations.counts, run.accuracy) == (key, result.top1)
-    run.folder.write(RESULTS, {})
-    assert run.evaluations == {}
-    (run.path / RESULTS).unlink()
-    with pytest.raises(UserError, match="viticulture evaluate"):
-        _ = run.evaluations
-
-
 def test_what_was_said_survives_rounding(tmp_path: Path) -> None:
-    """Two probabilities that are one in float16; and the layout in which cells kept the counting answers alone."""
+    """Two probabilities that are one in float16."""
     run = RunFolder(tmp_path)
     close = torch.tensor([[0.49999, 0.50001]])
-    keep_predictions(run, "best/val", {"last/val": Predictions(1 - close, torch.tensor([0]), ["a"]),
+    save_classes(run, "best/val", {"last/val": Predictions(1 - close, torch.tensor([0]), ["a"]),
                                    "best/val": Predictions(close, torch.tensor([-1]), ["a"])})  # fmt: skip
     answers = read_predictions(run)
     assert (answers.predicted.tolist(), answers.labels.tolist(), answers.probabilities) == ([1], [-1], None)
     assert read_predictions(run, "last/val").predicted.tolist() == [0]
     with pytest.raises(UserError, match="damaged"):
         read_predictions(run, "ema/val")
-    old = {"predicted": np.array([2]), "confidence": np.array([0.5]), "labels": np.array([1])}
-    np.savez_compressed(tmp_path / PREDICTIONS, **old)  # type: ignore[arg-type]
-    former: KeptPredictions = read_predictions(run, probabilities=True)
-    assert (former.predicted.tolist(), former.labels.tolist(), former.probabilities) == ([2], [1], None)
 
 
 def test_galleries_come_back_as_they_were_and_only_to_who_asks_for_the_same(tmp_path: Path) -> None:
@@ -251,5 +236,5 @@ def test_examples_are_limited_to_what_a_page_can_carry() -> None:
 def test_the_file_says_which_result_counts(run: viticulture.Run) -> None:
     """evaluation.json as a person reads it."""
     written = json.loads((run.path / RESULTS).read_text())
-    assert set(written) == {"counts", "results", "checksums"}
+    assert set(written) == {"task", "counts", "headline", "results", "checksums"}
     assert written["counts"] in written["results"]

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from browser import CHROMIUM, Browser
+from made_results import classified
 from made_study import CLASSES, EVIL, study
-from viticulture.evaluation.results import Evaluations, read_evaluations
 from viticulture.report.study_charts import class_section, teaching_section
 from viticulture.report.study_page import render_study, write_study
 from viticulture.report.study_tables import all_results_table, results_table
@@ -25,6 +25,7 @@ from viticulture.study.grid import Candidate, Grid
 from viticulture.study.statistics import estimate
 from viticulture.study.study import Study
 from viticulture.table import Column, Spread, Table, escaped, latex
+from viticulture.tasks.classification import Classification
 
 
 @pytest.fixture(scope="module")
@@ -176,10 +177,10 @@ def held_out_as(made: Study, split: str) -> Study:
     """The same study where no images are held out but those of one split."""
     for cell in made.folder.grid.cells():
         run = made.folder.run(cell)
-        kept = read_evaluations(run)
+        kept = Classification(run).read_results()
         assert kept is not None
         key = f"best/{split}"
-        run.write("evaluation.json", Evaluations(key, {key: kept.results[key]}).to_dict())
+        run.write("evaluation.json", classified(key, {key: kept.results[key]}).to_dict())
     return Study(made.path)
 
 

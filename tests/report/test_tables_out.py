@@ -11,18 +11,14 @@ import torch
 from rich.cells import cell_len
 from rich.console import Console
 
+from made_results import classified
 from viticulture.data.inspect import inspect
 from viticulture.data.sources.arrays import from_arrays
-from viticulture.evaluation.accuracy import Evaluation, evaluate_predictions
 from viticulture.evaluation.outputs import Predictions
 from viticulture.report.inspection import inspected
-from viticulture.report.tables.results import (
-    Evaluated,
-    confused,
-    per_class,
-    summary,
-)
 from viticulture.table import Column, Spread, Table, print_table
+from viticulture.tasks.classification import confused, per_class, summary
+from viticulture.tasks.classification_metrics import ClassificationResult, evaluate_predictions
 from viticulture.text import clean
 
 ODD = [
@@ -36,7 +32,7 @@ ODD = [
 ]
 
 
-def evaluation(classes: list[str], N: int = 60) -> Evaluation:
+def evaluation(classes: list[str], N: int = 60) -> ClassificationResult:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(len(classes), (N,), generator=generator)
     logits = torch.randn(N, len(classes), generator=generator)
@@ -77,10 +73,10 @@ def test_a_long_heading_breaks_instead_of_widening_its_column() -> None:
 def test_four_evaluations_fit_eighty_columns() -> None:
     """Last, best and averaged weights on test and the best on validation stand side by side, none cut."""
     pairs = [("last", "test"), ("best", "test"), ("ema", "test"), ("best", "val")]
-    every = [Evaluated(w, s, evaluation(list("abcdefgh"), 50 + i)) for i, (w, s) in enumerate(pairs)]
-    text = "\n".join(drawn(summary(every), 80))
+    every = {f"{w}/{s}": evaluation(list("abcdefgh"), 50 + i) for i, (w, s) in enumerate(pairs)}
+    text = "\n".join(drawn(summary(classified("last/test", every)), 80))
     assert "…" not in text
-    assert all(f"{100 * each.evaluation.top1:.1f} %" in text for each in every)
+    assert all(f"{100 * each.top1:.1f} %" in text for each in every.values())
     assert text.count("images") == 1
 
 
@@ -118,18 +114,19 @@ def test_equal_evaluations_stand_in_one_column() -> None:
     pairs = [
         ("best", "test", found),
         ("last", "test", found),
-        ("best", "validation", other),
-        ("last", "validation", found),
+        ("best", "val", other),
+        ("last", "val", found),
     ]
-    heads = [column.name for column in summary([Evaluated(*each) for each in pairs]).columns]
+    results = classified("best/test", {f"{weights}/{split}": result for weights, split, result in pairs})
+    heads = [column.name for column in summary(results).columns]
     assert heads == ["", "test", "validation, best weights", "validation, last weights"]
 
 
 def test_top_k_of_all_classes_is_left_out() -> None:
     """Top-5 of five classes is 100 % for any guess; top-5 of six is a result and carries its k in its name."""
-    names = [str(row[0]) for row in summary([Evaluated("best", "test", evaluation(list("abcde")))]).rows]
+    names = [str(row[0]) for row in summary(classified("best/test", {"best/test": evaluation(list("abcde"))})).rows]
     assert not any("top-5" in name for name in names)
-    names = [str(row[0]) for row in summary([Evaluated("best", "test", evaluation(list("abcdef")))]).rows]
+    names = [str(row[0]) for row in summary(classified("best/test", {"best/test": evaluation(list("abcdef"))})).rows]
     assert "top-5 accuracy" in names
 
 

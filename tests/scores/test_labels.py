@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from sklearn.metrics import average_precision_score, f1_score
 from torchmetrics.functional.classification import multilabel_average_precision
 
-from viticulture.evaluation.multilabel.labels import FREQUENCY, evaluate_labels
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.data_spec import DataSpec
 from viticulture.scores.labels import average_precisions, best_thresholds, mean_average_precision, resampled
+from viticulture.tasks.multilabel_metrics import FREQUENCY, evaluate_labels
 
 DRAW = np.random.default_rng(0)
 SHOWN = DRAW.random((60, 5)) < (0.5, 0.3, 0.1, 0.05, 0)
@@ -91,7 +91,7 @@ def test_measures_at_thresholds() -> None:
     assert found.micro_f1 == pytest.approx(6 / 7)
     assert found.macro_f1 == pytest.approx((2 / 3 + 1) / 2)
     x, y, z = found.per_label
-    assert (x.precision, x.recall, x.images, x.learnt_from) == (0.5, 1.0, 1, 4)
+    assert (x.precision, x.recall, x.images, x.training_images) == (0.5, 1.0, 1, 4)
     assert (y.precision, y.f1, y.ap) == (1.0, 1.0, 1.0)
     assert (z.precision, z.recall, z.f1, z.ap) == (None, None, None, None)
     assert found.baselines == {FREQUENCY: pytest.approx((1 / 3 + 2 / 3) / 2)}

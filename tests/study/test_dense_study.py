@@ -17,12 +17,6 @@ from dense_scenes import coco_folder, mask_folder
 from viticulture.config.load import load_config
 from viticulture.data.targets.objects import Boxed, Masked, Objects
 from viticulture.errors import UserError
-from viticulture.evaluation.dense.objects import evaluate_objects
-from viticulture.evaluation.dense.pixels import evaluate_pixels
-from viticulture.evaluation.dense.results import RESULTS, DenseEvaluations, Evaluation
-from viticulture.evaluation.dense.subject import Found
-from viticulture.evaluation.multilabel import results as of_labels
-from viticulture.evaluation.multilabel.labels import LabelsEvaluation, evaluate_labels
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.networks import detector, segmenter
@@ -37,11 +31,18 @@ from viticulture.study.plan import StudyPlan
 from viticulture.study.statistics import difference, estimate_resampled
 from viticulture.study.study import Study
 from viticulture.study.terms import Subsets, Where
+from viticulture.tasks.detection import Detection
+from viticulture.tasks.detection_metrics import DetectedObjects, evaluate_detections
+from viticulture.tasks.multilabel import Multilabel
+from viticulture.tasks.multilabel_metrics import MultilabelResult, evaluate_labels
+from viticulture.tasks.results import RESULTS, Result, Results
+from viticulture.tasks.segmentation import Segmentation, evaluate_pixels
+from viticulture.tasks.task import Task
 
 IMAGES, NAMES = 40, ("disk", "square")
 
 
-def boxes_found(seed: int, share: float) -> Evaluation:
+def boxes_found(seed: int, share: float) -> Result:
     """What a detector that finds that share of the objects is told; it draws other boxes for the rest."""
     draw = np.random.default_rng(seed)
     true, found = [], []
@@ -52,11 +53,11 @@ def boxes_found(seed: int, share: float) -> Evaluation:
         true.append(Objects(torch.from_numpy(boxes), torch.from_numpy(labels), torch.zeros(3, dtype=torch.bool)))
         right = draw.uniform(size=3) < share
         said = np.where(right[:, None], boxes, boxes + 40)
-        found.append(Found(said, draw.uniform(0.5, 1, 3).astype(np.float32), labels))
-    return evaluate_objects(found, Boxed(true, masks=False), NAMES, np.full((IMAGES, 2), 100))
+        found.append(DetectedObjects(said, draw.uniform(0.5, 1, 3).astype(np.float32), labels))
+    return evaluate_detections(found, Boxed(true, masks=False), NAMES, np.full((IMAGES, 2), 100))
 
 
-def pixels_found(seed: int, share: float) -> Evaluation:
+def pixels_found(seed: int, share: float) -> Result:
     """The same of a segmenter."""
     draw = np.random.default_rng(seed)
     true = draw.integers(0, 2, (IMAGES, 8, 8)).astype(np.uint8)
@@ -65,7 +66,7 @@ def pixels_found(seed: int, share: float) -> Evaluation:
     return evaluate_pixels(said, masked, NAMES, 0)[0]
 
 
-def labels_found(seed: int, share: float) -> LabelsEvaluation:
+def labels_found(seed: int, share: float) -> MultilabelResult:
     """The same of a student of several labels."""
     draw = np.random.default_rng(seed)
     true = torch.from_numpy(draw.uniform(size=(IMAGES, 2)) < 0.5).float()
@@ -75,6 +76,7 @@ def labels_found(seed: int, share: float) -> LabelsEvaluation:
 
 
 JUDGES: dict[str, Any] = {"objects": boxes_found, "pixels": pixels_found, "labels": labels_found}
+TASKS: dict[str, type[Task]] = {"objects": Detection, "pixels": Segmentation, "labels": Multilabel}
 CURVES = {"objects": "ap50", "pixels": "iou", "labels": "map"}
 RECIPES = {"objects": "detection/photos", "pixels": "segmentation/photos", "labels": "multilabel/photos"}
 
@@ -93,10 +95,7 @@ def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], 
         judge = JUDGES[kind]
         test = judge(cell.seed, share)
         results = {"best/test": test, "best/val": judge(100 + cell.seed, share), "last/test": judge(cell.seed, 0.01)}
-        if kind == "labels":
-            run.write(of_labels.RESULTS, of_labels.LabelEvaluations("best/test", results).to_dict())
-        else:
-            run.write(RESULTS, DenseEvaluations("best/test", results, kind).to_dict())
+        run.write(RESULTS, Results("best/test", results, TASKS[kind]).to_dict())
         curve = CURVES[kind]
         run.write("metrics.csv", f"step,epoch,name,value\n9,0,val/{curve},0.2\n18,1,val/{curve},0.4\n")
         images = {"train": 90, "val": IMAGES, "test": IMAGES}

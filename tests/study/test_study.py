@@ -21,12 +21,12 @@ from PIL import Image
 
 import viticulture
 from children import die_at, start
+from made_results import save_classes
 from noise import photographs
 from untrained import untrained
 from viticulture.api.training import winner
 from viticulture.errors import UserError
 from viticulture.evaluation.outputs import Predictions
-from viticulture.evaluation.results import keep_predictions, read_evaluations, read_predictions
 from viticulture.report.study_tables import all_results_table, results_table
 from viticulture.study.cell import command, is_damaged, train_cell
 from viticulture.study.comparison import compare
@@ -41,6 +41,8 @@ from viticulture.study.study import Study
 from viticulture.study.terms import Subsets, Terms, Where
 from viticulture.study.work import Worker, changed
 from viticulture.study.workers import claimed_by
+from viticulture.tasks.results import read_predictions
+from viticulture.tasks.task import task_of
 from viticulture.text import comment, read_yaml
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of
@@ -150,7 +152,7 @@ def test_the_table_holds_a_line_a_cell(finished: Path) -> None:
     }
     study = StudyFolder.open(finished)
     for row, cell in zip(rows, study.grid.cells(), strict=True):
-        results = read_evaluations(study.run(cell))
+        results = task_of(study.run(cell)).read_results()
         assert results is not None
         assert float(row["test_accuracy"]) == results["best/test"].top1
         assert float(row["val_accuracy"]) == results["best/val"].top1
@@ -203,7 +205,7 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
         cell = StudyFolder.open(copy).grid.cells()[0]
         answers = read_predictions(StudyFolder.open(copy).run(cell))
         right = Predictions(torch.eye(3)[torch.from_numpy(answers.labels).long()], torch.from_numpy(answers.labels), [])
-        keep_predictions(StudyFolder.open(copy).run(cell), "best/test", {"best/test": right})
+        save_classes(StudyFolder.open(copy).run(cell), "best/test", {"best/test": right})
         assert b"The test images cannot be shown" in write_study(Study(copy)).read_bytes()
     finally:
         away.rename(photos)

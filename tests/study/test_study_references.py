@@ -297,7 +297,7 @@ def test_a_row_alone_has_the_seed_and_the_images_of_its_cell(photos: Path, tmp_p
     found = []
     for row in ("a", "b"):
         run = viticulture.train_row(str(file), row, seed=2, out=str(tmp_path / row), overrides={"train.epochs": 1})
-        found.append((run.facts["seed"], json.loads((run.path / "split.json").read_text())["names"]["train"]))
+        found.append((run.metadata["seed"], json.loads((run.path / "split.json").read_text())["names"]["train"]))
     assert [seed for seed, _ in found] == [2, 5]
     assert found[0][1] == found[1][1]
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from made_results import classified
 from viticulture.data.sources.torchvision_sets import TORCHVISION
 from viticulture.errors import UserError
-from viticulture.evaluation.accuracy import evaluate_predictions
 from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.probe.evaluate import Finding, Probe
-from viticulture.evaluation.results import RESULTS, Evaluations
 from viticulture.study.grid import Grid
 from viticulture.study.outcomes import other_measure
 from viticulture.study.paper_tables import read_table, tables
+from viticulture.tasks.classification_metrics import evaluate_predictions
 from viticulture.training.run_folder import RunFolder
 
 TABLES = {name: read_table(name) for name in tables()}
@@ -75,7 +75,7 @@ def test_top5_is_read_where_there_are_five_classes_to_choose_between(tmp_path: P
     """Six classes, two images: of one the true class is second, of the other sixth. Fails for top-1, for splits that
     are swapped, or for a top-k of fewer classes, which says another thing."""
 
-    def kept(classes: int) -> RunFolder:
+    def kept(classes: int) -> dict[str, float]:
         folder = tmp_path / str(classes)
         folder.mkdir()
         shares = torch.arange(classes, 0, -1.0).repeat(2, 1)
@@ -86,12 +86,11 @@ def test_top5_is_read_where_there_are_five_classes_to_choose_between(tmp_path: P
         best = evaluate_predictions(
             Predictions(torch.eye(classes)[:2], torch.tensor([0, 1]), ["a", "b"]), list("abcdef"[:classes])
         )
-        run = RunFolder(folder)
-        run.write(RESULTS, Evaluations("best/val", {"best/val": best, "best/test": found}).to_dict())
-        return run
+        results = classified("best/val", {"best/val": best, "best/test": found})
+        return other_measure(RunFolder(folder), "top5", results)
 
-    assert other_measure(kept(6), "top5") == {"test": 0.5, "val": 1.0}
-    assert other_measure(kept(4), "top5") == {}
+    assert kept(6) == {"test": 0.5, "val": 1.0}
+    assert kept(4) == {}
 
 
 def test_every_top5_of_aal_is_a_row() -> None:

@@ -17,14 +17,14 @@ from colored import SMALL
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.analysis.galleries import FILE, read_galleries
 from viticulture.analysis.reconstruction import reconstruction_gallery
-from viticulture.deploy.serve.predictor import load_predictor
+from viticulture.deploy.serve.predictor import Predictor
 from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run, of_source
-from viticulture.evaluation.predict import Prediction, classify
-from viticulture.evaluation.results import read_evaluations, read_predictions
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import initialize, save
+from viticulture.tasks.classification import ClassPrediction
+from viticulture.tasks.results import read_predictions
 from viticulture.tasks.task import task_of
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
@@ -99,7 +99,7 @@ def test_a_student_learns_from_every_channel(run: viticulture.Run, kind: str) ->
     """What the last band alone holds is told apart, which a student of the first three could not."""
     subject = of_run(RunFolder(run.path))
     assert subject.data_spec.channels == KINDS[kind]["images.channels"]
-    counting = read_evaluations(RunFolder(run.path)).counting
+    counting = task_of(RunFolder(run.path)).read_results().counting
     assert counting is not None
     assert counting.top1 >= 0.8
 
@@ -108,13 +108,13 @@ def test_predict_says_of_files_and_arrays_what_was_tested(run: viticulture.Run, 
     """The very probabilities of the evaluation, of a path, of numbers of numpy and of a tensor. Fails if a range or the
     channels are forgotten on any way in."""
     names = RunFolder(run.path).read("split.json")["names"]["test"][:4]
-    told = classify(RunFolder(run.path), "best", [data / name for name in names])
+    told = task_of(RunFolder(run.path)).predict([data / name for name in names], "best")
     arrays = [np.load(data / n) if kind == "bands" else np.asarray(Image.open(data / n))[..., None] for n in names]
     kept = read_predictions(RunFolder(run.path), "best/test", probabilities=True).probabilities
     assert kept is not None
     for given in (arrays, [torch.from_numpy(array).permute(2, 0, 1) for array in arrays]):
         for expected, found in zip(told, run.predict(given), strict=True):
-            assert isinstance(found, Prediction)
+            assert isinstance(found, ClassPrediction)
             assert found.probabilities == expected.probabilities
     probabilities = [list(prediction.probabilities.values()) for prediction in told]
     np.testing.assert_allclose(probabilities, kept[:4], atol=1e-3)  # which are kept with 11 bits
@@ -176,7 +176,7 @@ def test_pages_and_the_server_show_pictures_and_say_which_channels(run: viticult
     assert ("the first three are displayed as red, green and blue" in page) == (kind == "bands")
     path = sorted(data.glob("a/*"))[0]
     with path.open("rb") as file:
-        (row,) = load_predictor(task_of(RunFolder(run.path))).rows([("a", file)], draw=True)
+        (row,) = Predictor(task_of(RunFolder(run.path))).rows([("a", file)], draw=True)
     assert row["label"] in ("a", "b")
     assert row["picture"].startswith("data:image/")
     assert viticulture.explain(run, images=16).stat().st_size > 1000

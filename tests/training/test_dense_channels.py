@@ -23,12 +23,10 @@ from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
 from viticulture.data.targets.objects import Masked
 from viticulture.deploy.hub.push import contents
-from viticulture.deploy.serve.predictor import load_predictor
+from viticulture.deploy.serve.predictor import Predictor
 from viticulture.errors import UserError
-from viticulture.evaluation.dense.pixels import PixelsEvaluation
-from viticulture.evaluation.dense.prediction import DensePrediction
-from viticulture.evaluation.dense.results import read_dense
-from viticulture.evaluation.dense.subject import of_run
+from viticulture.tasks.annotated_task import model_of
+from viticulture.tasks.segmentation import SegmentationPrediction, SegmentationResult
 from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of, dataset_of
@@ -169,11 +167,11 @@ def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> 
 
 def test_a_segmenter_learns_what_one_band_alone_shows(street: viticulture.Run) -> None:
     """Fails if bands are dropped, joined or mistaken for another's: four of them are noise."""
-    judged = read_dense(RunFolder(street.path))
+    judged = task_of(RunFolder(street.path)).read_results()
     assert judged is not None
     assert judged.counting is not None
-    assert of_run(RunFolder(street.path)).data_spec.channels == 5
-    assert isinstance(judged.counting, PixelsEvaluation)
+    assert model_of(RunFolder(street.path)).data_spec.channels == 5
+    assert isinstance(judged.counting, SegmentationResult)
     (nothing_learnt,) = judged.counting.baselines.values()
     assert judged.counting.score > 1.3 * nothing_learnt  # which it cannot be by noise alone
 
@@ -191,18 +189,18 @@ def test_predict_says_of_files_and_numbers_what_was_tested(street: viticulture.R
     again = street.predict([arrays[0], torch.from_numpy(arrays[1]).permute(2, 0, 1)])
     right = asked = 0
     for i, each in enumerate(told):
-        assert isinstance(each, DensePrediction)
+        assert isinstance(each, SegmentationPrediction)
         assert each.pixels is not None
         known = true.original(i)
         right, asked = right + int((each.pixels == known)[known < 3].sum()), asked + int((known < 3).sum())
         if i < 2:
             other = again[i]
-            assert isinstance(other, DensePrediction)
+            assert isinstance(other, SegmentationPrediction)
             assert other.pixels is not None
             np.testing.assert_array_equal(other.pixels, each.pixels)
-    judged = read_dense(run)
+    judged = task_of(run).read_results()
     assert judged is not None
-    assert isinstance(judged.counting, PixelsEvaluation)
+    assert isinstance(judged.counting, SegmentationResult)
     assert right / asked == pytest.approx(judged.counting.accuracy, abs=1e-3)
     drawn = np.asarray(Image.open(sorted((tmp_path / "pictures").glob("*-classes.png"))[0]))
     np.testing.assert_array_equal(drawn, told[0].pixels)
@@ -224,11 +222,11 @@ def test_a_detector_tells_and_draws_images_of_these_channels(found: viticulture.
     """The served answer has a picture, other data of the same channels is judged, and the page says what is shown."""
     data = found.path.parent / "cells"
     images = sorted((data / "images").iterdir())[:2]
-    answers = load_predictor(task_of(RunFolder(found.path))).rows([(path.name, path) for path in images], draw=True)
+    answers = Predictor(task_of(RunFolder(found.path))).rows([(path.name, path) for path in images], draw=True)
     assert all(row["picture"].startswith("data:image/") and not row["error"] for row in answers)
     assert viticulture.evaluate(found, str(data)) is not None
     page = (found.path / "report.html").read_text("utf-8")
-    bands = of_run(RunFolder(found.path)).data_spec.channels == 5
+    bands = model_of(RunFolder(found.path)).data_spec.channels == 5
     assert ("Images have 5 channels, the first three are displayed" in page) == bands
 
 
@@ -264,7 +262,7 @@ def test_the_exported_file_takes_these_channels(
     levels = np.rint(np.load(path).clip(0, TOP) * (255 / TOP)).astype(np.uint8)
     (classes,) = file.run(None, {"image": levels})
     (told,) = street.predict(path)
-    assert isinstance(told, DensePrediction)
+    assert isinstance(told, SegmentationPrediction)
     assert told.pixels is not None
     assert (classes == told.pixels).mean() > 0.98  # levels that are rounded otherwise
     viticulture.export(found, tmp_path / "cells.onnx")

@@ -26,13 +26,15 @@ from viticulture.budget.prepare import BudgetRequest, _opened
 from viticulture.config.load import load_config
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.errors import UserError
-from viticulture.evaluation.dense.objects import ObjectsEvaluation
-from viticulture.evaluation.dense.prediction import DensePrediction
-from viticulture.evaluation.dense.results import DenseEvaluations, read_dense
 from viticulture.methods.method import Setup
 from viticulture.methods.segmentation import Segmentation
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
+from viticulture.tasks.detection import DetectionPrediction
+from viticulture.tasks.detection_metrics import DetectionResult
+from viticulture.tasks.results import Results
+from viticulture.tasks.segmentation import SegmentationPrediction
+from viticulture.tasks.task import task_of
 from viticulture.training.module import TrainingModule
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
@@ -95,13 +97,13 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     data = coco_folder(tmp_path / "boxes", SPLITS)
     settings = {**OBJECTS, "train.epochs": 1}
     run = viticulture.train(str(data), "detection/photos", out=str(tmp_path / "run"), overrides=settings)
-    judged = read_dense(run.folder)
+    judged = task_of(run.folder).read_results()
     assert judged is not None
     assert judged.counting is not None
     assert judged.counts == "best/test"
     assert {"best/val", "last/test", "ema/val"} < judged.results.keys()
     assert viticulture.evaluate(str(run.path)) == judged
-    assert run.dense == judged
+    assert run.results == judged
     counting = run.metrics[run.metrics.counts].iloc[0]
     assert (counting.split, counting.ap) == ("test", judged.counting.score)
     assert "AP " in run._repr_html_()
@@ -116,7 +118,7 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"none")
     shown = [str(data / "images" / "000.png"), str(tmp_path / "broken.png")]
     found = viticulture.predict(str(run.path), shown, out=str(tmp_path / "boxes.json"))
-    assert isinstance(found[0], DensePrediction)
+    assert isinstance(found[0], DetectionPrediction)
     assert found[1].error
     assert found[0].objects is not None
     rows = json.loads((tmp_path / "boxes.json").read_text())
@@ -156,12 +158,12 @@ def test_a_segmenters_run_from_training_to_pictures(tmp_path: Path) -> None:
     data = mask_folder(tmp_path / "masks", SPLITS)
     settings = {**SMALL, "student.patch_size": 8, "train.epochs": 1}
     run = viticulture.train(str(data), "segmentation/photos", out=str(tmp_path / "run"), overrides=settings)
-    assert viticulture.evaluate(str(run.path)) == read_dense(run.folder)
+    assert viticulture.evaluate(str(run.path)) == task_of(run.folder).read_results()
     (row,) = viticulture.runs(str(tmp_path)).rows
     assert str(row[5]).startswith("mIoU ")
     assert run.student()(torch.zeros(1, 3, 32, 32)).shape == (1, 3, 32, 32)
     (found,) = viticulture.predict(str(run.path), [str(data / "test/images/009.png")], out=str(tmp_path / "pictures"))
-    assert isinstance(found, DensePrediction)
+    assert isinstance(found, SegmentationPrediction)
     assert found.pixels is not None
     with Image.open(tmp_path / "pictures" / "0001-009-classes.png") as picture:
         np.testing.assert_array_equal(np.asarray(picture), found.pixels)
@@ -296,9 +298,9 @@ def test_other_data_that_do_not_fit_are_told(
     assert disks
     file.write_text(json.dumps({**known, "annotations": disks, "categories": known["categories"][:1]}))
     judged = viticulture.evaluate(run, str(other))
-    assert isinstance(judged, DenseEvaluations)
+    assert isinstance(judged, Results)
     result = judged.counting
-    assert isinstance(result, ObjectsEvaluation)
+    assert isinstance(result, DetectionResult)
     assert [each.objects for each in result.boxes.per_class] == [len(disks), 0]
     assert result.boxes.per_class[1].ap is None
     assert result.boxes.ap == result.boxes.per_class[0].ap
@@ -418,11 +420,11 @@ def test_eight_images_are_learnt_by_heart(tmp_path: Path) -> None:
     settings |= {"augment.scale_jitter.scale": [1.0, 1.0], "optim.lr": 2e-3}
     whole = begin(str(data), "detection/photos", 0, str(tmp_path / "run"), False, settings, "test")
     fit(whole)
-    from viticulture.evaluation.dense.judge import image_sizes
-    from viticulture.evaluation.dense.objects import evaluate_objects
-    from viticulture.evaluation.dense.subject import find, of_run
+    from viticulture.tasks.annotated_task import image_sizes, model_of
+    from viticulture.tasks.detection import find
+    from viticulture.tasks.detection_metrics import evaluate_detections
 
     true = whole.dataset.annotations["train"]
-    found = list(find(of_run(whole.run), whole.dataset.train))
-    result = evaluate_objects(found, true, whole.dataset.classes, image_sizes(whole.dataset.train))  # type: ignore[arg-type]
+    found = list(find(model_of(whole.run), whole.dataset.train))
+    result = evaluate_detections(found, true, whole.dataset.classes, image_sizes(whole.dataset.train))  # type: ignore[arg-type]
     assert (result.boxes.ap50 or 0) > 0.9

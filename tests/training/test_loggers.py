@@ -82,7 +82,7 @@ def test_mlflow_gets_the_names_steps_and_values_of_metrics_csv(tmp_path: Path, m
     client = MlflowClient()
     (experiment,) = client.search_experiments(filter_string=f"name = '{loggers.PROJECT}'")
     (kept,) = client.search_runs([experiment.experiment_id])
-    assert kept.info.run_id == run.facts["logged"]["mlflow"]
+    assert kept.info.run_id == run.metadata["logged"]["mlflow"]
     assert kept.data.params["train.epochs"] == "2"
     got = {
         (name, point.step, point.value)

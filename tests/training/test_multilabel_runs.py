@@ -19,18 +19,12 @@ from viticulture.data.open import open_source
 from viticulture.data.sources.several import separated
 from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run
-from viticulture.evaluation.multilabel.predict import LabelsPrediction
-from viticulture.evaluation.multilabel.results import (
-    LabelEvaluations,
-    keep_answers,
-    read_answers,
-    read_labels,
-    thresholds_of,
-)
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.tta import TTAMode, describe
-from viticulture.report.tables.multilabel import labels_summary
 from viticulture.report.terminal import say
+from viticulture.tasks.multilabel import LabelsPrediction, summary, thresholds_of
+from viticulture.tasks.results import Results, SavedPredictions, read_predictions, save_predictions
+from viticulture.tasks.task import task_of
 from viticulture.training.data import CHOSEN, open_by_default
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
@@ -54,11 +48,11 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run
 
 def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_path: Path) -> None:
     """By mAP: the same training asked by any other views has none higher; figures are of those that are told."""
-    asked: dict[str, LabelEvaluations] = {}
+    asked: dict[str, Results[Any]] = {}
     for views in (*get_args(TTAMode), "best"):
         keys = {**SETTINGS, "images.eval_views": views, "train.epochs": 2}
         viticulture.train(str(data), out=str(tmp_path / views), overrides=keys, progress=False)
-        found = read_labels(RunFolder(tmp_path / views))
+        found = task_of(RunFolder(tmp_path / views)).read_results()
         assert found is not None
         asked[views] = found
     chosen = of_run(RunFolder(tmp_path / "best")).eval_views
@@ -69,11 +63,11 @@ def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_p
     assert len({round(one, 9) for one in likelihoods.values()}) == len(get_args(TTAMode)), (
         "each is asked in its own way"
     )
-    assert {views: found.results["best/val"].asked for views, found in asked.items()} == {
+    assert {views: found.results["best/val"].views for views, found in asked.items()} == {
         views: describe(chosen if views == "best" else views) for views in asked
     }
-    assert "4 views" in labels_summary(asked["four"]).note
-    assert "views" not in labels_summary(asked["one"]).note
+    assert "4 views" in summary(asked["four"]).note
+    assert "views" not in summary(asked["one"]).note
 
 
 def session(data: Path, out: Path, **more: Any) -> Session:
@@ -119,18 +113,18 @@ def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
     """Results, tables and answers agree with one another. Catches: thresholds of other weights, answers of another
     split, results that differ when they are measured again."""
     pytest.importorskip("pandas")
-    results = run.labels
-    assert isinstance(results, LabelEvaluations)
+    results = run.results
+    assert isinstance(results, Results)
     assert results.counts == "best/test"
     assert results.results.keys() == {"best/test", "best/val", "last/test", "last/val"}
-    result, answers = results.results["best/test"], run.answers
+    result, answers = results.results["best/test"], run.predictions
     assert viticulture.evaluate(run) == results
     said = [(row["label"], row["predicted"]) for row in answers.to_dict("records")]
     assert sum(a == b for a, b in said) / len(said) == result.exact
     assert list(answers["name"]) == run.folder.read("split.json")["names"]["test"]
     assert float(run.metrics.set_index(["weights", "split"]).loc[("best", "test"), "map"]) == result.map
     assert {"train/label", "val/map", "val/loss"} <= set(run.history.columns)
-    with pytest.raises(UserError, match=r"its results are in Run.labels"):
+    with pytest.raises(UserError, match="so it has no accuracy"):
         _ = run.accuracy
     assert "mAP" in run._repr_html_()
 
@@ -146,26 +140,25 @@ def test_a_split_that_shows_no_label_has_no_average_precision(tmp_path: Path) ->
     (tmp_path / "colors" / "labels.csv").write_text("\n".join(map(",".join, zip(lines, split, strict=True))))
     overrides = {**SETTINGS, "train.epochs": 1}
     bare = viticulture.train(str(tmp_path / "colors" / "labels.csv"), out=str(tmp_path / "run"), overrides=overrides)
-    assert "test" in bare.facts["data"]["images"]
-    assert bare.labels is not None
-    assert (bare.labels.counts, [*bare.labels]) == ("best/val", ["best/val", "last/val"])
+    assert "test" in bare.metadata["data"]["images"]
+    assert bare.results is not None
+    assert (bare.results.counts, [*bare.results]) == ("best/val", ["best/val", "last/val"])
 
 
 def test_a_probability_just_below_a_threshold_stays_below(tmp_path: Path) -> None:
     """Fails if answers are kept with so few bits that a label appears which the numbers do not count."""
     close = Predictions(torch.tensor([[0.49999, 0.50001]]), torch.tensor([[0.0, 1.0]]), ["a.png"])
-    keep_answers(RunFolder(tmp_path), {"best/test": (close, [0.5, 0.5])})
-    said = read_answers(RunFolder(tmp_path), "best/test")
-    assert said.predicted.tolist() == said.labels.tolist() == [[False, True]]
-    np.savez(
-        tmp_path / "multilabel.npz", **{"best/test/probabilities": said.probabilities, "best/test/labels": said.labels}
+    saved = SavedPredictions(
+        close.probabilities.numpy() >= 0.5, close.labels.numpy() > 0, close.probabilities.half().numpy()
     )
-    assert read_answers(RunFolder(tmp_path), "best/test").predicted.tolist() == [[True, True]]  # of an earlier layout
+    save_predictions(RunFolder(tmp_path), "best/test", {"best/test": saved})
+    said = read_predictions(RunFolder(tmp_path), "best/test")
+    assert said.predicted.tolist() == said.labels.tolist() == [[False, True]]
 
 
 def test_the_page_shows_every_label(run: viticulture.Run, capsys: pytest.CaptureFixture[str]) -> None:
     """Fails if the headline, a label's threshold or the pictures are missing, or a confusion matrix is drawn."""
-    page, result = run.report.read_text(), run.labels.results["best/test"]  # type: ignore[union-attr]
+    page, result = run.report.read_text(), run.results.results["best/test"]  # type: ignore[union-attr]
     assert f"Its mAP is {100 * result.map:.1f} %" in page
     for score in result.per_label:
         assert f"{100 * score.threshold:.1f}" in page
@@ -186,7 +179,7 @@ def test_predictions_are_labels_from_their_thresholds_on(run: viticulture.Run, t
     (tmp_path / "broken.png").write_bytes(b"none")
     paths = [str(tmp_path / f"{name}.png") for name in (0, 1, 2, "broken")]
     found: Any = viticulture.predict(str(run.path), paths, out=str(tmp_path / "out.csv"))
-    limits = dict(zip(run.classes, thresholds_of(run.folder, "best", 3), strict=True))
+    limits = dict(zip(run.classes, thresholds_of(task_of(run.folder), "best", 3), strict=True))
     for each in found[:3]:
         assert isinstance(each, LabelsPrediction)
         assert set(each.labels) == {name for name, p in each.probabilities.items() if p >= limits[name]}
@@ -205,10 +198,10 @@ def test_other_images_are_judged_by_the_runs_thresholds(run: viticulture.Run, tm
     lines = [line.rpartition(",")[0] for line in other.read_text().splitlines()]
     other.write_text("\n".join(lines))  # path,red,green
     judged = viticulture.evaluate(run, str(other), out=str(tmp_path / "other.html"))
-    assert isinstance(judged, LabelEvaluations)
+    assert isinstance(judged, Results)
     result = judged.counting
     assert result is not None
-    assert [score.threshold for score in result.per_label] == thresholds_of(run.folder, "best", 3)
+    assert [score.threshold for score in result.per_label] == thresholds_of(task_of(run.folder), "best", 3)
     assert [score.ap is None for score in result.per_label] == [True, False, False]  # blue, green, red
     assert "mAP" in (tmp_path / "other.html").read_text()
     viticulture.evaluate(run, str(other), out=str(tmp_path / "other.json"))
@@ -231,7 +224,7 @@ def test_a_file_for_other_programs_gives_probabilities(run: viticulture.Run, dat
 
     path: Any = viticulture.export(str(run.path), str(tmp_path / "labels.onnx"), from_pixels=True)
     about = {entry.key: json.loads(entry.value) for entry in onnx.load(str(path)).metadata_props}
-    assert about["thresholds"] == thresholds_of(run.folder, "best", 3)
+    assert about["thresholds"] == thresholds_of(task_of(run.folder), "best", 3)
     image = data.parent / "001.png"
     said: Any = run.predict(image)[0]
     (found,) = InferenceSession(str(path)).run(None, {"pixels": np.asarray(Image.open(image).convert("RGB"))})
@@ -245,11 +238,11 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
     """The server's answers and the model card. Fails if the card tells accuracy, or sends no thresholds along."""
     pytest.importorskip("huggingface_hub")
     from viticulture.deploy.hub.push import contents
-    from viticulture.deploy.serve.predictor import load_predictor
+    from viticulture.deploy.serve.predictor import Predictor
     from viticulture.tasks.task import task_of
 
     image = data.parent / "001.png"
-    served = load_predictor(task_of(run.folder))
+    served = Predictor(task_of(run.folder))
     with image.open("rb") as file:
         (said,) = served.rows([("001.png", file)], draw=True)
     known: Any = run.predict(image)[0]
@@ -259,7 +252,7 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
     sent = contents(run.folder, "me/colors")
     card = sent["README.md"]
     assert isinstance(card, bytes)
-    assert "multilabel.json" in sent
+    assert "evaluation.json" in sent
     assert b"**mAP" in card
     assert b"top-1" not in card
     for name in COLORS:
@@ -271,17 +264,17 @@ def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
     pytest.importorskip("huggingface_hub")
     from viticulture.deploy.hub.push import contents
     from viticulture.deploy.serve.page import page
-    from viticulture.deploy.serve.predictor import load_predictor
+    from viticulture.deploy.serve.predictor import Predictor
     from viticulture.tasks.task import task_of
 
-    sent = contents(run.folder, "me/colors", "last")["multilabel.json"]
+    sent = contents(run.folder, "me/colors", "last")["evaluation.json"]
     assert isinstance(sent, bytes)
     kept = json.loads(sent)
     assert (kept["counts"], {key.partition("/")[0] for key in kept["results"]}) == ("last/test", {"last"})
-    assert run.labels is not None
-    told = f"mAP {100 * run.labels.results['last/test'].map:.1f} %"
-    assert told in page(task_of(run.folder), load_predictor(task_of(run.folder), "last"), "last").html
-    assert not run.labels.of_weights("ema").results
+    assert run.results is not None
+    told = f"mAP {100 * run.results.results['last/test'].map:.1f} %"
+    assert told in page(task_of(run.folder), Predictor(task_of(run.folder), "last"), "last").html
+    assert not run.results.of_weights("ema").results
 
 
 @pytest.mark.parametrize("verb", ["robustness", "probe", "report --compare-with"])
@@ -334,17 +327,17 @@ def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:
     from onnxruntime import InferenceSession
     from PIL import Image
 
-    from viticulture.deploy.serve.predictor import load_predictor
+    from viticulture.deploy.serve.predictor import Predictor
     from viticulture.tasks.task import task_of
 
     oblong = {**SETTINGS, "images.image_size": [16, 24], "images.fit": "stretch"}
     run = viticulture.train(str(data), out=str(tmp_path / "run"), overrides=oblong, progress=False)
     name = run.folder.read("split.json")["names"]["test"][0]
-    measured = np.load(run.path / "multilabel.npz")[f"{run.labels.counts}/probabilities"][0]  # type: ignore[union-attr]
+    measured = np.load(run.path / "predictions.npz")[f"{run.results.counts}/probabilities"][0]  # type: ignore[union-attr]
     said: Any = run.predict(data.parent / name)[0]
     np.testing.assert_allclose(list(said.probabilities.values()), measured, atol=2e-3)  # half precision
     with (data.parent / name).open("rb") as file:
-        (served,) = load_predictor(task_of(run.folder)).rows([(name, file)], draw=True)
+        (served,) = Predictor(task_of(run.folder)).rows([(name, file)], draw=True)
     assert served["probabilities"] == said.probabilities
     path: Any = viticulture.export(str(run.path), str(tmp_path / "labels.onnx"), from_pixels=True)
     pixels = np.asarray(Image.open(data.parent / name).convert("RGB"))

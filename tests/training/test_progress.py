@@ -11,7 +11,7 @@ import pytest
 from lightning.pytorch import LightningModule, Trainer
 from rich.console import Console
 
-from viticulture.report.pages.run_page import write_page
+from viticulture.report.run_page import write_page
 from viticulture.training.metrics import read_curves
 from viticulture.training.module import TrainingModule
 from viticulture.training.progress import EachEpoch, ProgressBar, showing

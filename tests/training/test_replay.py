@@ -82,10 +82,10 @@ def test_a_replayed_run_learns_the_same_bit_for_bit_without_asking_a_teacher(
     )
     assert_same(plain, first)
     assert_same(plain, second)
-    assert first.facts["teacher_logits"] == {"computed": 2 * STEPS, "replayed": 0}
-    assert second.facts["teacher_logits"] == {"computed": 0, "replayed": 2 * STEPS}
+    assert first.metadata["teacher_logits"] == {"computed": 2 * STEPS, "replayed": 0}
+    assert second.metadata["teacher_logits"] == {"computed": 0, "replayed": 2 * STEPS}
     larger = grow("larger", **{"engine.replay_gb": 1, "student.options.depth": 3, "train.epochs": 3, "optim.lr": 1e-4})
-    assert larger.facts["teacher_logits"] == {"computed": STEPS, "replayed": 2 * STEPS}
+    assert larger.metadata["teacher_logits"] == {"computed": STEPS, "replayed": 2 * STEPS}
 
 
 def test_a_teacher_asked_twice_a_step_answers_twice(grow: Grow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_a_teacher_asked_twice_a_step_answers_twice(grow: Grow, monkeypatch: pyt
     for name, replayed in (("first", 0), ("second", 2 * STEPS)):
         run = grow(name, **{"engine.replay_gb": 1})
         assert_same(plain, run)
-        assert run.facts["teacher_logits"] == {"computed": 4 * STEPS - replayed, "replayed": replayed}
+        assert run.metadata["teacher_logits"] == {"computed": 4 * STEPS - replayed, "replayed": replayed}
 
 
 ALL = {"engine.replay_gb": 1, "train.epochs": 1, "data.per_class": None, "train.batch_size": 448}
@@ -116,7 +116,7 @@ def recorded(teachers: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("recorded")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITICULTURE_CACHE", str(folder / "cache"))
-        assert grower(teachers, folder)("first", **ALL).facts["teacher_logits"]["replayed"] == 0
+        assert grower(teachers, folder)("first", **ALL).metadata["teacher_logits"]["replayed"] == 0
     return folder / "cache"
 
 
@@ -141,7 +141,7 @@ def test_nothing_is_replayed_for_other_images(
     """Catches a key that leaves out seed, order, augmentation, choice of images, the size and shape in which they are
     kept, or normalization; the very same run replays everything."""
     monkeypatch.setenv("VITICULTURE_CACHE", str(recorded))
-    answers = grow("second", **{**ALL, **changes}).facts["teacher_logits"]
+    answers = grow("second", **{**ALL, **changes}).metadata["teacher_logits"]
     assert (answers["replayed"] > 0) == (not changes)
 
 
@@ -171,7 +171,7 @@ def test_nothing_is_replayed_for_other_orders_of_a_persons_own_augmentations(
     for name, order in (("first", ("Darker", "Negative")), ("second", ("Negative", "Darker"))):
         own = {f"augment.{cls.lower()}": {"class": f"two_levels.{cls}"} for cls in order}
         run = grow(name, **{"engine.replay_gb": 1, **own})
-        assert run.facts["teacher_logits"] == {"computed": 2 * STEPS, "replayed": 0}
+        assert run.metadata["teacher_logits"] == {"computed": 2 * STEPS, "replayed": 0}
 
 
 def test_what_only_evaluation_sees_changes_no_answer(grow: Grow) -> None:
@@ -180,7 +180,7 @@ def test_what_only_evaluation_sees_changes_no_answer(grow: Grow) -> None:
     second = grow(
         "second", **{"engine.replay_gb": 1, "images.eval_crop": 0.75, "images.eval_interpolation": "bilinear"}
     )
-    assert second.facts["teacher_logits"] == {"computed": 0, "replayed": 2 * STEPS}
+    assert second.metadata["teacher_logits"] == {"computed": 0, "replayed": 2 * STEPS}
 
 
 def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
@@ -208,11 +208,11 @@ def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
         tmp_path / "stopped", tmp_path / "elsewhere"
     )  # this process still holds the first one's lock
     stopped = viticulture.resume(str(copy))
-    assert 0 < stopped.facts["teacher_logits"]["computed"] < 2 * STEPS
+    assert 0 < stopped.metadata["teacher_logits"]["computed"] < 2 * STEPS
     plain, again = grow("plain"), grow("again", **often)
     assert_same(plain, stopped)
     assert_same(plain, again)
-    assert again.facts["teacher_logits"] == {"computed": 0, "replayed": 2 * STEPS}
+    assert again.metadata["teacher_logits"] == {"computed": 0, "replayed": 2 * STEPS}
 
 
 def test_answers_come_back_as_they_were_given(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_the_budget_holds_and_a_full_one_ends_the_writing_not_the_run(
     assert sum(file.stat().st_size for file in files) <= 6 * size, "with a hole, perhaps"
     second = grow("second", **{"engine.replay_gb": 1})
     assert_same(plain, second)
-    assert second.facts["teacher_logits"] == {"computed": 2 * STEPS - 5, "replayed": 5}
+    assert second.metadata["teacher_logits"] == {"computed": 2 * STEPS - 5, "replayed": 5}
     cache(clear=True)
     assert not any((tmp_path / "cache" / "teacher_logits").rglob("*.bin"))
 
@@ -284,7 +284,7 @@ def test_a_disk_that_cannot_be_written_ends_the_writing_not_the_run(
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "teacher_logits").write_text("in the way")
     run = grow("run", **{"engine.replay_gb": 1})
-    assert run.facts["teacher_logits"] == {"computed": 2 * STEPS, "replayed": 0}
+    assert run.metadata["teacher_logits"] == {"computed": 2 * STEPS, "replayed": 0}
     assert capsys.readouterr().err.count("no longer stored") == 1
     with pytest.raises(UserError, match="replay_gb must be positive"):
         Engine(replay_gb=0)

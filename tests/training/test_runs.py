@@ -288,7 +288,7 @@ def test_weights_that_an_epochs_last_step_spoils_are_not_kept(tmp_path: Path) ->
     run = RunFolder(Path(out))
     kept = [load_checkpoint(run.checkpoint)["state_dict"], load_file(run.weights("best") / "model.safetensors")]
     assert all(value.isfinite().all() for weights in kept for value in weights.values())
-    assert viticulture.resume(out, callbacks=[Spared()], progress=False).facts["status"] == "finished"
+    assert viticulture.resume(out, callbacks=[Spared()], progress=False).metadata["status"] == "finished"
 
 
 def test_a_training_by_single_images_begins_as_if_none_had_been_tried(tmp_path: Path) -> None:
@@ -530,7 +530,7 @@ def test_a_run_that_cannot_go_on_exactly_says_why(tmp_path: Path, stopped: Path,
 def test_a_run_and_its_images_may_move(tmp_path: Path, stopped: Path) -> None:
     """Fails if a run remembers absolute places that it cannot do without."""
     run = Path(shutil.copytree(stopped, tmp_path / "elsewhere"))
-    assert viticulture.resume(str(run)).facts["status"] == "finished"
+    assert viticulture.resume(str(run)).metadata["status"] == "finished"
     assert (run / "report.html").exists()
     (left := run / ".predictions.npz.77.part").write_text("half")  # of a killed evaluate
     os.utime(left, (0, 0))
@@ -755,7 +755,7 @@ def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: p
     its checkpoint begins anew without a word."""
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
     (run / "checkpoints" / "last.ckpt").unlink()
-    assert viticulture.resume(str(run)).facts["status"] == "finished"
+    assert viticulture.resume(str(run)).metadata["status"] == "finished"
     assert "it begins anew" in capsys.readouterr().err
     viticulture.resume(str(run))
     assert "is already finished" in capsys.readouterr().err
@@ -996,7 +996,7 @@ def test_a_page_that_cannot_be_drawn_costs_a_line_and_no_training(
     session = small(tmp_path / "run")
     session.run.write("probe.json", {"best/digits/9": {"findings": 3}})
     session.run.unlock()
-    assert viticulture.resume(str(tmp_path / "run")).facts["status"] == "finished"
+    assert viticulture.resume(str(tmp_path / "run")).metadata["status"] == "finished"
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
     assert len(lines) == 2, lines  # in training; afterwards
     assert all("probe.json" in line and f"viticulture report {shell_word(tmp_path / 'run')}" in line for line in lines)
@@ -1177,8 +1177,8 @@ def test_a_length_that_a_kill_left_half_set_is_set_by_resume(
         patched.setattr(RunFolder, "write", killed)
         viticulture.resume(str(tmp_path / "run"), epochs=3)
     ended = viticulture.resume(str(tmp_path / "run"))
-    assert (ended.facts["settings"]["train"]["epochs"], ended.facts["steps"]) == (3, 6)
-    assert sum("in place of 8" in warning for warning in ended.facts["warnings"]) == 1
+    assert (ended.metadata["settings"]["train"]["epochs"], ended.metadata["steps"]) == (3, 6)
+    assert sum("in place of 8" in warning for warning in ended.metadata["warnings"]) == 1
 
 
 def test_a_stopped_training_gets_the_length_that_a_person_asks_for(tmp_path: Path) -> None:
@@ -1194,8 +1194,8 @@ def test_a_stopped_training_gets_the_length_that_a_person_asks_for(tmp_path: Pat
     fit(small(straight, **{"train.epochs": 4}))
     rates = [[epoch["lr"] for epoch in read_history(one / "metrics.csv")] for one in (run, straight)]
     assert [mine == theirs for mine, theirs in zip(*rates, strict=True)] == [False, False, True, True]
-    assert ended.facts["steps"] == json.loads((straight / "run.json").read_text())["steps"] == 8
-    assert "4 epochs in place of 8 by `resume --epochs`, once 2 had begun" in ended.facts["warnings"][-1]
+    assert ended.metadata["steps"] == json.loads((straight / "run.json").read_text())["steps"] == 8
+    assert "4 epochs in place of 8 by `resume --epochs`, once 2 had begun" in ended.metadata["warnings"][-1]
     with pytest.raises(UserError, match="finished, after 4 epochs"):
         viticulture.resume(str(run), epochs=9)
     assert viticulture.resume(str(run), epochs=4).accuracy == ended.accuracy
@@ -1266,7 +1266,7 @@ def test_a_length_that_no_recipe_can_have_is_refused_and_forgotten(tmp_path: Pat
     stopped_at_2(tmp_path / "run", **{"schedule.warmup_epochs": 4})
     with pytest.raises(UserError, match="warmup_epochs must be fewer"):
         viticulture.resume(str(tmp_path / "run"), epochs=3)
-    assert viticulture.resume(str(tmp_path / "run")).facts["settings"]["train"]["epochs"] == 8
+    assert viticulture.resume(str(tmp_path / "run")).metadata["settings"]["train"]["epochs"] == 8
 
 
 def test_a_length_left_half_set_gives_way_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1329,4 +1329,4 @@ def test_a_killed_process_is_told_with_the_way_on(words: str, told: str, tmp_pat
     with pytest.raises(UserError, match=rf"{told}.*lack of memory.*viticulture resume"):
         fit(session, more=[Killed(words)])
     session.run.unlock()
-    assert viticulture.resume(str(tmp_path / "run")).facts["status"] == "finished"
+    assert viticulture.resume(str(tmp_path / "run")).metadata["status"] == "finished"

@@ -42,7 +42,7 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
     sizes = {"images.image_size": 8, "train.batch_size": 8}
     options = {**SMALL, **sizes, "data.per_class": None, "train.validate": "none"}
     run = viticulture.train(str(folder), "default/digits", out=str(tmp_path / "run"), overrides=options)
-    assert run.evaluations == {}
+    assert run.results == {}
     assert "labels unused" in run.folder.path.joinpath("report.html").read_text()
     assert re.search(r"Loss</dt>", (run.path / "report.html").read_text())
     saved = weights(run.path)
@@ -68,7 +68,7 @@ def test_labels_are_ignored(tmp_path: Path) -> None:
     assert session.dataset.classes == session.method.data_spec.classes == ()
     assert session.method.batch_spec.noise == 16
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=SMALL)
-    assert run.evaluations == {}
+    assert run.results == {}
     student, data_spec, config = load(run.folder.weights("last"))
     assert data_spec.classes == ()
     assert config["num_classes"] == 0

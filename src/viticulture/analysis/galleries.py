@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from ..disk import replacing
 from ..errors import UserError
 
 FILE = "pictures.npz"
+MAP = 64  # pixels, the smaller side of a drawn map
+HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]], dtype=np.float64)
+"""Five colors of matplotlib's inferno, dark to light: readable without color vision and in print."""
 MAX_SIDE = 192  # pixels, the longer side of a saved photograph
 
 Group = tuple[Sequence[NDArray[Any]], Sequence[str]]
@@ -103,3 +107,30 @@ def shrunk(picture: NDArray[Any], max_side: int) -> NDArray[Any]:
 def file_name(path: str) -> str:
     """Return the last part of an image's name, for a caption."""
     return path.rsplit("/", 1)[-1]
+
+
+def overlay(photograph: NDArray[np.uint8], values: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """A map [rows, columns] over the photograph [H, W, 3] that it is of, whose gray shows through; the more, the
+    less the map says there. Small photographs are enlarged so that both are seen."""
+    block = max(1, ceil(MAP / min(photograph.shape[:2])))
+    height, width = (block * side for side in photograph.shape[:2])
+    gray = Image.fromarray(photograph).convert("L").resize((width, height), Image.Resampling.NEAREST)
+    colors = Image.fromarray(heat(values)).resize((width, height), Image.Resampling.NEAREST)
+    span = max(float(values.max() - values.min()), 1e-12)
+    share = ((values - values.min()) / span * 255).astype(np.uint8)
+    above = Image.fromarray(share).resize((width, height), Image.Resampling.NEAREST)
+    opacity = 0.35 + 0.4 * np.asarray(above, dtype=np.float64)[..., None] / 255
+    mixed: NDArray[np.uint8] = ((1 - opacity) * np.asarray(gray)[..., None] + opacity * np.asarray(colors)).astype(
+        np.uint8
+    )
+    return mixed
+
+
+def heat(values: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """A map [rows, columns] as a picture on its own scale, dark to light, each cell a block of pixels."""
+    low, high = values.min(), values.max()
+    share = ((values - low) / max(high - low, values.dtype.type(1e-12))).astype(np.float64)
+    places = np.linspace(0, 1, len(HEAT))
+    picture = np.stack([np.interp(share, places, HEAT[:, channel]) for channel in range(3)], -1).astype(np.uint8)
+    block = max(1, MAP // min(picture.shape[:2]))
+    return picture.repeat(block, 0).repeat(block, 1)

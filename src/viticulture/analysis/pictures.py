@@ -10,20 +10,13 @@ from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..data.images.format import displayed
 from ..errors import UserError
-from ..evaluation.accuracy import Evaluation, most_confident_mistakes
-from ..evaluation.evaluate import EvaluatedRun
 from ..evaluation.model import EvaluatedModel, of_run, pictures
-from ..evaluation.multilabel.judge import EvaluatedLabels
-from ..evaluation.multilabel.labels import LabelsEvaluation
-from ..evaluation.results import Result
 from ..evaluation.robustness.corrupt import corrupt
 from ..evaluation.robustness.strengths import CORRUPTIONS, EXTRA
 from ..models.taps import Taps
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import config_of
 from .attention import class_map, head_token_maps, mean_attention, selected_layers
-from .galleries import FILE, Gallery, Group, file_name, save_galleries
-from .reconstruction import reconstruction_gallery, reconstructs
+from .galleries import Gallery, Group, file_name, save_galleries
 
 MISTAKES = 24
 EXAMPLES = 4  # per class
@@ -34,31 +27,6 @@ ATTENTION_IMAGES = 8
 MIN_GRID = 6  # patches on a side, below which an attention map is too coarse to locate anything
 CELLS = 8  # on a side of an occlusion map; the square that is covered has a quarter of the image's side
 CAPTION_LABELS = 4  # below an image
-
-
-def save_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedRun) -> None:
-    """Write pictures.npz: `mistakes`, `examples`, `attention` and `reconstruction`, if there are any."""
-    counting = evaluated.counting
-    note = displayed(len(dataset.mean)).strip()
-    galleries = {"examples": examples(dataset.train, dataset.classes, note)}
-    if counting is not None:
-        galleries["mistakes"] = mistakes(counting, dataset.classes, note)
-        model = of_run(run, evaluated.counts.partition("/")[0])
-        galleries["attention"] = [occlusion(model, counting.images), *fine_attention(model, counting.images)]
-    if reconstructs(config_of(run)):
-        galleries["reconstruction"] = [reconstruction_gallery(run, dataset)]
-    save_galleries(run.path / FILE, galleries)
-
-
-def save_label_pictures(run: RunFolder, dataset: Dataset, evaluated: EvaluatedLabels) -> None:
-    """Write pictures.npz of a multilabel run: `mistakes`, `examples` and `attention`."""
-    note = displayed(len(dataset.mean))
-    galleries: dict[str, Sequence[Gallery]] = {"examples": examples(dataset.train, dataset.classes, note.strip())}
-    if evaluated.counts:
-        counting = evaluated.results[evaluated.counts]
-        galleries["mistakes"] = label_mistakes(counting, dataset.classes, note)
-        galleries["attention"] = fine_attention(of_run(run, evaluated.counts.partition("/")[0]), counting.images)
-    save_galleries(run.path / FILE, galleries)
 
 
 def save_corruptions(run: RunFolder, dataset: Dataset) -> None:
@@ -73,43 +41,6 @@ def save_corruptions(run: RunFolder, dataset: Dataset) -> None:
     title = f"A {'validation' if split == 'val' else split} image, corrupted"
     note = f"Severities {' and '.join(map(str, CORRUPTED_SEVERITIES))} of 5."
     save_galleries(run.path / CORRUPTED, {"corruptions": [Gallery(title, groups, note)]})
-
-
-def mistakes(result: Result[Evaluation], classes: Sequence[str], note: str = "") -> list[Gallery]:
-    """Draw misclassified images, the most confident first."""
-    groups: list[Group] = []
-    for mistake in most_confident_mistakes(result.predictions, MISTAKES):
-        predicted = f"predicted {classes[mistake.predicted]}, {100 * mistake.probability:.0f}\u00a0%"
-        lines = [predicted, f"true class {classes[mistake.label]}", file_name(mistake.name)]
-        groups.append(([result.images.original(mistake.number)], lines))
-    return [Gallery("", groups, note)] if groups else []
-
-
-def label_mistakes(result: Result[LabelsEvaluation], classes: Sequence[str], more: str = "") -> list[Gallery]:
-    """Draw images with a wrong label at the thresholds, the least likely label sets first.
-
-    Args:
-        result: of some images.
-        classes: names of the labels.
-        more: appended to the note.
-    """
-    probabilities, truth = result.predictions.probabilities.numpy(), result.predictions.labels.numpy() > 0
-    predicted = probabilities >= np.array([score.threshold for score in result.evaluation.per_label])
-    likelihood = np.where(truth, probabilities, 1 - probabilities).clip(1e-30)
-    order = np.argsort(np.log(likelihood).sum(1), kind="stable")
-    wrong = [int(i) for i in order if (predicted[i] != truth[i]).any()][:MISTAKES]
-    groups: list[Group] = []
-    for i in wrong:
-        lines = []
-        for word, labels in (("predicted", predicted[i] & ~truth[i]), ("missed", truth[i] & ~predicted[i])):
-            names = [f"{classes[c]} {100 * probabilities[i, c]:.0f}\u00a0%" for c in np.flatnonzero(labels).tolist()]
-            rest = f" and {len(names) - CAPTION_LABELS} more" if len(names) > CAPTION_LABELS else ""
-            lines += [f"{word} {', '.join(names[:CAPTION_LABELS])}{rest}"] if names else []
-        groups.append(([result.images.original(i)], [*lines, file_name(result.images.records.names[i])]))
-    note = (
-        "Labels wrongly predicted or missed at their thresholds, with their probabilities; correct labels are left out."
-    )
-    return [Gallery("", groups, note + more)] if groups else []
 
 
 def examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gallery]:

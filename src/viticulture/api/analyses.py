@@ -65,12 +65,12 @@ def report(run: Any, compare_with: Any = "") -> Path:
         study = Study(Path(run))
         write_table(study.folder, Outcomes(study.folder))
         return write_study(study)
-    from ..report.pages.run_page import write_page
+    from ..report.run_page import write_page
     from ..training.run_folder import RunFolder
 
     if compare_with:
         from ..evaluation.model import check_classes
-        from ..evaluation.reference import add_run
+        from ..evaluation.reference import add_reference
         from ..tasks.classification import Classification
         from ..tasks.task import task_of
 
@@ -79,7 +79,9 @@ def report(run: Any, compare_with: Any = "") -> Path:
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
             if (task := task_of(folder)).name != Classification.name:
                 raise UserError(f"{folder.path} {task.does}, and --compare-with shows top-1; leave it out")
-        add_run(ours, theirs)
+        results = task_of(theirs).read_results()
+        counting = results.counting if results is not None else None
+        add_reference(ours, theirs, results.counts if results else "", counting.top1 if counting else None)
     return write_page(RunFolder.open(run))
 
 

@@ -20,7 +20,7 @@ class PageGuard:
 
     def write(self) -> None:
         """Write report.html of a run."""
-        from ..report.pages.run_page import write_page
+        from ..report.run_page import write_page
         from ..training.run_folder import RunFolder
 
         with self.guard("report"):

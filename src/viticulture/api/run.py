@@ -13,23 +13,15 @@ from ..errors import UserError
 from ..text import shell_word
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import nn
 
     from ..deploy.onnx.int8 import Quantized
-    from ..evaluation.accuracy import Evaluation
-    from ..evaluation.dense.prediction import DensePrediction
-    from ..evaluation.dense.results import DenseEvaluations
-    from ..evaluation.multilabel.predict import LabelsPrediction
-    from ..evaluation.multilabel.results import LabelEvaluations
-    from ..evaluation.predict import Prediction
-    from ..evaluation.results import Evaluations
+    from ..tasks.results import Results
     from ..training.run_folder import RunFolder
 
 
-ANSWER = ("name", "label", "predicted")
-"""First columns of `Run.answers`."""
+FIRST = ("name", "label", "predicted")
+"""First columns of `Run.predictions`."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +45,8 @@ class Run:
         return RunFolder.open(self.path)
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What run.json says: versions, seed, data, student, status, hardware."""
+    def metadata(self) -> dict[str, Any]:
+        """Content of run.json: versions, seed, data, student, status, hardware."""
         return self.folder.read("run.json")
 
     @property
@@ -67,7 +59,7 @@ class Run:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names in the order of the logits; empty for a run without labels."""
-        return tuple(self.facts["data"]["classes"])
+        return tuple(self.metadata["data"]["classes"])
 
     @property
     def report(self) -> Path:
@@ -75,53 +67,33 @@ class Run:
         return self.path / "report.html"
 
     @property
-    def evaluations(self) -> "Evaluations":
+    def results(self) -> "Results[Any]":
         """Results by weights and split, such as `best/test`; `counting` is the one that counts, `counts` its key."""
-        from ..evaluation.results import RESULTS, read_evaluations
+        from ..tasks.results import RESULTS
+        from ..tasks.task import task_of
 
-        evaluations = read_evaluations(self.folder)
-        if evaluations is None and self.labels is not None:
-            raise UserError(f"{self.path} tells several labels an image; its results are in Run.labels")
-        if evaluations is None and self.dense is not None:
-            raise UserError(f"{self.path} tells {self.dense.kind} of an image; its results are in Run.dense")
-        if evaluations is None:
+        if (results := task_of(self.folder).read_results()) is None:
             raise UserError(
                 f"{self.path} holds no {RESULTS} of its weights; to have it: "
                 f"viticulture evaluate {shell_word(self.path)}"
             )
-        return evaluations
-
-    @property
-    def labels(self) -> "LabelEvaluations | None":
-        """Results of several labels an image, as `evaluations`: mAP, thresholds, ...; None for another run."""
-        from ..evaluation.multilabel.results import read_labels
-
-        return read_labels(self.folder)
-
-    @property
-    def dense(self) -> "DenseEvaluations | None":
-        """Results of a detector or a segmenter by weights and split, with AP or mIoU; None for another run."""
-        from ..evaluation.dense.results import read_dense
-
-        return read_dense(self.folder)
+        return results
 
     @property
     def accuracy(self) -> float:
         """Top-1 in [0, 1] of the weights that count: best on validation, else the last; on test where there is one."""
-        return self._counting().top1
+        return self._counting("top1", "accuracy")
 
     @property
     def metrics(self) -> Any:
         """A table with a row a result: weights, split, images, and its measures (shares in [0, 1]; nll in nats)."""
-        from ..evaluation.dense.results import Evaluation as Dense
-
         rows = []
-        evaluations = self.labels or self.dense or self.evaluations
-        for key, result in evaluations.results.items():
+        results = self.results
+        for key, result in results.items():
             weights, _, split = key.partition("/")
-            known = {"images": result.images, **result.measures} if isinstance(result, Dense) else vars(result)
+            known = {"images": result.images, **result.measures, **vars(result)}
             numbers = {k: v for k, v in known.items() if isinstance(v, (int, float))}
-            rows.append({"weights": weights, "split": split, "counts": key == evaluations.counts, **numbers})
+            rows.append({"weights": weights, "split": split, "counts": key == results.counts, **numbers})
         return _frame(rows)
 
     @property
@@ -134,36 +106,37 @@ class Run:
     @property
     def confusion(self) -> Any:
         """A table of the result that counts: a row a true class, a column a predicted one, numbers of images."""
-        names, counts = self.classes, self._counting().confusion
+        names, counts = self.classes, self._counting("confusion", "confusion matrix")
+        names = (*names, "background")[: len(counts)]
         return _frame([dict(zip(names, map(int, row), strict=True)) for row in counts], names)
 
     @property
-    def answers(self) -> Any:
-        """A table of the result that counts, a row an image: name, label, predicted, and a probability a class.
+    def predictions(self) -> Any:
+        """A table of the result that counts, a row an image: name, label, predicted, and an output a column, such as a
+        probability a class. Several labels are joined as `cat|dog`."""
+        from ..data.sources.several import JOINT
+        from ..tasks.results import read_predictions
+        from ..tasks.task import class_columns
 
-        Several labels are joined as `cat|dog`.
-        """
-        from ..evaluation.predict import class_columns
-        from ..evaluation.results import read_predictions
+        names, images = self.classes, self._image_names(self.results.counts.partition("/")[2])
+        saved = read_predictions(self.folder, probabilities=True)
 
-        if (labels := self.labels) is not None:
-            return _frame(_label_answers(self.folder, labels))
-        split, names = self.evaluations.counts.partition("/")[2], self.classes
-        kept = read_predictions(self.folder, probabilities=True)
-        images = _names_of(self.folder, split)
+        def words(value: Any) -> Any:
+            if getattr(value, "ndim", 0):
+                return JOINT.join(name for name, there in zip(names, value, strict=True) if there)
+            return names[value] if saved.labels.dtype.kind == "i" else float(value)
+
         rows: list[dict[str, Any]] = [
-            {"name": image, "label": names[label], "predicted": names[predicted]}
-            for image, label, predicted in zip(images, kept.labels, kept.predicted, strict=True)
+            {"name": image, "label": words(label), "predicted": words(predicted)}
+            for image, label, predicted in zip(images, saved.labels, saved.predicted, strict=True)
         ]
-        if kept.probabilities is not None:
-            columns = class_columns(names, ANSWER)
-            for row, probabilities in zip(rows, kept.probabilities.tolist(), strict=True):
+        if saved.probabilities is not None and saved.probabilities.shape[1] == len(names):
+            columns = class_columns(names, FIRST)
+            for row, probabilities in zip(rows, saved.probabilities.tolist(), strict=True):
                 row.update(zip(columns, probabilities, strict=True))
         return _frame(rows)
 
-    def predict(
-        self, images: Any, weights: str = "", top: int = 1
-    ) -> "list[Prediction] | list[LabelsPrediction] | list[DensePrediction]":
+    def predict(self, images: Any, weights: str = "", top: int = 1) -> list[Any]:
         """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
 
         Args:
@@ -179,7 +152,7 @@ class Run:
 
         return predict(str(self.path), images, weights, top=top)
 
-    def evaluate(self, data: Any = "") -> "Mapping[str, Evaluation] | DenseEvaluations | LabelEvaluations":
+    def evaluate(self, data: Any = "") -> "Results[Any]":
         """Measure on the run's own or other images; see the function of that name."""
         from .runs import evaluate
 
@@ -200,10 +173,19 @@ class Run:
 
         return task_of(self.folder).network(weights)
 
-    def _counting(self) -> "Evaluation":
-        if (counting := self.evaluations.counting) is None:
-            raise UserError(f"{self.path} learnt without labels, so it has no accuracy")
-        return counting
+    def _counting(self, name: str, words: str) -> Any:
+        """A number of the result that counts."""
+        counting = self.results.counting
+        if not hasattr(counting, name):
+            why = "was trained without labels, or held out no image" if counting is None else self.results.task.does
+            raise UserError(f"{self.path} {why}, so it has no {words}; see Run.metrics")
+        return getattr(counting, name)
+
+    def _image_names(self, split: str) -> list[str]:
+        """Images of a split. Raises: UserError where the run knows none."""
+        if split not in (names := self.folder.image_names):
+            raise UserError(f"{self.path / 'split.json'} holds no images of {split or 'a result that counts'}")
+        return names[split]
 
     def __repr__(self) -> str:
         """Folder, student, data and state; of a folder without a run, that there is none."""
@@ -213,19 +195,18 @@ class Run:
             return f"<Run {self.path}: no run>"
 
     def _summary(self) -> str:
-        facts = self.facts
-        return f"{facts['student']['name']} on {facts['data']['source']}, {facts['status']}"
+        metadata = self.metadata
+        return f"{metadata['student']['name']} on {metadata['data']['source']}, {metadata['status']}"
 
     def _repr_html_(self) -> str:
         """The head of the page, for notebooks: what was trained on what, and how well it does."""
-        from ..evaluation.headline import read_headline
+        from ..tasks.results import read_headline
 
         try:
             lines = [f"<b>{escape(str(self.path))}</b>: {escape(self._summary())}"]
             if (headline := read_headline(self.folder)) is not None:
-                low, high = (f"{100 * end:.1f}" for end in headline.interval)
-                number = f"{headline.name} {100 * headline.value:.1f} %"
-                lines.append(f"{number} ({low} to {high}) on {headline.images:,} {headline.split} images")
+                of = f"{headline.images:,} {headline.split} images"
+                lines.append(f"{headline} ({headline.written_interval}) on {of}")
         except (UserError, LookupError, TypeError) as error:
             return escape(f"{self.path}: {error}")
         link = f'<a href="{escape(self.report.as_posix())}">report</a>' if self.report.exists() else ""
@@ -240,41 +221,6 @@ def open_run(path: "str | os.PathLike[str]") -> Run:
     run = Run(Path(located(run_folder_of(path))))
     _ = run.folder
     return run
-
-
-def _label_answers(run: "RunFolder", evaluations: "LabelEvaluations") -> list[dict[str, Any]]:
-    """Rows of `Run.answers` of several labels an image."""
-    from ..data.sources.several import JOINT
-    from ..evaluation.multilabel.results import read_answers
-    from ..evaluation.predict import class_columns
-
-    if (result := evaluations.counting) is None:
-        return []
-    names = _names_of(run, evaluations.counts.partition("/")[2])
-    scores, answers = result.per_label, read_answers(run, evaluations.counts)
-    columns = class_columns([score.name for score in scores], ANSWER)
-
-    def joined(shown: Any) -> str:
-        return JOINT.join(score.name for score, there in zip(scores, shown, strict=True) if there)
-
-    return [
-        {
-            "name": name,
-            "label": joined(shown),
-            "predicted": joined(predicted),
-            **dict(zip(columns, shares, strict=True)),
-        }
-        for name, shares, shown, predicted in zip(
-            names, answers.probabilities.tolist(), answers.labels, answers.predicted, strict=True
-        )
-    ]
-
-
-def _names_of(run: "RunFolder", split: str) -> list[str]:
-    """Images of a split. Raises: UserError where the run knows none."""
-    if split not in (names := run.image_names):
-        raise UserError(f"{run.path / 'split.json'} holds no images of {split or 'a result that counts'}")
-    return names[split]
 
 
 def _frame(rows: Sequence[dict[str, Any]], index: Sequence[str] | None = None) -> Any:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..data.dataset import Dataset
     from ..data.sources.source import Source
     from ..deploy.onnx.int8 import Quantized
-    from ..evaluation.saved import Results
+    from ..tasks.results import Results
     from ..tasks.task import Task
     from ..training.run_folder import RunFolder
 
@@ -36,7 +36,6 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     Returns: results by weights and split, such as `best/test`.
     """
     from ..deploy.hub.fetch import HUB
-    from ..evaluation.evaluate import check_held_out
     from ..evaluation.model import check_classes
     from ..tasks.task import task_of
     from ..training.run_inputs import config_of, dataset_of, stands_for_own
@@ -56,7 +55,11 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     dataset = dataset_of(folder, config_of(folder), data)
     evaluations = measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
-    check_held_out(folder, evaluations)
+    if not evaluations:
+        raise UserError(
+            f"{folder.path} held out none of its images; name others to evaluate on: "
+            f"viticulture evaluate {shell_word(folder.path)} DATA"
+        )
     return evaluations
 
 
@@ -109,14 +112,15 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     from ..deploy.onnx.int8 import to_int8
     from ..deploy.onnx.preparation import compare_preparations
     from ..evaluation.model import of_run
-    from ..evaluation.multilabel.results import thresholds_of
     from ..models.tta import TTA_KEY
-    from ..tasks.detection import Detection
+    from ..tasks.annotated_task import AnnotatedTask
+    from ..tasks.multilabel import thresholds_of
     from ..tasks.task import task_of
     from ..training.run_inputs import config_of, dataset_of
 
     folder = trained_run(run := run_folder_of(run))
-    if isinstance(task_of(folder), Detection):
+    task = task_of(folder)
+    if isinstance(task, AnnotatedTask):
         if int8:
             raise UserError(f"--int8 computes classifiers, and {folder.path} holds none; leave it out")
         return _export_dense(folder, Path(out), weights)
@@ -135,7 +139,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} {what}; leave it out")
     more: dict[str, Any] = {}
     if several:
-        more["thresholds"] = thresholds_of(folder, which, len(subject.data_spec.classes))
+        more["thresholds"] = thresholds_of(task, which, len(subject.data_spec.classes))
     if (kept := subject.image_settings.range) is not None:
         more["range"] = kept
     if subject.eval_views != "one":
@@ -164,10 +168,10 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
     from ..deploy.onnx.export import to_onnx
-    from ..evaluation.dense.subject import of_run
+    from ..tasks.annotated_task import model_of
     from ..training.run_inputs import config_of
 
-    subject = of_run(run, weights)
+    subject = model_of(run, weights)
     images = config_of(run).images
     assert images.cache_size is not None, "a run's recipe says it"
     more = {} if images.range is None else {"range": images.range}
@@ -199,7 +203,7 @@ def evaluate_other(task: "Task", data: "str | Source", out: str) -> "Results[Any
     Returns: results by weights and name of the images.
     """
     from ..outputs import check_out, write_out
-    from ..report.pages.other_page import other_page
+    from ..report.run_page import other_page
 
     path = check_out(out, ".html", ".json") if out else None
     other = task.evaluate_other(data)

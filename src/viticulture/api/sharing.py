@@ -30,10 +30,10 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
     with listening(host, port) as taken:
         with waiting("loading PyTorch"):
             from ..deploy.serve.page import page
-            from ..deploy.serve.predictor import load_predictor
+            from ..deploy.serve.predictor import Predictor
             from ..tasks.task import task_of
         task = task_of(trained_run(run_folder_of(run)))
-        predictor = load_predictor(task, weights)
+        predictor = Predictor(task, weights)
         local = host in ("127.0.0.1", "::1", "localhost")
         hosts = ["127.0.0.1", "localhost", "::1", "[::1]"] if local else ["*"]
         app = application(predictor, page(task, predictor, weights), hosts)

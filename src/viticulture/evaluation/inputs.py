@@ -118,7 +118,7 @@ def _named(place: int, image: ImageInput) -> Iterator[Item]:
     elif image.is_file():
         yield str(image), image
     elif image.exists():
-        raise UserError(f"{image} is no file")  # reading a pipe would block
+        raise UserError(f"{image} is not a file")  # reading a pipe would block
     else:
         raise UserError(f"there is no file or folder {image}")
 

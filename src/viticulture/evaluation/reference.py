@@ -3,7 +3,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
@@ -16,7 +16,6 @@ from ..errors import UserError
 from ..keywords import rebuilt
 from ..text import shell_word
 from ..training.run_folder import RunFolder
-from .results import read_evaluations
 from .saved import read_saved
 
 FILE = "references.json"
@@ -58,22 +57,29 @@ def evaluate_references(run: RunFolder, dataset: Dataset) -> None:
     run.write(FILE, asdict(References(split, accuracy, images)))
 
 
-def add_run(run: RunFolder, other: RunFolder) -> None:
+def add_reference(run: RunFolder, other: RunFolder, counts: str, top1: float | None) -> None:
     """Add another run's accuracy on the same images to the references, such as that of a small CNN.
 
-    Raises: UserError if it was not evaluated, or on other images.
+    Args:
+        run: whose references.
+        other: the other run.
+        counts: the key of its result that counts.
+        top1: its accuracy; None where it is not evaluated yet.
+
+    Raises: UserError if a run is not evaluated yet, or on other images.
     """
-    references, theirs = read_references(run), read_evaluations(other)
-    if references is None or theirs is None or theirs.counting is None:
-        path = (run if references is None else other).path
-        raise UserError(f"{path} holds no results yet; to get them: viticulture evaluate {shell_word(path)}")
-    if run.image_names.get(references.split) != other.image_names.get(theirs.counts.partition("/")[2]):
+    known = read_references(run)
+    if known is None or top1 is None:
+        lacking = run if known is None else other
+        raise UserError(
+            f"{lacking.path} holds no results yet; to have them: viticulture evaluate {shell_word(lacking.path)}"
+        )
+    if run.image_names.get(known.split) != other.image_names.get(counts.partition("/")[2]):
         raise UserError(
             f"{run.path} and {other.path} were tested on different images; train both on the same data and splits"
         )
     name = f"{other.read('run.json')['student']['name']} ({other.path.name})"
-    accuracy = {**references.accuracy, name: theirs.counting.top1}
-    run.write(FILE, asdict(replace(references, accuracy=accuracy)))
+    run.write(FILE, asdict(References(known.split, {**known.accuracy, name: top1}, known.images)))
 
 
 def read_references(run: RunFolder) -> References | None:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from ..data.inspect import Inspection
 from ..errors import counted
-from ..table import Cell, Column, Table
+from ..table import MAX_ROWS, Cell, Column, Table, percent
 from ..text import command_line
-from .tables.results import LONGEST_LIST, percent
 
 
 def inspected(inspection: Inspection) -> list[Table]:
@@ -22,15 +21,15 @@ def inspected(inspection: Inspection) -> list[Table]:
     note = (
         f"{counted(len(rows), kind)}; {totals}{', an image once for each of its labels' if inspection.several else ''}"
     )
-    if len(rows) > LONGEST_LIST:
-        note += f" (the first {LONGEST_LIST} {kinds} are shown)"
+    if len(rows) > MAX_ROWS:
+        note += f" (the first {MAX_ROWS} {kinds} are shown)"
     titles = {"objects": "Objects of each class", "pixels": "Images that show each class"}
     columns = [Column(kind), *(Column(split, "count") for split in splits)]
     facts = list(_facts(inspection).items())
     tables = [Table("Data", [Column(""), Column("", "prose")], facts, _command(inspection))]
     if rows:
         title = titles.get(inspection.contents, f"Images by {kind}")
-        tables.append(Table(title, columns, rows[:LONGEST_LIST], note))
+        tables.append(Table(title, columns, rows[:MAX_ROWS], note))
     if warnings := _warnings(inspection):
         tables.append(Table("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
     return tables

@@ -7,17 +7,13 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from ..analysis.galleries import Gallery
-from ..evaluation.accuracy import Evaluation, joined
-from ..table import duration, number, scaled
+from ..table import Table, duration, number, scaled
+from ..tasks.figures import ColorKey, HeatMap, LineChart, Part, Pictures, RowChart, TaskPage, TaskSection
 from .html import Head, Markup, Section, Tile, document, fill, html_table, properties, side_by_side
 from .pictures import galleries, heat_map
 from .svg import Axes, Points, Series, line_chart, row_chart
-from .tables.results import Evaluated, confused, copies_sentence, interval, per_class, percent, summary
 
-MAX_CLASSES_DRAWN = 250
-MIN_IMAGES = 10
-"""Of a dot of the calibration curve; of fewer images it is not reliable."""
-TRAIN = "train: means over the batches of an epoch, of augmented images, each before its optimizer step."
+TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
 FRACTIONS = ("ap50", "iou", "balanced_accuracy", "accuracy", "map")
 """Measures in [0, 1]; drawn first, in percent."""
@@ -63,54 +59,41 @@ class RunPage:
 
     Args:
         title: of the page.
-        sentence: the data and the student.
-        state: of a run that is not finished; the page then reloads itself.
-        evaluations: the first one is the headline's, the matrix's and the class table's.
+        sentence: the data and the student in one plain sentence.
+        state: what the run does, where it is not finished; the page then renews itself.
         costs: see `Costs`.
-        references: accuracies of chance and of simple classifiers on the first evaluation's images, by name.
-        learnt_from: training images of each class.
-        best_epoch: of the best weights, from 1; None without.
-        curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies in [0, 1].
-        mistakes: the most confident first.
+        best_epoch: whose weights are kept as the best, from 1; None where none are.
+        curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
         examples: of every class.
         warnings: sentences about the data.
         recipe: YAML text.
         reproduce: command, versions, seed, commit, hardware, ... by name.
-        leading: sections above the learning curves.
-        sections: further sections.
-        headline: label, value and note of the main number, where no evaluation holds it.
-        answer: the result in a sentence, where no evaluation holds it.
+        task: what the run's task adds: conclusion, headline, results.
+        sections: further parts.
     """
 
     title: str
     sentence: str
     state: str = ""
-    evaluations: Sequence[Evaluated] = ()
     costs: Costs = Costs()
-    references: Mapping[str, float] = field(default_factory=dict)
-    learnt_from: Sequence[int] = ()
     best_epoch: int | None = None
     curves: Mapping[str, Points] = field(default_factory=dict)
-    mistakes: Sequence[Gallery] = ()
     examples: Sequence[Gallery] = ()
     warnings: Sequence[str] = ()
     recipe: str = ""
     reproduce: Mapping[str, str] = field(default_factory=dict)
-    leading: Sequence[Section] = ()
+    task: TaskPage = field(default_factory=TaskPage)
     sections: Sequence[Section] = ()
-    headline: tuple[str, str, str] | None = None
-    answer: str = ""
 
 
 def render(page: RunPage) -> str:
-    """Return the page as HTML text."""
-    head = Head(page.title, _conclusion(page), page.sentence, page.warnings, _tiles(page), reloads=bool(page.state))
+    """The page as HTML text; write it as UTF-8."""
+    answer = page.state or page.task.answer
+    head = Head(page.title, answer, page.sentence, page.warnings, _tiles(page), reloads=bool(page.state))
     sections = [
-        Section("Results", _results(page.evaluations, page.references)),
-        *page.leading,
+        *map(section_of, page.task.before),
         Section("Learning curves", _curves(page)),
-        *(_classes(page.evaluations[0].evaluation, page.learnt_from) if page.evaluations else []),
-        Section("Most confident mistakes", galleries(page.mistakes)),
+        *map(section_of, page.task.after),
         *page.sections,
         Section("Images of each class", galleries(page.examples)),
         Section("Recipe", fill("recipe.html", title="", note="", recipe=page.recipe) if page.recipe else ""),
@@ -119,31 +102,37 @@ def render(page: RunPage) -> str:
     return document(head, sections)
 
 
-def _conclusion(page: RunPage) -> str:
-    """Return the result in a sentence, with the accuracy of chance and of simple classifiers."""
-    if page.state or not page.evaluations:
-        return page.state or page.answer
-    first, split = page.evaluations[0].evaluation, page.evaluations[0].split
-    low, high = first.top1_interval
-    words = (
-        f"It classifies {percent(first.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) of {first.images:,} "
-        f"{split} images correctly"
-    )
-    others = [f"{name} {percent(share)}" for name, share in sorted(page.references.items(), key=lambda item: -item[1])]
-    words += f"; {', '.join(others)}." if others else "."
-    duplicates = copies_sentence(first, split)
-    return f"{words} {duplicates}." if duplicates else words
+def section_of(section: TaskSection) -> Section:
+    """A section as HTML."""
+
+    def drawn(part: Part | Sequence[Part]) -> Markup:
+        if isinstance(part, Table):
+            return html_table(part, section.sortable)
+        if isinstance(part, LineChart):
+            lines = [Series(name, number, points) for number, (name, points) in enumerate(part.lines.items())]
+            if not lines:
+                return fill("figure.html", title=part.title, note=part.note, kind="")
+            return line_chart(part.title, lines, Axes(part.x, part.y, max_y=part.max_y), part.note)
+        if isinstance(part, RowChart):
+            series = [Series(name, i, [(100 * share, 0)]) for i, (name, share) in enumerate(part.values.items())]
+            return row_chart(part.title, series, part.label)
+        if isinstance(part, HeatMap):
+            return heat_map(part.title, part.counts, part.names, part.names, part.note)
+        if isinstance(part, Pictures):
+            return galleries(part.galleries, part.max_side)
+        if isinstance(part, ColorKey):
+            colors = [(name, "rgb({}, {}, {})".format(*color)) for name, color in part.colors.items()]
+            return fill("colors.html", classes=colors)
+        return Markup("<div>{}</div>").format(Markup().join(map(drawn, part)))
+
+    parts = [drawn(part) for part in section.parts]
+    return Section(section.title, side_by_side(*parts) if section.side_by_side else Markup().join(parts))
 
 
 def _tiles(page: RunPage) -> list[Tile]:
     costs = page.costs
-    if page.headline:
-        main = Tile(*page.headline, wide=True)
-    elif page.evaluations:
-        first = page.evaluations[0]
-        note = f"95 % interval {interval(first.evaluation)} (Wilson, {first.evaluation.images:,} images)"
-        label = f"Top-1 accuracy, {first.split}, {first.weights} weights"
-        main = Tile(label, percent(first.evaluation.top1), note, wide=True)
+    if page.task.tile:
+        main = Tile(*page.task.tile, wide=True)
     elif losses := page.curves.get("train/loss_epoch") or page.curves.get("train/loss"):
         main = Tile("Loss", f"{losses[-1][1]:.4g}", "in training, last logged", wide=True)
     else:
@@ -185,7 +174,7 @@ def _curves(page: RunPage) -> Markup:
         axes = Axes("epoch", unit, moments=moments if quantity in (*FRACTIONS, "loss") else ())
         note = TRAIN if "train" in groups[quantity] and quantity in ("accuracy", "loss") else ""
         if quantity == "accuracy":
-            levels = [(name, 100 * share) for name, share in page.references.items()]
+            levels = [(name, 100 * share) for name, share in page.task.levels.items()]
             axes = replace(axes, levels=levels)
             note += " Horizontal lines: measured on the images of the results above." if levels else ""
             if page.costs.views > 1:
@@ -223,46 +212,3 @@ def _styles(names: Iterable[str]) -> dict[str, int]:
     names, fixed = list(names), {"train": 0, "validation": 1, "test": 2}
     free = itertools.cycle(k for k in range(6) if k not in {fixed.get(name) for name in names})
     return {name: fixed[name] if name in fixed else next(free) for name in names}
-
-
-def _results(evaluations: Sequence[Evaluated], references: Mapping[str, float]) -> Markup:
-    """Return every evaluation's numbers, simple classifiers for reference, and the calibration of the first one."""
-    if not evaluations:
-        return Markup()
-    first = evaluations[0].evaluation
-    rows = {f"this student, {evaluations[0].weights} weights": first.top1, **references}
-    series = [Series(name, style, [(100 * share, 0)]) for style, (name, share) in enumerate(rows.items())]
-    dots = joined(first.reliability, MIN_IMAGES)
-    lines = [
-        Series("this student", 0, [(100 * dot.confidence, 100 * dot.accuracy) for dot in dots]),
-        Series("perfect calibration", 1, [(0.0, 0.0), (100.0, 100.0)]),
-    ]
-    gap = f"On average confidence and accuracy differ by {100 * first.calibration_error:.1f} points (expected "
-    gap += "calibration error). "
-    title = "Calibration: is it as accurate as it is confident?"
-    if len(dots) > 1:
-        gap += f"Each dot represents at least {MIN_IMAGES} images."
-        chart = line_chart(title, lines, Axes("confidence, %", "accuracy, %"), gap)
-    else:
-        gap += f"{first.images:,} images of this confidence are too few for a curve."
-        chart = fill("figure.html", title=title, note=gap, kind="")
-    label = f"top-1 accuracy on {evaluations[0].split}, %"
-    yardsticks = row_chart("Compared with methods that learn no features", series, label) if references else ""
-    return side_by_side(html_table(summary(evaluations)), Markup("<div>{}{}</div>").format(yardsticks, chart))
-
-
-def _classes(evaluation: Evaluation, learnt_from: Sequence[int]) -> list[Section]:
-    """Return the confusion matrix and its most confused pairs, then the scores of every class."""
-    names, pairs, parts = [score.name for score in evaluation.per_class], confused(evaluation), []
-    if len(names) <= MAX_CLASSES_DRAWN:
-        note = (
-            "Rows are true classes, columns are predictions. The shade grows with the square root of the row's share, "
-            "so that rare mistakes are visible. Point at a cell to read it."
-        )
-        parts.append(heat_map("Confusion matrix, images", evaluation.confusion, names, names, note))
-    if pairs.rows and len(names) > 2:
-        parts.append(html_table(pairs))
-    return [
-        Section("Confusion", side_by_side(*parts) if len(names) <= 12 else Markup().join(parts)),
-        Section("Classes", html_table(per_class(evaluation, learnt_from), sortable=True)),
-    ]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from rich.cells import cell_len
 
-from ..analysis.galleries import MAX_SIDE, Gallery
+from ..analysis.galleries import MAX_SIDE, Gallery, heat, overlay
 from ..table import number
 from ..text import clean
 from .html import Markup, fill
@@ -164,9 +164,6 @@ def _gutter(names: Sequence[str]) -> float:
 
 Pixels = NDArray[np.uint8]
 SMALL = 64  # pixels; such images are shown exactly
-MAP = 64  # pixels, the smaller side of a drawn map
-HEAT = np.array([[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]], dtype=np.float64)
-"""Five colors of matplotlib's inferno, dark to light: legible without color vision and in print."""
 
 
 def image_grid(
@@ -216,31 +213,6 @@ def _drawn(pictures: Sequence[NDArray[Any]]) -> list[Pixels]:
             below = picture
         drawn.append(picture if picture.ndim == 3 else heat(picture) if below is None else overlay(below, picture))
     return drawn
-
-
-def overlay(photograph: Pixels, values: NDArray[np.floating]) -> Pixels:
-    """Draw a map [rows, columns] over its photograph [H, W, 3] in gray, which is more visible where the map is low.
-    Small photographs are enlarged."""
-    block = max(1, ceil(MAP / min(photograph.shape[:2])))
-    height, width = (block * side for side in photograph.shape[:2])
-    gray = Image.fromarray(photograph).convert("L").resize((width, height), Image.Resampling.NEAREST)
-    colors = Image.fromarray(heat(values)).resize((width, height), Image.Resampling.NEAREST)
-    span = max(float(values.max() - values.min()), 1e-12)
-    share = ((values - values.min()) / span * 255).astype(np.uint8)
-    above = Image.fromarray(share).resize((width, height), Image.Resampling.NEAREST)
-    opacity = 0.35 + 0.4 * np.asarray(above, dtype=np.float64)[..., None] / 255
-    mixed: Pixels = ((1 - opacity) * np.asarray(gray)[..., None] + opacity * np.asarray(colors)).astype(np.uint8)
-    return mixed
-
-
-def heat(values: NDArray[np.floating]) -> Pixels:
-    """Draw a map [rows, columns] on its own scale, dark to light, each cell a block of pixels."""
-    low, high = values.min(), values.max()
-    share = ((values - low) / max(high - low, values.dtype.type(1e-12))).astype(np.float64)
-    places = np.linspace(0, 1, len(HEAT))
-    picture = np.stack([np.interp(share, places, HEAT[:, channel]) for channel in range(3)], -1).astype(np.uint8)
-    block = max(1, MAP // min(picture.shape[:2]))
-    return picture.repeat(block, 0).repeat(block, 1)
 
 
 def picture_uri(pixels: Pixels, max_side: int = MAX_SIDE) -> str:

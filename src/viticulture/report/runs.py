@@ -11,11 +11,10 @@ from ..budget.plan import is_planned, read_plan
 from ..config.keys import STAGES
 from ..disk import read_json
 from ..errors import UserError
-from ..evaluation.headline import read_headline
 from ..table import Cell, Column, Table
+from ..tasks.results import read_headline
 from ..training.run_folder import PLAN, RunFolder
 from .html import Head, Section, document, html_table
-from .tables.results import percent
 
 UNREADABLE, STOPPED = "unreadable", "interrupted"
 
@@ -81,9 +80,9 @@ def _row(name: str, path: Path) -> list[Cell]:
     facts = run.read("run.json")
     measured: list[Cell] = ["", "", ""]
     if (headline := read_headline(run)) is not None:
-        low, high = headline.interval
-        value = headline.value if headline.name == "top-1" else f"{headline.name} {percent(headline.value)}"
-        measured = [value, f"{100 * low:.1f}–{100 * high:.1f} %", f"{headline.images:,} {headline.split}"]
+        value = headline.value if headline.name == "top-1" else str(headline)
+        interval = headline.written_interval.replace(" to ", "–") + (" %" if headline.share else "")
+        measured = [value, interval, f"{headline.images:,} {headline.split}"]
     begun = facts["started"][:16].replace("T", " ")
     state = STOPPED if facts["status"] == "running" and not run.in_use else facts["status"]
     return [name, facts["data"]["name"], facts["student"]["name"], facts["recipe"], state, *measured, begun]

@@ -10,8 +10,8 @@ from ..budget.plan import BudgetPlan, Stage, is_planned, read_plan
 from ..budget.recipes import is_dense
 from ..config.keys import STAGES
 from ..config.schema import of_class
-from ..evaluation.headline import Headline, read_headline
 from ..table import Column, Table
+from ..tasks.results import Headline, read_headline
 from ..training.run_folder import RunFolder
 from .html import Markup, Section, html_table
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.references import references
-from ..evaluation.results import read_evaluations
 from ..scores.confusion import most_confused
 from ..study.comparison import Comparison, RankingEntry
 from ..study.conclusion import data_name
@@ -270,7 +269,7 @@ def _confusions(study: Study, comparison: Comparison) -> tuple[list[str], dict[s
     for entry in comparison.ranking:
         matrices = []
         for outcome in entry.outcomes:
-            results = read_evaluations(study.folder.run(outcome.cell))
+            results = study.folder.task(outcome.cell).read_results()
             if results is not None and results.counting is not None:
                 names = names or [score.name for score in results.counting.per_class]
                 matrices.append(results.counting.confusion)

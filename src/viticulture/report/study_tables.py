@@ -13,9 +13,8 @@ from ..study.plan import EVAL_VIEWS, IMAGE_SIZE, StudyPlan
 from ..study.statistics import Difference, Estimate
 from ..study.study import Study
 from ..study.terms import AUTO
-from ..table import Cell, Column, Spread, Table
+from ..table import Cell, Column, Spread, Table, percent
 from ..text import shell_word
-from .tables.results import percent
 
 
 def plan_table(grid: Grid, plan: StudyPlan) -> Table:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the verbs say in a terminal: what is about to be trained, and their results."""
+"""The terminal output of the commands: what is about to be trained, and their results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,23 +13,15 @@ from ..budget.plan import BudgetPlan, is_planned
 from ..data.image_settings import shape_of
 from ..data.inspect import Inspection
 from ..errors import counted
-from ..evaluation.accuracy import Evaluation
-from ..evaluation.dense.prediction import DensePrediction
-from ..evaluation.dense.results import DenseEvaluations
-from ..evaluation.headline import named, read_judged
-from ..evaluation.multilabel.predict import LabelsPrediction
-from ..evaluation.multilabel.results import LabelEvaluations
-from ..evaluation.predict import Prediction
-from ..evaluation.reference import read_references
-from ..evaluation.results import read_evaluations
 from ..models.catalog import Entry
 from ..study.folder import StudyFolder
 from ..study.plan import StudyPlan
 from ..study.study import Study
-from ..table import Cell, Column, Table, duration, print_table, scaled, unread
+from ..table import Cell, Column, Table, duration, print_table, scaled
+from ..tasks.results import Results
+from ..tasks.task import Prediction, task_of
 from ..text import clean, command_line
 from ..training.progress import ProgressBar
-from ..training.run_folder import RunFolder
 from ..training.session import Session
 from ..waiting import STDERR, is_silent
 from .inspection import inspected
@@ -37,9 +29,6 @@ from .stages import plan_table
 from .study_page import study_warnings
 from .study_tables import failures, results_table
 from .study_tables import plan_table as study_plan_table
-from .tables.dense import dense_predictions, dense_summary
-from .tables.multilabel import labels_predictions, labels_summary, per_label
-from .tables.results import LONGEST_LIST, Evaluated, copies_sentence, per_class, percent, summary
 
 LONG = 20 * 60.0
 """Seconds from which a training without a budget is told to be long."""
@@ -119,25 +108,15 @@ def say(result: Any) -> None:
         for note in study_warnings(result):
             print(clean(f"note: {note}"))
         print(clean(f"report: {result.path / 'report.html'}"))
-    elif hasattr(result, "folder") and (evaluations := read_judged(result.folder)) is not None:
-        print_table(
-            labels_summary(evaluations) if isinstance(evaluations, LabelEvaluations) else dense_summary(evaluations)
-        )
+    elif hasattr(result, "folder") and isinstance(results := result.results, Results):
+        task = task_of(result.folder)
+        if results:
+            print_table(*task.tables(results))
+        for note in task.notes(results):
+            print(clean(note))
         print(clean(f"report: {result.path / 'report.html'}"))
-    elif isinstance(result, LabelEvaluations):
-        few = (counting := result.counting) is not None and len(counting.per_label) <= LONGEST_LIST
-        print_table(labels_summary(result), *([per_label(counting)] if counting and few else []))
-    elif isinstance(result, DenseEvaluations):
-        print_table(dense_summary(result))
-    elif hasattr(result, "evaluations"):
-        if result.evaluations:
-            print_table(results(result.evaluations))
-            counting = result.evaluations.counting
-            if near := copies_sentence(counting, named(result.evaluations.counts)[1]):
-                print(f"note: {near}")
-        if note := behind(result.folder):
-            print(note)
-        print(clean(f"report: {result.path / 'report.html'}"))
+    elif isinstance(result, Results):
+        print_table(*result.task.tables(result, full=True))
     elif isinstance(result, Inspection):
         print_table(*inspected(result))
     elif isinstance(result, Path):
@@ -146,31 +125,8 @@ def say(result: Any) -> None:
         print(*map(clean, result.rstrip().split("\n")), sep="\n")
     elif isinstance(result, Table):
         print_table(result)
-    elif isinstance(result, Mapping) and all(isinstance(value, Evaluation) for value in result.values()):
-        first = next(iter(result.values()))
-        print_table(results(result), *([per_class(first)] if len(first.per_class) <= LONGEST_LIST else []))
-    elif isinstance(result, list) and result and isinstance(result[0], DensePrediction):
-        print_table(dense_predictions(result))
-    elif isinstance(result, list) and result and isinstance(result[0], LabelsPrediction):
-        print_table(labels_predictions(result))
-    elif isinstance(result, list) and all(isinstance(item, Prediction) for item in result):
-        print_table(_predictions(result))
-
-
-def behind(run: RunFolder) -> str:
-    """What to know where a classifier that learns no features is right more often than the student; else nothing."""
-    references, evaluations = read_references(run), read_evaluations(run)
-    if references is None or evaluations is None or evaluations.counting is None or not references.accuracy:
-        return ""
-    name, share = max(references.accuracy.items(), key=lambda item: item[1])
-    if share <= evaluations.counting.top1:
-        return ""
-    return f"note: {name} gets {percent(share)}; a student below that wants more time, or more images"
-
-
-def results(evaluations: Mapping[str, Evaluation]) -> Table:
-    """One column for each set of weights and split."""
-    return summary([Evaluated(*named(key), evaluation) for key, evaluation in evaluations.items()])
+    elif isinstance(result, list) and result and isinstance(result[0], Prediction):
+        print_table(result[0].table(result))
 
 
 def recipe_list(headers: dict[str, dict[str, str]]) -> Table:
@@ -209,15 +165,3 @@ def table_list(tables: dict[str, Any]) -> Table:
         for row in table.rows
     ]
     return Table("", columns, rows)
-
-
-def _predictions(predictions: list[Prediction]) -> Table:
-    places = range(1, max((len(prediction.top) for prediction in predictions), default=1))
-    columns = [Column("name"), Column("label"), Column("probability", "percent")]
-    columns += [*(Column(f"label {k + 1}") for k in places), Column("error", "prose")]
-    rows = []
-    for prediction in predictions:
-        more = [f"{name} {percent(share)}" for name, share in prediction.top[1:]] or [""] * len(places)
-        share = prediction.probability if prediction.label else None
-        rows.append((prediction.name, prediction.label, share, *more, prediction.error))
-    return Table("", columns, rows, unread([prediction.error for prediction in predictions]))

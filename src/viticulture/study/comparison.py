@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..evaluation.results import read_predictions
+from ..tasks.results import read_predictions
 from .folder import StudyFolder
 from .grid import Candidate, digest
 from .measures import Measure, measure

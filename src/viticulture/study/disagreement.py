@@ -18,8 +18,8 @@ from ..analysis.galleries import Gallery, Group, read_galleries, save_galleries
 from ..data.image_set import Images
 from ..errors import UserError
 from ..evaluation.model import of_run, pictures
-from ..evaluation.results import PREDICTIONS, read_predictions
 from ..models.taps import Taps
+from ..tasks.results import PREDICTIONS, read_predictions
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of, dataset_of
 from .cell import data_of

@@ -15,8 +15,8 @@ from ..evaluation.agreement import read_agreement
 from ..evaluation.localization.evaluate import read_localizations
 from ..evaluation.localization.metrics import OVERLAPS, PUBLISHED
 from ..evaluation.probe.evaluate import read_probes
-from ..evaluation.results import read_evaluations
 from ..evaluation.robustness.evaluate import read_robustness
+from ..tasks.results import Results
 from ..training.run_folder import RunFolder
 from .folder import StudyFolder
 from .grid import Cell
@@ -138,12 +138,12 @@ class Outcomes:
             splits = {split: results.of_split(split) for split in ("test", "val")}
             known = {split: result.measures[measured] for split, result in splits.items() if result}
         else:
-            known = other_measure(run, measured)
+            known = other_measure(run, measured, results)
         numbers = {name: getattr(counting, name) for name in NUMBERS_OF_PREDICTIONS if hasattr(counting, name)}
         return Outcome(cell, "finished", "", known.get("test"), known.get("val"), numbers, facts, measured)
 
 
-def other_measure(run: RunFolder, measure: str) -> dict[str, float]:
+def other_measure(run: RunFolder, measure: str, results: Results[Any] | None = None) -> dict[str, float]:
     """Read a measure of a paper's table that is none of the run's results, by split, test or val (images that are not
     the run's count as test); empty where the run has no such measure.
 
@@ -157,7 +157,6 @@ def other_measure(run: RunFolder, measure: str) -> dict[str, float]:
     kind, _, rest = measure.partition("/")
     name, _, teacher = rest.partition("/")
     if kind == "top5":
-        results = read_evaluations(run)
         known = {split: results.of_split(split) for split in ("test", "val")} if results else {}
         return {split: evaluation.topk for split, evaluation in known.items() if evaluation and evaluation.k == 5}
     if kind == "divergence":

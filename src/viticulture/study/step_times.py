@@ -16,10 +16,9 @@ from ..config.resolve import Config
 from ..data.batches.batch import Batch
 from ..data.dataset import Dataset
 from ..data.image_set import Images
-from ..evaluation.dense.judge import judge_images
-from ..evaluation.dense.subject import DenseSubject
 from ..methods.method import Method
 from ..models.tta import ALL_VIEWS, TTA_VIEWS, TTAMode
+from ..tasks.task import task_class
 from ..training.assemble import assemble
 from ..training.feed import DENSE_BATCH, ValidationLoader
 from ..training.module import TrainingModule
@@ -202,11 +201,9 @@ class Clock(Callback):
 
     def _evaluation(self, method: Method, some: Images, batch: Batch, split: str) -> Callable[[], object]:
         """Return the evaluation of held-out images after a training."""
-        annotations = self.session.dataset.annotations
-        if not annotations:
-            return lambda: method.all_metrics(batch)
-        subject = DenseSubject(method.student, method.data_spec, batch["image"].device)  # type: ignore[arg-type]
-        return lambda: judge_images(subject, some, annotations[split].first(len(some)))
+        annotations = self.session.dataset.annotations.get(split)
+        work = task_class(type(method)).final_evaluation(method, some, annotations)
+        return work or (lambda: method.all_metrics(batch))
 
     def _timed(self, call: Callable[[], object]) -> float:
         """Return the seconds of a call after a first one."""

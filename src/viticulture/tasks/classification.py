@@ -1,67 +1,334 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classification: one class an image."""
 
-from collections.abc import Sequence
-from pathlib import Path
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
-
-from ..analysis.pictures import save_pictures
+from ..analysis.galleries import Gallery, Group, file_name
+from ..analysis.pictures import occlusion
 from ..data.dataset import Dataset
-from ..data.sources.source import Source
-from ..evaluation.evaluate import EvaluatedRun, evaluate_run
-from ..evaluation.inputs import ImageInput
-from ..evaluation.other import evaluate_other
-from ..evaluation.predict import ENDINGS, Prediction, as_csv, classify, write
-from ..evaluation.reference import evaluate_references
-from ..evaluation.results import Evaluations, Result, read_evaluations
-from ..models.weights.files import load
-from ..outputs import check_out
-from .task import Evaluated, OtherImages, Task
+from ..data.image_set import Images
+from ..data.images.format import displayed
+from ..evaluation.agreement import evaluate_agreement
+from ..evaluation.model import ONE_HEAD, EvaluatedModel
+from ..evaluation.outputs import Predictions
+from ..evaluation.reference import evaluate_references, read_references
+from ..outputs import csv_text
+from ..scores.confusion import most_confused
+from ..table import MAX_ROWS, Cell, Column, Table, percent, unread
+from ..training.run_inputs import config_of
+from .classification_metrics import (
+    ClassificationResult,
+    evaluate_predictions,
+    joined,
+    most_confident_mistakes,
+    without_copies,
+)
+from .figures import HeatMap, LineChart, Part, Pictures, RowChart, TaskPage, TaskSection
+from .image_task import ImageTask
+from .results import Evaluated, Results, named
+from .task import Prediction, class_columns, compared
+
+MISTAKES = 24
+MAX_DRAWN_CLASSES = 250
+MIN_IMAGES = 10
+"""Of a dot of the calibration curve."""
 
 
-class Classification(Task):
+@dataclass(frozen=True)
+class ClassPrediction(Prediction):
+    """The class of one image.
+
+    Args:
+        name: the file; bytes of its name that are no text as Python escapes.
+        label: the most probable class; empty if the image could not be read.
+        probability: of that class.
+        probabilities: of every class.
+        error: why the image could not be read.
+        top: the most probable classes and their probabilities, as many as requested.
+    """
+
+    name: str
+    label: str
+    probability: float
+    probabilities: dict[str, float] = field(repr=False)
+    error: str = ""
+    top: tuple[tuple[str, float], ...] = field(default=(), repr=False)
+
+    @staticmethod
+    def table(predictions: "Sequence[ClassPrediction]") -> Table:
+        places = range(1, max((len(each.top) for each in predictions), default=1))
+        columns = [Column("name"), Column("label"), Column("probability", "percent")]
+        columns += [*(Column(f"label {k + 1}") for k in places), Column("error", "prose")]
+        rows: list[list[Cell]] = []
+        for each in predictions:
+            more = [f"{name} {percent(share)}" for name, share in each.top[1:]] or [""] * len(places)
+            rows.append([each.name, each.label, each.probability if each.label else None, *more, each.error])
+        return Table("", columns, rows, unread([each.error for each in predictions]))
+
+    @staticmethod
+    def csv(predictions: "Sequence[ClassPrediction]", classes: Sequence[str] = ()) -> str:
+        """A row an image, a column a class."""
+        classes = classes or next((list(each.probabilities) for each in predictions if each.probabilities), [])
+        places = range(1, max((len(each.top) for each in predictions), default=1))
+        first = [
+            "name",
+            "label",
+            "probability",
+            *(f"{word} {k + 1}" for k in places for word in ("label", "probability")),
+        ]
+        rows: list[list[object]] = [[*first, *class_columns(classes, [*first, "error"]), "error"]]
+        for each in predictions:
+            others = [value for k in places for value in (each.top[k] if each.top else (None, None))]
+            probabilities = [each.probabilities.get(name) for name in classes]
+            probability = each.probability if each.label else None
+            rows.append([each.name, each.label, probability, *others, *probabilities, each.error])
+        return csv_text(rows)
+
+
+class Classification(ImageTask):
     """One class an image."""
 
     name = "classification"
     does = "classifies images"
+    result = ClassificationResult
+    prediction = ClassPrediction
     measure = "top-1"
+    pipeline = "image-classification"
+    metric = ("accuracy", "top-1")
 
     def evaluate(self, dataset: Dataset) -> Evaluated:
-        evaluated = evaluate_run(self.run, dataset)
-        return evaluated_of(evaluated.evaluations, evaluated)
+        evaluated = super().evaluate(dataset)
+        if counts := evaluated.results.counts:
+            evaluate_agreement(self.run, config_of(self.run), counts, evaluated.images[counts])
+        return evaluated
 
-    def evaluate_other(self, data: str | Source) -> OtherImages:
-        other = evaluate_other(self.run, data)
-        numbers = {key: result.evaluation for key, result in other.results.items()}
-        results = Evaluations(next(iter(numbers), ""), numbers)
-        return OtherImages(other.name, evaluated_of(results, other.results), other.warnings)
+    def result_of(
+        self, outputs: Mapping[str, Predictions], split: str, weights: str, dataset: Dataset | None
+    ) -> ClassificationResult:
+        predictions, classes = outputs[split], self.run.read("run.json")["data"]["classes"]
+        copies = self.run.near_duplicates.get(split, ()) if dataset is not None else ()
+        return replace(evaluate_predictions(predictions, classes), without_copies=without_copies(predictions, copies))
 
-    def read_results(self) -> Evaluations | None:
-        return read_evaluations(self.run)
+    def view_score(self, predictions: Predictions) -> float:
+        """Accuracy."""
+        return float((predictions.probabilities.argmax(-1) == predictions.labels).double().mean())
+
+    def prediction_of(
+        self, name: str, outputs: list[float], model: EvaluatedModel, weights: str, top: int
+    ) -> ClassPrediction:
+        every = dict(zip(model.data_spec.classes, outputs, strict=True))
+        ranked = tuple(sorted(every.items(), key=lambda pair: -pair[1])[:top])
+        return ClassPrediction(name, *ranked[0], every, top=ranked)
+
+    def unreadable(self, name: str, error: str) -> ClassPrediction:
+        return ClassPrediction(name, "", 0.0, {}, error)
+
+    @classmethod
+    def tables(cls, results: Results[Any], full: bool = False) -> list[Table]:
+        first = next(iter(results.values()), None)
+        few = full and first is not None and len(first.per_class) <= MAX_ROWS
+        return [summary(results), *([per_class(first)] if few and first is not None else [])]
+
+    def notes(self, results: Results[Any]) -> list[str]:
+        """Near-duplicates, and a classifier without learned features that is right more often than the student."""
+        result, references = results.counting, read_references(self.run)
+        if result is None:
+            return []
+        near = copies_sentence(result, named(results.counts)[1])
+        notes = [f"note: {near}"] if near else []
+        if references is not None and references.accuracy:
+            name, share = max(references.accuracy.items(), key=lambda item: item[1])
+            if share > result.top1:
+                notes.append(
+                    f"note: {name} gets {percent(share)}; a student below that needs more time, or more images"
+                )
+        return notes
+
+    def page(self, results: Results[Any], galleries: Mapping[str, Sequence[Gallery]], own: bool = True) -> TaskPage:
+        references = read_references(self.run) if own else None
+        accuracy = dict(references.accuracy) if references is not None else {}
+        trained_on = references.images.get("train", ()) if references is not None else ()
+        return classification_page(results, accuracy, trained_on, galleries.get("mistakes", ()))
 
     def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
         evaluate_references(self.run, dataset)
-        results = {
-            key: Result(evaluation, evaluated.predictions[key], evaluated.images[key])
-            for key, evaluation in evaluated.results.items()
-        }
-        save_pictures(self.run, dataset, EvaluatedRun(evaluated.results.counts, results))
+        super().save_pictures(dataset, evaluated)
 
-    def predict(self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = "") -> list[Prediction]:
-        if out:
-            check_out(out, *ENDINGS)
-        predictions = classify(self.run, weights or self.run.which()[0], images, top)
-        if out:
-            write(predictions, Path(out), as_csv)
-        return predictions
+    def mistakes(self, evaluated: Evaluated) -> list[Gallery]:
+        key, classes = evaluated.results.counts, self.run.read("run.json")["data"]["classes"]
+        images = evaluated.images[key]
+        groups: list[Group] = [
+            (
+                [images.original(mistake.number)],
+                (
+                    f"predicted {classes[mistake.predicted]}, {100 * mistake.probability:.0f}\u00a0%",
+                    f"is {classes[mistake.label]}",
+                    file_name(mistake.name),
+                ),
+            )
+            for mistake in most_confident_mistakes(evaluated.predictions[key], MISTAKES)
+        ]
+        return [Gallery("", groups, channels_note(self))] if groups else []
 
-    def network(self, weights: str = "") -> nn.Module:
-        return load(self.run.weights(weights or self.run.which()[0]))[0]
+    def attention(self, model: EvaluatedModel, images: Images) -> list[Gallery]:
+        return [occlusion(model, images), *super().attention(model, images)]
 
 
-def evaluated_of(results: Any, behind: Any) -> Evaluated:
-    """Results with predictions and images by key."""
-    predictions = {key: result.predictions for key, result in behind.items()}
-    return Evaluated(results, predictions, {key: result.images for key, result in behind.items()})
+def channels_note(task: ImageTask) -> str:
+    """The channels that pictures display, where an image has others."""
+    return displayed(config_of(task.run).images.channels).strip()
+
+
+def classification_page(
+    results: Results[ClassificationResult],
+    references: Mapping[str, float],
+    trained_on: Sequence[int] = (),
+    mistakes: Sequence[Gallery] = (),
+) -> TaskPage:
+    """The parts of a page.
+
+    Args:
+        results: with one that counts.
+        references: accuracies of chance and of plain classifiers on the same images, by name.
+        trained_on: training images of each class, if known.
+        mistakes: pictures of the most confident ones.
+    """
+    result, (weights, split) = results.counting, named(results.counts)
+    assert result is not None
+    low, high = result.top1_interval
+    words = (
+        f"It classifies {percent(result.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f}) of "
+        f"{result.images:,} {split} images correctly"
+    )
+    others, near = compared(references), copies_sentence(result, split)
+    answer = f"{words}; {', '.join(others)}." if others else f"{words}."
+    rows = RowChart(
+        "Compared with methods that learn no features",
+        {f"this student, {weights} weights": result.top1, **references},
+        f"top-1 accuracy on {split}, %",
+    )
+    first = TaskSection("Results", [summary(results), [*([rows] if references else []), _calibration(result)]], True)
+    interval = f"{100 * low:.1f}–{100 * high:.1f} %"
+    tile = f"Top-1 accuracy, {split}, {weights} weights", percent(result.top1)
+    return TaskPage(
+        f"{answer} {near}." if near else answer,
+        (*tile, f"95 % interval {interval} (Wilson, {result.images:,} images)"),
+        [first],
+        [*_classes(result, trained_on), TaskSection("Most confident mistakes", [Pictures(mistakes)])],
+        references,
+    )
+
+
+def _calibration(result: ClassificationResult) -> LineChart:
+    """How far the confidence can be trusted."""
+    dots, points = joined(result.reliability, MIN_IMAGES), 100 * result.calibration_error
+    note = f"On average confidence and accuracy differ by {points:.1f} points (expected calibration error). "
+    title = "Calibration: is it as accurate as it is confident?"
+    if len(dots) < 2:
+        return LineChart(
+            title, {}, "", "", f"{note}{result.images:,} images of this confidence are too few for a curve."
+        )
+    lines = {
+        "this student": [(100 * dot.confidence, 100 * dot.accuracy) for dot in dots],
+        "perfect calibration": [(0.0, 0.0), (100.0, 100.0)],
+    }
+    return LineChart(
+        title, lines, "confidence, %", "accuracy, %", f"{note}Each dot represents at least {MIN_IMAGES} images."
+    )
+
+
+def _classes(result: ClassificationResult, trained_on: Sequence[int]) -> list[TaskSection]:
+    """The confusion matrix and its most frequent pairs, then the scores of every class."""
+    names, pairs = [score.name for score in result.per_class], confused(result)
+    parts: list[Part] = []
+    if len(names) <= MAX_DRAWN_CLASSES:
+        note = (
+            "Rows are true classes, columns are predictions. The shade grows with the square root of the row's share, "
+            "so that rare mistakes are visible. Point at a cell to read it."
+        )
+        parts.append(HeatMap("Confusion matrix, images", result.confusion, names, note))
+    if pairs.rows and len(names) > 2:
+        parts.append(pairs)
+    return [
+        TaskSection("Confusion", parts, side_by_side=len(names) <= 12),
+        TaskSection("Classes", [per_class(result, trained_on)], sortable=True),
+    ]
+
+
+def summary(results: Results[ClassificationResult]) -> Table:
+    """One column a result, the one that counts first, one row a number; results that are equal share a column."""
+    groups: dict[str, list[str]] = {}
+    for key, result in results.counting_first.items():
+        groups.setdefault(json.dumps([named(key)[1], result.to_dict()]), []).append(key)
+    heads = [(" = ".join(named(key)[0] for key in keys), named(keys[0])[1]) for keys in groups.values()]
+    every = [results[keys[0]] for keys in groups.values()]
+    k = max((each.k for each in every), default=1)
+    rows: list[list[Cell]] = [["images", *(f"{each.images:,}" for each in every)]]
+    if any(each.rule != ONE_HEAD for each in every):
+        rows.append(["predicted by", *(each.rule for each in every)])
+    rows += [
+        ["top-1 accuracy", *(percent(each.top1) for each in every)],
+        ["  95 % interval", *("{:.1f}–{:.1f} %".format(*(100 * end for end in each.top1_interval)) for each in every)],
+    ]
+    if any(rest := [each.without_copies for each in every]):
+        shares = ["" if each is None or each.top1 is None else percent(each.top1) for each in rest]
+        rows.append(["  without near-duplicates", *shares])
+        rows.append(["  near-duplicates", *("0" if each is None else f"{each.copies:,}" for each in rest)])
+    if not every or k < len(every[0].per_class):  # else true of any guess
+        rows.append([f"top-{k} accuracy", *(percent(each.topk) for each in every)])
+    rows += [
+        ["balanced accuracy", *(percent(each.balanced_accuracy) for each in every)],
+        ["macro-F1", *(percent(each.macro_f1) for each in every)],
+        ["NLL, nats", *(f"{each.nll:.3f}" for each in every)],
+        ["calibration error", *(percent(each.calibration_error) for each in every)],
+    ]
+    splits = [split for _, split in heads]
+    names = [split if splits.count(split) == 1 else f"{split}, {weights} weights" for weights, split in heads]
+    return Table("Evaluation", [Column(""), *(Column(name, "decimal") for name in names)], rows)
+
+
+def copies_sentence(result: ClassificationResult, split: str) -> str:
+    """How many images have near-duplicates among the training images, and the accuracy without them; "" for none."""
+    rest = result.without_copies
+    if rest is None:
+        return ""
+    have = "has" if rest.copies == 1 else "have"
+    words = f"{rest.copies:,} of {result.images:,} {split} images {have} near-duplicates among the training images"
+    if rest.top1 is None or rest.top1_interval is None:
+        return f"{words}; no others are left to measure"
+    low, high = rest.top1_interval
+    return f"{words}; without them {percent(rest.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f})"
+
+
+def per_class(result: ClassificationResult, trained_on: Sequence[int] = ()) -> Table:
+    """Images, precision, recall and F1 of every class, and its training images if known."""
+    columns = [
+        Column("class"),
+        *([Column("training images", "count")] if trained_on else []),
+        Column("images", "count"),
+    ]
+    columns += [Column(name, "percent") for name in ("precision", "recall", "F1")]
+    rows: list[list[Cell]] = [
+        [each.name, *trained_on[i : i + 1], each.support, each.precision, each.recall, each.f1]
+        for i, each in enumerate(result.per_class)
+    ]
+    return Table("Per class", columns, rows)
+
+
+def confused(result: ClassificationResult) -> Table:
+    """The 20 pairs of classes that are confused most often, in one direction."""
+    scores = result.per_class
+    rows: list[list[Cell]] = []
+    for true, predicted in most_confused(result.confusion, 20):
+        images = int(result.confusion[true, predicted])
+        rows.append([scores[true].name, scores[predicted].name, images, images / scores[true].support])
+    columns = [
+        Column("true class"),
+        Column("predicted as"),
+        Column("images", "count"),
+        Column("of the class", "percent"),
+    ]
+    return Table("Most confused", columns, rows)

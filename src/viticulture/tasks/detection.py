@@ -1,52 +1,415 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection: boxes of objects, and masks where the run learns them."""
+"""Detection: boxes of objects, and masks where the run is trained on them."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import floor
+from pathlib import Path
+from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from ..analysis.annotated_pictures import save_annotated_pictures
+from ..analysis.galleries import Gallery
+from ..data.batches.evaluation import whole_views
 from ..data.dataset import Dataset
-from ..data.sources.source import Source
-from ..errors import UserError, received
-from ..evaluation.dense.judge import judge_dense, judge_other
-from ..evaluation.dense.predict import predict_dense
-from ..evaluation.dense.prediction import DensePrediction
-from ..evaluation.dense.results import DenseEvaluations, read_dense
+from ..data.image_set import Images
+from ..data.images.decode import Unreadable, image_size
+from ..data.sources.coco import Numbering, numbering
+from ..data.targets.objects import Annotations, Boxed
+from ..data.targets.outlines import bitmap, check_outlines, encoded
+from ..errors import UserError, comma_separated, some
 from ..evaluation.inputs import ImageInput
-from ..evaluation.saved import name_of
-from ..models.detection.networks import load_network
-from .task import Evaluated, OtherImages, Task
+from ..outputs import csv_text
+from ..scores.confusion import most_confused
+from ..table import Cell, Column, Table, unread
+from .annotated_task import (
+    BATCH,
+    MAX_PICTURE_SIDE,
+    AnnotatedModel,
+    AnnotatedPredictor,
+    AnnotatedTask,
+    Found,
+    image_sizes,
+    original,
+    picture_group,
+    spread,
+    thinned,
+)
+from .detection_metrics import BACKGROUND, DetectedObjects, DetectionResult, evaluate_detections, mean_boxes
+from .drawing import Picture, counts_of, draw_compared, draw_found
+from .figures import LineChart, Pictures, TaskPage, TaskSection
+from .results import Results
+from .task import Prediction, compared, tile_of
+
+INSIDE = 0.5  # share from which a pixel belongs to a mask
+STEP = 1e-5  # of scores as they are written
+MAX_CURVES = 8
+"""Classes whose precision is drawn: those with most objects."""
 
 
-class Detection(Task):
-    """Boxes of objects, and masks where the run learns them."""
+@dataclass(frozen=True, eq=False)
+class DetectionPrediction(Prediction):
+    """Objects in one image.
+
+    Args:
+        name: the file; bytes of its name that are no text as Python escapes.
+        objects: also the uncertain ones; None where the image could not be read.
+        classes: names.
+        error: why the image could not be read.
+        threshold: score from which an object counts and is drawn.
+        size: H and W of the upright image, pixels; zeros where it could not be read.
+    """
+
+    name: str
+    objects: DetectedObjects | None
+    classes: tuple[str, ...]
+    error: str = ""
+    threshold: float = 0.0
+    size: tuple[int, int] = (0, 0)
+
+    def __repr__(self) -> str:
+        """Name and counts, or the error; arrays are left out."""
+        content = f"error={self.error!r}" if self.error else f"counts={self.counts()}"
+        return f"{type(self).__name__}(name={self.name!r}, {content})"
+
+    def counts(self) -> dict[str, int]:
+        """Objects of each class that occurs, with a score of at least the threshold."""
+        if self.objects is None:
+            return {}
+        certain = self.objects.labels[self.objects.scores >= self.threshold]
+        numbers = np.bincount(certain, minlength=len(self.classes))
+        return {name: int(number) for name, number in zip(self.classes, numbers, strict=True) if number}
+
+    def coco(self) -> list[dict[str, Any]]:
+        """Objects as COCO lists results: `bbox` is left, top, width and height; classes count from 1."""
+        rows = []
+        if (objects := self.objects) is None:
+            return []
+        for i, (box, score, label) in enumerate(
+            zip(objects.boxes.tolist(), objects.scores.tolist(), objects.labels.tolist(), strict=True)
+        ):
+            left, top, right, bottom = box
+            row: dict[str, Any] = {
+                "category_id": label + 1,
+                "category": self.classes[label],
+                "bbox": [round(value, 2) for value in (left, top, right - left, bottom - top)],
+                "score": round(score, 5),
+            }
+            rows.append(row if objects.outlines is None else {**row, "segmentation": objects.outlines[i]})
+        return rows
+
+    def row(self) -> dict[str, Any]:
+        """Objects in COCO's words, whatever their score; those from `min_score` on count."""
+        threshold = floor(self.threshold / STEP) * STEP  # scores are rounded: the object that is at it, counts
+        about = {"name": self.name, "size": list(self.size), "min_score": round(threshold, 5)}
+        return {**about, "counts": self.counts(), "objects": self.coco(), "error": self.error}
+
+    def drawn(self, image: Picture) -> Picture:
+        """Boxes and masks over the image, [H, W, 3], or over a smaller one in the same shape."""
+        assert self.objects is not None
+        return draw_found(image, _scaled(self.objects, self.size, image.shape[:2]), self.classes, self.threshold)
+
+    @staticmethod
+    def table(predictions: "Sequence[DetectionPrediction]") -> Table:
+        def words(each: DetectionPrediction) -> str:
+            return comma_separated(f"{count} {name}" for name, count in each.counts().items()) or "nothing"
+
+        threshold = next((each.threshold for each in predictions if each.objects is not None), 0.0)
+        below = f"objects with a score of at least {threshold:.2f}; a .json or .csv holds all" if threshold else ""
+        return found_table(predictions, words, below)
+
+    @staticmethod
+    def csv(predictions: "Sequence[DetectionPrediction]", classes: Sequence[str] = ()) -> str:
+        """A row an object, whatever its score, and one for an image without."""
+        rows: list[list[object]] = [["name", "label", "score", "left", "top", "width", "height", "error"]]
+        for each in predictions:
+            listed = each.coco()
+            rows += [[each.name, row["category"], row["score"], *row["bbox"], ""] for row in listed]
+            rows += [] if listed else [[each.name, "", *[None] * 5, each.error]]
+        return csv_text(rows)
+
+
+def found_table(predictions: Sequence[Any], words: Any, below: str) -> Table:
+    """One row an image: what is found in it."""
+    rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
+    note = "; ".join(filter(None, [unread([each.error for each in predictions]), below]))
+    return Table("", [Column("name"), Column("found", "prose"), Column("error", "prose")], rows, note)
+
+
+def coco_results(predictions: Sequence[DetectionPrediction], listed: Numbering | None = None) -> list[dict[str, Any]]:
+    """Objects of all images, numbered as a list of these images numbers them and its classes.
+
+    Without a list images, too, are numbered from 1 in their order. They are named besides.
+    """
+    images = [*listed.images.values()] if listed else range(1, len(predictions) + 1)
+    return [
+        {
+            "image_id": number,
+            "file_name": prediction.name,
+            **row,
+            **({"category_id": listed.categories[row["category"]]} if listed else {}),
+        }
+        for number, prediction in zip(images, predictions, strict=True)
+        for row in prediction.coco()
+    ]
+
+
+class Detection(AnnotatedTask):
+    """Boxes of objects, and masks where the run is trained on them."""
 
     name = "detection"
     does = "finds objects"
+    result = DetectionResult
+    prediction = DetectionPrediction
     measure = "AP"
+    pipeline = "object-detection"
+    metric = ("mAP", "AP of boxes, overlaps of 50 to 95 %")
+    contents = "objects"
+    what = "Classes of objects"
+    json_note = "boxes as COCO has them (left, top, width, height in pixels), the uncertain ones, too"
 
-    def evaluate(self, dataset: Dataset) -> Evaluated:
-        return Evaluated(judge_dense(self.run, dataset))
+    @classmethod
+    def evaluate_images(
+        cls,
+        model: AnnotatedModel,
+        images: Images,
+        true: Annotations,
+        baseline: Any = None,
+        threshold: float | None = None,
+    ) -> Found:
+        assert isinstance(true, Boxed)
+        detections = list(find(model, images))
+        sizes = image_sizes(images)
+        result = evaluate_detections(detections, true, model.data_spec.classes, sizes, baseline, threshold)
+        return result, [plain(each) for each in detections]
 
-    def evaluate_other(self, data: str | Source) -> OtherImages:
-        if not isinstance(data, str):
-            raise UserError(f"{self.run.path} is evaluated on files with annotations: name them, got {received(data)}")
-        results, warnings = judge_other(self.run, data)
-        return OtherImages(name_of(data), Evaluated(results), warnings)
+    def baseline(self, dataset: Dataset) -> NDArray[np.float64]:
+        """The mean box of every class."""
+        train = dataset.annotations["train"]
+        assert isinstance(train, Boxed)
+        return mean_boxes(train, image_sizes(dataset.train), len(dataset.classes))
 
-    def read_results(self) -> DenseEvaluations | None:
-        return read_dense(self.run)
+    def thresholds(self, results: Mapping[str, Any]) -> dict[str, float]:
+        """The score from which boxes count, by weights; of several splits the last one's, validation."""
+        return {key.partition("/")[0]: result.threshold for key, result in results.items()}
 
-    def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
-        save_annotated_pictures(self.run, dataset, evaluated.results)  # type: ignore[arg-type]
+    @classmethod
+    def raw_predictions(cls, model: AnnotatedModel, images: Images) -> Iterator[DetectedObjects]:
+        return find(model, images)
 
-    def predict(
-        self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = ""
-    ) -> list[DensePrediction]:
-        if top != 1:
-            raise UserError(f"{self.run.path} {self.does}, and there is no list of likeliest classes; leave top out")
-        return predict_dense(self.run, weights, images, out)
+    def prediction_of(
+        self, name: str, raw: DetectedObjects, classes: tuple[str, ...], threshold: float, size: tuple[int, int]
+    ) -> DetectionPrediction:
+        return DetectionPrediction(name, raw, classes, threshold=threshold, size=size)
 
-    def network(self, weights: str = "") -> nn.Module:
-        return load_network(self.run.weights(weights or self.run.which()[0]))[0]
+    def unreadable(self, name: str, classes: tuple[str, ...], error: str) -> DetectionPrediction:
+        return DetectionPrediction(name, None, classes, error)
+
+    def predictor(self, weights: str = "", top: int = 1) -> AnnotatedPredictor:
+        predictor = super().predictor(weights, top)
+        heads: Any = predictor.model.network.roi_heads
+        if heads.mask_predictor is not None:
+            check_outlines()
+        return predictor
+
+    def listed(
+        self, images: Sequence[ImageInput], classes: Sequence[str], out: str
+    ) -> tuple[Numbering | None, Sequence[ImageInput]]:
+        """The numbers of a list of COCO's where it alone is named, and its images."""
+        if len(images) != 1 or not isinstance(images[0], Path) or images[0].suffix.lower() != ".json":
+            return None, images
+        numbers = numbering(images[0])
+        if unknown := [name for name in classes if name not in numbers.categories]:
+            raise UserError(
+                f"{images[0]} has no number for {some(unknown, 3)}, a class of this network; add it to `categories`, "
+                "or name the images"
+            )
+        if out.lower().endswith(".json"):
+            _check_sizes(numbers)
+        return numbers, [*numbers.images]
+
+    def json(self, predictions: Sequence[DetectionPrediction], listed: Numbering | None) -> str:
+        """COCO's results."""
+        return json.dumps(coco_results(predictions, listed), indent=1) + "\n"
+
+    def gallery(self, images: Images, true: Annotations, result: DetectionResult, saved: list[Any]) -> Gallery:
+        assert isinstance(true, Boxed)
+        detections, threshold = [restored(each) for each in saved], result.threshold
+        classes = [each.name for each in result.boxes.per_class]
+        counts = [counts_of(each, objects, threshold) for each, objects in zip(detections, true.objects, strict=True)]
+        order = sorted(range(len(detections)), key=lambda i: -(counts[i]["wrong"] + counts[i]["missed"]))
+        groups = [
+            picture_group(
+                images,
+                i,
+                [draw_compared(original(images, i), detections[i], true.objects[i], classes, threshold)],
+                ", ".join(f"{count} {kind}" for kind, count in counts[i].items()),
+            )
+            for i in spread(order)
+        ]
+        note = (
+            f"Boxes with a score of at least {threshold:.2f}. Blue: correct. Orange: no object, or another class. "
+            "Yellow: missed. The worst images come first."
+        )
+        return Gallery("Correct, missed and mistaken", groups, note)
+
+    @classmethod
+    def tables(cls, results: Results[Any], full: bool = False) -> list[Table]:
+        return [summary(results)]
+
+    def page(self, results: Results[Any], galleries: Mapping[str, Sequence[Gallery]], own: bool = True) -> TaskPage:
+        result, headline = results.counting, results.headline
+        assert result is not None
+        assert headline is not None
+        cells = np.array(result.confusion)
+        right, objects, boxes = int(np.trace(cells[:-1, :-1])), int(cells[:-1].sum()), int(cells[:, :-1].sum())
+        others = "".join(f"; {each}" for each in compared(result.baselines))
+        answer = (
+            f"It finds {right:,} of {objects:,} objects in {result.images:,} {headline.split} images; "
+            f"{boxes - right:,} of its {boxes:,} boxes are wrong. Its average precision (AP) is {headline.written} "
+            f"(95 % interval {headline.written_interval}){others}."
+        )
+        sections = [
+            TaskSection("Pictures", [Pictures(galleries.get("annotated", ()), MAX_PICTURE_SIDE)]),
+            TaskSection("Results", [summary(results)]),
+            TaskSection("Precision and recall", [*_curves(result), overlaps_table(result)]),
+            TaskSection("Classes", [class_table(result)], sortable=True),
+            TaskSection("Confusion", [confusion_table(result)]),
+        ]
+        return TaskPage(answer, tile_of("AP of boxes", results), sections)
+
+
+@torch.inference_mode()
+def find(model: AnnotatedModel, images: Images) -> Iterator[DetectedObjects]:
+    """Detect objects in every image, in order."""
+    for _, pixels, place in whole_views(images, model.data_spec, BATCH, model.device):
+        for i, output in enumerate(model.network(pixels)):
+            boxes = place.back(i, output["boxes"].float().cpu())
+            solid = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(1)  # in padding there is nothing
+            boxes, rest = boxes[solid], {name: value.float().cpu()[solid] for name, value in output.items()}
+            outlines = None
+            if "masks" in rest:
+                height, width = place.sizes[i].tolist()
+                outlines = [encoded(mask) for mask in _pasted(rest["masks"], boxes, height, width)]
+            labels = rest["labels"].long().numpy()
+            yield DetectedObjects(boxes.numpy(), rest["scores"].numpy(), labels, outlines)
+
+
+def _pasted(masks: Tensor, boxes: Tensor, height: int, width: int) -> Iterator[NDArray[np.bool_]]:
+    """Masks [n, 28, 28] of boxes as bitmaps [H, W]."""
+    for mask, box in zip(masks, boxes, strict=True):
+        yield (paste_masks_in_image(mask[None, None], box[None], (height, width))[0, 0] >= INSIDE).numpy()
+
+
+def plain(detections: DetectedObjects) -> dict[str, Any]:
+    """Ready for JSON; outlines are left out."""
+    return {
+        "boxes": [[round(side, 2) for side in box] for box in detections.boxes.tolist()],
+        "scores": detections.scores.tolist(),  # unrounded: one of them is the threshold
+        "labels": detections.labels.tolist(),
+    }
+
+
+def restored(content: Mapping[str, Any]) -> DetectedObjects:
+    """The detections of which `plain` made this."""
+    return DetectedObjects(
+        np.array(content["boxes"], dtype=np.float32).reshape(-1, 4),
+        np.array(content["scores"], dtype=np.float32),
+        np.array(content["labels"], dtype=np.int64),
+    )
+
+
+def _check_sizes(listed: Numbering) -> None:
+    """Raises: UserError where an image has another size than its list says: results would not match its objects."""
+    for path, (height, width) in listed.sizes.items():
+        with suppress(Unreadable, OSError), path.open("rb") as file:  # reported with the results
+            size = image_size(file, str(path))
+            if None not in (height, width) and size != (height, width):
+                raise UserError(
+                    f"{path} is {size[1]}x{size[0]} pixels upright, and its list says {width}x{height}, so results "
+                    "would not lie where its objects do; save it as it is listed, or name images in place of the list"
+                )
+
+
+def _scaled(detections: DetectedObjects, size: tuple[int, int], other: tuple[int, ...]) -> DetectedObjects:
+    """Detections in an image of one size, in its picture of another."""
+    if size == other:
+        return detections
+    ratio = np.tile(np.array(other[::-1]) / size[::-1], 2).astype(np.float32)
+    outlines = detections.outlines and [encoded(thinned(bitmap(each, *size), other)) for each in detections.outlines]
+    return replace(detections, boxes=detections.boxes * ratio, outlines=outlines)
+
+
+def _curves(result: DetectionResult) -> list[LineChart]:
+    known = [each for each in result.boxes.per_class if each.curve]
+    drawn = sorted(known, key=lambda each: -each.objects)[:MAX_CURVES]
+    lines = {each.name: [(float(step), 100 * share) for step, share in enumerate(each.curve or ())] for each in drawn}
+    more = len(known) - len(drawn)
+    note = f"{more} classes with fewer objects are left out." if more > 0 else ""
+    return (
+        [LineChart("Precision at an overlap of 50 %", lines, "recall, %", "precision, %", note, 100.0)] if lines else []
+    )
+
+
+def summary(results: Results[DetectionResult]) -> Table:
+    """One row for each set of weights and split, the one that counts first, then the baselines."""
+    columns = [Column("weights/split"), Column("of")]
+    columns += [Column(name, "percent") for name in ("AP", "low", "high", "AP50", "AP75")]
+    columns += [Column(f"AP {size}", "percent") for size in ("small", "medium", "large")]
+    columns.append(Column("images", "count"))
+    rows: list[list[Cell]] = []
+    for key, result in results.counting_first.items():
+        for what, each in (("boxes", result.boxes), ("masks", result.masks)):
+            if each is not None:
+                sizes = [each.by_size[size] for size in ("small", "medium", "large")]
+                rows.append([key, what, each.ap, *each.interval, each.ap50, each.ap75, *sizes, result.images])
+    if (first := results.counting) is not None:
+        rows += [[name, "boxes", ap, *[None] * 7, first.images] for name, ap in first.baselines.items()]
+    note = (
+        "Average precision as COCO defines it, mean over overlaps of 50 to 95 %. Low and high: 95 % interval over "
+        "images (bootstrap), not over seeds. Small: up to 32x32 pixels of the original, medium: up to 96x96, by the "
+        "area that COCO's annotations say, else by that of the box, or of the mask for masks."
+    )
+    return Table("Objects found", columns, rows, note)
+
+
+def class_table(result: DetectionResult) -> Table:
+    """One row a class."""
+    columns = [Column("class"), Column("objects", "count")]
+    columns += [Column(name, "percent") for name in ("AP", "AP50", "recall")]
+    rows: list[list[Cell]] = [
+        [each.name, each.objects, each.ap, each.ap50, each.recall] for each in result.boxes.per_class
+    ]
+    if result.masks is not None:
+        columns += [Column("AP of masks", "percent")]
+        rows = [[*row, each.ap] for row, each in zip(rows, result.masks.per_class, strict=True)]
+    return Table("Classes", columns, rows)
+
+
+def overlaps_table(result: DetectionResult) -> Table:
+    """AP at every overlap."""
+    columns = [Column("overlap"), Column("AP of boxes", "percent")]
+    rows: list[list[Cell]] = [[f"AP at {50 + 5 * i} %", share] for i, share in enumerate(result.boxes.by_overlap)]
+    if result.masks is not None:
+        columns.append(Column("AP of masks", "percent"))
+        rows = [[*row, share] for row, share in zip(rows, result.masks.by_overlap, strict=True)]
+    return Table("By overlap", columns, rows)
+
+
+def confusion_table(result: DetectionResult) -> Table:
+    """The most frequent confusions: 20 pairs at most."""
+    names = [*(each.name for each in result.boxes.per_class), BACKGROUND]
+    note = f"Boxes with a score of at least {result.threshold:.2f}, the best on validation images if there are any."
+    return pairs_table(names, result.confusion, "objects", note)
+
+
+def pairs_table(names: Sequence[str], counts: Sequence[Sequence[int]], unit: str, note: str = "") -> Table:
+    """The 20 pairs of classes that are confused most often."""
+    rows: list[list[Cell]] = [[names[i], names[j], counts[i][j]] for i, j in most_confused(counts, 20)]
+    return Table("Most confused", [Column("is"), Column("predicted as"), Column(unit, "count")], rows, note)

@@ -2,80 +2,85 @@
 """The contract of a task: how the runs that are trained for it are evaluated, predict, and show their results.
 
 A method names its task (`Method.task`), and `task_of` gives a run's. Everything above asks this object: no command and
-no page names a kind of task.
+no page names a kind of task. A task of the user's code is a subclass of `Task`, or of `ImageTask` where a network has
+one output vector an image (image_task.py).
 """
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib import import_module
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
+from ..analysis.galleries import Gallery
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..data.sources.source import Source
-from ..evaluation.headline import Headline, named
-from ..evaluation.inputs import ImageInput
-from ..evaluation.saved import Results
+from ..errors import UserError
+from ..evaluation.inputs import ImageInput, Item, named
+from ..evaluation.saved import of_each
 from ..methods.method import Method
+from ..models.data_spec import DataSpec
+from ..outputs import check_out, write_out
+from ..table import Table, percent
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
+from .figures import TaskPage
+from .results import Evaluated, Headline, OtherImages, Results, read_results
+
+ENDINGS = (".csv", ".json")
+
+__all__ = ["Evaluated", "Headline", "OtherImages", "Prediction", "Predictor", "Results", "Task", "of_each", "task_of"]
 
 
-class Evaluation(Protocol):
-    """What every task's numbers of one set of weights on one split hold; shares lie in [0, 1]."""
-
-    @property
-    def images(self) -> int:
-        """Evaluated images."""
-        ...
-
-    @property
-    def score(self) -> float:
-        """The number that counts."""
-        ...
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % interval of `score` over images."""
-        ...
-
-    @property
-    def measures(self) -> Mapping[str, float | None]:
-        """Numbers that networks can be compared by; the first is `score`."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluated:
-    """Results of a run with what its page draws besides.
-
-    Args:
-        results: numbers by WEIGHTS/SPLIT.
-        predictions: by the same keys; empty where files hold them.
-        images: by the same keys.
-    """
-
-    results: Results[Any]
-    predictions: Mapping[str, Any] = field(default_factory=dict)
-    images: Mapping[str, Images] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class OtherImages:
-    """Results on images that are not the run's.
-
-    Args:
-        name: of the images.
-        evaluated: by WEIGHTS/NAME.
-        warnings: sentences to read before believing them.
-    """
+class Prediction(ABC):
+    """A prediction for one image, a frozen dataclass; `error` says why an image could not be read."""
 
     name: str
-    evaluated: Evaluated
-    warnings: list[str]
+    error: str
+
+    @staticmethod
+    @abstractmethod
+    def table(predictions: Sequence[Any]) -> Table:
+        """Predictions as a table for the terminal."""
+
+    @staticmethod
+    @abstractmethod
+    def csv(predictions: Sequence[Any], classes: Sequence[str] = ()) -> str:
+        """Predictions as CSV text; the classes are those of the first prediction where none are named."""
+
+    def row(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)  # type: ignore[call-overload]
+
+
+class Predictor(ABC):
+    """A run's network that predicts for images, once or often.
+
+    Attributes:
+        data_spec: its classes.
+        draws: whether it draws pictures of its predictions.
+    """
+
+    data_spec: DataSpec
+    draws: bool = False
+
+    @abstractmethod
+    def predict(
+        self, items: Sequence[Item], max_pixels: int | None = None, longest: int | None = 0
+    ) -> Iterator[tuple[Any, NDArray[np.uint8] | None]]:
+        """Yield one prediction an item with its picture, in their order; a few images are held at once.
+
+        Args:
+            items: the images.
+            max_pixels: as for `inputs.open_items`.
+            longest: pixels of a picture's longer side; None for the image's, 0 for no picture.
+        """
 
 
 class Task(ABC):
@@ -87,58 +92,170 @@ class Task(ABC):
     Attributes:
         name: of the task.
         does: what its runs do, for messages: "RUN finds objects".
+        result: the class of its results, see `results.Result`.
+        prediction: the class of its predictions.
         unit: singular and plural of what the run's classes name.
         measure: name of the number that counts.
+        share: whether that number is a share in [0, 1], written in percent.
+        pipeline: the Hub's word for what the network does.
+        metric: the Hub's word for the number that counts, and its name on a card.
+        contents: what an image holds, as in `BatchSpec`.
+        caption: a note on what a served page displays.
+        json_note: a note on a prediction's JSON.
+        draws_predictions: whether pictures draw predictions rather than attention.
+        what: of the predictions, for a served page.
     """
 
     name: ClassVar[str]
     does: ClassVar[str]
+    result: ClassVar[type]
+    prediction: ClassVar[type[Prediction]]
     unit: ClassVar[tuple[str, str]] = ("class", "classes")
     measure: ClassVar[str]
+    share: ClassVar[bool] = True
+    pipeline: ClassVar[str] = "image-feature-extraction"
+    metric: ClassVar[tuple[str, str]] = ("", "")
+    contents: ClassVar[str] = "classes"
+    caption: ClassVar[str] = ""
+    json_note: ClassVar[str] = ""
+    draws_predictions: ClassVar[bool] = False
+    what: ClassVar[str] = "Classes"
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
 
     @abstractmethod
     def evaluate(self, dataset: Dataset) -> Evaluated:
-        """Evaluate every saved set of weights on every held-out split, and write the results into the run's folder."""
+        """Evaluate every saved set of weights on every held-out split, and write the results into the run's folder.
+
+        The result that counts: the best weights (the last, where no validation chose), on test (on validation, where
+        there is no test).
+        """
 
     @abstractmethod
     def evaluate_other(self, data: str | Source) -> OtherImages:
-        """Evaluate every saved set of weights on other images; write nothing."""
+        """Evaluate every saved set of weights on other images: their test split where they declare one, else all of
+        them. Write nothing."""
 
     @abstractmethod
-    def read_results(self) -> Results[Any] | None:
-        """Return what `evaluate` wrote; None before it. Raises: UserError if the file is damaged."""
-
-    @abstractmethod
-    def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
-        """Write the pictures of the run's page into its folder."""
-
-    @abstractmethod
-    def predict(self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = "") -> list[Any]:
-        """Predict for images, in their order, and write a file where one is named.
+    def predictor(self, weights: str = "", top: int = 1) -> Predictor:
+        """Load the network for predictions.
 
         Args:
-            images: files, folders, or what `given.as_images` makes of objects.
             weights: best, last or ema; by default those that count.
-            top: classes to name of each image.
-            out: a .csv or .json file; "" writes nothing.
+            top: classes to name of each image, where the task names some.
         """
 
     @abstractmethod
     def network(self, weights: str = "") -> nn.Module:
         """Load the trained network in evaluation mode."""
 
+    @classmethod
+    @abstractmethod
+    def tables(cls, results: Results[Any], full: bool = False) -> list[Table]:
+        """Results as tables for the terminal; `full` with those of classes where they are few."""
+
+    @abstractmethod
+    def page(self, results: Results[Any], galleries: Mapping[str, Sequence[Gallery]], own: bool = True) -> TaskPage:
+        """The parts of a page that show results.
+
+        Args:
+            results: with one that counts.
+            galleries: pictures by part, as `save_pictures` wrote them.
+            own: whether the images are the run's.
+        """
+
+    @abstractmethod
+    def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
+        """Write the pictures of the run's page into its folder."""
+
+    @staticmethod
+    def colors(classes: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+        """The color of each class in pictures; empty where they have none."""
+        return {}
+
+    def mistakes(self, evaluated: Evaluated) -> list[Gallery]:
+        """The most wrong images of the result that counts."""
+        return []
+
+    def notes(self, results: Results[Any]) -> list[str]:
+        """Sentences that the terminal prints below the run's tables."""
+        return []
+
+    def read_results(self) -> Results[Any] | None:
+        """Return what `evaluate` wrote; None before it. Raises: UserError if the file is damaged."""
+        return read_results(self.run, type(self))
+
     def headline(self, weights: str = "") -> Headline | None:
         """Return the number that counts, of the weights that count or of others; None before they were evaluated."""
         results = self.read_results()
-        if results is not None and weights:
-            results = results.of_weights(weights)
-        if results is None or (result := results.counting) is None:
-            return None
-        split, threshold = named(results.counts)[1], getattr(result, "threshold", None)
-        return Headline(self.measure, result.score, result.interval, result.images, split, threshold)
+        return None if results is None else (results.of_weights(weights) if weights else results).headline
+
+    def predict(self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = "") -> list[Any]:
+        """Predict for images, in their order, and write a file where one is named.
+
+        Args:
+            images: files, folders, or what `inputs.as_images` makes of objects, named `image 0` by their place.
+            weights: best, last or ema; by default those that count.
+            top: classes to name of each image, at least 1; all where there are fewer.
+            out: a .csv or .json file; "" writes nothing.
+
+        Raises: UserError if a path does not exist, there is no image among them, or none can be read.
+        """
+        if out:
+            check_out(out, *ENDINGS)
+        if top < 1:
+            raise UserError(f"top is how many classes to name, at least 1, got {top}")
+        predictor, items = self.predictor(weights, top), items_of(images)
+        predictions = [prediction for prediction, _ in predictor.predict(items)]
+        check_readable(predictions)
+        if out.lower().endswith(".json"):
+            rows = [prediction.row() for prediction in predictions]
+            write_out(out, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        elif out:
+            write_out(out, self.prediction.csv(predictions))
+        return predictions
+
+    @classmethod
+    def final_evaluation(cls, method: Method, images: Images, annotations: Any) -> Callable[[], object] | None:
+        """The work on held-out images once a training has ended, to be timed; None for the method's own metrics."""
+        return None
+
+
+def items_of(images: Sequence[ImageInput]) -> list[Item]:
+    """Name images one by one. Raises: UserError where there are none."""
+    items = list(named(images))
+    if not items:
+        places = ", ".join(map(str, images))  # folders: all else is an item
+        raise UserError(f"no images in {places}; name image files, or folders that hold some")
+    return items
+
+
+def check_readable(predictions: Sequence[Prediction]) -> None:
+    """Raises: UserError if no image could be read."""
+    if all(prediction.error for prediction in predictions):
+        raise UserError(f"no image could be read; {predictions[0].name}: {predictions[0].error}")
+
+
+def class_columns(classes: Sequence[str], others: Sequence[str], value: str = "probability") -> list[str]:
+    """A column a class under its name, or as `probability of NAME` (its `value`) where another column has it."""
+    return [f"{value} of {name}" if name in others else name for name in classes]
+
+
+def compared(values: Mapping[str, float | None]) -> list[str]:
+    """Baselines as words, the best first."""
+    known = {name: value for name, value in values.items() if value is not None}
+    return [f"{name} {percent(value)}" for name, value in sorted(known.items(), key=lambda item: -item[1])]
+
+
+def tile_of(name: str, results: Results[Any], interval: str = "bootstrap") -> tuple[str, str, str] | None:
+    """Label, value and note of the number that counts; None without results."""
+    if (headline := results.headline) is None:
+        return None
+    weights = results.counts.partition("/")[0]
+    unit = " %" if headline.share else ""
+    note = f"95 % interval {headline.written_interval}{unit} ({interval}, {headline.images:,} images)"
+    return f"{name}, {headline.split}, {weights} weights", headline.written, note
 
 
 def task_class(method: type[Method]) -> type[Task]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model cards: a run's network, its training data, its accuracy and its limits.
 
-Every sentence and number comes from run.json, recipe.yaml and the files of results.
+Every sentence and number comes from run.json, recipe.yaml and evaluation.json.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,9 @@ import timm
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...errors import comma_separated
-from ...evaluation.accuracy import Evaluation
-from ...evaluation.dense.objects import BACKGROUND, ObjectsEvaluation
-from ...evaluation.dense.results import DenseEvaluations
-from ...evaluation.headline import named
-from ...evaluation.multilabel.labels import LabelsEvaluation
-from ...evaluation.multilabel.results import LabelEvaluations
-from ...evaluation.results import Evaluations
 from ...models.tta import TTA_VIEWS, TTAMode, describe
 from ...scores.confusion import most_confused
+from ...tasks.results import Results, named
 
 MAX_MATRIX = 12
 """Classes with a whole confusion matrix; with more, only the most frequent confusions are listed."""
@@ -75,9 +69,7 @@ class CardNetwork:
         return ours.get(module.partition(".")[0], module)
 
 
-def model_card(
-    repository: str, facts: dict[str, Any], recipe: str, results: Evaluations | LabelEvaluations, network: CardNetwork
-) -> str:
+def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Results[Any], network: CardNetwork) -> str:
     """Return README.md of a classifier or of features, with its block of YAML for the Hub.
 
     Args:
@@ -88,13 +80,9 @@ def model_card(
         network: from its config.json.
     """
     evaluation, classes = results.counting, network.classes
-    result = evaluation if isinstance(evaluation, Evaluation) else None
-    labels = evaluation if isinstance(evaluation, LabelsEvaluation) else None
-    measured: Measured | None = None
-    if result:
-        measured = ("accuracy", "top-1", result.top1)
-    elif labels:
-        measured = ("mAP", "mAP", labels.map)
+    result = evaluation if hasattr(evaluation, "top1") else None
+    labels = evaluation if hasattr(evaluation, "map") else None
+    measured: Measured | None = (*results.task.metric, evaluation.score) if evaluation is not None else None
     use = "image-classification" if classes else "image-feature-extraction"
     recalls = [(s.name, s.recall, s.support) for s in result.per_class] if result else []
     return _filled(
@@ -117,7 +105,7 @@ def image_card(
     repository: str,
     facts: dict[str, Any],
     recipe: str,
-    results: DenseEvaluations,
+    results: Results[Any],
     network: CardNetwork,
     config: dict[str, Any],
     backbone: bool,
@@ -134,13 +122,12 @@ def image_card(
         backbone: the student alone is sent as well, for timm.
     """
     result, pixels = results.counting, config["network"]["kind"] == "segmentation"
-    use = "image-segmentation" if pixels else "object-detection"
-    metric = ("mean_iou", "mIoU") if pixels else ("mAP", "AP of boxes, overlaps of 50 to 95 %")
-    names = [*network.classes] if pixels else [*network.classes, BACKGROUND]
+    use, metric = results.task.pipeline, results.task.metric
+    names = [*network.classes] if pixels else [*network.classes, "background"]
     scores: list[tuple[str, float | None]] = []
-    if isinstance(result, ObjectsEvaluation):
+    if result is not None and hasattr(result, "boxes"):
         scores = [(each.name, each.ap) for each in result.boxes.per_class]
-    elif result:
+    elif result is not None:
         scores = [(each.name, each.iou) for each in result.per_class]
     return _filled(
         "image_card.md.j2",
@@ -227,7 +214,7 @@ def _cell(text: str) -> str:
     return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>()#+-!|~" else letter for letter in " ".join(text.split()))
 
 
-def _matrix(result: Evaluation, classes: Sequence[str]) -> list[list[str]]:
+def _matrix(result: Any, classes: Sequence[str]) -> list[list[str]]:
     """Return the rows of the confusion matrix with a heading; empty for many classes."""
     if len(classes) > MAX_MATRIX:
         return []

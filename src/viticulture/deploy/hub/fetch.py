@@ -14,7 +14,7 @@ from .shared import code_of_run
 HUB = "hf-hub:"
 """Prefix of a run on the Hub, the same as timm's."""
 
-USED = ("run.json", "recipe.yaml", "evaluation.json", "multilabel.json", "dense.json", "weights/*")
+USED = ("run.json", "recipe.yaml", "evaluation.json", "weights/*")
 """Files of a run that are downloaded: small files, and the weights once (`push` also puts them where timm reads)."""
 
 

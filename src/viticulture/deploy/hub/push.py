@@ -4,7 +4,7 @@
     README.md                          the card
     config.json, model.safetensors     the weights that count, as timm reads them
                                        (of a detector or a segmenter those of the student within it)
-    run.json, recipe.yaml, evaluation.json, multilabel.json or dense.json, weights/WHICH/...
+    run.json, recipe.yaml, evaluation.json, weights/WHICH/...
                                        the run, for `viticulture predict hf-hub:USER/NAME`
 
 The weights have two names and are stored once: the Hub stores equal files once.
@@ -20,15 +20,12 @@ from typing import Any
 import timm
 
 from ...errors import UserError, received
-from ...evaluation.dense.results import RESULTS as DENSE_RESULTS
-from ...evaluation.dense.results import DenseEvaluations, read_dense
-from ...evaluation.multilabel.results import RESULTS as LABEL_RESULTS
-from ...evaluation.multilabel.results import read_labels
-from ...evaluation.results import RESULTS, Evaluations, read_evaluations
 from ...models.data_spec import DataSpec
 from ...models.detection.networks import load_network
 from ...models.tta import tta_mode
 from ...models.weights.files import FILES, load, read_config, save
+from ...tasks.results import RESULTS, Results
+from ...tasks.task import task_of
 from ...text import shell_word
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of
@@ -74,12 +71,19 @@ Parts = tuple[str, dict[str, str], dict[str, bytes | Path] | None]
 
 def _class_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
     _, data_spec, config = load(run.weights(weights))  # which finds damage that others could not fix
-    results = (read_evaluations(run) or Evaluations("", {})).of_weights(weights)
-    evaluations, student = read_labels(run), _student(run, config, data_spec)
-    labels = evaluations.of_weights(weights) if evaluations else None
-    card = model_card(repository, facts, recipe, labels or results, student)
-    kept = {RESULTS: _json(results.to_dict())} if results else {}
-    return card, {**kept, **({LABEL_RESULTS: _json(labels.to_dict())} if labels else {})}, None
+    results = _results(run, weights)
+    card = model_card(repository, facts, recipe, results, _student(run, config, data_spec))
+    return card, _shared(results), None
+
+
+def _results(run: RunFolder, weights: str) -> Results[Any]:
+    task = task_of(run)
+    return (task.read_results() or Results("", {}, type(task))).of_weights(weights)
+
+
+def _shared(results: Results[Any]) -> dict[str, str]:
+    """Return evaluation.json of these weights; nothing where they are not evaluated."""
+    return {RESULTS: _json(results.to_dict())} if results else {}
 
 
 def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> CardNetwork:
@@ -104,11 +108,10 @@ def _image_parts(run: RunFolder, repository: str, weights: str, facts: dict[str,
         with TemporaryDirectory() as folder:
             save(network.backbone.student, Path(folder), replace(data_spec, classes=()))
             at_top = {name: Path(folder, name).read_bytes() for name in FILES}
-    kind = "objects" if described["kind"] == "detection" else "pixels"
-    results = (read_dense(run) or DenseEvaluations("", {}, kind)).of_weights(weights)
+    results = _results(run, weights)
     student = _student(run, config, data_spec)
     card = image_card(repository, facts, recipe, results, student, config, bool(at_top))
-    return card, {DENSE_RESULTS: _json(results.to_dict())} if results.results else {}, dict(at_top)
+    return card, _shared(results), dict(at_top)
 
 
 def push(run: RunFolder, repository: str, weights: str = "", private: bool = False) -> str:

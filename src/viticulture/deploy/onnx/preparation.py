@@ -17,9 +17,10 @@ from ...data.images.decode import DECODED
 from ...data.images.format import RGB
 from ...data.sources.source import Source
 from ...errors import UserError
+from ...evaluation.inputs import open_items
 from ...evaluation.model import EvaluatedModel, of_run
-from ...evaluation.predict import ask
 from ...models.weights.files import read_config
+from ...tasks.image_task import outputs_of
 from ...training.data import open_for
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of, own_data
@@ -100,10 +101,10 @@ def _by_predict(model: EvaluatedModel, source: Source, places: list[int]) -> tor
             if not isinstance(image, DECODED):
                 opened.callback(image.close)
             items.append((source.names[i], image))
-        predictions = ask(model, items)
-    if any(prediction.error for prediction in predictions):
+        decoded = open_items(model, items)
+    if any(decoded.errors):
         raise UserError(f"{source.name} holds test images that can no longer be read; restore them")
-    return torch.tensor([list(prediction.probabilities.values()) for prediction in predictions])
+    return torch.tensor(outputs_of(model, decoded))
 
 
 @torch.inference_mode()

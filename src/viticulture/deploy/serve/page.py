@@ -57,12 +57,11 @@ def _accuracy(task: Task, weights: str) -> str:
     headline = task.headline(weights)
     if headline is None:
         return ""
-    low, high = (f"{100 * end:.1f}" for end in headline.interval)
-    more = "; bold: labels from their thresholds on" if headline.name == "mAP" else ""
+    more = task.caption
     if headline.threshold is not None:
-        more = f"; drawn from a score of {headline.threshold:.2f} on"
-    value = f"{headline.name} {100 * headline.value:.1f} % (95 % interval {low} to {high})"
-    return f": {value} on {headline.images:,} {headline.split} images{more}"
+        more = f"drawn from a score of {headline.threshold:.2f} on"
+    value = f"{headline} (95 % interval {headline.written_interval})"
+    return f": {value} on {headline.images:,} {headline.split} images{f'; {more}' if more else ''}"
 
 
 def _digest(text: str) -> str:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well a student tells the labels of images: average precision, and what is right at its thresholds."""
+"""The numbers of multilabel classification: average precision, and F1 at thresholds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...scores.intervals import centered, interval_of
-from ...scores.labels import average_precisions, mean_average_precision, resampled
-from ..outputs import Predictions, check_finite
+from ..evaluation.outputs import Predictions, check_finite
+from ..scores.intervals import centered, interval_of
+from ..scores.labels import average_precisions, mean_average_precision, resampled
 
 FREQUENCY = "label frequency"
 
@@ -20,9 +20,9 @@ class LabelScore:
     Args:
         name: the label.
         images: that show it.
-        learnt_from: training images that show it; None where that is not known.
+        training_images: that show it; None where that is not known.
         ap: average precision in [0, 1].
-        threshold: probability from which an image is said to show it.
+        threshold: probability from which the label is predicted.
         precision: TP / (TP + FP), from the threshold on.
         recall: TP / (TP + FN).
         f1: 2 TP / (2 TP + FP + FN).
@@ -30,7 +30,7 @@ class LabelScore:
 
     name: str
     images: int
-    learnt_from: int | None
+    training_images: int | None
     ap: float | None
     threshold: float
     precision: float | None
@@ -39,8 +39,8 @@ class LabelScore:
 
 
 @dataclass(frozen=True)
-class LabelsEvaluation:
-    """What a student says of N images that show several labels each; shares lie in [0, 1].
+class MultilabelResult:
+    """The numbers of one set of weights on N images; shares lie in [0, 1].
 
     Args:
         images: N.
@@ -48,14 +48,14 @@ class LabelsEvaluation:
         map: mean over labels that occur of average precision.
         interval: 95 % interval of `map` over images (not over seeds), by bootstrap, see `resampled`.
         micro_f1: F1 of all labels of all images together, at the thresholds.
-        macro_f1: mean F1 of the labels that are shown or said.
+        macro_f1: mean F1 of the labels that are shown or predicted.
         exact: share of images with every label right.
         nll: mean over images of the negative log-likelihood of all their labels, nats.
         per_label: in the order of the classes.
-        baselines: what needs no learning, or none of features -> mAP.
+        baselines: methods without learned features -> mAP.
         resampled: `map` over images drawn with replacement, by which two networks are compared on the same images;
             their mean is `map`, see `intervals.centered`.
-        asked: by how many views of an image the student was asked, in words; "" for one.
+        views: of an image that were averaged, in words; "" for one.
     """
 
     images: int
@@ -69,7 +69,7 @@ class LabelsEvaluation:
     per_label: tuple[LabelScore, ...]
     baselines: dict[str, float]
     resampled: tuple[float, ...] = field(repr=False, default=())
-    asked: str = ""
+    views: str = ""
 
     @property
     def score(self) -> float:
@@ -78,7 +78,7 @@ class LabelsEvaluation:
 
     @property
     def measures(self) -> dict[str, float | None]:
-        """What students can be compared by; the first counts."""
+        """Numbers that students can be compared by; the first counts."""
         return {"map": self.map, "micro_f1": self.micro_f1, "macro_f1": self.macro_f1, "exact": self.exact}
 
 
@@ -86,17 +86,17 @@ def evaluate_labels(
     predictions: Predictions,
     classes: Sequence[str],
     thresholds: Sequence[float],
-    learnt_from: Sequence[int] | None = None,
+    training_images: Sequence[int] | None = None,
     baselines: Mapping[str, float] | None = None,
-) -> LabelsEvaluation:
-    """Judge predictions of labels.
+) -> MultilabelResult:
+    """Compute the numbers of predictions.
 
     Args:
         predictions: of N >= 1 images, with labels [N, C].
         classes: C names in the order of the probabilities.
         thresholds: C.
-        learnt_from: training images of each label.
-        baselines: mAP of other ways to tell these labels; chance is added.
+        training_images: of each label.
+        baselines: mAP of other methods; chance is added.
     """
     check_finite(predictions.probabilities)
     probabilities, true = predictions.probabilities.double().numpy(), predictions.labels.numpy() > 0
@@ -104,13 +104,13 @@ def evaluate_labels(
     right, shown, counts = (predicted & true).sum(0), true.sum(0), predicted.sum(0)
     precisions, score = average_precisions(probabilities, true), mean_average_precision(probabilities, true)
     drawn = centered(resampled(probabilities, true), score)
-    least = np.finfo(np.float64).epsneg  # the least that can be left to 1, for labels that are shown as well
+    least = np.finfo(np.float64).epsneg  # the smallest distance to 1, for labels that are shown as well
     likelihood = np.where(true, probabilities, 1 - probabilities).clip(least)
     scores = tuple(
         LabelScore(
             name,
             images=int(shown[c]),
-            learnt_from=None if learnt_from is None else int(learnt_from[c]),
+            training_images=None if training_images is None else int(training_images[c]),
             ap=None if np.isnan(precisions[c]) else float(precisions[c]),
             threshold=float(thresholds[c]),
             precision=_share(right[c], counts[c]),
@@ -120,7 +120,7 @@ def evaluate_labels(
         for c, name in enumerate(classes)
     )
     known = [score.f1 for score in scores if score.f1 is not None]
-    return LabelsEvaluation(
+    return MultilabelResult(
         images=len(true),
         labels=float(true.sum(1).mean()),
         map=score,

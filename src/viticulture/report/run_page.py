@@ -1,49 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's folder as a page."""
+"""The page of a run, and of a run on other images than its own."""
 
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from ...analysis.explanation import read_explanation
-from ...analysis.galleries import FILE, read_galleries
-from ...analysis.links import linked_guides, read_links
-from ...analysis.pictures import CORRUPTED
-from ...errors import UserError
-from ...evaluation.agreement import read_agreement
-from ...evaluation.dense.pixels import PixelsEvaluation
-from ...evaluation.dense.results import DenseEvaluations, read_dense
-from ...evaluation.headline import named
-from ...evaluation.localization.evaluate import read_localizations
-from ...evaluation.multilabel.labels import LabelsEvaluation
-from ...evaluation.multilabel.results import LabelEvaluations, read_labels
-from ...evaluation.probe.evaluate import read_probes
-from ...evaluation.reference import read_references
-from ...evaluation.results import Evaluations, read_evaluations
-from ...evaluation.robustness.evaluate import read_robustness
-from ...models.weights.files import read_config
-from ...text import shell_word
-from ...training.metrics import read_curves
-from ...training.run_folder import RunFolder
-from ...training.run_inputs import config_of
-from ..explain_page import explanation_sections
-from ..html import Section
-from ..measurements import agreement_section, links_section, localization_section, probe_section, robustness_section
-from ..page import Costs, RunPage, render
-from ..pictures import galleries
-from ..sections.dense import dense_answer, dense_sections
-from ..sections.multilabel import labels_answer, labels_sections
-from ..stages import stages_section
-from ..svg import Points
-from ..tables.results import Evaluated, percent
+from ..analysis.explanation import read_explanation
+from ..analysis.galleries import FILE, read_galleries
+from ..analysis.links import linked_guides, read_links
+from ..analysis.pictures import CORRUPTED
+from ..errors import UserError, counted
+from ..evaluation.agreement import read_agreement
+from ..evaluation.localization.evaluate import read_localizations
+from ..evaluation.probe.evaluate import read_probes
+from ..evaluation.robustness.evaluate import read_robustness
+from ..models.weights.files import read_config
+from ..tasks.figures import TaskPage
+from ..tasks.task import OtherImages, Task, task_of
+from ..text import shell_word
+from ..training.metrics import read_curves
+from ..training.run_folder import RunFolder
+from ..training.run_inputs import config_of
+from .explain_page import explanation_sections
+from .html import Section
+from .measurements import agreement_section, links_section, localization_section, probe_section, robustness_section
+from .page import Costs, RunPage, render
+from .pictures import galleries
+from .stages import stages_section
+from .svg import Points
 
-LOST = "Results or pictures of this run are not kept beside it; to have them: viticulture evaluate {}"
+LOST = "Results or pictures of this run are missing; to have them: viticulture evaluate {}"
 
 
 def write_page(run: RunFolder) -> Path:
-    """Draw report.html from what the run left on disk; no network and no image is asked again."""
+    """Draw report.html from the files of the run alone."""
     return run.write("report.html", render(page_of(run)))
 
 
@@ -51,18 +44,16 @@ def page_of(run: RunFolder) -> RunPage:
     """The page's content as plain data."""
     facts = run.read("run.json")
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
-    evaluations, pictures = read_evaluations(run), read_galleries(run.path / FILE)
-    dense, labels, explained = read_dense(run), read_labels(run), read_explanation(run)
-    unmeasured, references = evaluations is None and dense is None and labels is None, read_references(run)
-    running = facts["status"] == "running" and unmeasured
-    lost = (unmeasured or pictures is None) and not running
-    kept = (pictures or {}) if not unmeasured else {}  # those of weights that are gone are not shown
+    task, pictures, explained = task_of(run), read_galleries(run.path / FILE), read_explanation(run)
+    results = task.read_results()
+    running = facts["status"] == "running" and results is None
+    lost = (results is None or pictures is None) and not running
+    kept = (pictures or {}) if results is not None else {}  # those of weights that are gone are not shown
     classes = len(facts["data"]["classes"])
     config = config_of(run)
     height, width = config.images.shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
-    what = "labels" if config.method_class.batch_spec.contents == "labels" else "classes"
-    of_classes = f" of {classes:,} {what}" if classes else ", labels unused"
+    of_classes = f" of {counted(classes, task.unit[0])}" if classes else ", labels unused"
     sentence = (
         f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{of_classes}, {height} x "
         f"{width} pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
@@ -71,22 +62,16 @@ def page_of(run: RunFolder) -> RunPage:
         title=f"{facts['student']['name']} on {facts['data']['name']}",
         sentence=sentence,
         state=_state(run, curves, facts) if running else "",
-        evaluations=_evaluated(evaluations),
         costs=costs_of(facts),
-        references=references.accuracy if references is not None else {},
-        learnt_from=references.images.get("train", ()) if references is not None else (),
         best_epoch=_best_epoch(run),
         curves=curves,
-        mistakes=kept.get("mistakes", ()),
         examples=kept.get("examples", ()),
         warnings=[
             *facts["warnings"],
             *([facts["ended"]] if "ended" in facts else []),
             *([LOST.format(shell_word(run.path))] if lost else []),
         ],
-        headline=judged_headline(dense) or judged_headline(labels),
-        answer=labels_answer(labels) or dense_answer(dense),
-        leading=[*labels_sections(labels), *dense_sections(dense, kept.get("dense", ()))],
+        task=task.page(results, kept) if results else TaskPage(),
         sections=[
             stages_section(run),
             *agreement_section(read_agreement(run)),
@@ -120,18 +105,6 @@ def _best_epoch(run: RunFolder) -> int | None:
     return None
 
 
-def judged_headline(evaluations: DenseEvaluations | LabelEvaluations | None) -> tuple[str, str, str] | None:
-    """Label, value and note of the number that counts; None for a run that was not judged so."""
-    result = evaluations.counting if evaluations else None
-    if evaluations is None or result is None:
-        return None
-    weights, split = named(evaluations.counts)
-    name = {LabelsEvaluation: "mAP", PixelsEvaluation: "mIoU"}.get(type(result), "AP of boxes")
-    low, high = result.interval
-    note = f"95 % interval {100 * low:.1f} to {100 * high:.1f} % (bootstrap, {result.images:,} images)"
-    return f"{name}, {split}, {weights} weights", percent(result.score), note
-
-
 def costs_of(facts: Mapping[str, Any]) -> Costs:
     """What run.json says of the student's size, of its training's time, and of how often it is asked about an image."""
     seconds, steps, student = facts.get("seconds"), facts.get("steps"), facts["student"]
@@ -153,17 +126,30 @@ def _state(run: RunFolder, curves: Mapping[str, Points], facts: Mapping[str, Any
     )
 
 
-def _evaluated(evaluations: Evaluations | None) -> list[Evaluated]:
-    """The one that counts first."""
-    if evaluations is None:
-        return []
-    return [
-        Evaluated(*named(key), evaluations[key])
-        for key in sorted(evaluations, key=lambda key: key != evaluations.counts)
-    ]
-
-
 def _links(run: RunFolder) -> list[Section]:
     """A section for each guide that trains links, once there is a checkpoint; no other run has its checkpoint read."""
     guides = linked_guides(run) if run.checkpoint.exists() else []
     return [links_section(read_links(run, guide), guide if len(guides) > 1 else "") for guide in guides]
+
+
+def other_page(task: Task, other: OtherImages) -> str:
+    """The page of a run on other images as HTML text: results and mistakes on these, and where it comes from."""
+    facts, results = task.run.read("run.json"), other.evaluated.results
+    galleries = {"mistakes": task.mistakes(other.evaluated)}
+    page = RunPage(
+        title=f"{task.run.path.name} on {other.name}",
+        sentence=(
+            f"{facts['student']['name']}, trained on {facts['data']['name']} by recipe {facts['recipe']}, seed "
+            f"{facts['seed']}, evaluated on {counted(results.results[results.counts].images, 'image')} of {other.name}."
+        ),
+        costs=costs_of(facts),
+        warnings=other.warnings,
+        task=task.page(results, galleries, own=False),
+        reproduce={
+            "run": str(task.run.path),
+            "trained by": facts["command"],
+            "data fingerprint of the run": facts["data"]["fingerprint"],
+            "evaluated": datetime.now(UTC).isoformat(timespec="seconds"),
+        },
+    )
+    return render(page)

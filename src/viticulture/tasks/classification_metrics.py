@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a student is right, how sure it is, and what it takes for what."""
+"""The numbers of classification: accuracy with its interval, calibration, confusion, scores of classes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,10 +12,10 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix, multiclass_f1_score
 
 from ..errors import UserError
+from ..evaluation.model import ONE_HEAD
+from ..evaluation.outputs import Predictions, check_finite
 from ..keywords import rebuilt
 from ..scores.intervals import wilson
-from .model import ONE_HEAD
-from .outputs import Predictions, check_finite
 
 CALIBRATION_BINS = 15
 
@@ -41,7 +41,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Images whose confidence falls between two edges: mean confidence, share that is right, how many."""
+    """Images whose confidence lies between two edges: their mean confidence, accuracy and number."""
 
     confidence: float
     accuracy: float
@@ -55,7 +55,7 @@ class WithoutCopies:
     Args:
         copies: how many images have some, and are left out here.
         top1: None where no image is left.
-        top1_interval: as in `Evaluation`.
+        top1_interval: as in `ClassificationResult`.
     """
 
     copies: int
@@ -64,11 +64,11 @@ class WithoutCopies:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Every number that `evaluate_predictions` finds; shares lie in [0, 1].
+class ClassificationResult:
+    """The numbers of one set of weights on one split; shares lie in [0, 1].
 
     Args:
-        images: how many were judged.
+        images: evaluated.
         top1: share of images whose most probable class is the true one.
         top1_interval: Wilson's 95 % interval of `top1` over images (not over seeds).
         k: the k of `topk`, at most the number of classes (where `topk` is 1 by definition).
@@ -80,8 +80,8 @@ class Evaluation:
         reliability: the bins that hold images, by rising confidence.
         per_class: one score a class, in the order of the classes.
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
-        rule: what made the predictions: which heads of a student with several, "class token" or "mean of 3 heads"; by
-            how many views of an image, where it was more than one.
+        rule: what makes the predictions: the heads of a student with several, "class token" or "mean of 3 heads", and
+            the number of views of an image where it is not one.
         without_copies: accuracy without the images that have near-duplicates among the training images; None where none
             have, or none are known.
     """
@@ -112,9 +112,14 @@ class Evaluation:
         return self.top1_interval
 
     @property
-    def measures(self) -> dict[str, float]:
-        """Numbers that networks can be compared by; the first counts."""
-        return {"accuracy": self.top1, "balanced_accuracy": self.balanced_accuracy, "macro_f1": self.macro_f1}
+    def resampled(self) -> tuple[float, ...]:
+        """Empty: a share of images needs no bootstrap."""
+        return ()
+
+    @property
+    def measures(self) -> dict[str, float | None]:
+        """The number that networks are compared by."""
+        return {"accuracy": self.top1}
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON; the confusion matrix as [true, predicted, images] where images > 0."""
@@ -124,18 +129,18 @@ class Evaluation:
         return asdict(self) | {"confusion": cells}
 
     @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> "Evaluation":
+    def from_dict(content: Mapping[str, Any]) -> "ClassificationResult":
         """What `to_dict` gave."""
         classes = len(content["per_class"])
         confusion = np.zeros((classes, classes), np.int64)
         for row, column, images in content["confusion"]:
             confusion[row, column] = images
-        return rebuilt(Evaluation, {**content, "confusion": confusion})
+        return rebuilt(ClassificationResult, {**content, "confusion": confusion})
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """An image taken for another class; `label` and `predicted` are positions in the classes."""
+    """An image of another class than predicted; `label` and `predicted` are positions in the classes."""
 
     number: int
     name: str
@@ -144,8 +149,8 @@ class Mistake:
     probability: float
 
 
-def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: int = 5) -> Evaluation:
-    """Judge predictions against labels.
+def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: int = 5) -> ClassificationResult:
+    """Compute the numbers of predictions.
 
     A tie goes to the class that comes first. Probabilities that underflow to zero count as the smallest
     normal float32 in the likelihood, so that it stays finite.
@@ -166,7 +171,7 @@ def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: in
     per_class = _per_class(confusion, classes)
     reliability = _reliability(confidence.double().numpy(), (predicted == labels).numpy())
     right = int(confusion.trace())
-    return Evaluation(
+    return ClassificationResult(
         images=len(labels),
         top1=right / len(labels),
         top1_interval=wilson(right, len(labels)),
@@ -179,6 +184,7 @@ def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: in
         reliability=reliability,
         per_class=per_class,
         confusion=confusion,
+        rule=predictions.rule,
     )
 
 
@@ -194,7 +200,7 @@ def without_copies(predictions: Predictions, copies: Collection[str]) -> Without
 
 
 def most_confident_mistakes(predictions: Predictions, n: int) -> list[Mistake]:
-    """The n labeled images that were taken for another class with the highest probability, highest first."""
+    """The n labeled images with the most probable wrong predictions, highest first."""
     confidence, predicted = predictions.probabilities.amax(-1), predictions.probabilities.argmax(-1)
     wrong = ((predicted != predictions.labels) & (predictions.labels >= 0)).nonzero()[:, 0]
     worst = wrong[confidence[wrong].argsort(descending=True, stable=True)[:n]]

@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ...data.targets.objects import UNLABELED, Objects
-from ...data.targets.outlines import bitmap
-from .objects import pairs
-from .subject import Found
+from ..data.targets.objects import UNLABELED, Objects
+from ..data.targets.outlines import bitmap
+from .detection_metrics import DetectedObjects, pairs
 
 COLORS = (
     (0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66),
@@ -43,31 +42,33 @@ def palette(classes: int) -> list[int]:
     return colors + [0] * (768 - len(colors))
 
 
-def draw_found(image: Picture, detections: Found, names: Sequence[str], least: float) -> Picture:
-    """What is found with at least that score: boxes with class and score, masks shaded.
+def draw_found(image: Picture, detections: DetectedObjects, names: Sequence[str], threshold: float) -> Picture:
+    """Draw detections of at least that score: boxes with class and score, masks shaded.
 
     Args:
         image: the original, in the size that the boxes mean.
         detections: of it.
         names: of the classes.
-        least: score.
+        threshold: score.
     """
     canvas = image.copy()
-    kept = np.flatnonzero(detections.scores >= least)
+    shown = np.flatnonzero(detections.scores >= threshold)
     if detections.outlines is not None:
-        for i in kept:
+        for i in shown:
             inside = bitmap(detections.outlines[i], *image.shape[:2]).astype(bool)
             canvas[inside] = (canvas[inside] + np.array(color_of(int(detections.labels[i]))) * 1.0) / 2
     drawn = [
         (detections.boxes[i].tolist(), color_of(label), f"{names[label]} {detections.scores[i]:.2f}")
-        for i, label in ((i, int(detections.labels[i])) for i in kept[::-1])  # the most certain one on top
+        for i, label in ((i, int(detections.labels[i])) for i in shown[::-1])  # the most certain one on top
     ]
     return _with_boxes(canvas, drawn)
 
 
-def draw_judged(image: Picture, detections: Found, true: Objects, names: Sequence[str], least: float) -> Picture:
-    """Blue what is right, orange what is not there or of another class, yellow what is missed."""
-    taken, over, missed = pairs(detections, true, least)
+def draw_compared(
+    image: Picture, detections: DetectedObjects, true: Objects, names: Sequence[str], threshold: float
+) -> Picture:
+    """Draw correct boxes in blue, wrong ones or those of another class in orange, missed objects in yellow."""
+    taken, over, missed = pairs(detections, true, threshold)
     drawn = [(true.boxes[i].tolist(), MISSED, names[int(true.labels[i])]) for i in missed]
     for i in [*over, *taken]:
         right = i in taken and int(true.labels[taken[i]]) == int(detections.labels[i])
@@ -76,21 +77,21 @@ def draw_judged(image: Picture, detections: Found, true: Objects, names: Sequenc
 
 
 def draw_classes(image: Picture, classes: NDArray[np.uint8]) -> Picture:
-    """An image under the colors of its pixels' classes; pixels without class as they are."""
+    """Draw the colors of pixels' classes over an image; pixels without class as they are."""
     colors = np.array([color_of(label) for label in range(256)])[classes]
     mixed = (image * (1 - HALF) + colors * HALF).astype(np.uint8)
     return np.where((classes == UNLABELED)[..., None], image, mixed)
 
 
-def counted_words(detections: Found, true: Objects, least: float) -> Mapping[str, int]:
-    """How many boxes of an image are right, wrong and missed."""
-    taken, over, missed = pairs(detections, true, least)
+def counts_of(detections: DetectedObjects, true: Objects, threshold: float) -> Mapping[str, int]:
+    """Count the boxes of an image that are correct, wrong and missed."""
+    taken, over, missed = pairs(detections, true, threshold)
     right = sum(int(true.labels[j]) == int(detections.labels[i]) for i, j in taken.items())
-    return {"right": right, "wrong": len(over) + len(taken) - right, "missed": len(missed)}
+    return {"correct": right, "wrong": len(over) + len(taken) - right, "missed": len(missed)}
 
 
 def _with_boxes(image: Picture, boxes: Sequence[tuple[list[float], Color, str]]) -> Picture:
-    """An image with the edges of boxes, the last ones on top, then their words, each on its color and where it is free.
+    """Draw the edges of boxes, the last ones on top, then their words, each on its color and where there is room.
 
     Words stand above their box, below or inside it, or else further away, and never outside the image.
     """

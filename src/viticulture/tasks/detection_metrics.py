@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every number that is told of a detector: average precision by class, size and overlap, curves and confusion."""
+"""The numbers of detection: average precision by class, size and overlap, curves and confusion."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...data.targets.objects import Boxed, Objects
-from ...data.targets.outlines import area, overlaps, run_lengths
-from ...scores.intervals import centered, interval_of
-from ...scores.objects import (
+from ..data.targets.objects import Boxed, Objects
+from ..data.targets.outlines import area, overlaps, run_lengths
+from ..scores.intervals import centered, interval_of
+from ..scores.objects import (
     AREAS,
     MOST,
     THRESHOLDS,
@@ -26,10 +26,26 @@ from ...scores.objects import (
     recall,
     resampled,
 )
-from .subject import Found
 
 BACKGROUND = "background"
 HALF = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class DetectedObjects:
+    """Objects detected in one image, most certain first.
+
+    Args:
+        boxes: [n, 4] float32 left, top, right, bottom, pixels of the original.
+        scores: [n] float32, in [0, 1].
+        labels: [n] int64.
+        outlines: n masks as run lengths {size, counts}; None without masks.
+    """
+
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    outlines: list[dict[str, object]] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,8 +81,7 @@ class Precisions:
         by_size: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> AP of such objects.
         by_overlap: AP at overlaps of 0.5, 0.55, ..., 0.95.
         per_class: in the order of the classes.
-        resampled: `ap` over images drawn with replacement, the draws that `interval` is made of; by these two networks
-            are compared on the same images.
+        resampled: `ap` over images drawn with replacement, by which two networks are compared on the same images.
     """
 
     ap: float | None
@@ -80,18 +95,18 @@ class Precisions:
 
 
 @dataclass(frozen=True)
-class ObjectsEvaluation:
-    """What a detector does on one split.
+class DetectionResult:
+    """The numbers of a detector on one split.
 
     Args:
-        images: how many were judged.
+        images: evaluated.
         objects: true ones in them, crowds left out.
         boxes: precision of its boxes.
         masks: of its masks; None for a detector without.
-        baselines: what needs no learning -> AP of its boxes: nothing, and the mean box of every class in each image.
+        baselines: methods without training -> AP of their boxes: nothing, and the mean box of every class.
         threshold: score from which a box counts; of a run's results it is chosen on validation images, see
             `best_threshold`.
-        confusion: [C + 1, C + 1] boxes from that score on, by true class (row) and said class; background comes last.
+        confusion: [C + 1, C + 1] boxes from that score on, by true class (row) and predicted class; background is last.
     """
 
     images: int
@@ -114,7 +129,7 @@ class ObjectsEvaluation:
 
     @property
     def measures(self) -> dict[str, float | None]:
-        """What detectors can be compared by; the first counts."""
+        """Numbers that detectors can be compared by; the first counts."""
         masks = {} if self.masks is None else {"ap_masks": self.masks.ap}
         return {"ap": self.score, "ap50": self.boxes.ap50, "ap75": self.boxes.ap75, **masks}
 
@@ -124,15 +139,15 @@ class ObjectsEvaluation:
         return self.boxes.resampled
 
 
-def evaluate_objects(
-    detections: Sequence[Found],
+def evaluate_detections(
+    detections: Sequence[DetectedObjects],
     true: Boxed,
     classes: Sequence[str],
     sizes: NDArray[np.int64],
     mean_boxes: Any = None,
     threshold: float | None = None,
-) -> ObjectsEvaluation:
-    """Judge what was found in N images.
+) -> DetectionResult:
+    """Compute the numbers of detections in N images.
 
     Args:
         detections: one entry an image.
@@ -148,10 +163,10 @@ def evaluate_objects(
     least = best_threshold(by_box) if threshold is None else threshold
     baselines: dict[str, float | None] = {"nothing": 0.0}
     if mean_boxes is not None:
-        guessed = [guess(mean_boxes, size) for size in sizes.tolist()]
+        guessed = [mean_detections(mean_boxes, size) for size in sizes.tolist()]
         by_guess = _by_class(guessed, true.objects, len(classes), _boxes, _box_areas)
         baselines["the mean box"] = _mean([precision(ranks, areas=slice(0, 1)) for ranks in by_guess])
-    return ObjectsEvaluation(
+    return DetectionResult(
         images=len(detections),
         objects=sum(int((~objects.crowd).sum()) for objects in true.objects),
         boxes=_precisions(by_box, classes, len(detections)),
@@ -162,10 +177,10 @@ def evaluate_objects(
     )
 
 
-Judge = Callable[[Found, Objects, NDArray[np.bool_], NDArray[np.bool_]], Matches]
+Match = Callable[[DetectedObjects, Objects, NDArray[np.bool_], NDArray[np.bool_]], Matches]
 
 
-def _boxes(detections: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
+def _boxes(detections: DetectedObjects, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
     boxes, known = detections.boxes[ours].astype(np.float64), true.boxes.double().numpy()[theirs]
     crowd = true.crowd.numpy()[theirs]
     return match(
@@ -177,7 +192,7 @@ def _boxes(detections: Found, true: Objects, ours: NDArray[np.bool_], theirs: ND
     )
 
 
-def _masks(detections: Found, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
+def _masks(detections: DetectedObjects, true: Objects, ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> Matches:
     assert detections.outlines is not None
     outlines = [detections.outlines[i] for i in np.flatnonzero(ours)]
     height, width = true.size or (1, 1)
@@ -191,11 +206,11 @@ def _masks(detections: Found, true: Objects, ours: NDArray[np.bool_], theirs: ND
     )
 
 
-def _box_areas(detections: Found) -> NDArray[np.float64]:
+def _box_areas(detections: DetectedObjects) -> NDArray[np.float64]:
     return box_areas(detections.boxes.astype(np.float64))
 
 
-def _mask_areas(detections: Found) -> NDArray[np.float64]:
+def _mask_areas(detections: DetectedObjects) -> NDArray[np.float64]:
     return np.array([area(each) for each in detections.outlines or ()], dtype=np.float64)
 
 
@@ -204,7 +219,11 @@ def _sized(objects: Sequence[Objects], sizes: NDArray[np.int64]) -> list[Objects
 
 
 def _by_class(
-    detections: Sequence[Found], true: Sequence[Objects], classes: int, judge: Judge, areas: Callable[[Found], Any]
+    detections: Sequence[DetectedObjects],
+    true: Sequence[Objects],
+    classes: int,
+    matcher: Match,
+    areas: Callable[[DetectedObjects], Any],
 ) -> list[Ranked]:
     """Every class's detections in all images, matched."""
     matches: list[dict[int, Matches]] = [{} for _ in range(classes)]
@@ -213,7 +232,7 @@ def _by_class(
         labels = objects.labels.numpy()
         alone.append(~np.isin(each.labels, labels) & (len(each.labels) <= MOST))
         for label in {*each.labels[~alone[-1]].tolist(), *labels.tolist()}:
-            matches[label][number] = judge(each, objects, each.labels == label, labels == label)
+            matches[label][number] = matcher(each, objects, each.labels == label, labels == label)
     images = np.repeat(np.arange(len(detections)), [rows.sum() for rows in alone])
     label, score, area = (
         np.concatenate([np.zeros(0), *(values(each)[rows] for each, rows in zip(detections, alone, strict=True))])
@@ -275,13 +294,13 @@ def best_threshold(classes: Sequence[Ranked]) -> float:
     return float(scores[order][last][np.argmax(2 * hits / (hits + misses + true))])
 
 
-def pairs(detections: Found, true: Objects, threshold: float) -> tuple[dict[int, int], list[int], list[int]]:
-    """Which box of an image is which object, whatever their classes: each takes the free one that it overlaps most.
+def pairs(detections: DetectedObjects, true: Objects, threshold: float) -> tuple[dict[int, int], list[int], list[int]]:
+    """Match boxes of an image to objects, whatever their classes: each takes the free one that it overlaps most.
 
     Args:
         detections: N boxes with scores.
         true: M objects; crowds take any number of boxes and are never missed.
-        threshold: least score of a box.
+        threshold: minimum score of a box.
 
     Returns: numbers of box -> object where they overlap by half at least; boxes that are none; objects that are missed.
     """
@@ -302,9 +321,9 @@ def pairs(detections: Found, true: Objects, threshold: float) -> tuple[dict[int,
 
 
 def confusion(
-    detections: Sequence[Found], true: Sequence[Objects], classes: int, threshold: float
+    detections: Sequence[DetectedObjects], true: Sequence[Objects], classes: int, threshold: float
 ) -> tuple[tuple[int, ...], ...]:
-    """Boxes by true class (row) and said class (column); the last row and column are background."""
+    """Boxes by true class (row) and predicted class (column); the last row and column are background."""
     cells = np.zeros((classes + 1, classes + 1), np.int64)
     for each, objects in zip(detections, true, strict=True):
         taken, over, missed = pairs(each, objects, threshold)
@@ -329,9 +348,9 @@ def mean_boxes(true: Boxed, sizes: NDArray[np.int64], classes: int) -> NDArray[n
     return rows
 
 
-def guess(rows: NDArray[np.float64], size: Sequence[int]) -> Found:
-    """The mean boxes as if they were found in an image."""
+def mean_detections(rows: NDArray[np.float64], size: Sequence[int]) -> DetectedObjects:
+    """The mean boxes as detections in an image."""
     labels = np.flatnonzero(~np.isnan(rows[:, 0]))
     labels = labels[np.argsort(-rows[labels, 4], kind="stable")]
     boxes = rows[labels, :4] * np.tile(np.array(size)[::-1], 2)
-    return Found(boxes.astype(np.float32), rows[labels, 4].astype(np.float32), labels.astype(np.int64))
+    return DetectedObjects(boxes.astype(np.float32), rows[labels, 4].astype(np.float32), labels.astype(np.int64))
