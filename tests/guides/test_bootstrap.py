@@ -395,7 +395,7 @@ def test_the_decay_is_the_authors(golden: Load) -> None:
     guide = Bootstrap(network, TASK)
     for epoch, share in zip(data["in/epoch"].tolist(), data["out/hint_vit"].tolist(), strict=True):
         guide.start_epoch(epoch, 240)
-        assert guide.left == pytest.approx(share, abs=1e-6)
+        assert guide.feature_scale == pytest.approx(share, abs=1e-6)
 
 
 @pytest.mark.parametrize(

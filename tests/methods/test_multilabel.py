@@ -94,7 +94,7 @@ def test_the_asymmetric_loss_is_the_mean_of_timms_of_each_image(mixed: bool) -> 
     method = Multilabel(Setup(student(), TASK), loss="asymmetric", label_weight=0.5)
     expected = 0.5 * asymmetric_binary(method.student(BATCH["image"]), BATCH["label"])
     torch.testing.assert_close(method.losses(BATCH)["label"], expected)
-    with pytest.raises(UserError, match="weights of its own"):
+    with pytest.raises(UserError, match="sets its weights itself"):
         Multilabel(Setup(student(), TASK), loss="asymmetric", smoothing=0.1)
 
 
