@@ -263,7 +263,7 @@ def test_compare_trains_and_ranks_what_the_data_ask_for(tmp_path: Path, kind: st
 
 def test_per_class_subsets_are_refused_for_boxes(tmp_path: Path) -> None:
     data = coco_folder(tmp_path / "data", {"train": 6, "val": 2, "test": 2})
-    with pytest.raises(UserError, match=r"give data\.fraction"):
+    with pytest.raises(UserError, match=r"set data\.fraction"):
         viticulture.compare(str(data), subsets=Subsets(per_class=(2,)), where=Where(out=str(tmp_path / "study")))
 
 

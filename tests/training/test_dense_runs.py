@@ -109,11 +109,11 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
     assert "AP " in run._repr_html_()
     (row,) = viticulture.runs(str(tmp_path)).rows
     assert str(row[5]).startswith("AP ")
-    with pytest.raises(UserError, match=r"its results are in Run\.dense"):
+    with pytest.raises(UserError, match=r"so it has no accuracy"):
         _ = run.accuracy
     with pytest.raises(UserError, match="got int first; give a folder's path"):
         viticulture.evaluate(str(run.path), [1, 2])
-    with pytest.raises(UserError, match="finds objects or tells pixels apart, and --compare-with shows top-1"):
+    with pytest.raises(UserError, match="finds objects, and --compare-with shows top-1"):
         viticulture.report(run, compare_with=run)
     (tmp_path / "broken.png").write_bytes(b"none")
     shown = [str(data / "images" / "000.png"), str(tmp_path / "broken.png")]
@@ -272,7 +272,7 @@ def test_images_that_taught_a_run_are_told_where_it_is_judged_by_them(
     flatter are told without a word."""
     make = coco_folder if kind == "detection" else mask_folder
     viticulture.evaluate(str(learnt[kind]), str(make(tmp_path / "other", {"train": 4, "test": 4}, first=0)))
-    assert "taught this run" in capsys.readouterr().err
+    assert "this run was trained on" in capsys.readouterr().err
 
 
 def test_other_data_that_do_not_fit_are_told(

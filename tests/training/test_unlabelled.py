@@ -49,7 +49,7 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
     assert not [name for name in saved if "decoder" in name or name.startswith("head")]
     beside = partial(viticulture.report, run, compare_with=run)
     for verb in (run.evaluate, lambda: run.predict([str(folder)]), lambda: run.accuracy, beside):
-        with pytest.raises(UserError, match="learnt without labels"):
+        with pytest.raises(UserError, match="was trained without labels"):
             verb()
 
     bare = timm.create_model(f"local-dir:{run.folder.weights('last')}", pretrained=True, num_classes=3)

@@ -70,6 +70,8 @@ def disagreements(study: StudyFolder, comparison: Comparison) -> Sequence[Galler
     ):
         return ()
     truth = read_predictions(study.run(pair[0].outcomes[0].cell)).labels
+    if truth.ndim > 1:  # several labels an image
+        return ()
     directions = _directions(study, pair, truth)
     content = [
         [
