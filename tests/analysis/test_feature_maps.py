@@ -98,14 +98,14 @@ def test_an_agent_comes_back_as_the_last_checkpoint_holds_it(tmp_path: Path, wei
     (agent,) = agents_of(run).values()
     assert isinstance(agent, AgentCNN)
     assert not agent.training
-    kept = {key.removeprefix("guides.bootstrap.agent."): value for key, value in state.items() if "agent." in key}
+    kept = {key.removeprefix("method.guides.bootstrap.agent."): value for key, value in state.items() if "agent." in key}
     assert kept.keys() == agent.state_dict().keys()
     for name, tensor in agent.state_dict().items():
         torch.testing.assert_close(tensor, kept[name], rtol=0, atol=0)
     assert any("running_mean" in name for name in kept)
     if weights == "shared":
         borrowed = agent.blocks[0].get_submodule("conv").get_parameter("weight")
-        torch.testing.assert_close(borrowed.detach(), state["student.blocks.0.attn.proj.weight"], rtol=0, atol=0)
+        torch.testing.assert_close(borrowed.detach(), state["method.student.blocks.0.attn.proj.weight"], rtol=0, atol=0)
     run.checkpoint.unlink()
     assert agent_models(run) == {}
 

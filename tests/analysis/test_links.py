@@ -75,7 +75,7 @@ def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.Captur
         "student.options": {"embed_dim": 12, "depth": 3, "num_heads": 3},
         "guides.mine.class": "attention_link",
         "guides.mine.teacher": teacher,
-        "guides.mine.view.image_size": 32,
+        "guides.mine.teacher_view.image_size": 32,
         "data.per_class": 2,
         "train.epochs": 2,
         "schedule.warmup_epochs": 0,

@@ -143,7 +143,7 @@ def test_every_result_says_which_rule_made_its_number_and_the_number_is_that_rul
     assert evaluation.top1 == pytest.approx((answer.argmax(-1) == labels).double().mean().item())
     assert main(["evaluate", str(run.path)]) == 0
     assert rule in capsys.readouterr().out
-    assert "answered by" in (page := (run.path / "report.html").read_text())
+    assert "predicted by" in (page := (run.path / "report.html").read_text())
     assert rule in page
 
 

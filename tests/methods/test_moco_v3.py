@@ -147,7 +147,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     Catches: a momentum encoder or its clock left out of the checkpoint.
     """
     whole, again = whole_and_resumed(partial(start, **VIEWS, **{"data.per_class": 6}), tmp_path, steps=4)
-    assert any("20 are few" in warning for warning in whole.warnings)
+    assert any("its batch of 20: with fewer than" in warning for warning in whole.warnings)
     clocks = [session.method.auxiliary["momentum"].updates for session in (whole, again)]
     assert clocks == [2 * whole.method.length.steps_per_epoch] * 2
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
@@ -248,7 +248,7 @@ def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
 
 def test_a_batch_of_one_has_nothing_to_be_told_from() -> None:
     """Fails if it ends in a traceback of torch's BatchNorm at the first step."""
-    with pytest.raises(UserError, match=r"sees 1 at once; take a larger train.batch_size"):
+    with pytest.raises(UserError, match=r"the batch size is 1; take a larger train.batch_size"):
         method().warnings(1)
 
 
