@@ -225,8 +225,8 @@ def test_work_of_others_is_told_from_the_benchmarks_own(monkeypatch: pytest.Monk
     """Fails if a benchmark's own threads or finished children count as others' work, or others' work as its own."""
     monkeypatch.syspath_prepend(ROOT)
     clock = importlib.import_module("benchmarks.clock")
-    assert clock.foreign(machine=1210, recipe_epochs=1200, wall=600) < clock.OTHERS
-    assert clock.foreign(machine=2400, recipe_epochs=1200, wall=600) == 2
+    assert clock.foreign(machine=1210, own=1200, wall=600) < clock.OTHERS
+    assert clock.foreign(machine=2400, own=1200, wall=600) == 2
 
 
 def test_a_busy_machine_is_told_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

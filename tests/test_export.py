@@ -293,6 +293,6 @@ def test_a_disk_without_room_for_eight_bits_names_the_file_that_was_asked_for(
     assert str(refused.value).startswith(f"cannot write {out}: ")
     free = 2 * sum(weight.nbytes for weight in student.parameters())  # enough for float32 alone
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    with pytest.raises(UserError, match=f"cannot write {out}: it takes .* bytes"):
+    with pytest.raises(UserError, match=f"cannot write {out}: it needs .* bytes"):
         to_int8(subject, [1], [1], out)  # type: ignore[arg-type]
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]

@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_written_is_refused_with_its_reason(
         assert "free some space" not in str(caught.value)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**6))
     check_out(tmp_path / "x.csv", ".csv", size=10**6)
-    with pytest.raises(UserError, match="takes 2,000,000 bytes and 1,000,000 are free; free some space"):
+    with pytest.raises(UserError, match="needs 2,000,000 bytes and 1,000,000 are free; free some space"):
         check_out(tmp_path / "x.csv", ".csv", size=2 * 10**6)
 
 

@@ -168,7 +168,7 @@ def test_a_teacher_of_other_classes_is_refused(tmp_path: Path) -> None:
     source, _ = run_folder(tmp_path, data_spec())
     for names, words in (
         (("a", "b"), "the student's 2 classes, .* has 3"),
-        (("a", "c", "b"), "in their order, but class 1 is 'b' to .* and 'c' here"),
+        (("a", "c", "b"), "in their order, but class 1 is 'b' in .* and 'c' here"),
         (("x", "y", "z"), "class 0 is 'a'"),
     ):
         with pytest.raises(UserError, match=words):

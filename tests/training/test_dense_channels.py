@@ -235,7 +235,7 @@ def test_the_card_tells_channels_and_range(street: viticulture.Run) -> None:
     card = contents(RunFolder(street.path), "somebody/fields", "best")["README.md"]
     assert isinstance(card, bytes)
     assert b"| channels of an image | 5 |" in card
-    assert b"| values that are black and white | 0 to 4000 |" in card
+    assert b"| values of black and white | 0 to 4000 |" in card
     assert b"jpg" not in card
 
 

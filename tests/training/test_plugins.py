@@ -250,7 +250,7 @@ def test_method_student_and_augmentation_of_a_persons_own(tmp_path: Path, monkey
     assert {"my_vineyard.Rotation", "my_vineyard.small_vit", "my_vineyard.Shift"} <= set(text.split())
     assert resolve("again", yaml.safe_load(text)).values["augment"]["brighter"]["most"] == 20
     forget(monkeypatch)
-    with pytest.raises(UserError, match="is code of its author's, which weights alone do not load"):
+    with pytest.raises(UserError, match="is code from outside, which loading weights does not import"):
         load(RunFolder(run.path).weights("last"))
     assert "my_vineyard" not in sys.modules
     assert sum(p.numel() for p in run.student().parameters()) > 0

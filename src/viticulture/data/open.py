@@ -102,18 +102,20 @@ def _with_contents(source: Source, contents: Contents | None) -> Source:
 def annotation_format(data: str | Path) -> tuple[str, Open | None]:
     """Recognize images with objects or masks: "objects" or "pixels" and how to open them; "" and None for other
     data."""
-    from .sources import box_csv, coco, mask_folders, voc, yolo
-
-    formats: tuple[tuple[str, Callable[[Path], Any], Open], ...] = (
-        ("objects", box_csv.is_box_csv, box_csv.open_box_csv),
-        ("objects", coco.listings, coco.open_coco),
-        ("objects", voc.is_voc, voc.open_voc),
-        ("objects", yolo.is_yolo, yolo.open_yolo),
-        ("pixels", mask_folders.is_mask_folder, mask_folders.open_masks),
-    )
     with suppress(OSError, ValueError, RuntimeError):  # opening it says what is wrong with it
         path = Path(data).expanduser()
-        for contents, recognizes, opener in formats if path.exists() else ():
+        if not path.exists():
+            return "", None
+        from .sources import box_csv, coco, mask_folders, voc, yolo  # import torch
+
+        formats: tuple[tuple[str, Callable[[Path], Any], Open], ...] = (
+            ("objects", box_csv.is_box_csv, box_csv.open_box_csv),
+            ("objects", coco.listings, coco.open_coco),
+            ("objects", voc.is_voc, voc.open_voc),
+            ("objects", yolo.is_yolo, yolo.open_yolo),
+            ("pixels", mask_folders.is_mask_folder, mask_folders.open_masks),
+        )
+        for contents, recognizes, opener in formats:
             if recognizes(path):
                 return contents, opener
     return "", None
@@ -142,19 +144,20 @@ def _open_annotated(data: Any, wanted: Contents) -> Source:
 
 def _open_classes(data: Any, numbers: bool) -> Source:
     """Open images with labels, or without any targets."""
-    from .sources import folders, json_lists, medmnist, objects, path_lists, published, table
+    from .sources import folders, json_lists, medmnist, path_lists, published, table
     from .sources import hugging_face as hub
     from .sources import torchvision_sets as named
 
-    if not isinstance(data, (str, Path)):
-        return objects.from_object(data, numbers)
-    text = str(data)
+    text = str(data) if isinstance(data, str | Path) else ""
+    if not isinstance(data, str | Path) or (isinstance(data, str) and text.startswith("python:")):
+        from .sources import objects  # imports torch
+
+        return objects.open_function(text.removeprefix("python:")) if text else objects.from_object(data, numbers)
     if not text.strip():
         raise UserError(f"data must be the name of a set, a file or a folder, got {text!r}; write . for {Path.cwd()}")
     if isinstance(data, str):
         prefixes: dict[str, Callable[[str], Source]] = {
             "hf:": hub.open_hub,
-            "python:": objects.open_function,
             "medmnist:": medmnist.open_named,
         }
         if text.lower() in named.NAMES:

@@ -22,24 +22,26 @@ range is given.
 A file that cannot be read raises `Unreadable`, whatever is wrong with it.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
-from torch import Tensor
 
 from ...errors import UserError, received
 from . import arrays, pillow
 from .format import ANY_FORMAT, RGB, PixelFormat, Pixels, Unfit, as_picture, other_channels, value_range
 from .pillow import SIDEWAYS, exif_orientation
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Decoded = NDArray[Any] | Image.Image
 """An image that needs no file: numbers [H, W] or [H, W, C], or a picture of Pillow's."""
@@ -283,7 +285,7 @@ def as_pixels(image: Any) -> Decoded:
             if "closed" not in str(error):
                 raise
             raise UserError(CLOSED) from error
-    if isinstance(image, Tensor):
+    if (torch := sys.modules.get("torch")) and isinstance(image, torch.Tensor):
         image = in_numpy(image if channels_stand_last(image) or image.ndim != 3 else image.movedim(-3, -1))
     if isinstance(image, np.ndarray) and image.dtype.kind in "buif":
         array = image[..., None] if image.ndim == 2 else image
@@ -293,11 +295,13 @@ def as_pixels(image: Any) -> Decoded:
     raise UserError(f"no image: {received(image)}; pass a picture of PIL, an array or a tensor")
 
 
-def channels_stand_last(images: Tensor) -> bool:
+def channels_stand_last(images: "Tensor") -> bool:
     """Return whether tensors are [..., H, W, C] and not [..., C, H, W]: only the last side is three or one."""
     return images.ndim >= 3 and images.shape[-1] in (1, 3) and images.shape[-3] not in (1, 3)
 
 
-def in_numpy(values: Tensor) -> NDArray[Any]:
+def in_numpy(values: "Tensor") -> NDArray[Any]:
     """Convert a tensor to an array; bfloat16, which NumPy lacks, to float32."""
+    import torch
+
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy(force=True)

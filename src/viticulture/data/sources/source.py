@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import numpy as np
 from PIL import Image
@@ -16,7 +16,9 @@ from ...errors import UserError, some
 from ..images import decode
 from ..images.fit import Fit
 from ..images.format import RGB, PixelFormat
-from ..targets.objects import MaskFiles, Objects, digest_of
+
+if TYPE_CHECKING:
+    from ..targets.objects import MaskFiles, Objects
 
 HERE = "\0"
 """Separates the part of a fingerprint that a faithful copy of the file shares from the part that holds on one
@@ -85,7 +87,7 @@ class Source:
     fit: Fit | None = None
     pixel_format: PixelFormat = RGB
     unlabeled: np.ndarray | None = None
-    targets: list[Objects] | MaskFiles | None = None
+    targets: "list[Objects] | MaskFiles | None" = None
     lists: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -110,15 +112,16 @@ class Source:
         return "numbers" if self.labels.dtype.kind == "f" else "classes"
 
     @property
-    def objects(self) -> list[Objects]:
+    def objects(self) -> "list[Objects]":
         """Objects of each image of a source that has them."""
         assert isinstance(self.targets, list)
         return self.targets
 
     @property
-    def masks(self) -> MaskFiles:
+    def masks(self) -> "MaskFiles":
         """Masks of a source whose pixels have classes."""
-        assert isinstance(self.targets, MaskFiles)
+        assert self.targets is not None
+        assert not isinstance(self.targets, list)
         return self.targets
 
     @property
@@ -166,6 +169,8 @@ class Source:
         splits = [f"{key}={digest(map(str, rows.tolist()))}" for key, rows in sorted(self.splits.items())]
         parts = (self.classes, map(str, self.labels.tolist()), (self.root,), self.names, marks, splits)
         groups = [] if self.groups is None else [map(str, self.groups.tolist())]
+        from ..targets.objects import digest_of  # imports torch
+
         targets = [] if self.targets is None else [[digest_of(self.targets)]]
         return digest(digest(part) for part in (*parts, *groups, *targets))
 
