@@ -227,7 +227,7 @@ def test_a_student_without_classes_gives_features(tmp_path: Path) -> None:
 
     run = untrained(tmp_path / "run", ())
     run.write("split.json", {"names": {"train": ["a.png"], "test": ["b.png"]}})
-    with pytest.raises(UserError, match="learnt without labels"):
+    with pytest.raises(UserError, match="trained without labels"):
         viticulture.export(run.path, tmp_path / "small.onnx", int8=True)
     path = viticulture.export(run.path, tmp_path / "student.onnx")
     (output,) = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).get_outputs()

@@ -88,23 +88,23 @@ SLOW = """
 import sys, threading
 import lightning.fabric.strategies.launchers.subprocess_script as launcher
 from viticulture.cli import main
-from viticulture.evaluation import evaluate
+from viticulture.tasks.classification import Classification
 
-observer, looks, honest = launcher._ChildProcessObserver, threading.Semaphore(0), evaluate.evaluate_run
+observer, looks, honest = launcher._ChildProcessObserver, threading.Semaphore(0), Classification.evaluate
 
 def look(self, honest=observer._run):
     looks.release()
     return honest(self)
 
-def slow(run, dataset):  # longer than the launcher takes to look after its processes, many times
+def slow(task, dataset):  # longer than the launcher takes to look after its processes, many times
     while looks.acquire(blocking=False):
         pass
     for _ in range(40):
         looks.acquire()
-    return honest(run, dataset)
+    return honest(task, dataset)
 
 observer.__init__.__defaults__ = (0.1,)
-observer._run, evaluate.evaluate_run = look, slow
+observer._run, Classification.evaluate = look, slow
 sys.exit(main())
 """
 

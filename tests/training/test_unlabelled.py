@@ -117,12 +117,12 @@ def test_noise_is_one_table_for_all_processes(tmp_path: Path) -> None:
     first = without.augments[0].columns
     assert torch.equal(one["noise"], draw.u[0][:, first:].float())
     same = replace(draw, u=[draw.u[0][:, :first]])
-    assert torch.equal(one["image"], without._finish(same, without._prepare(same))["image"])
+    assert torch.equal(one["image"], without._finish(same, without._staged(same, [], slice(None)))["image"])
 
 
 def test_mixing_labels_needs_labels(tmp_path: Path) -> None:
     """A recipe that mixes labels that nobody reads is refused before anything is decoded."""
-    with pytest.raises(UserError, match="mix mixes labels, and method mae reads none"):
+    with pytest.raises(UserError, match="mix mixes labels, and method mae uses none"):
         start(tmp_path / "run", **{"augment.mix.mixup": 0.8})
     with pytest.raises(UserError, match=r"mae takes one view.*augment2"):
         start(tmp_path / "run", **{"augment2.padded_crop.padding": 1})
