@@ -29,10 +29,8 @@ def script(
     """Return the completion script.
 
     Args:
-        shell: bash, zsh or fish.
         commands: the parser of each command, and its arguments.
         more: further words a command takes: options of recipe keys and of a paper's table.
-        choices: the values of an argument, by its name.
 
     Raises: UserError for another shell, or if shtab is not installed.
     """

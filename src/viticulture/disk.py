@@ -144,7 +144,6 @@ def sweep(folder: Path, idle: float = ABANDONED) -> None:
     """Remove partial files of killed processes, recursively.
 
     Args:
-        folder: to search.
         idle: minimum seconds since the last write, for other machines; 0 if no other process may write.
     """
     for part in folder.rglob(".*.part"):
@@ -206,7 +205,6 @@ def read_text(path: Path, what: str, max_bytes: int = 0) -> str:
     """Read a text file in UTF-8, or in UTF-16 or UTF-32 with a byte-order mark.
 
     Args:
-        path: the file.
         what: kind of file for errors: "recipe".
         max_bytes: maximum size; `MAX_TEXT` by default.
 
@@ -245,7 +243,6 @@ def read_json(path: Path, fix: str = "") -> dict[str, Any]:
     """Read a JSON object.
 
     Args:
-        path: the file.
         fix: advice for a damaged one, after a semicolon.
 
     Raises: UserError if it is missing or damaged.

@@ -57,7 +57,6 @@ def unknown(kind: str, name: object, valid: Iterable[str], listed_by: str = "") 
 
     Args:
         kind: of the name, in the singular: "recipe", "student".
-        name: as received.
         valid: all valid names; the nearest are shown, or all if there are few.
         listed_by: command that lists them, mentioned if none is near.
     """

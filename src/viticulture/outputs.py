@@ -32,7 +32,6 @@ def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:
     """Check an output file before the work starts.
 
     Args:
-        out: requested path.
         endings: allowed ones, such as ".csv".
         size: minimum bytes of the file.
 

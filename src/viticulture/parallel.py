@@ -29,8 +29,6 @@ def in_parallel(
     """Yield the results of `work` in the order of the items, computed by threads slightly ahead.
 
     Args:
-        work: function of an item.
-        items: its arguments.
         progress: called after every chunk.
         threads: number of threads; None for one per core.
     """

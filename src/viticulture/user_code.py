@@ -36,7 +36,6 @@ def only_known(place: object, known: Collection[str]) -> Iterator[None]:
     """Within the block, names come from a file: import no code that the user has not named.
 
     Args:
-        place: the file or its folder, for the error.
         known: dotted paths of code that the user has named before.
     """
     token = _GUARD.set((str(place), known))

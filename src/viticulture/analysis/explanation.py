@@ -59,7 +59,6 @@ class Explanation:
 
     Args:
         weights: best, last or ema of a run; "its" for any other network.
-        split: of the images.
         analysis: the numbers.
         compared_with: name of the other network, or "".
         cka: between this network's layers and the other's, [layers, other layers]; None without another one.
@@ -110,7 +109,6 @@ def explain(
 
     Args:
         model: the network; its input has its size, crop and colors.
-        dataset: images.
         options: see `ExplainOptions`.
         agents: networks trained alongside it, whose features are drawn too.
 

@@ -39,7 +39,6 @@ def feature_maps(
         model: a network whose blocks taps can read, CNNs included.
         batch: network input, [B, C, H, W].
         layers: counted from 1; empty takes up to four, spread over the depth.
-        network: its name in an error message.
 
     Raises: UserError for a layer that the network does not have.
     """

@@ -35,9 +35,7 @@ class Gallery:
     """Groups of pictures under one title, as one figure of a page.
 
     Args:
-        title: above them.
         groups: pictures that belong together, with their captions.
-        note: a sentence below.
     """
 
     title: str
@@ -53,8 +51,6 @@ def save_galleries(path: Path, galleries: Galleries, about: Any = None, max_side
     """Write galleries into a file.
 
     Args:
-        path: of the file.
-        galleries: by part.
         about: JSON data that identifies what the pictures show.
         max_side: pixels, the longer side of a saved photograph.
     """

@@ -53,7 +53,6 @@ def read_links(run: RunFolder, guide: str = "") -> TrainedLinks:
     """Read the links in a run's last checkpoint; the teacher is not needed.
 
     Args:
-        run: a run with links.
         guide: its name in the recipe; "" if there is only one with links.
 
     Raises: UserError if the run was trained without links, or there is no checkpoint yet.

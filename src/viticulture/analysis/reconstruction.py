@@ -32,7 +32,6 @@ class Reconstructor(Protocol):
     """A method that reconstructs masked patches: `mae` and `simmim`.
 
     Args:
-        data_spec: of its student's input.
         patch: height and width, pixels.
         batch_spec: how many uniform numbers select the mask of an image.
     """
@@ -70,7 +69,6 @@ def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconst
     Args:
         method: in inference mode.
         images: [B, C, H, W], normalized as the student takes them.
-        seed: of the masks.
     """
     with torch.inference_mode():
         patches, chosen = method.reconstruct(images, method.batch_spec.noise_of(images, seed))

@@ -72,7 +72,6 @@ class SizedStudent:
     """A student and the size of its input.
 
     Args:
-        student: its name.
         image_size: side of its input, pixels.
         patch_size: side of a patch, pixels; None goes by the images, as for any recipe.
         epochs: minimum that a budget must buy of it.
@@ -129,7 +128,6 @@ def stage_shares(images: int, steps: int, startable: bool) -> tuple[tuple[Kind, 
 
     Args:
         images: number of training images.
-        steps: plain ones.
         startable: whether the student may start from its MAE stage.
     """
     shares: list[tuple[Kind, float]] = []

@@ -63,7 +63,6 @@ class Calibration:
 
     Args:
         epochs: their number.
-        stopwatch: a callback of their training.
         fix: called once they are trained: writes the length and returns the session that resumes.
     """
 
@@ -86,8 +85,6 @@ def follow(
     """Train what is missing of a plan. A stage that has begun resumes exactly; its length is never chosen again.
 
     Args:
-        run: the folder that holds the plan.
-        train_stage: trains a stage.
         log: receives a line when a stage begins.
         data: where the images are now; by default where they were.
         now: returns the time; by default the budget's clock.
@@ -149,8 +146,6 @@ def calibrated(plan: BudgetPlan, number: int, epochs: int, took: float, elapsed:
     """Return the plan with the length that a stage gets by its first epochs.
 
     Args:
-        plan: the current one.
-        number: of the stage.
         epochs: trained so far.
         took: seconds of these epochs.
         elapsed: seconds since the stage began.

@@ -71,7 +71,6 @@ def largest_that_fits(
     are estimated from their MACs, and only those that might fit are measured.
 
     Args:
-        candidates: from cheap to expensive.
         seconds: returns what is left, after each measurement.
         measure: measures the step times of a candidate that trains alone.
         macs: returns MACs for one image.
@@ -129,8 +128,6 @@ def calibration_epochs(times: StepTimes, epochs: int, warmup: float) -> int:
     """Return the epochs after which a stage's length is fixed; 0 where it stays as planned.
 
     Args:
-        times: as measured.
-        epochs: planned.
         warmup: epochs of the warm-up.
     """
     first = min(math.floor(warmup), math.ceil(CALIBRATION_SHARE * epochs))
@@ -148,9 +145,7 @@ def remaining_epochs(
     """Return the epochs left to the first of the remaining stages, now that the actual speed is known.
 
     Args:
-        times: of the stage, as measured.
         planned: seconds of each remaining stage.
-        seconds: that were left for them when the stage began.
         slowdown: actual over planned seconds until now.
         elapsed: seconds since the stage began.
     """

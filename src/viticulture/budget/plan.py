@@ -35,16 +35,11 @@ class Stage:
 
     Args:
         name: of its folder; the last one's is the run itself.
-        kind: of stage.
         recipe: name of the recipe that its config began from.
         values: its config, complete except for the length.
-        step_times: as measured.
-        epochs: to train.
         seconds: planned, everything included.
         begun: whether it has begun, after which only calibration may change its length.
         spent: actual seconds; None until it is finished.
-        warnings: of its config.
-        changes: of its config.
     """
 
     name: str
@@ -82,14 +77,10 @@ class BudgetPlan:
     """Stages within a budget.
 
     Args:
-        budget: as the user wrote it.
         data: as for `train`.
         folder: of the data; None for data without folder.
-        seed: of every stage.
-        command: that began it.
         prepared: seconds until the plan was written.
         stages: in order.
-        version: of this package.
     """
 
     budget: str

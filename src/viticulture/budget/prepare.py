@@ -61,10 +61,8 @@ class BudgetRequest:
     Args:
         data: as for `train`.
         recipe: as for `train`; a named one is the base of the student's stage, and its student stays.
-        seed: of every stage.
         out: the run's folder; where none is named, its name unless another run is quicker.
         overrides: recipe keys, which nothing replaces.
-        budget: for everything.
         overwrite: replace the run in that folder.
     """
 
@@ -88,7 +86,6 @@ def make_plan(
 
     Args:
         request: what the user asks for.
-        command: recorded in the plan.
         now: returns the time.
         began: when the command did, by that clock.
         measurements: measures step times.

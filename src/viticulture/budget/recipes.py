@@ -67,7 +67,6 @@ def candidates_for(config: Config, overrides: Mapping[str, Any], named: bool, si
     """Return the students and sizes to choose from, from cheap to expensive.
 
     Args:
-        config: with the user's keys.
         overrides: the user's keys; those of the student, except for its patch, fix the student.
         named: whether the user named the recipe, which fixes the student, too.
         side: of the images, pixels.
@@ -136,10 +135,6 @@ def mix_keys(config: Config, overrides: Mapping[str, Any], epochs: int, steps: i
     """Set `MIX` and its decay where a hybrid learns classes long enough; a recipe's mixing, decay and smoothing stay.
 
     Args:
-        config: of the student.
-        overrides: the user's keys.
-        epochs: of the training.
-        steps: of the training.
         per_class: training images a class, on average.
     """
     chosen = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)

@@ -47,7 +47,6 @@ def prepare_annotated(
         source: images with objects, or with classes of pixels.
         settings: which images to use. Where the source has no test or validation images, some are held out.
         image_settings: size and format of the images.
-        seed: of the run.
         progress: called with the number of images decoded.
         remembered: as in `dataset.prepare`.
         masks: whether masks of objects are needed.

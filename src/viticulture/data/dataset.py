@@ -34,7 +34,6 @@ class Dataset:
     """The data of one run.
 
     Args:
-        name: for messages and pages.
         classes: class names in the order of the labels; empty without labels.
         splits: train, val, test -> images; a split without images is absent.
         mean: per channel, subtracted from images scaled to [0, 1].

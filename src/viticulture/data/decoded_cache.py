@@ -88,7 +88,6 @@ def build(
     """Decode images into the cache, or find them there.
 
     Args:
-        source: the images.
         size: S, pixels.
         rows: positions of the images to decode; None for all.
         budget: maximum size, bytes; None for no limit.

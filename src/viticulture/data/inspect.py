@@ -90,7 +90,6 @@ class Inspection:
     """Contents of a data set.
 
     Args:
-        name: of the data.
         contents: type of its targets (`Source.contents`).
         classes: class names in the order of the labels.
         images: number of images, unreadable ones included.
@@ -117,7 +116,6 @@ class Inspection:
         several: how many labels images have, where they have several each; else empty.
         values: settings for channels and values that three levels of eight bits do not hold; else empty.
         annotations: of objects or masks; None for other data.
-        data: as the user named it, for commands.
     """
 
     name: str

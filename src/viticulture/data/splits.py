@@ -23,9 +23,7 @@ def select(
     else by `seed`).
 
     Args:
-        source: the images.
         settings: what to hold out and what to train on.
-        seed: of the run.
         labeled: leave out images without a label; else they join the training images.
         near: the near-duplicates among the source's images; None where they are unknown.
 
@@ -97,7 +95,6 @@ def restore(source: Source, saved: Mapping[str, Sequence[str]]) -> Splits:
     """Select the images of an earlier run, independent of today's rules.
 
     Args:
-        source: the images.
         saved: split -> names, in order.
 
     Raises: UserError if images are missing.

@@ -44,7 +44,6 @@ def holdout(
     Args:
         labels: [N] int64, -1 (no label) counts as a separate class; or [N, C].
         fraction: share to hold out, in [0, 1).
-        seed: of the choice.
         near: groups of near-duplicates, which stay together (`_hold_out_together`), where an image has one label; None
             where there are none.
 
@@ -125,7 +124,6 @@ def fraction_of_each(labels: np.ndarray, fraction: float, seed: int) -> np.ndarr
     Args:
         labels: [N] int64, or [N, C].
         fraction: in (0, 1].
-        seed: of the choice.
     """
     if labels.ndim == 2:
         labels = labels.clip(min=0)  # unknown counts as none
@@ -175,7 +173,6 @@ def count_of_each(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     Args:
         labels: [N] int64.
         count: images per class, at least 1.
-        seed: of the choice.
     """
     return _sorted([rows[:count] for rows in _shuffled(labels, seed)])
 

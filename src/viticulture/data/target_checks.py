@@ -128,7 +128,6 @@ def narrow_boxes(
 
     Args:
         classes: names in the order of the labels.
-        split: whose they are.
         objects: of each image.
         needed: image sizes that they need, crowds left out (`needed_of_split`).
         image_size: the training's, pixels.
@@ -200,7 +199,6 @@ def gone(
 
     Args:
         classes: names in the order of the labels.
-        what: names the masks.
         needed: image sizes that classes need, [N, 256].
         counts: pixels of each class that are left.
         image_size: the training's, pixels; what is lost needs more.

@@ -40,7 +40,6 @@ class Agreement:
 
     Args:
         weights: best, last or ema.
-        split: of the images.
         images: how many.
         rule: which heads make the student's prediction.
         heads: names of the student's heads, the class token's first.
@@ -74,9 +73,7 @@ def evaluate_agreement(run: RunFolder, config: Config, key: str, images: Images)
 
     Args:
         run: with weights.
-        config: the run's.
         key: WEIGHTS/SPLIT.
-        images: of that split.
     """
     if not of_class(config.values["guides"], *GUIDES):
         return None

@@ -142,8 +142,6 @@ def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | N
     """Decode images for a run's student; those that cannot be read get their reason.
 
     Args:
-        model: the student.
-        items: the images.
         max_pixels: limit for an open file; larger ones are not decoded. None: the limit of any file.
     """
     side, fit = model.image_settings.cache_size, model.image_settings.fitting
@@ -184,8 +182,6 @@ def decoded(
     """Decode one image, no smaller than `side`.
 
     Args:
-        name: for errors.
-        image: to decode.
         side: pixels of its shorter side; a JPEG may be decoded at a fraction of its size.
         pixel_format: its channels.
         max_pixels: as for `open_items`.

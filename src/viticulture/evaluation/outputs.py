@@ -100,7 +100,6 @@ def choose_views(run: RunFolder, images: Images, score: Callable[[Predictions], 
 
     Args:
         run: with weights.
-        images: its validation images.
         score: of predictions; the highest is chosen, among equals the fewest views.
     """
     which = run.which()

@@ -28,7 +28,6 @@ class References:
     """Accuracies that a run's page compares with.
 
     Args:
-        split: of which the accuracies are.
         accuracy: by name, in [0, 1].
         images: of each class, by split.
     """
@@ -61,8 +60,6 @@ def add_reference(run: RunFolder, other: RunFolder, counts: str, top1: float | N
     """Add another run's accuracy on the same images to the references, such as that of a small CNN.
 
     Args:
-        run: whose references.
-        other: the other run.
         counts: the key of its result that counts.
         top1: its accuracy; None where it is not evaluated yet.
 

@@ -40,7 +40,6 @@ class Results(Mapping[str, Result]):
 
     Args:
         counts: the key of the result that counts; "" where there is none.
-        results: by key.
     """
 
     counts: str
@@ -108,11 +107,6 @@ def _same(run: RunFolder, weights: str, others: str) -> bool:
 
 def read_saved(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> Saved | None:
     """Read a JSON file of measurements; None where there is none.
-
-    Args:
-        run: the run.
-        name: of the file in its folder.
-        made: from the file's content to its meaning.
 
     Raises: UserError for a file that holds something else.
     """

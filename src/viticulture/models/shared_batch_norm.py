@@ -55,9 +55,6 @@ def rank() -> int:
 
 def perceptron(widths: list[int]) -> nn.Sequential:
     """Build linear layers without bias, each with a BatchNorm and a ReLU; the last with a BatchNorm without scale.
-
-    Args:
-        widths: of the input, the hidden layers and the output.
     """
     layers: list[nn.Module] = []
     for number, (before, after) in enumerate(pairwise(widths)):

@@ -75,9 +75,6 @@ class Head:
     """The top of a page.
 
     Args:
-        title: of the page.
-        conclusion: in a sentence or two.
-        sentence: the subject of the page.
         warnings: what a reader must know before the numbers.
         tiles: the most important numbers.
         reloads: whether the page reloads itself every few seconds.
@@ -113,9 +110,7 @@ def html_table(table: Table, sortable: bool = False, frame: str = "", links: Seq
     """Return a table as HTML; percentages have a bar, a click on a heading sorts.
 
     Args:
-        table: its values.
         sortable: whether its headings are buttons.
-        frame: a class of the style sheet for the scrolling frame.
         links: target of each row's first cell; empty for none.
     """
     rows = [

@@ -75,7 +75,6 @@ def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: 
         stages: name of every CNN block.
         strengths: [blocks, layers], in [0, 1].
         linked: the selected links.
-        note: a sentence below the table.
     """
     blocks, layers = strengths.shape
     columns = [Column("CNN block"), Column("kept"), *(Column(str(layer), "decimal") for layer in range(layers))]
@@ -90,7 +89,6 @@ def links_section(trained: TrainedLinks, guide: str = "") -> Section:
     """Draw heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and during training.
 
     Args:
-        trained: the links.
         guide: its name, where several guides have links.
     """
     stages = [f"block {number}, {name}" for number, name in enumerate(trained.links.channels)]
@@ -253,7 +251,6 @@ def localization_page(localization: Localization, run: RunFolder, data: str) -> 
 
     Args:
         localization: the numbers and pictures.
-        run: of the student.
         data: name of the images.
     """
     facts = run.read("run.json")

@@ -41,11 +41,9 @@ def heat_map(
     The diagonal of a square map has another color. Numbers are printed where cells are wide enough.
 
     Args:
-        title: of the map.
         counts: [R, C], not negative.
         rows: R names.
         columns: C names.
-        note: a sentence below the map.
     """
     R, C = counts.shape
     sums = counts.sum(1)
@@ -80,11 +78,9 @@ def value_map(
     A single map with few columns has its values printed, with the digits that distinguish them.
 
     Args:
-        title: of the maps.
         maps: a heading and [R, C] each; NaN stays empty. Maps share one scale.
         rows: R names.
         columns: C names.
-        note: a sentence below.
     """
     every = np.concatenate([values[np.isfinite(values)] for _, values in maps])
     low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
@@ -120,11 +116,9 @@ def _map_shapes(
 
     Args:
         shades: [R, C] in [0, 1]; NaN for empty cells.
-        names: of rows and columns.
         cell: pixels of a side.
         tip: text under the pointer.
         printed: text in the cell, where it is wide enough.
-        heading: above the map.
         diagonal: whether cells off the diagonal have another color.
     """
     rows, columns = names
@@ -172,9 +166,7 @@ def image_grid(
     """Draw groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold).
 
     Args:
-        title: above them.
         groups: pictures with their lines.
-        note: below.
         max_side: pixels to which larger pictures are shrunk; above the default they are larger on the page, too.
     """
     drawn = [

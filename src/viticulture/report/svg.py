@@ -40,7 +40,6 @@ class Series:
     """Points of one color.
 
     Args:
-        name: for the legend.
         style: its number on the page, from 0.
         points: (x, y), x rising where they are joined; a line breaks where a value is not finite.
         bands: lower and upper end for each point; None where it is not known.
@@ -105,10 +104,6 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "",
 
     Args:
         title: with the unit.
-        series: the lines.
-        axes: their labels and scales.
-        note: a sentence below the chart.
-        kind: a class of the style sheet for the figure.
     """
     return _chart(title, series, axes, note, kind)
 
@@ -138,10 +133,8 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
     Where no series has an interval, rows begin at zero and a stem leads to each marker.
 
     Args:
-        title: of the chart.
         series: each with points (value, 0) and at most one band, that of their mean.
         label: of the axis, with its unit.
-        note: below the chart.
     """
     values = [x for line in series for x, _ in line.points]
     if not values:
@@ -410,7 +403,6 @@ def place_levels(
         levels: name and row of each.
         curves: decide the side.
         others: further lines that labels must not cover, such as vertical lines.
-        taken: boxes of other texts.
         plot: inside the axes.
     """
     lines = [*curves, *others, *([(plot.left, row), (plot.right, row)] for _, row in levels)]

@@ -72,9 +72,7 @@ def long_training(epochs: int, side: int, seconds: float) -> str:
     """What a long training costs and what would fit; nothing for a short one.
 
     Args:
-        epochs: of it.
         side: of its images, pixels.
-        seconds: that it will take.
     """
     if seconds < LONG:
         return ""

@@ -73,7 +73,6 @@ def indistinct(measure: str, best: float, images: int) -> float:
     accuracy, else nothing.
 
     Args:
-        measure: its name.
         best: the highest value, in [0, 1] for an accuracy.
         images: that were measured; 0 where that is not known.
     """

@@ -179,9 +179,7 @@ def precision(ranks: Ranked, weights: Array | None = None, areas: slice = slice(
     """Precision at each of the recalls, [A, T, 101]; NaN for areas without true objects.
 
     Args:
-        ranks: of one class.
         weights: [N] how often each image counts; None for once.
-        areas: which of them.
     """
     often = np.ones(len(ranks.true)) if weights is None else weights
     each, true = often[ranks.images], often @ ranks.true[:, areas]

@@ -59,8 +59,6 @@ def check_contents(
     seed, the held-out images of all.
 
     Args:
-        study: of the cells.
-        data: the data set.
         settings: decide, besides the files, the pixels of an image; only cells that agree in them are compared.
         splits: names of each split's images, in their order.
         contents: split -> digest of its images.

@@ -78,7 +78,6 @@ def run_on_ray(study: StudyFolder, address: str, log: Callable[[str], None]) -> 
     """Submit every cell, rung after rung, and wait.
 
     Args:
-        study: its folder, under a path that every machine sees.
         address: of the cluster; `local` starts one on this machine.
         log: called with a line about every cell.
 

@@ -49,9 +49,6 @@ class RankingEntry:
     """One candidate on one training subset, over its finished seeds.
 
     Args:
-        candidate: which.
-        subset: of training data.
-        outcomes: its finished cells, by increasing seed.
         test: accuracy (or another measure) on test images (validation images, where there is no test split), in [0, 1].
         val: the same on validation images, which ranks; None without.
         versus_baseline: its difference to the baseline; None for the baseline, without common seeds, and by another
@@ -86,15 +83,11 @@ class Comparison:
     """The result of a comparison on one data set and one subset of it.
 
     Args:
-        data: the images.
-        subset: of training data.
         ranking: best first, by validation where every entry has it.
-        ranked_by: val or test.
         leader: the first ViT, or else the first.
         rivals: candidate -> the leader's difference to it, at the level of this analysis; the closest first.
         reference: the leader's difference to the best network that is no ViT, with its name; None without.
         has_winner: whether the leader is a winner.
-        level: of the intervals that decide it.
         incomplete: candidate -> why its result is not known: its trainings failed, or are not finished.
     """
 

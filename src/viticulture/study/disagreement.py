@@ -39,7 +39,6 @@ class _Direction:
     """Images that the first of a pair classifies correctly and the second does not.
 
     Args:
-        pair: better and worse.
         chosen: indices of the images in the split, the clearest first.
         predicted: [S, N], classes that the second predicts, by seed.
     """

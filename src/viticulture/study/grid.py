@@ -48,7 +48,6 @@ class Candidate:
     """A recipe with overrides, compared with others under one name.
 
     Args:
-        name: shown in tables.
         recipe: a shipped recipe or a YAML file.
         overrides: dotted recipe keys that differ from the recipe; `row:NAME` is the run of another candidate, on the
             same training subset and from the same seed.
@@ -86,7 +85,6 @@ class Cell:
 
     Args:
         candidate: what is trained.
-        subset: of training data.
         seed: or the number of its fold.
         rung: of the study, 0-based; the last one is the full length.
         name: of its folder; cells that train the same thing share one.
@@ -125,7 +123,6 @@ class Grid:
     Args:
         data: where the images are.
         candidates: the first one is the baseline of all differences.
-        subsets: of training data.
         seeds: each is one training of everything; numbers of folds, where there are folds.
         conditions: recipe keys that hold for every cell.
         terms: how long the cells train.

@@ -24,9 +24,7 @@ class Decision:
 
     Args:
         rung: 0-based.
-        subset: of training data.
         scores: candidate -> mean accuracy of the rung, in [0, 1], best first; None where every cell failed.
-        kept: names of those that continue.
         by: the images that decided: validation, or test where there are no validation images.
     """
 

@@ -52,7 +52,6 @@ class StudyPlan:
     Args:
         epochs: of the full length.
         step_times: measured; empty where nothing was.
-        recipe_epochs: of every candidate's recipe.
         warmups: warm-up epochs of the recipe; None where it follows the length by itself.
         scale: fraction of the full length that the budget leaves.
         budget: that shortens it; empty without one.
@@ -152,8 +151,6 @@ def make_plan(
     """Choose every cell's epochs.
 
     Args:
-        grid: the study.
-        recipe_epochs: of every candidate.
         warmups: warm-up epochs of every candidate's recipe.
         step_times: of every candidate on every subset; may be empty where the grid has no budget.
         workers: cells that train at the same time.

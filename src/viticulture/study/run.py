@@ -39,8 +39,6 @@ def run_study(study: StudyFolder, where: Where, log: Log, show_plan: Callable[[S
     """Plan a study, show the plan, and train what is missing, on this machine or on a cluster.
 
     Args:
-        study: its folder.
-        where: processes that train.
         log: called with a line about every step.
         show_plan: called before the training.
     """
@@ -73,7 +71,6 @@ def plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
     A candidate that cannot be measured is logged; its cells fail later, with their error, and the others continue.
 
     Args:
-        study: its folder.
         workers: cells that train at the same time.
         log: called with lines about measuring.
 

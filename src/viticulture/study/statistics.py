@@ -26,10 +26,8 @@ class Estimate:
 
     Args:
         values: one per seed.
-        mean: of them.
         sd: sample standard deviation, over n - 1; None for a single seed.
         low: lower end of the interval; None for a single seed.
-        high: upper end.
     """
 
     values: tuple[float, ...]
@@ -46,7 +44,6 @@ def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0, 
 
     Args:
         values: one per seed.
-        level: of the interval.
         floor: a known lower bound of the spread; few values may lie closer together by chance.
         overlap: test images for each training image, where trainings share training images: values of folds are not
             independent, and 1 / n alone would be too little. 0 for seeds.
@@ -199,7 +196,6 @@ def difference(
         theirs: the other method's, of the same seeds in the same order.
         correct: [S, N] for every seed and test image 1 if only ours is correct, -1 if only theirs is, else 0; None
             where it is not known.
-        level: of both intervals.
         resampled: [S, R] for every seed the difference over R draws of the test images, of a measure that is no
             proportion of images; replaces `correct`. The floor is its spread over the draws.
         overlap: of folds that are tested on the same images, as in `estimate`.
@@ -237,7 +233,6 @@ def difference_of_folds(
         theirs: the other method's, of the same folds in the same order.
         correct: for every fold [N], as in `difference`; None where it is not known.
         overlap: as in `estimate`.
-        level: of both intervals.
     """
     pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
     if correct is None:
@@ -263,7 +258,6 @@ def bootstrap(correct: NDArray[np.int8], level: float = LEVEL) -> Estimate:
 
     Args:
         correct: [S, N] in {-1, 0, 1}, see `difference`; S >= 2.
-        level: of the interval.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13; two ways of resampling crossed:
     Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 2007, 1(2), arXiv:0712.1111.
@@ -327,8 +321,6 @@ class Interaction:
         gain(X) = accuracy(X) - accuracy(baseline),   excess(A + B) = gain(A + B) - gain(A) - gain(B)
 
     Args:
-        name: of the sum.
-        parts: names of the candidates that it combines.
         gain: one per seed.
         parts_gain: sum of the parts' gains, one per seed.
     """

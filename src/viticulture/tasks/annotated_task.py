@@ -97,9 +97,7 @@ class AnnotatedTask(Task):
         """Evaluate a network on images.
 
         Args:
-            model: the network.
             images: to evaluate on.
-            true: their annotations.
             baseline: of `baseline`; None leaves it out.
             threshold: score from which boxes count; None takes the best of these images.
         """
@@ -249,7 +247,6 @@ class AnnotatedPredictor(Predictor):
     """A run's detector or segmenter for predictions.
 
     Args:
-        task: of the run.
         weights: best, last or ema, with the score from which their objects count; by default those that count.
     """
 

@@ -44,8 +44,6 @@ class ClassPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         label: the most probable class; empty if the image could not be read.
-        probability: of that class.
-        probabilities: of every class.
         error: why the image could not be read.
         top: the most probable classes and their probabilities, as many as requested.
     """

@@ -25,8 +25,6 @@ class ClassScore:
     """One class; a number whose denominator is zero is None (no such image, never predicted, or both).
 
     Args:
-        name: the class.
-        support: images of this class.
         precision: TP / (TP + FP), in [0, 1].
         recall: TP / (TP + FN), in [0, 1].
         f1: 2 TP / (2 TP + FP + FN), in [0, 1].
@@ -77,7 +75,6 @@ class ClassificationResult:
         balanced_accuracy: mean recall of the classes that occur among labels.
         nll: mean negative log-likelihood of the true class, nats.
         calibration_error: expected calibration error, l1, over equal-width bins of confidence.
-        reliability: the bins that hold images, by rising confidence.
         per_class: one score a class, in the order of the classes.
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
         rule: what makes the predictions: the heads of a student with several, "class token" or "mean of 3 heads", and

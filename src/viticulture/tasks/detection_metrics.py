@@ -53,7 +53,6 @@ class ClassPrecision:
     """One class; numbers without true objects are None.
 
     Args:
-        name: the class.
         objects: true ones, crowds left out.
         ap: mean over overlaps of 0.5 to 0.95, in [0, 1].
         ap50: at an overlap of 0.5.
@@ -150,9 +149,7 @@ def evaluate_detections(
     """Compute the numbers of detections in N images.
 
     Args:
-        detections: one entry an image.
         true: its objects, in the same order.
-        classes: their names.
         sizes: [N, 2] height and width of the images, pixels.
         mean_boxes: of `mean_boxes`; None leaves that baseline out.
         threshold: score from which a box counts; None for the best of these images, which it then flatters.

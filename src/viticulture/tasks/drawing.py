@@ -47,8 +47,6 @@ def draw_found(image: Picture, detections: DetectedObjects, names: Sequence[str]
 
     Args:
         image: the original, in the size that the boxes mean.
-        detections: of it.
-        names: of the classes.
         threshold: score.
     """
     canvas = image.copy()

@@ -49,7 +49,6 @@ class ImageTask(Task):
         Args:
             outputs: of one set of weights, by split.
             split: to evaluate.
-            weights: their name.
             dataset: of the run; None for other images.
         """
 
@@ -162,7 +161,6 @@ class ImagePredictor(Predictor):
     """A run's student for predictions.
 
     Args:
-        task: of the run.
         weights: best, last or ema.
         top: classes to name of each image.
 

@@ -18,8 +18,6 @@ class LabelScore:
     """One label; a number whose denominator is zero is None.
 
     Args:
-        name: the label.
-        images: that show it.
         training_images: that show it; None where that is not known.
         ap: average precision in [0, 1].
         threshold: probability from which the label is predicted.

@@ -107,8 +107,6 @@ class Results(Mapping[str, R], Generic[R]):
 
     Args:
         counts: the key of the result that counts; "" where there is none.
-        results: by key.
-        task: the class of the run's task.
     """
 
     counts: str
@@ -263,9 +261,7 @@ def read_predictions(run: RunFolder, key: str = "", probabilities: bool = False)
     """Read predictions.npz.
 
     Args:
-        run: the run.
         key: WEIGHTS/SPLIT; by default the result that counts.
-        probabilities: read them too.
 
     Raises: UserError if the file is missing or damaged, or holds no such predictions.
     """

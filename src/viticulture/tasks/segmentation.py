@@ -104,7 +104,6 @@ def evaluate_pixels(
     Args:
         predicted: [H, W] classes, one an image.
         true: its masks, in the same order.
-        classes: their names.
         frequent: the most frequent class of the training pixels; None leaves that baseline out.
 
     Returns: the numbers, and the mIoU of each image, [N].
@@ -161,7 +160,6 @@ class SegmentationPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         class_map: None where the image could not be read.
-        classes: names.
         error: why the image could not be read.
         size: H and W of the upright image, pixels; zeros where it could not be read.
     """

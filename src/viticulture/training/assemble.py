@@ -117,7 +117,6 @@ def augmentations(config: Config, dataset: Dataset, spec: BatchSpec) -> tuple[Au
     """Return one augmentation a view: one, or two with a second view (`augment2`), then the local crops.
 
     Args:
-        config: says which.
         dataset: sizes, normalization and classes.
         spec: local crops, and noise, which is drawn with the first view.
     """

@@ -90,8 +90,6 @@ class ValidationLoader:
 
     Args:
         images: of the split, its first ones at least.
-        session: the training.
-        device: of the batches.
         split: by default that of `train.validate`.
     """
 

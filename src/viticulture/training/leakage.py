@@ -18,7 +18,6 @@ def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) ->
 
     Args:
         config: of the training; any value of it may be a run's folder, or one or a file of weights inside.
-        dataset: its images.
         about: where they came from, as run.json says it under `data`.
 
     Returns: a warning for each run that learned from validation images.

@@ -38,7 +38,6 @@ def change_length(path: Path, epochs: int | None = None) -> None:
     """Give a stopped run another length. Of several processes the first does so, and the others wait for it.
 
     Args:
-        path: the run's folder.
         epochs: of the whole training; None completes what a kill has left half done.
 
     Raises: UserError if it is in use, or as `check_length`.
@@ -101,11 +100,6 @@ def check_length(run: RunFolder, epochs: int) -> str:
 
 def set_length(run: RunFolder, epochs: int, warning: str = "") -> None:
     """Give a run another length in its files. After a kill the same call completes what it left half done.
-
-    Args:
-        run: that has begun.
-        epochs: of the whole training.
-        warning: for its page.
 
     Raises: UserError for a checkpoint that is not the run's.
     """

@@ -48,7 +48,6 @@ class Replay(Callback):
     """Gives every frozen teacher a `Memory` of its logits during a training.
 
     Args:
-        session: the training.
         gigabytes: limit of the logits of all runs on this disk, in 10^9 bytes.
     """
 

@@ -63,7 +63,6 @@ def fit(
     Of several processes each returns once all have trained the last step; the first alone has written.
 
     Args:
-        session: the training.
         progress: runs at every step and may end the training early; by default a progress bar.
         after_epoch: called at epochs' ends, as often as it takes little time; such as drawing a page.
         more: the user's callbacks, after all others; they may end the training early, too.

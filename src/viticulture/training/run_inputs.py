@@ -45,8 +45,6 @@ def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
     """Load the images of a run in its splits.
 
     Args:
-        run: its folder.
-        config: its recipe.
         data: current path of images that have moved; the object itself of a run on a Python object.
 
     Raises: UserError if they are gone, or images, labels or classes differ. Of streamed images file times stand for

@@ -51,9 +51,6 @@ class Session:
     """A training that is ready to begin or to resume.
 
     Args:
-        run: its folder, locked by this process.
-        config: every setting.
-        dataset: the images, decoded or ready to be.
         method: student, guides and losses.
         seed: seed of all randomness.
         warnings: such as near-duplicate images in two splits.
@@ -97,8 +94,6 @@ def begin(
         seed: as for `viticulture.train`.
         out: path of the folder; or an existing one, which may hold other files than a run's.
         overwrite: replace the run in that folder.
-        overrides: of a named recipe.
-        command: recorded in the run.
 
     Raises: UserError for any mistake, before anything is written.
     """
@@ -208,7 +203,6 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
     """Write into a new run's folder its recipe, its split and run.json.
 
     Args:
-        session: the training.
         command: recorded as what began it.
         about: where its images come from.
     """
@@ -302,7 +296,6 @@ def other_machine(before: dict[str, Any], now: dict[str, Any], device: str) -> l
 
     Args:
         before: the hardware that it began on, from run.json.
-        now: that of this process.
         device: `engine.device`.
     """
     on_gpu = device in ("auto", "cuda")

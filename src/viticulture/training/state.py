@@ -128,7 +128,6 @@ class KeepLast(Checkpoint):
     Nothing is written between an epoch's last step and its validation, so a resumed run never skips a validation.
 
     Args:
-        run: its folder.
         minutes: longest time between two checkpoints.
     """
 
@@ -232,7 +231,6 @@ class Ema(Callback):
         average <- decay * average + (1 - decay) * weights,    from the first step's weights on
 
     Args:
-        student: the network to average.
         decay: between 0 and 1, per step.
     """
 

@@ -22,9 +22,7 @@ class BestCheckpoint(Callback):
     before the learning rate has fallen. Other metrics must be as high.
 
     Args:
-        run: the run's folder.
         metadata: for the weights' config.json.
-        images: of the split.
         best_by: the metric; None for the method's.
     """
 
@@ -85,7 +83,6 @@ class Perfect(Callback):
         """Return a warning after a training; empty where most of it improved on validation images.
 
         Args:
-            images: of the validation split.
             trained: epochs.
             planned: epochs.
         """

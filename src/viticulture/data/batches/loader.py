@@ -77,7 +77,6 @@ class Loader:
         batch_size: images a step over all processes; an epoch's remainder is left out.
         seed: of order and augmentation, not negative.
         sampling: which images are in an epoch, and how often.
-        shard: this process's part.
         device: where batches are made.
     """
 
@@ -255,8 +254,6 @@ def steps_at_once(images: Images, augments: Sequence[Augment], batch_size: int) 
     """Number of steps whose views a GPU makes together, at least 1; streamed images come step by step.
 
     Args:
-        images: of the training split.
-        augments: one a view.
         batch_size: images a step of this process.
     """
     pixels = batch_size * max(math.prod(augment.image_size) for augment in augments)

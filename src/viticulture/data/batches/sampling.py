@@ -35,7 +35,6 @@ class Sampling:
 
         Args:
             labels: [N] class of each training image.
-            generator: of the epoch.
             world: W.
         """
         permutation = (

@@ -25,7 +25,6 @@ def target_batch(place: Placement, numbers: Tensor, targets: Annotations, masks:
     Args:
         place: where its images went.
         numbers: [B] which images they are.
-        targets: of the split.
         masks: whether masks of objects are included.
     """
     rows = numbers.tolist()

@@ -54,7 +54,6 @@ def npy_header(file: BinaryIO, length: int | None = None) -> tuple[tuple[int, ..
     """Read shape and type of an open .npy.
 
     Args:
-        file: at its start.
         length: bytes of the file, to check that it holds as many numbers as the header says; None checks nothing.
 
     Raises: ValueError for a damaged header, and one of more numbers than follow.

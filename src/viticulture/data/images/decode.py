@@ -54,7 +54,6 @@ class Unreadable(UserError):
 
     Args:
         name: path or name, as the user knows it.
-        reason: a few words.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -107,7 +106,6 @@ def decode(
 
     Args:
         file: an open file at its start, numbers [H, W] or [H, W, C], or a picture of Pillow's.
-        name: for errors.
         shrink: the side of the square that the image will be resized to, pixels. A JPEG of at least four times that
             is decoded at 1/2, 1/4 or 1/8 of its size (never below twice the square), which is several times faster.
         pixel_format: channels and value range of the result.

@@ -30,9 +30,7 @@ def annotated(
     Args:
         what: lists the images, for errors.
         root: folder that the paths are relative to; those of a list in a table may lead out of it.
-        paths: of the images.
         splits: train, val or test, of each.
-        classes: of the targets.
         targets: in the order of the images; objects that repeat another one of their image are left out.
         warnings: about how the data was read.
 

@@ -21,7 +21,6 @@ class Listed(NamedTuple):
     Args:
         path: relative to the list's folder, with slashes.
         label: name of its class; empty for none, None for unlabeled.
-        split: train, val or test.
         group: images of one are not divided between splits that are drawn; empty for none.
         where: place in the list, such as "line 3", for errors.
     """
@@ -44,7 +43,6 @@ def from_list(
     """Make a source of listed images.
 
     Args:
-        what: the list, for errors: a path, or a word.
         root: folder that the paths are relative to.
         images: in the list's order.
         warnings: about how the list was read.

@@ -144,7 +144,6 @@ def from_object(data: Any, numbers: bool = False) -> Source:
     """Make a source of a Python object.
 
     Args:
-        data: the object.
         numbers: whether labels are numbers to predict, also those of type int.
 
     Raises: UserError for an object of another type, for items that are no images or change from one time to the next,

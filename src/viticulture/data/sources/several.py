@@ -122,7 +122,6 @@ def marked(
     most of their cells are. Without such a column there are no rows to label, and the caller refuses the table.
 
     Args:
-        what: the table, for errors.
         columns: by name, as they are written, without those of paths and splits.
         rows: how errors call each row.
 

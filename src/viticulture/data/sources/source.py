@@ -44,7 +44,6 @@ class Source:
     """Images, their targets, and how to read them; the same object for every format.
 
     Args:
-        name: of the data.
         classes: class names in the order of the labels; empty for numbers and for images without labels.
         labels: target of each image: [N] int64, position of the class in `classes`, -1 without one; [N, C] float32 for
             several labels per image, 1 where an image has the label, -1 throughout where it is unlabeled (several.py);
@@ -54,7 +53,6 @@ class Source:
             splits has all its images under "train".
         fingerprints: N strings that change when the image of that name may have changed: `file_fingerprint` of a file,
             checksum of a zip's member, digest of pixels in memory. The part behind `HERE` holds on this machine alone.
-        reader: reads image i.
         ignored: files among the images that are not images.
         warnings: about how the data was read, a sentence each.
         root: absolute path in which names and fingerprints hold; empty where fingerprints identify contents. Two

@@ -146,7 +146,6 @@ def from_table(
     """Return the images that a table lists; None where it has no column of paths, or none of labels.
 
     Args:
-        what: the table, for errors.
         root: folder that paths are relative to.
         columns: cells by name, as `cell_words` returns them.
         rows: how errors call each row.

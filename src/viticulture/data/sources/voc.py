@@ -99,7 +99,6 @@ def _splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collection[s
     """Return the split of every image, train where no list names it, and warnings about the lists.
 
     Args:
-        root: holds ImageSets/Main.
         names: of each image its own and its annotation's, without endings.
         pictures: names of all images below the folder, with and without an annotation.
 

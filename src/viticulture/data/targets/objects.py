@@ -81,7 +81,6 @@ class Objects:
         Args:
             size: height and width of the upright image, pixels, which differs from `self.size`.
             orientation: of the image, by EXIF.
-            name: of the image.
 
         Raises: UserError unless the sizes differ by the turn alone.
         """
@@ -128,7 +127,6 @@ class MaskFiles:
     """Masks whose pixels are classes, one file per image.
 
     Args:
-        paths: of the files.
         values: [256] uint8, for each pixel value its class, 255 for none, 254 for a value that has no meaning.
     """
 

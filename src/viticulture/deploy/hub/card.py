@@ -29,13 +29,10 @@ class CardNetwork:
     """The network of a card.
 
     Args:
-        architecture: its name in timm.
         classes: names in the order of the logits; empty if it was trained without labels.
         multilabel: an image may have any number of them.
-        channels: of an image.
         ranges: values of black and white, if they were named: one pair for all channels, or one for each.
         views: of an image, for test-time augmentation.
-        code: of the user's that its recipe names, by dotted paths.
     """
 
     architecture: str
@@ -117,9 +114,7 @@ def image_card(
         facts: run.json, as it is shared.
         recipe: recipe.yaml.
         results: of the evaluation.
-        network: its architecture and classes.
         config: config.json of its weights.
-        backbone: the student alone is sent as well, for timm.
     """
     result, pixels = results.counting, config["network"]["kind"] == "segmentation"
     use, metric = results.task.pipeline, results.task.metric
@@ -227,7 +222,6 @@ def _confused(counts: Any, names: Sequence[str]) -> list[tuple[str, str, int]]:
 
     Args:
         counts: by true class (row) and predicted class (column).
-        names: of the rows and columns.
     """
     return [(_cell(names[i]), _cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, 8)]
 

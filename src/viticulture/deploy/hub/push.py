@@ -41,7 +41,6 @@ def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, by
     """Return the files of the repository: path -> content.
 
     Args:
-        run: a finished run.
         repository: USER/NAME.
         weights: best, last or ema; by default those that count.
 

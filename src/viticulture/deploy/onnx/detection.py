@@ -144,7 +144,6 @@ def stretch(maps: Tensor, extent: tuple[int, int], size: tuple[int, int]) -> Ten
     """Resize the image's part of maps [..., h, w] of the canvas to the image's size, bilinear: [..., H, W].
 
     Args:
-        maps: of the whole canvas.
         extent: height and width of the part, pixels.
         size: H and W, pixels.
     """

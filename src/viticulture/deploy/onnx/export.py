@@ -25,8 +25,6 @@ def to_onnx(
     """Write a network as ONNX, and compare the file with it if onnxruntime is installed. The network is not changed.
 
     Args:
-        network: a student, a detector or a segmenter.
-        path: the file, .onnx.
         data_spec: its classes, image size and colors.
         more: further metadata, such as `range`, the values of black and white.
         finish: changes the whole file before it appears under its name.

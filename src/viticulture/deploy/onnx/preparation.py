@@ -60,7 +60,6 @@ def compare_preparations(run: RunFolder, weights: str = "") -> PreparationGap | 
     """Compare on held-out images, or on training images if there are no others.
 
     Args:
-        run: a classifier's run.
         weights: best, last or ema; by default those that count.
 
     Returns: the differences; None without the run's images (moved, on the Hub, or an object of a Python program, whose

@@ -27,10 +27,6 @@ TOO_LARGE = f"a request may hold {MAX_BYTES // 1024**2} MB; send fewer images at
 
 class Refused(Exception):
     """A request that is not read to its end.
-
-    Args:
-        status: of the response.
-        reason: a sentence.
     """
 
     def __init__(self, status: int, reason: str) -> None:

@@ -50,7 +50,6 @@ class Example:
     """One image as the student's input.
 
     Args:
-        name: of the image.
         view: [H, W, 3] uint8.
         score: [H, W] float32 in [0, 1].
         true: its boxes, pixels of the view.
@@ -131,7 +130,6 @@ def localize(
 
     Args:
         run: a run with weights, of a ViT with a class token.
-        images: of any split.
         boxes: by the names of the box file, pixels of the originals.
         weights: best, last or ema; by default those that count.
         protocol: the crop of an image, and the rule from scores to boxes.

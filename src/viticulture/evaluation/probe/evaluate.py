@@ -52,7 +52,6 @@ class Finding:
         classifier: linear probe or k-NN.
         sweep: accuracy on validation by setting: weight decay, or k.
         setting: the one with the highest; the first of equals.
-        top1: accuracy on test.
         top1_interval: its 95 % interval over images (Wilson).
     """
 
@@ -74,7 +73,6 @@ class Probe:
     """Results of all classifiers on all features of one network.
 
     Args:
-        network: its name, as in the command.
         weights: best, last or ema of a run; else empty.
         data: name of the images.
         classes: how many.

@@ -31,7 +31,6 @@ def frozen_features(model: EvaluatedModel, dataset: Dataset) -> Features:
     """Compute every image's features, or read them from the cache.
 
     Args:
-        model: the frozen network.
         dataset: prepared with the model's `image_settings`.
     """
     splits = {name: images for name in ("train", "val", "test") if (images := getattr(dataset, name)) is not None}

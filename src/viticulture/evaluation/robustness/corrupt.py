@@ -68,7 +68,6 @@ def corrupt(image: np.ndarray, corruption: str, severity: int, seed: int, number
         corruption: one of `strengths.CORRUPTIONS`.
         severity: 1 to 5.
         seed: of all random numbers.
-        number: of the image in its split.
 
     Returns: [H, W, 3] uint8; clipped to [0, 255] and rounded down, like the published sets.
     """
@@ -108,7 +107,6 @@ def corrupted_batches(clean: CleanImages, corruption: str, severity: int, budget
     """Corrupt images, or read them from the cache; the result does not depend on earlier calls.
 
     Args:
-        clean: the images.
         corruption: one of `strengths.CORRUPTIONS`.
         severity: 1 to 5.
         budget: bytes that all corruptions of these images may take in the cache; beyond it they are not cached.

@@ -63,9 +63,6 @@ class _Context:
     """A run with its loaded student.
 
     Args:
-        run: its folder.
-        model: the student.
-        recipe: of the run.
         own_data: the object of a Python program that holds the run's images; empty if a file does.
     """
 

@@ -45,7 +45,6 @@ class Robustness:
     """Errors of one set of weights on one collection of images, shares in [0, 1].
 
     Args:
-        data: the collection's name.
         weights: best, last or ema.
         images: how many, of each corruption and severity.
         classes: number of classes that the student chose from.
@@ -124,7 +123,6 @@ def wrong_predictions(
 
     Args:
         student: in evaluation mode.
-        heads: of the student.
         images: [B, 3, H, W].
         labels: [B]; or [B, C] bool, if any of several classes is correct.
         allowed: [C] bool, classes that may be predicted; None for all.

@@ -57,7 +57,6 @@ def plasma(side: int, decay: float, draw: Generator) -> np.ndarray:
     Halfway points get the mean of their four neighbors plus U(-a, a); a falls by decay^2 with each halving.
 
     Args:
-        side: the map's is the next power of two.
         decay: of the roughness; larger is smoother.
     """
     size = 1 << (side - 1).bit_length()

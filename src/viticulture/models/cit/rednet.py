@@ -28,7 +28,6 @@ def stem(widths: tuple[int, int], stride: int = 2, in_chans: int = 3) -> nn.Sequ
 
     Args:
         widths: channels of the first two layers, and of the last, D.
-        stride: of the image.
         in_chans: channels of the image.
     """
     narrow, wide = widths

@@ -55,7 +55,6 @@ def load_maps(
     Args:
         source: a run or a folder of weights; a timm name with pretrained weights, such as efficientnet_b3.ra2_in1k; or
             ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
-        data_spec: of the student.
         grids: sizes to which every map is resized.
         image_size: side of the teacher's input, pixels; None: that of the student's images.
         stages: names of the modules whose outputs are read; None: those of `stage_names`.

@@ -122,10 +122,6 @@ def adapted(source: str, net: nn.Module, spec: DataSpec, data_spec: DataSpec, im
     """Freeze a network for a student's images.
 
     Args:
-        source: its name in errors.
-        net: the network.
-        spec: of the network.
-        data_spec: of the student.
         image_size: as of `load_teacher`.
 
     Raises: UserError if it cannot read images of that size or of so many channels.

@@ -77,7 +77,6 @@ def load_patch_teacher(source: str, data_spec: DataSpec, grid: PatchGrid) -> tup
 
     Args:
         source: as for `teachers.load_teacher`; classes do not matter.
-        data_spec: of the student.
         grid: rows and columns of the student's patches. A teacher trained with others gets the image in a size with
             these, and its positions are resampled.
 

@@ -319,7 +319,6 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
     """Initialize a student from other weights, in place, resampled to fit it (see `load_matching`).
 
     Args:
-        student: any network.
         source: a run or a folder of weights, a .safetensors or .pth file (FILE#KEY for the weights under another key,
             such as model_ema), or a pretrained model (see `fetch`).
         blocks: number of leading blocks to take, with what comes before them; None takes all that fits.
