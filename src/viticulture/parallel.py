@@ -27,10 +27,6 @@ def in_parallel(
     threads: int | None = None,
 ) -> Iterator[_T]:
     """Yield the results of `work` in the order of the items, computed by threads slightly ahead.
-
-    Args:
-        progress: called after every chunk.
-        threads: number of threads; None for one per core.
     """
     threads = threads or cores()
     parts = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]

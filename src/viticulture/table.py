@@ -76,10 +76,7 @@ class Table:
     row.
 
     Args:
-        title: a few words; may be empty.
         columns: the first names the row and is cut first where space is short.
-        rows: plain values, one per column.
-        note: a sentence below the table; may be empty.
     """
 
     title: str

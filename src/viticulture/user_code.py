@@ -34,9 +34,6 @@ _GUARD: ContextVar[tuple[str, Collection[str]] | None] = ContextVar("_GUARD", de
 @contextmanager
 def only_known(place: object, known: Collection[str]) -> Iterator[None]:
     """Within the block, names come from a file: import no code that the user has not named.
-
-    Args:
-        known: dotted paths of code that the user has named before.
     """
     token = _GUARD.set((str(place), known))
     try:
@@ -62,10 +59,7 @@ def class_of(kind: str, name: Any, shipped: Mapping[str, str], base: type, given
     """Return the class that a name in a recipe stands for.
 
     Args:
-        kind: what it is, for errors: "guide".
-        name: a short name, or MODULE.CLASS.
         shipped: short name -> dotted path.
-        base: what it must be.
         given: the first arguments of its constructor, which no recipe sets.
 
     Raises: UserError if there is no such class, or it cannot be made by a recipe.

@@ -33,9 +33,6 @@ Group = tuple[Sequence[NDArray[Any]], Sequence[str]]
 @dataclass(frozen=True, eq=False)
 class Gallery:
     """Groups of pictures under one title, as one figure of a page.
-
-    Args:
-        groups: pictures that belong together, with their captions.
     """
 
     title: str
@@ -49,10 +46,6 @@ Galleries = Mapping[str, Sequence[Gallery]]
 
 def save_galleries(path: Path, galleries: Galleries, about: Any = None, max_side: int = MAX_SIDE) -> None:
     """Write galleries into a file.
-
-    Args:
-        about: JSON data that identifies what the pictures show.
-        max_side: pixels, the longer side of a saved photograph.
     """
     arrays: dict[str, Any] = {}
 

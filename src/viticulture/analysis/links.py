@@ -33,7 +33,6 @@ class TrainedLinks:
     """The links of a run.
 
     Args:
-        links: at the last checkpoint.
         magnitudes: their mean |w| by CNN block and layer at the start of every epoch, and now: each [blocks, layers].
         inside: the checkpoint lies within an epoch, not at the end of one.
     """
@@ -51,9 +50,6 @@ def linked_guides(run: RunFolder) -> list[str]:
 
 def read_links(run: RunFolder, guide: str = "") -> TrainedLinks:
     """Read the links in a run's last checkpoint; the teacher is not needed.
-
-    Args:
-        guide: its name in the recipe; "" if there is only one with links.
 
     Raises: UserError if the run was trained without links, or there is no checkpoint yet.
     """

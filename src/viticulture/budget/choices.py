@@ -72,7 +72,6 @@ class SizedStudent:
     """A student and the size of its input.
 
     Args:
-        image_size: side of its input, pixels.
         patch_size: side of a patch, pixels; None goes by the images, as for any recipe.
         epochs: minimum that a budget must buy of it.
     """
@@ -107,7 +106,6 @@ def candidates(side: int, student: str = "", image_size: int | None = None) -> t
     """Return the candidates for images of a size, from cheap to expensive.
 
     Args:
-        side: of the images, pixels.
         student: the one that the user named; "" leaves it open. A named one's patches go by the images.
         image_size: the side that the user named; None leaves it open.
     """
@@ -125,10 +123,6 @@ def candidates(side: int, student: str = "", image_size: int | None = None) -> t
 
 def stage_shares(images: int, steps: int, startable: bool) -> tuple[tuple[Kind, float], ...]:
     """Return the stages and their shares of the time; the student's takes what the others leave.
-
-    Args:
-        images: number of training images.
-        startable: whether the student may start from its MAE stage.
     """
     shares: list[tuple[Kind, float]] = []
     if startable and steps >= MAE_FROM and images >= MAE_FROM_IMAGES:

@@ -30,9 +30,6 @@ from .plan import BudgetPlan, check_version, read_plan
 
 class Stopwatch(Callback):
     """Times a training's epochs, except for the first step, which includes work that is done once.
-
-    Args:
-        now: returns the time.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -62,7 +59,6 @@ class Calibration:
     """The first epochs of a stage, whose time decides its length.
 
     Args:
-        epochs: their number.
         fix: called once they are trained: writes the length and returns the session that resumes.
     """
 
@@ -83,11 +79,6 @@ def follow(
     now: Callable[[], float] | None = None,
 ) -> None:
     """Train what is missing of a plan. A stage that has begun resumes exactly; its length is never chosen again.
-
-    Args:
-        log: receives a line when a stage begins.
-        data: where the images are now; by default where they were.
-        now: returns the time; by default the budget's clock.
 
     Raises: UserError if `data` holds other images than those of the stages that have begun.
     """
@@ -144,11 +135,6 @@ def corrected(plan: BudgetPlan, number: int) -> BudgetPlan:
 
 def calibrated(plan: BudgetPlan, number: int, epochs: int, took: float, elapsed: float) -> BudgetPlan:
     """Return the plan with the length that a stage gets by its first epochs.
-
-    Args:
-        epochs: trained so far.
-        took: seconds of these epochs.
-        elapsed: seconds since the stage began.
     """
     stage = plan.stages[number]
     slowdown = slowdown_of(took, stage.step_times.epoch * epochs)

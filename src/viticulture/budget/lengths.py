@@ -72,8 +72,6 @@ def largest_that_fits(
 
     Args:
         seconds: returns what is left, after each measurement.
-        measure: measures the step times of a candidate that trains alone.
-        macs: returns MACs for one image.
     """
     best, ceiling, times = 0, len(candidates), measure(candidates[0]) if len(candidates) > 1 else None
     while times is not None and best + 1 < ceiling:
@@ -92,13 +90,6 @@ def largest_that_fits(
 
 def divide_time(seconds: float, images: int, times: TimesOf, search: bool, startable: bool) -> tuple[StageLength, ...]:
     """Return the stages and their lengths of at least one epoch; () where not even the student's own fits.
-
-    Args:
-        seconds: for all stages.
-        images: number of training images.
-        times: of a stage; called for those that are considered.
-        search: consider stages before the student's.
-        startable: whether the student may start from its MAE stage.
     """
     alone = times("student", False)
     plain = epochs_within(alone, seconds)
@@ -126,9 +117,6 @@ def _shared(seconds: float, shares: Sequence[tuple[Kind, float]], times: TimesOf
 
 def calibration_epochs(times: StepTimes, epochs: int, warmup: float) -> int:
     """Return the epochs after which a stage's length is fixed; 0 where it stays as planned.
-
-    Args:
-        warmup: epochs of the warm-up.
     """
     first = min(math.floor(warmup), math.ceil(CALIBRATION_SHARE * epochs))
     return first if first * times.epoch >= CALIBRATION_SECONDS and times.steps > 1 else 0

@@ -47,8 +47,6 @@ class Measurements:
     """Measures trainings on some images.
 
     Args:
-        folder: scratch directory on the run's disk.
-        now: returns the time.
         seconds: of the budget; a long one is worth more steps.
     """
 

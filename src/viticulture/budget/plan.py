@@ -34,11 +34,8 @@ class Stage:
     """One training of the plan.
 
     Args:
-        name: of its folder; the last one's is the run itself.
-        recipe: name of the recipe that its config began from.
         values: its config, complete except for the length.
         seconds: planned, everything included.
-        begun: whether it has begun, after which only calibration may change its length.
         spent: actual seconds; None until it is finished.
     """
 
@@ -75,12 +72,6 @@ class Stage:
 @dataclass(frozen=True)
 class BudgetPlan:
     """Stages within a budget.
-
-    Args:
-        data: as for `train`.
-        folder: of the data; None for data without folder.
-        prepared: seconds until the plan was written.
-        stages: in order.
     """
 
     budget: str

@@ -69,7 +69,6 @@ def candidates_for(config: Config, overrides: Mapping[str, Any], named: bool, si
     Args:
         overrides: the user's keys; those of the student, except for its patch, fix the student.
         named: whether the user named the recipe, which fixes the student, too.
-        side: of the images, pixels.
     """
     fixed = any(key.partition(".")[0] == "student" and key != "student.patch_size" for key in overrides)
     size = config.images.image_size
@@ -133,9 +132,6 @@ def student_keys(config: Config, overrides: Mapping[str, Any], start: str, teach
 
 def mix_keys(config: Config, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Keys:
     """Set `MIX` and its decay where a hybrid learns classes long enough; a recipe's mixing, decay and smoothing stay.
-
-    Args:
-        per_class: training images a class, on average.
     """
     chosen = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)
     if chosen or of_class(config.values["augment"], "mix"):

@@ -23,8 +23,6 @@ def select(
     else by `seed`).
 
     Args:
-        settings: what to hold out and what to train on.
-        labeled: leave out images without a label; else they join the training images.
         near: the near-duplicates among the source's images; None where they are unknown.
 
     Returns: the splits, and warnings.
@@ -92,13 +90,7 @@ def fractions_to_hold_out(splits: Splits, settings: DataSettings) -> list[tuple[
 
 
 def restore(source: Source, saved: Mapping[str, Sequence[str]]) -> Splits:
-    """Select the images of an earlier run, independent of today's rules.
-
-    Args:
-        saved: split -> names, in order.
-
-    Raises: UserError if images are missing.
-    """
+    """Select the images of an earlier run, independent of today's rules. Raises: UserError if images are missing."""
     position = {name: i for i, name in enumerate(source.names)}
     missing = [name for names in saved.values() for name in names if name not in position]
     if missing:

@@ -37,10 +37,6 @@ def sample_sizes(source: Source) -> np.ndarray:
 
 def cached_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]:
     """Mean and standard deviation of each channel over cached images, in [0, 1]; every image weighs the same.
-
-    Args:
-        pixels: [M, C, S, S] uint8.
-        rows: [N] int64, the images that count.
     """
     total, squares = torch.zeros(2, pixels.shape[1], dtype=torch.float64).unbind()
     for part in torch.split(rows, 64):

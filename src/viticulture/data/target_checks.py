@@ -53,10 +53,7 @@ def warnings_of(
     """Warnings about the splits of a training.
 
     Args:
-        classes: names in the order of the labels.
-        held: objects or masks of each split.
         needed: image sizes that classes of masks need, [N, 256] of each split (`needed_of_mask`); empty of objects.
-        image_size: the training's, pixels.
 
     Raises: UserError where nothing is left to train on.
     """
@@ -94,10 +91,6 @@ def warnings_of(
 
 def needed_of_split(objects: Sequence[Objects], extents: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
     """The image size that makes each box of a split a pixel wide, [n], crowds left out; inf where it is empty.
-
-    Args:
-        objects: of each image.
-        extents: height and width of each image, pixels.
     """
     boxes = [each.boxes[~each.crowd] for each in objects]
     sides = torch.cat([(each[:, 2:] - each[:, :2]).amin(1) for each in boxes]).double().numpy()
@@ -125,12 +118,6 @@ def narrow_boxes(
     classes: Sequence[str], split: str, objects: Sequence[Objects], needed: NDArray[np.float64], image_size: int
 ) -> list[str]:
     """A warning where boxes are less than a pixel wide.
-
-    Args:
-        classes: names in the order of the labels.
-        objects: of each image.
-        needed: image sizes that they need, crowds left out (`needed_of_split`).
-        image_size: the training's, pixels.
     """
     labels = torch.cat([each.labels[~each.crowd] for each in objects]).numpy()
     narrow = needed > image_size
@@ -150,8 +137,6 @@ def check_wide_enough(needed: NDArray[np.float64], image_size: int, enlarged: fl
     """Raises: UserError where no object of the training images is a pixel wide.
 
     Args:
-        needed: image sizes that they need (`needed_of_split`).
-        image_size: the training's, pixels.
         enlarged: times by which it shows an image larger than whole, at most.
     """
     if (needed > image_size * enlarged).all():
@@ -165,12 +150,6 @@ def thin_classes(
     classes: Sequence[str], needed: NDArray[np.float32], image_size: int, but: Sequence[int] = ()
 ) -> list[str]:
     """A warning where classes of masks are less than a pixel wide in more than a few of their images.
-
-    Args:
-        classes: names in the order of the labels.
-        needed: image sizes that they need, [N, 256].
-        image_size: the training's, pixels.
-        but: labels of classes that are left out.
     """
     there, thin = (needed > 0).sum(0), needed > image_size
     often = [i for i in range(len(classes)) if i not in but and thin[:, i].sum() > FEW * there[i]]
@@ -196,12 +175,6 @@ def gone(
     classes: Sequence[str], what: str, needed: NDArray[np.float32], counts: Sequence[int], image_size: int
 ) -> list[str]:
     """A warning where masks have classes of which no pixel is left.
-
-    Args:
-        classes: names in the order of the labels.
-        needed: image sizes that classes need, [N, 256].
-        counts: pixels of each class that are left.
-        image_size: the training's, pixels; what is lost needs more.
     """
     if not (labels := _lost(needed, counts)):
         return []

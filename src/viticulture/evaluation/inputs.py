@@ -128,8 +128,6 @@ class OpenedItems:
     """Images as a run's cache holds them.
 
     Args:
-        images: those that could be read, in order; None where none could.
-        names: of all items, as text.
         errors: why an item could not be read; empty where it could.
     """
 
@@ -183,7 +181,6 @@ def decoded(
 
     Args:
         side: pixels of its shorter side; a JPEG may be decoded at a fraction of its size.
-        pixel_format: its channels.
         max_pixels: as for `open_items`.
 
     Raises: Unreadable, or OSError where the file cannot be opened.

@@ -48,10 +48,6 @@ class EvaluatedModel:
     Args:
         network: in inference mode, on `device`; it takes [B, C, H, W] float32.
         data_spec: its classes; H and W, pixels; mean and deviation of the channels, which lie in [0, 1].
-        image_settings: the size in which images are decoded for it, and the part of them that it is fed.
-        device: where it computes.
-        batch_size: images at once.
-        architecture: what its weights do not say of it.
         whole: feed it the whole image, resized, in place of that part.
         eval_views: views of that part whose predictions are averaged.
     """
@@ -92,11 +88,6 @@ class EvaluatedModel:
 
 def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> EvaluatedModel:
     """Load a run's student, with images prepared as the run's validation images were.
-
-    Args:
-        run: a run with weights.
-        weights: best, last or ema; by default those that count.
-        batch_size: images at once.
     """
     recipe = config_of(run)  # which imports what a student of the user's code needs
     student, data_spec, config = load(run.weights(weights or run.which()[0]))
@@ -207,11 +198,6 @@ class OutputHeads:
 @torch.no_grad()
 def heads_of(student: nn.Module, images: Tensor, config: Config) -> OutputHeads:
     """Find which heads make a student's output by comparing them with it.
-
-    Args:
-        student: in evaluation mode.
-        images: [B, channels, H, W], a few.
-        config: names the heads that teachers trained.
     """
     logits = all_logits(student, images)
     advisers = of_class(config.values["guides"], "co_advise").values()

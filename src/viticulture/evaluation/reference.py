@@ -26,10 +26,6 @@ MAX_IMAGES = 2000  # for training; with more, logistic regression would take lon
 @dataclass(frozen=True)
 class References:
     """Accuracies that a run's page compares with.
-
-    Args:
-        accuracy: by name, in [0, 1].
-        images: of each class, by split.
     """
 
     split: str
@@ -58,10 +54,6 @@ def evaluate_references(run: RunFolder, dataset: Dataset) -> None:
 
 def add_reference(run: RunFolder, other: RunFolder, counts: str, top1: float | None) -> None:
     """Add another run's accuracy on the same images to the references, such as that of a small CNN.
-
-    Args:
-        counts: the key of its result that counts.
-        top1: its accuracy; None where it is not evaluated yet.
 
     Raises: UserError if a run is not evaluated yet, or on other images.
     """

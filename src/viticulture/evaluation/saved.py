@@ -87,10 +87,6 @@ def name_of(data: str | Source) -> str:
 
 def of_each(run: RunFolder, measure: Callable[[str], Saved]) -> dict[str, Saved]:
     """Measure every set of weights of a run, those that count first; equal sets, as best and last often are, once.
-
-    Args:
-        run: with weights.
-        measure: takes their name; is called once for sets whose files are the same, byte by byte.
     """
     measured: dict[str, Saved] = {}
     for weights in run.which():

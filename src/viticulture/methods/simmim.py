@@ -108,7 +108,6 @@ class SimMIM(Method):
         """Return the images as patches [B, P, C p p], masked ones as predicted, and the mask [B, P].
 
         Args:
-            images: [B, C, H, W], normalized.
             noise: [B, squares] uniform numbers; they choose the masks.
         """
         mask = self.mask(noise)

@@ -110,7 +110,6 @@ def create_student(
     Args:
         name: a timm classifier, ours included, without a pretrained tag; or MODULE.NAME for one that a module outside
             the package has registered.
-        data_spec: image size, channels and classes.
         patch_size: side of a patch, pixels; None leaves the student's default.
         options: further keywords of the student's class, such as drop_path_rate.
 

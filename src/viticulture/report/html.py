@@ -76,7 +76,6 @@ class Head:
 
     Args:
         warnings: what a reader must know before the numbers.
-        tiles: the most important numbers.
         reloads: whether the page reloads itself every few seconds.
     """
 
@@ -110,7 +109,6 @@ def html_table(table: Table, sortable: bool = False, frame: str = "", links: Seq
     """Return a table as HTML; percentages have a bar, a click on a heading sorts.
 
     Args:
-        sortable: whether its headings are buttons.
         links: target of each row's first cell; empty for none.
     """
     rows = [

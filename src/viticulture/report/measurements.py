@@ -70,11 +70,6 @@ def agreement_section(agreement: Agreement | None) -> list[Section]:
 
 def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: str) -> Table:
     """Return a row per CNN block: the layers of its selected links, then their strength to every layer.
-
-    Args:
-        stages: name of every CNN block.
-        strengths: [blocks, layers], in [0, 1].
-        linked: the selected links.
     """
     blocks, layers = strengths.shape
     columns = [Column("CNN block"), Column("kept"), *(Column(str(layer), "decimal") for layer in range(layers))]
@@ -87,9 +82,6 @@ def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: 
 
 def links_section(trained: TrainedLinks, guide: str = "") -> Section:
     """Draw heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and during training.
-
-    Args:
-        guide: its name, where several guides have links.
     """
     stages = [f"block {number}, {name}" for number, name in enumerate(trained.links.channels)]
     layers = [f"layer {number}" for number in range(len(trained.links.heads))]
@@ -248,10 +240,6 @@ def localization_section(every: Mapping[str, Localization]) -> list[Section]:
 
 def localization_page(localization: Localization, run: RunFolder, data: str) -> str:
     """Return the table and the examples as HTML text.
-
-    Args:
-        localization: the numbers and pictures.
-        data: name of the images.
     """
     facts = run.read("run.json")
     sentence = (

@@ -37,10 +37,6 @@ TITLES = {
 @dataclass(frozen=True)
 class Costs:
     """Size of the student and cost of its training; None is shown as n/a.
-
-    Args:
-        training_seconds: wall time.
-        views: of an image, by test-time augmentation.
     """
 
     parameters: int | None = None
@@ -56,13 +52,8 @@ class RunPage:
 
     Args:
         state: what the run does, where it is not finished; the page then renews itself.
-        costs: see `Costs`.
         best_epoch: whose weights are kept as the best, from 1; None where none are.
         curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
-        warnings: sentences about the data.
-        recipe: YAML text.
-        reproduce: command, versions, seed, commit, hardware, ... by name.
-        task: what the run's task adds: conclusion, headline, results.
     """
 
     title: str

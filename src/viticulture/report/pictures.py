@@ -39,11 +39,6 @@ def heat_map(
     """Draw counts as shades; each row is divided by its sum, the shade grows with the square root.
 
     The diagonal of a square map has another color. Numbers are printed where cells are wide enough.
-
-    Args:
-        counts: [R, C], not negative.
-        rows: R names.
-        columns: C names.
     """
     R, C = counts.shape
     sums = counts.sum(1)
@@ -79,8 +74,6 @@ def value_map(
 
     Args:
         maps: a heading and [R, C] each; NaN stays empty. Maps share one scale.
-        rows: R names.
-        columns: C names.
     """
     every = np.concatenate([values[np.isfinite(values)] for _, values in maps])
     low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
@@ -113,13 +106,6 @@ def _map_shapes(
     diagonal: bool = False,
 ) -> dict[str, Any]:
     """Return a map's shapes; cells of the same color and text are one shape.
-
-    Args:
-        shades: [R, C] in [0, 1]; NaN for empty cells.
-        cell: pixels of a side.
-        tip: text under the pointer.
-        printed: text in the cell, where it is wide enough.
-        diagonal: whether cells off the diagonal have another color.
     """
     rows, columns = names
     R, C = shades.shape
@@ -166,7 +152,6 @@ def image_grid(
     """Draw groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold).
 
     Args:
-        groups: pictures with their lines.
         max_side: pixels to which larger pictures are shrunk; above the default they are larger on the page, too.
     """
     drawn = [

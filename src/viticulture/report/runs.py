@@ -24,7 +24,6 @@ class Runs:
     """Runs below a folder.
 
     Args:
-        table: a row per run, the most recent first.
         pages: report.html of each row, relative to the folder; empty without one.
     """
 

@@ -56,10 +56,6 @@ def plan_table(plan: BudgetPlan) -> Table:
 
 def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Table:
     """Return the stages after training.
-
-    Args:
-        plan: with the times of its stages, as far as they are known.
-        headlines: main result of each stage; None without labels, or before its evaluation.
     """
     columns = [
         *COLUMNS,

@@ -179,9 +179,6 @@ def _tip(entry: RankingEntry, unit: str) -> str:
 
 def teachers_of(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return student -> its teacher, for candidates that a single other candidate guides; initial weights do not count.
-
-    Args:
-        overrides: candidate -> its recipe keys.
     """
     taught = {}
     for name, values in overrides.items():

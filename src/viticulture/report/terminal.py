@@ -70,9 +70,6 @@ def bar(session: Session) -> ProgressBar:
 
 def long_training(epochs: int, side: int, seconds: float) -> str:
     """What a long training costs and what would fit; nothing for a short one.
-
-    Args:
-        side: of its images, pixels.
     """
     if seconds < LONG:
         return ""

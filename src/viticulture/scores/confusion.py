@@ -10,7 +10,6 @@ def most_confused(counts: ArrayLike, most: int) -> list[tuple[int, int]]:
 
     Args:
         counts: [C, C] how often, or how often of all, by true class (row) and said class (column).
-        most: how many pairs.
     """
     wrong = np.array(counts)
     np.fill_diagonal(wrong, 0)

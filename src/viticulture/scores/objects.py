@@ -36,7 +36,6 @@ class Matches:
     """Detections of one class in one image, by falling score. A: areas, T: thresholds.
 
     Args:
-        scores: [n].
         right: [A, T, n] bool, whether it took a true object.
         apart: [A, T, n] bool, whether it counts for nothing.
         true: [A] int64, true objects that count.
@@ -74,7 +73,6 @@ def match(scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool
     """Match detections of one class in one image.
 
     Args:
-        scores: [n].
         areas: [n] of the detections.
         true_areas: [m] of the true objects.
         crowd: [m] which of them are crowds.
@@ -129,10 +127,8 @@ class Ranked:
     """Detections of one class in all images, by falling score.
 
     Args:
-        scores: [n].
         images: [n] int64, the image of each.
         right: [A, T, n] bool, counting ones alone.
-        wrong: [A, T, n] bool.
         true: [N, A] int64, true objects that count, of each image.
     """
 
@@ -149,7 +145,6 @@ class Strays:
 
     Args:
         images: [n] int64, the image of each; at most `MOST` of one image.
-        scores: [n].
         areas: [n], pixels.
     """
 

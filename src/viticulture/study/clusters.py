@@ -79,7 +79,6 @@ def run_on_ray(study: StudyFolder, address: str, log: Callable[[str], None]) -> 
 
     Args:
         address: of the cluster; `local` starts one on this machine.
-        log: called with a line about every cell.
 
     Raises: UserError where ray is not installed or the cluster cannot be reached.
     """

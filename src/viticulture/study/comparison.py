@@ -50,7 +50,6 @@ class RankingEntry:
 
     Args:
         test: accuracy (or another measure) on test images (validation images, where there is no test split), in [0, 1].
-        val: the same on validation images, which ranks; None without.
         versus_baseline: its difference to the baseline; None for the baseline, without common seeds, and by another
             measure.
     """
@@ -84,10 +83,8 @@ class Comparison:
 
     Args:
         ranking: best first, by validation where every entry has it.
-        leader: the first ViT, or else the first.
         rivals: candidate -> the leader's difference to it, at the level of this analysis; the closest first.
         reference: the leader's difference to the best network that is no ViT, with its name; None without.
-        has_winner: whether the leader is a winner.
         incomplete: candidate -> why its result is not known: its trainings failed, or are not finished.
     """
 

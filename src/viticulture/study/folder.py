@@ -62,7 +62,6 @@ class StudyFolder:
     """The folder of one study.
 
     Args:
-        grid: declared in study.yaml.
         data: where the images are now; by default where they were.
     """
 

@@ -48,7 +48,6 @@ class Candidate:
     """A recipe with overrides, compared with others under one name.
 
     Args:
-        recipe: a shipped recipe or a YAML file.
         overrides: dotted recipe keys that differ from the recipe; `row:NAME` is the run of another candidate, on the
             same training subset and from the same seed.
         data: its data set, for a paper's table with several; empty for the study's.
@@ -84,10 +83,7 @@ class Cell:
     """One training of a study: a candidate, on a subset, from a seed, in a rung of halving.
 
     Args:
-        candidate: what is trained.
-        seed: or the number of its fold.
         rung: of the study, 0-based; the last one is the full length.
-        name: of its folder; cells that train the same thing share one.
         fold: recipe keys that hold out the fold; empty without folds.
     """
 
@@ -121,11 +117,7 @@ class Grid:
     """A declared study.
 
     Args:
-        data: where the images are.
-        candidates: the first one is the baseline of all differences.
         seeds: each is one training of everything; numbers of folds, where there are folds.
-        conditions: recipe keys that hold for every cell.
-        terms: how long the cells train.
         epochs: length of every training; None leaves it to the terms.
         table: the paper's table that is reproduced; empty otherwise.
         folders: candidate -> its name in file names, where a study has given it one; not declared in study.yaml.

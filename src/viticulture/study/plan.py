@@ -50,14 +50,10 @@ class StudyPlan:
     """Epochs of every candidate on every training subset.
 
     Args:
-        epochs: of the full length.
-        step_times: measured; empty where nothing was.
         warmups: warm-up epochs of the recipe; None where it follows the length by itself.
         scale: fraction of the full length that the budget leaves.
-        budget: that shortens it; empty without one.
         image_keys: recipe keys of image size and test-time augmentation that the budget chose for all candidates.
         fixed_keys: candidates added later -> those of these keys that their recipes set, which the budget leaves.
-        max_epochs: of the recipes that were planned first.
     """
 
     epochs: dict[Key, int]
@@ -151,9 +147,7 @@ def make_plan(
     """Choose every cell's epochs.
 
     Args:
-        warmups: warm-up epochs of every candidate's recipe.
         step_times: of every candidate on every subset; may be empty where the grid has no budget.
-        workers: cells that train at the same time.
         known: the previous plan of a study that was extended: it stays, and added candidates train as long.
 
     Raises: UserError if even the shortest trainings exceed the budget, or halving would train the same epochs twice.
@@ -249,10 +243,6 @@ def check_budget(grid: Grid, plan: StudyPlan, workers: int = 1) -> None:
 
 def most_expensive(choices: Sequence[dict[str, Any]], planned: Callable[[dict[str, Any]], StudyPlan]) -> StudyPlan:
     """Return the plan of the most expensive image keys that a budget affords; of the cheapest if it affords no other.
-
-    Args:
-        choices: recipe keys, from cheap to expensive.
-        planned: measures and plans with them.
 
     Raises: UserError if even the cheapest exceeds the budget.
     """

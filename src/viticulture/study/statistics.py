@@ -25,9 +25,7 @@ class Estimate:
     """A mean over seeds.
 
     Args:
-        values: one per seed.
         sd: sample standard deviation, over n - 1; None for a single seed.
-        low: lower end of the interval; None for a single seed.
     """
 
     values: tuple[float, ...]
@@ -43,7 +41,6 @@ def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0, 
         mean -+ t(n - 1, (1 + level) / 2) max(sd, floor) sqrt(1 / n + overlap)
 
     Args:
-        values: one per seed.
         floor: a known lower bound of the spread; few values may lie closer together by chance.
         overlap: test images for each training image, where trainings share training images: values of folds are not
             independent, and 1 / n alone would be too little. 0 for seeds.
@@ -89,7 +86,6 @@ def estimate_resampled(
     intervals: Student's over seeds, and the bootstrap's over the test images. None of either for a single seed.
 
     Args:
-        values: one per seed.
         resampled: [S, R] for every seed its value over R draws of the test images, the same draws for all; None leaves
             only the former interval. Every fold draws among its own images.
         overlap: as in `estimate`.
@@ -131,11 +127,8 @@ class Difference:
     """How much better one method is than another, over seeds that both were trained from, or over folds.
 
     Args:
-        over_seeds: mean and Student's interval of the paired differences, see `difference`.
         over_images: the same mean with the bootstrap's interval over seeds and test images; None where predictions of
             single images are not known.
-        floor: lower bound of the spread over seeds, see `difference`.
-        overlap: of folds, see `estimate`; 0 for seeds.
     """
 
     over_seeds: Estimate
@@ -192,8 +185,6 @@ def difference(
     two or three seeds that lie closer together do so by chance, and would separate anything.
 
     Args:
-        ours: one value per seed.
-        theirs: the other method's, of the same seeds in the same order.
         correct: [S, N] for every seed and test image 1 if only ours is correct, -1 if only theirs is, else 0; None
             where it is not known.
         resampled: [S, R] for every seed the difference over R draws of the test images, of a measure that is no
@@ -227,12 +218,6 @@ def difference_of_folds(
 
     is the interval over images, which folds do not share. Student's interval over folds, with its correction for the
     shared training images, is computed as well.
-
-    Args:
-        ours: one value per fold.
-        theirs: the other method's, of the same folds in the same order.
-        correct: for every fold [N], as in `difference`; None where it is not known.
-        overlap: as in `estimate`.
     """
     pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
     if correct is None:
@@ -319,10 +304,6 @@ class Interaction:
     """A sum of candidates ("A + B") and its parts, by accuracies of the seeds that all of them have.
 
         gain(X) = accuracy(X) - accuracy(baseline),   excess(A + B) = gain(A + B) - gain(A) - gain(B)
-
-    Args:
-        gain: one per seed.
-        parts_gain: sum of the parts' gains, one per seed.
     """
 
     name: str
@@ -338,10 +319,6 @@ class Interaction:
 
 def interactions(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -> list[Interaction]:
     """Return every candidate that is a sum of others, in their order.
-
-    Args:
-        accuracies: candidate -> seed -> accuracy on held-out images.
-        baseline: what gains are counted from.
     """
     sums = []
     for name in accuracies:

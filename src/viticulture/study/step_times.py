@@ -46,11 +46,8 @@ class StepTimes:
     """Seconds of the parts of a training, without its start.
 
     Args:
-        steps: per epoch.
         inference: of a validation image, without gradients.
-        val_images: images of a validation.
         held_out_images: predictions at the end, for each saved set of weights; test-time augmentation counts each view.
-        validate_every: epochs from one validation to the next.
         evaluation: of a held-out image at the end, in float32 (for objects and pixels in the original's size, with
             their scores); None if it equals `inference`.
         weight_sets: saved sets of weights: the best, the last and, where there is one, their moving average.
@@ -115,8 +112,6 @@ def measure_step_times(
     """Begin an ordinary training, end it after a few steps, and remove its files.
 
     Args:
-        folder: scratch directory on the study's disk; created and removed.
-        seed: of weights and order.
         now: a clock; `time.process_time` counts the time of the processors.
         patience: factor on `MAX_STEPS` and `MAX_SECONDS`.
     """

@@ -33,11 +33,6 @@ LIVES = 3
 def run_workers(study: StudyFolder, workers: int, log: Callable[[str], None]) -> None:
     """Start processes and wait until nothing is left; one that dies is started again.
 
-    Args:
-        study: its folder; the plan is made.
-        workers: number of processes; a single one is this process.
-        log: called with a line about every cell.
-
     Raises: KeyboardInterrupt, after every process has ended.
     """
     if workers == 1:

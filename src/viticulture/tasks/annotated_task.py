@@ -52,11 +52,6 @@ MAX_PICTURE_SIDE = 2 * MAX_SIDE
 @dataclass(frozen=True, eq=False)
 class AnnotatedModel:
     """A detector or a segmenter under evaluation.
-
-    Args:
-        network: in inference mode, on `device`.
-        data_spec: its classes, image size and colors.
-        device: where it computes.
     """
 
     network: nn.Module
@@ -97,7 +92,6 @@ class AnnotatedTask(Task):
         """Evaluate a network on images.
 
         Args:
-            images: to evaluate on.
             baseline: of `baseline`; None leaves it out.
             threshold: score from which boxes count; None takes the best of these images.
         """
@@ -245,9 +239,6 @@ class AnnotatedTask(Task):
 
 class AnnotatedPredictor(Predictor):
     """A run's detector or segmenter for predictions.
-
-    Args:
-        weights: best, last or ema, with the score from which their objects count; by default those that count.
     """
 
     draws = True

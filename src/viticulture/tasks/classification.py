@@ -44,7 +44,6 @@ class ClassPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         label: the most probable class; empty if the image could not be read.
-        error: why the image could not be read.
         top: the most probable classes and their probabilities, as many as requested.
     """
 
@@ -187,12 +186,6 @@ def classification_page(
     mistakes: Sequence[Gallery] = (),
 ) -> TaskPage:
     """The parts of a page.
-
-    Args:
-        results: with one that counts.
-        references: accuracies of chance and of plain classifiers on the same images, by name.
-        trained_on: training images of each class, if known.
-        mistakes: pictures of the most confident ones.
     """
     result, (weights, split) = results.counting, named(results.counts)
     assert result is not None

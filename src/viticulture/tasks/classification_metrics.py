@@ -52,8 +52,6 @@ class WithoutCopies:
 
     Args:
         copies: how many images have some, and are left out here.
-        top1: None where no image is left.
-        top1_interval: as in `ClassificationResult`.
     """
 
     copies: int
@@ -66,16 +64,12 @@ class ClassificationResult:
     """The numbers of one set of weights on one split; shares lie in [0, 1].
 
     Args:
-        images: evaluated.
         top1: share of images whose most probable class is the true one.
         top1_interval: Wilson's 95 % interval of `top1` over images (not over seeds).
         k: the k of `topk`, at most the number of classes (where `topk` is 1 by definition).
         topk: share of images whose true class is among the k most probable.
-        macro_f1: mean F1 of the classes that occur among labels or predictions.
         balanced_accuracy: mean recall of the classes that occur among labels.
-        nll: mean negative log-likelihood of the true class, nats.
         calibration_error: expected calibration error, l1, over equal-width bins of confidence.
-        per_class: one score a class, in the order of the classes.
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
         rule: what makes the predictions: the heads of a student with several, "class token" or "mean of 3 heads", and
             the number of views of an image where it is not one.
@@ -151,11 +145,6 @@ def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: in
 
     A tie goes to the class that comes first. Probabilities that underflow to zero count as the smallest
     normal float32 in the likelihood, so that it stays finite.
-
-    Args:
-        predictions: of N >= 1 labeled images.
-        classes: C names in the order of the probabilities.
-        k: of the top-k accuracy; lowered to C where there are fewer classes.
     """
     probabilities, labels, C = predictions.probabilities, predictions.labels, len(classes)
     _check(predictions, C)

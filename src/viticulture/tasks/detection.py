@@ -60,7 +60,6 @@ class DetectionPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         objects: also the uncertain ones; None where the image could not be read.
-        error: why the image could not be read.
         threshold: score from which an object counts and is drawn.
         size: H and W of the upright image, pixels; zeros where it could not be read.
     """

@@ -37,7 +37,6 @@ class DetectedObjects:
 
     Args:
         boxes: [n, 4] float32 left, top, right, bottom, pixels of the original.
-        scores: [n] float32, in [0, 1].
         labels: [n] int64.
         outlines: n masks as run lengths {size, counts}; None without masks.
     """
@@ -53,7 +52,6 @@ class ClassPrecision:
     """One class; numbers without true objects are None.
 
     Args:
-        objects: true ones, crowds left out.
         ap: mean over overlaps of 0.5 to 0.95, in [0, 1].
         ap50: at an overlap of 0.5.
         recall: share of its objects found among all detections, mean over the overlaps.
@@ -75,11 +73,9 @@ class Precisions:
     Args:
         ap: COCO's: mean over classes and overlaps of 0.5 to 0.95.
         ap50: at an overlap of 0.5.
-        ap75: at 0.75.
         interval: 95 % interval of `ap` over images (not over seeds), by bootstrap.
         by_size: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> AP of such objects.
         by_overlap: AP at overlaps of 0.5, 0.55, ..., 0.95.
-        per_class: in the order of the classes.
         resampled: `ap` over images drawn with replacement, by which two networks are compared on the same images.
     """
 
@@ -98,10 +94,6 @@ class DetectionResult:
     """The numbers of a detector on one split.
 
     Args:
-        images: evaluated.
-        objects: true ones in them, crowds left out.
-        boxes: precision of its boxes.
-        masks: of its masks; None for a detector without.
         baselines: methods without training -> AP of their boxes: nothing, and the mean box of every class.
         threshold: score from which a box counts; of a run's results it is chosen on validation images, see
             `best_threshold`.
@@ -149,7 +141,6 @@ def evaluate_detections(
     """Compute the numbers of detections in N images.
 
     Args:
-        true: its objects, in the same order.
         sizes: [N, 2] height and width of the images, pixels.
         mean_boxes: of `mean_boxes`; None leaves that baseline out.
         threshold: score from which a box counts; None for the best of these images, which it then flatters.
@@ -295,9 +286,7 @@ def pairs(detections: DetectedObjects, true: Objects, threshold: float) -> tuple
     """Match boxes of an image to objects, whatever their classes: each takes the free one that it overlaps most.
 
     Args:
-        detections: N boxes with scores.
         true: M objects; crowds take any number of boxes and are never missed.
-        threshold: minimum score of a box.
 
     Returns: numbers of box -> object where they overlap by half at least; boxes that are none; objects that are missed.
     """

@@ -44,10 +44,6 @@ def palette(classes: int) -> list[int]:
 
 def draw_found(image: Picture, detections: DetectedObjects, names: Sequence[str], threshold: float) -> Picture:
     """Draw detections of at least that score: boxes with class and score, masks shaded.
-
-    Args:
-        image: the original, in the size that the boxes mean.
-        threshold: score.
     """
     canvas = image.copy()
     shown = np.flatnonzero(detections.scores >= threshold)

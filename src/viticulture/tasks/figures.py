@@ -64,10 +64,6 @@ Part = Table | LineChart | RowChart | HeatMap | Pictures | ColorKey
 @dataclass(frozen=True)
 class TaskSection:
     """A section of a page; parts that are lists stand one below the other.
-
-    Args:
-        parts: in their order.
-        sortable: whether a click on a heading of a table sorts it.
     """
 
     title: str
@@ -82,7 +78,6 @@ class TaskPage:
 
     Args:
         tile: label, value and note of the number that counts; None before the run is evaluated.
-        before: sections above the learning curves.
         levels: lines across the chart of the number that counts, shares by name.
     """
 

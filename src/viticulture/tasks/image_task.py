@@ -45,11 +45,6 @@ class ImageTask(Task):
     @abstractmethod
     def result_of(self, outputs: Mapping[str, Predictions], split: str, weights: str, dataset: Dataset | None) -> Any:
         """Compute the numbers of a split.
-
-        Args:
-            outputs: of one set of weights, by split.
-            split: to evaluate.
-            dataset: of the run; None for other images.
         """
 
     @abstractmethod
@@ -159,10 +154,6 @@ class ImageTask(Task):
 
 class ImagePredictor(Predictor):
     """A run's student for predictions.
-
-    Args:
-        weights: best, last or ema.
-        top: classes to name of each image.
 
     Attributes:
         model: the student.

@@ -42,7 +42,6 @@ class LabelsPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         labels: the most probable first: those from their thresholds on, or as many as requested.
-        error: why the image could not be read.
     """
 
     name: str

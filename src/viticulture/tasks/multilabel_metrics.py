@@ -19,7 +19,6 @@ class LabelScore:
 
     Args:
         training_images: that show it; None where that is not known.
-        ap: average precision in [0, 1].
         threshold: probability from which the label is predicted.
         precision: TP / (TP + FP), from the threshold on.
         recall: TP / (TP + FN).
@@ -41,15 +40,12 @@ class MultilabelResult:
     """The numbers of one set of weights on N images; shares lie in [0, 1].
 
     Args:
-        images: N.
-        labels: that an image shows, mean.
         map: mean over labels that occur of average precision.
         interval: 95 % interval of `map` over images (not over seeds), by bootstrap, see `resampled`.
         micro_f1: F1 of all labels of all images together, at the thresholds.
         macro_f1: mean F1 of the labels that are shown or predicted.
         exact: share of images with every label right.
         nll: mean over images of the negative log-likelihood of all their labels, nats.
-        per_label: in the order of the classes.
         baselines: methods without learned features -> mAP.
         resampled: `map` over images drawn with replacement, by which two networks are compared on the same images;
             their mean is `map`, see `intervals.centered`.
@@ -88,13 +84,6 @@ def evaluate_labels(
     baselines: Mapping[str, float] | None = None,
 ) -> MultilabelResult:
     """Compute the numbers of predictions.
-
-    Args:
-        predictions: of N >= 1 images, with labels [N, C].
-        classes: C names in the order of the probabilities.
-        thresholds: C.
-        training_images: of each label.
-        baselines: mAP of other methods; chance is added.
     """
     check_finite(predictions.probabilities)
     probabilities, true = predictions.probabilities.double().numpy(), predictions.labels.numpy() > 0

@@ -65,11 +65,7 @@ class Headline:
     """The number that counts of a run.
 
     Args:
-        name: top-1, mAP, AP, mIoU, ...
         value: in [0, 1] for a share.
-        interval: its 95 % interval over images.
-        images: evaluated.
-        split: validation, test, or a name.
         threshold: of a detector, the score from which its boxes count; None for others.
         share: whether the number is a share, written in percent.
     """
@@ -240,7 +236,6 @@ class SavedPredictions:
 
     Args:
         predicted: [N] classes int32, [N, C] labels bool, or [N] numbers.
-        labels: the true ones, likewise.
         probabilities: [N, K] float16; None where they were not read.
     """
 
@@ -258,13 +253,7 @@ def save_predictions(run: RunFolder, counts: str, predictions: Mapping[str, Save
 
 
 def read_predictions(run: RunFolder, key: str = "", probabilities: bool = False) -> SavedPredictions:
-    """Read predictions.npz.
-
-    Args:
-        key: WEIGHTS/SPLIT; by default the result that counts.
-
-    Raises: UserError if the file is missing or damaged, or holds no such predictions.
-    """
+    """Read predictions.npz. Raises: UserError if the file is missing or damaged, or holds no such predictions."""
     if not (run.path / PREDICTIONS).exists():
         raise UserError(f"{run.path} holds no predictions; to have them: viticulture evaluate {shell_word(run.path)}")
     with saved_arrays(run, PREDICTIONS) as file:

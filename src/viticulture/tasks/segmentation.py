@@ -66,11 +66,9 @@ class SegmentationResult:
     """The numbers of a segmenter on one split, in the size of the masks; shares in [0, 1].
 
     Args:
-        images: evaluated.
         miou: mean IoU of the classes that occur, over the pixels of all images.
         interval: 95 % interval of `miou` over images (not over seeds), by bootstrap.
         accuracy: share of the labeled pixels that are right.
-        per_class: in the order of the classes.
         baselines: methods without training -> mIoU: the most frequent class of the training pixels everywhere.
         confusion: [C, C] pixels by true class (row) and predicted class (column).
         resampled: `miou` over images drawn with replacement, see `intervals.centered`.
@@ -103,7 +101,6 @@ def evaluate_pixels(
 
     Args:
         predicted: [H, W] classes, one an image.
-        true: its masks, in the same order.
         frequent: the most frequent class of the training pixels; None leaves that baseline out.
 
     Returns: the numbers, and the mIoU of each image, [N].
@@ -134,10 +131,6 @@ def evaluate_pixels(
 @dataclass(frozen=True)
 class ClassMap:
     """Classes [H, W] of an image's pixels, deflated, so that the predictions for thousands of photographs fit memory.
-
-    Args:
-        size: H and W.
-        content: a byte a pixel, row by row, as zlib deflates them.
     """
 
     size: tuple[int, ...]
@@ -160,7 +153,6 @@ class SegmentationPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         class_map: None where the image could not be read.
-        error: why the image could not be read.
         size: H and W of the upright image, pixels; zeros where it could not be read.
     """
 

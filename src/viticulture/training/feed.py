@@ -87,10 +87,6 @@ class MicroBatches:
 
 class ValidationLoader:
     """Batches of the split that is evaluated between epochs; every process evaluates all of it, so that all agree.
-
-    Args:
-        images: of the split, its first ones at least.
-        split: by default that of `train.validate`.
     """
 
     def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:

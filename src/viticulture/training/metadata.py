@@ -58,7 +58,6 @@ def check_metadata(path: Path, content: Mapping[str, Any], types: Mapping[str, A
 
     Args:
         types: dotted key -> annotation; a key with a question mark may be missing.
-        whole: refuse a file that lacks other keys, too.
 
     Raises: UserError naming the key and its value.
     """

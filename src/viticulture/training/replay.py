@@ -133,10 +133,7 @@ class Memory:
     """One teacher's logits, by epoch and step.
 
     Args:
-        folder: of the teacher.
-        budget: shared with the other teachers.
         place_of: epoch and micro-batch of a step's images; None for any others.
-        device: where logits are needed.
     """
 
     def __init__(

@@ -44,9 +44,6 @@ def config_of(run: RunFolder) -> Config:
 def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
     """Load the images of a run in its splits.
 
-    Args:
-        data: current path of images that have moved; the object itself of a run on a Python object.
-
     Raises: UserError if they are gone, or images, labels or classes differ. Of streamed images file times stand for
         pixels, and copies have other times: they are compared by names and classes alone.
     """

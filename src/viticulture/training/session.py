@@ -51,9 +51,6 @@ class Session:
     """A training that is ready to begin or to resume.
 
     Args:
-        method: student, guides and losses.
-        seed: seed of all randomness.
-        warnings: such as near-duplicate images in two splits.
         fingerprint: digest of settings, seed and images; only a checkpoint with the same belongs to this run.
         begun: true for a run that resumes, from its checkpoint where it has one.
     """
@@ -89,11 +86,8 @@ def begin(
     """Check everything in the order in which a user wants to know it, then create the run's folder.
 
     Args:
-        data: as for `viticulture.train`.
         recipe: its name; or a config, whose overrides are made.
-        seed: as for `viticulture.train`.
         out: path of the folder; or an existing one, which may hold other files than a run's.
-        overwrite: replace the run in that folder.
 
     Raises: UserError for any mistake, before anything is written.
     """
@@ -201,10 +195,6 @@ def _try_single_image(session: Session) -> None:
 
 def _record(session: Session, command: str, about: dict[str, Any]) -> None:
     """Write into a new run's folder its recipe, its split and run.json.
-
-    Args:
-        command: recorded as what began it.
-        about: where its images come from.
     """
     run, config, dataset, method = session.run, session.config, session.dataset, session.method
     run.lock()
@@ -293,10 +283,6 @@ def teachers_of(method: Method) -> list[str]:
 def other_machine(before: dict[str, Any], now: dict[str, Any], device: str) -> list[str]:
     """Return a warning where a run resumes on another GPU or CPU, or on a CPU with another number of threads, since
     the order of sums depends on them.
-
-    Args:
-        before: the hardware that it began on, from run.json.
-        device: `engine.device`.
     """
     on_gpu = device in ("auto", "cuda")
     began, resumes = (((on_gpu and machine.get("gpus")) or [machine.get("cpu")])[0] for machine in (before, now))

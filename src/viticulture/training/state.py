@@ -126,9 +126,6 @@ class KeepLast(Checkpoint):
 
     Where epochs are short, some ends are left out: writing takes a twentieth of the time at most. The last one stays.
     Nothing is written between an epoch's last step and its validation, so a resumed run never skips a validation.
-
-    Args:
-        minutes: longest time between two checkpoints.
     """
 
     def __init__(self, run: RunFolder, minutes: float) -> None:

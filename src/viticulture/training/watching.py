@@ -22,7 +22,6 @@ class BestCheckpoint(Callback):
     before the learning rate has fallen. Other metrics must be as high.
 
     Args:
-        metadata: for the weights' config.json.
         best_by: the metric; None for the method's.
     """
 
@@ -81,10 +80,6 @@ class Perfect(Callback):
 
     def warning(self, images: int, trained: int, planned: int) -> str:
         """Return a warning after a training; empty where most of it improved on validation images.
-
-        Args:
-            trained: epochs.
-            planned: epochs.
         """
         if self.stop_after is not None and self.count >= self.stop_after and trained < planned:
             return (

@@ -41,7 +41,6 @@ def evaluation_batches(
 
     Args:
         expected: image size, mean and standard deviation.
-        device: where batches are made.
         crop: null takes the largest centered part of the input's shape.
     """
     normalize = evaluation_view(expected).normalize

@@ -32,10 +32,6 @@ class Sampling:
 
     def order(self, labels: Tensor, generator: torch.Generator, world: int) -> Tensor:
         """Numbers of an epoch's images in the order in which all W processes take them.
-
-        Args:
-            labels: [N] class of each training image.
-            world: W.
         """
         permutation = (
             balanced_order(labels, generator) if self.balanced else torch.randperm(len(labels), generator=generator)

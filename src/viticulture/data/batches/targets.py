@@ -21,11 +21,6 @@ from ..transforms.placement import MIN_SIDE, Placement
 
 def target_batch(place: Placement, numbers: Tensor, targets: Annotations, masks: bool = False) -> dict[str, Tensor]:
     """The targets of a batch, on the CPU.
-
-    Args:
-        place: where its images went.
-        numbers: [B] which images they are.
-        masks: whether masks of objects are included.
     """
     rows = numbers.tolist()
     if not isinstance(targets, Boxed):

@@ -51,9 +51,6 @@ CLOSED = "a picture of PIL was closed before its pixels were used; call its load
 
 class Unreadable(UserError):
     """A file that is no image, or a broken one.
-
-    Args:
-        name: path or name, as the user knows it.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -74,7 +71,6 @@ class DecodedImage(NamedTuple):
     Args:
         pixels: upright, [H, W, C]; smaller than the original only where `shrink` allowed it.
         height: of the upright original, pixels.
-        width: of the upright original, pixels.
         mode: how the file holds its colors, in Pillow's words: "L", "RGB", "CMYK", "P", ...; of numbers, how many of
             which type: "5 x uint16".
         value_range: smallest and largest value in the file, where they have more than eight bits.
@@ -108,7 +104,6 @@ def decode(
         file: an open file at its start, numbers [H, W] or [H, W, C], or a picture of Pillow's.
         shrink: the side of the square that the image will be resized to, pixels. A JPEG of at least four times that
             is decoded at 1/2, 1/4 or 1/8 of its size (never below twice the square), which is several times faster.
-        pixel_format: channels and value range of the result.
 
     Raises: Unreadable.
     """

@@ -37,7 +37,6 @@ class PixelFormat:
     """Channels and value range of decoded images.
 
     Args:
-        channels: None keeps as many as there are, for inspection.
         range: values that become black and white; empty takes those of the type: 0 and 255, 0 and 65535, of floats 0
             and 1.
     """

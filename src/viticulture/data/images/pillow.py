@@ -191,10 +191,6 @@ def single_channel(image: Image.Image) -> NDArray[Any]:
 
 def of_known_range(values: NDArray[Any], kind: str | None) -> NDArray[Any]:
     """Convert one channel [H, W] to a type of known range, if its range can be told; floats to uint8.
-
-    Args:
-        values: [H, W].
-        kind: Pillow's name of the file's format; None for a picture without a file.
     """
     if values.dtype.kind == "f":
         return _floats_as_bytes(values.astype(np.float64))

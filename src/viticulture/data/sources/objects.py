@@ -58,9 +58,6 @@ class Part(NamedTuple):
     """The images of one split.
 
     Args:
-        pixels: returns image i of N, as `as_pixels` does.
-        labels: of the N images.
-        fingerprints: N digests of the pixels.
         damaged: image whose label could not be read because it is damaged -> reason.
     """
 
@@ -115,9 +112,6 @@ class ObjectReader(Reader):
 def open_function(word: str) -> Source:
     """Call the function that a word names.
 
-    Args:
-        word: MODULE.FUNCTION, or MODULE.FUNCTION:ARGUMENT with a text that the function takes.
-
     Raises: UserError if there is no such function, it fails, or it returns no `Source`.
     """
     path, colon, argument = word.partition(":")
@@ -142,9 +136,6 @@ def open_function(word: str) -> Source:
 
 def from_object(data: Any, numbers: bool = False) -> Source:
     """Make a source of a Python object.
-
-    Args:
-        numbers: whether labels are numbers to predict, also those of type int.
 
     Raises: UserError for an object of another type, for items that are no images or change from one time to the next,
         and for labels that are neither classes nor numbers.

@@ -34,10 +34,6 @@ from .source import Source
 @dataclass(frozen=True)
 class Named:
     """A set of torchvision.
-
-    Args:
-        parts: split -> the arguments that select it.
-        folder: subfolder of the data folder, for sets that torchvision spreads into its root.
     """
 
     cls: str

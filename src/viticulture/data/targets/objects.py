@@ -30,7 +30,6 @@ class Objects:
 
     Args:
         boxes: [n, 4] float32.
-        labels: [n] int64, position of the class.
         crowd: [n] bool, a box around many objects: not trained on, and predictions in it do not count as wrong.
         shapes: n outlines; None where the data has no masks.
         size: height and width of the upright image that was annotated; None where the data does not say.
@@ -77,10 +76,6 @@ class Objects:
 
     def turned(self, size: tuple[int, int], orientation: int, name: str) -> "Objects":
         """Turn objects that were drawn on an image as it lies in its file with it, as its EXIF tag says.
-
-        Args:
-            size: height and width of the upright image, pixels, which differs from `self.size`.
-            orientation: of the image, by EXIF.
 
         Raises: UserError unless the sizes differ by the turn alone.
         """
@@ -137,10 +132,6 @@ class MaskFiles:
 @dataclass(frozen=True, eq=False)
 class Boxed:
     """Objects of a split's images, in their order.
-
-    Args:
-        objects: one entry per image.
-        masks: whether they have shapes.
     """
 
     objects: list[Objects]

@@ -30,9 +30,7 @@ class CardNetwork:
 
     Args:
         classes: names in the order of the logits; empty if it was trained without labels.
-        multilabel: an image may have any number of them.
         ranges: values of black and white, if they were named: one pair for all channels, or one for each.
-        views: of an image, for test-time augmentation.
     """
 
     architecture: str
@@ -68,13 +66,6 @@ class CardNetwork:
 
 def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Results[Any], network: CardNetwork) -> str:
     """Return README.md of a classifier or of features, with its block of YAML for the Hub.
-
-    Args:
-        repository: USER/NAME.
-        facts: run.json, as it is shared.
-        recipe: recipe.yaml.
-        results: of the evaluation.
-        network: from its config.json.
     """
     evaluation, classes = results.counting, network.classes
     result = evaluation if hasattr(evaluation, "top1") else None
@@ -108,13 +99,6 @@ def image_card(
     backbone: bool,
 ) -> str:
     """Return README.md of a detector or a segmenter.
-
-    Args:
-        repository: USER/NAME.
-        facts: run.json, as it is shared.
-        recipe: recipe.yaml.
-        results: of the evaluation.
-        config: config.json of its weights.
     """
     result, pixels = results.counting, config["network"]["kind"] == "segmentation"
     use, metric = results.task.pipeline, results.task.metric
@@ -151,14 +135,6 @@ def _metadata(
     library: str = "viticulture",
 ) -> str:
     """Return the block of YAML for the Hub.
-
-    Args:
-        repository: USER/NAME.
-        facts: run.json, as it is shared.
-        counts: key of the result, WEIGHTS/SPLIT.
-        use: the Hub's name of the task.
-        measured: the result; None without one.
-        library: that loads the weights.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -219,9 +195,6 @@ def _matrix(result: Any, classes: Sequence[str]) -> list[list[str]]:
 
 def _confused(counts: Any, names: Sequence[str]) -> list[tuple[str, str, int]]:
     """Return true class, predicted class and count of the eight most frequent confusions.
-
-    Args:
-        counts: by true class (row) and predicted class (column).
     """
     return [(_cell(names[i]), _cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, 8)]
 

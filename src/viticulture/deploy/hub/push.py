@@ -40,10 +40,6 @@ README = "README.md"
 def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, bytes | Path]:
     """Return the files of the repository: path -> content.
 
-    Args:
-        repository: USER/NAME.
-        weights: best, last or ema; by default those that count.
-
     Raises: UserError for weights that are damaged, or a run that is not finished.
     """
     check_repository(repository)
@@ -117,12 +113,6 @@ def push(run: RunFolder, repository: str, weights: str = "", private: bool = Fal
     """Create the repository if needed, upload everything in one commit, and return its address.
 
     Files of an earlier run are deleted in the same commit, so that the name has only these weights.
-
-    Args:
-        run: as for `contents`.
-        repository: as for `contents`.
-        weights: as for `contents`.
-        private: only the owner can see the repository.
 
     Raises: UserError if the Hub refuses or cannot be reached, or an existing repository is public and private is set.
     """

@@ -27,14 +27,7 @@ TRIES = 6  # images per size
 
 @torch.inference_mode()
 def check_agreement(file: Callable[[Tensor], tuple[Tensor, ...]], network: Any) -> None:
-    """Compare a file and its network on images of two sizes.
-
-    Args:
-        file: [H, W, channels] uint8 -> boxes, scores, labels and perhaps masks; or classes [H, W].
-        network: the module; its `canvas` makes its input of an image.
-
-    Raises: RuntimeError if they differ.
-    """
+    """Compare a file and its network on images of two sizes. Raises: RuntimeError if they differ."""
     for size in SIZES:
         image, expected, alone = stable_image(network, size)
         share = different(file(image), expected)

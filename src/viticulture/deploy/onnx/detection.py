@@ -39,10 +39,6 @@ MASK_THRESHOLD = 0.5
 
 class Canvas(nn.Module):
     """The input of a detector or segmenter: [H, W, channels] uint8 -> [1, channels, S, S] normalized.
-
-    Args:
-        data_spec: size of the canvas, and colors.
-        cache_size: side of the square that images are resized to first, pixels.
     """
 
     fill: Tensor
@@ -142,10 +138,6 @@ class SegmenterGraph(ImageGraph):
 
 def stretch(maps: Tensor, extent: tuple[int, int], size: tuple[int, int]) -> Tensor:
     """Resize the image's part of maps [..., h, w] of the canvas to the image's size, bilinear: [..., H, W].
-
-    Args:
-        extent: height and width of the part, pixels.
-        size: H and W, pixels.
     """
     return _along(_along(maps, extent[0], size[0], -2), extent[1], size[1], -1)
 

@@ -27,10 +27,6 @@ EPSILON = 1e-6  # keeps a side on its level if rounding lowers the logarithm, as
 class Detections(nn.Module):
     """[1, channels, H, W] normalized -> boxes [n, 4], scores [n], labels [n] from 0 and, of a detector with masks,
     shares [n, 28, 28], as `Detector` predicts them; the highest scores first.
-
-    Args:
-        detector: in evaluation mode.
-        side: H and W, pixels.
     """
 
     def __init__(self, detector: Detector, side: int) -> None:
@@ -102,11 +98,6 @@ class Detections(nn.Module):
 
 def _top(objectness: Tensor, counts: list[int], limit: int) -> Tensor:
     """Return the anchors of each level with the highest objectness, in falling order; of equals the first.
-
-    Args:
-        objectness: of all levels, one after the other.
-        counts: anchors of each level.
-        limit: anchors per level.
     """
     numbers, start = [], 0
     for level, count in zip(torch.split(objectness, counts), counts, strict=True):

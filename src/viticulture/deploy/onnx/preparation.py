@@ -31,12 +31,6 @@ MAX_IMAGES = 64
 @dataclass(frozen=True)
 class PreparationGap:
     """Differences between probabilities by `predict` and by timm's transform, for the same images.
-
-    Args:
-        images: how many.
-        largest: change of any probability.
-        mean: over images, of the largest change of a probability.
-        same: share of the images with the same class.
     """
 
     images: int
@@ -58,9 +52,6 @@ class PreparationGap:
 
 def compare_preparations(run: RunFolder, weights: str = "") -> PreparationGap | None:
     """Compare on held-out images, or on training images if there are no others.
-
-    Args:
-        weights: best, last or ema; by default those that count.
 
     Returns: the differences; None without the run's images (moved, on the Hub, or an object of a Python program, whose
         name may be that of another set), or if they are not color pictures, which alone timm's transform reads.

@@ -18,10 +18,6 @@ OVERHEAD = 1024**2
 @dataclass(frozen=True)
 class Page:
     """One page.
-
-    Args:
-        html: with style and script inside.
-        policy: of content: a browser may run only this script and style, show images, and use this server.
     """
 
     html: str

@@ -29,9 +29,6 @@ Features = dict[str, dict[str, Tensor]]
 
 def frozen_features(model: EvaluatedModel, dataset: Dataset) -> Features:
     """Compute every image's features, or read them from the cache.
-
-    Args:
-        dataset: prepared with the model's `image_settings`.
     """
     splits = {name: images for name in ("train", "val", "test") if (images := getattr(dataset, name)) is not None}
     data_spec, crop, prepared = model.data_spec, model.image_settings.crop, dataset.image_settings

@@ -182,8 +182,6 @@ def shared_agent_for(student: nn.Module, data_spec: DataSpec, shape: AgentShape 
 
     Args:
         student: timm's `VisionTransformer` or DeiT of any size, ours included.
-        data_spec: classes and image size of the student.
-        shape: where the agent differs from the ViT.
 
     Raises: UserError for a student whose layers do more than the agent can repeat, naming what, or where the maps do
         not fit the student's grid.

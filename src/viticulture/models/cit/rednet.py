@@ -25,10 +25,6 @@ from .involution import Involution
 
 def stem(widths: tuple[int, int], stride: int = 2, in_chans: int = 3) -> nn.Sequential:
     """conv 3x3, involution 3x3, conv 3x3, each with BN and ReLU; the first has the stride. [B, 3, H, W] -> [B, D, ...].
-
-    Args:
-        widths: channels of the first two layers, and of the last, D.
-        in_chans: channels of the image.
     """
     narrow, wide = widths
     return nn.Sequential(

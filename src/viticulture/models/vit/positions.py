@@ -17,7 +17,6 @@ def sincos(grid: tuple[int, int], width: int, prefix: int = 1) -> Tensor:
     uses the same numbers with the halves swapped, which makes no difference to a network with random weights.
 
     Args:
-        grid: rows and columns of patches.
         width: D, a multiple of 4.
         prefix: tokens before the patches.
     """

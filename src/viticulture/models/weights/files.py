@@ -50,9 +50,7 @@ def save(student: nn.Module, folder: Path, data_spec: DataSpec, extra: Mapping[s
     """Write a student's weights and config.json; each file appears whole or not at all.
 
     Args:
-        student: built by `create_student`.
         folder: created if need be; files of an earlier save are replaced.
-        data_spec: class names and the input's size and normalization.
         extra: further keys of config.json. Under "pretrained_cfg" they override timm's description of the input,
             whose crop is otherwise the whole image (`crop_pct` 1).
 
@@ -195,9 +193,6 @@ def read_weights(path: Path) -> State:
 def read_checkpoint(source: Path) -> tuple[State, list[str]]:
     """Read the tensors of a .safetensors file, or of a .pth file that holds nothing but weights, without prefixes of
     their names; those that `save` wrote keep their names, as a user's network may hold a `model` or a `vit`.
-
-    Args:
-        source: FILE, or FILE#KEY for the weights under another key.
 
     Returns: the tensors, and a warning that names which of several weights they are.
     Raises: UserError if the file is missing, damaged, holds Python objects, or has no such key.
