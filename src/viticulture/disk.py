@@ -55,8 +55,7 @@ _SYSTEMS = frozenset(
 
 
 def is_system_file(path: str) -> bool:
-    """Return whether a file or folder, or one above it, is hidden or created by a system.
-    """
+    """Return whether a file or folder, or one above it, is hidden or created by a system."""
     return any(map(_is_system_name, path.split("/")))
 
 

@@ -178,8 +178,7 @@ class AttentionStatistics:
         self._means: list[tuple[RunningMean, RunningMean]] = []
 
     def add(self, readings: Sequence[AttentionReading], spacings: Sequence[float]) -> None:
-        """Add a batch.
-        """
+        """Add a batch."""
         self._means = self._means or [(RunningMean(), RunningMean()) for _ in readings]
         for reading, spacing, (entropy, distance) in zip(readings, spacings, self._means, strict=True):
             attention = patch_attention(reading)

@@ -50,8 +50,7 @@ def feature_maps(
 
 
 def feature_galleries(networks: Mapping[str, EvaluatedModel], images: Images, layers: Sequence[int]) -> list[Gallery]:
-    """Draw the maps of every network for each of the first images, one gallery per image.
-    """
+    """Draw the maps of every network for each of the first images, one gallery per image."""
     some = images.part(torch.arange(min(MAX_IMAGES, len(images))))
     groups: list[list[Group]] = [[] for _ in some.records.names]
     for name, model in networks.items():

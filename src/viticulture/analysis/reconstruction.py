@@ -29,8 +29,7 @@ MASK_GRAY = 0.5
 
 @runtime_checkable
 class Reconstructor(Protocol):
-    """A method that reconstructs masked patches: `mae` and `simmim`.
-    """
+    """A method that reconstructs masked patches: `mae` and `simmim`."""
 
     data_spec: DataSpec
     patch: PatchGrid
@@ -59,8 +58,7 @@ class Reconstruction:
 
 
 def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconstruction:
-    """Mask and reconstruct images.
-    """
+    """Mask and reconstruct images."""
     with torch.inference_mode():
         patches, chosen = method.reconstruct(images, method.batch_spec.noise_of(images, seed))
     grid = images.shape[-2] // method.patch[0], images.shape[-1] // method.patch[1]

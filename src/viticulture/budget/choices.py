@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget is spent on: which student at which image size, in which stages. Every threshold stands here.
+"""Choices of a budget: the student, its image size and the stages. Every threshold stands here.
 
-The thresholds come from LOG.md and are its experiments' to change. (How many epochs larger images need is in the plan
-of a study, which follows it as well.) Where no experiment has been made yet they are guesses in favor of the plain run.
-A step is an optimizer step; `plain steps` are those that the whole budget would buy for the student alone.
+The thresholds come from LOG.md and are its experiments' to change; where no experiment has been made yet, they favor
+the plain run. (The epochs that larger images need are in the plan of a study.) A step is an optimizer step; `plain
+steps` are those that the whole budget would buy for the student alone.
 
     plain steps          stages
     any                  the student on labels
-    from TEACHER_FROM    a CNN on the same images first, whose decisions are labels besides the true ones
+    from TEACHER_FROM    a CNN on the same images first, whose predictions are labels besides the true ones
     from MAE_FROM        before both, the student reconstructs masked patches of all images
 
 Both are for plain ViTs alone: patches that other students have convolved with their neighbors cannot be masked, and a
@@ -122,8 +122,7 @@ def candidates(side: int, student: str = "", image_size: int | None = None) -> t
 
 
 def stage_shares(images: int, steps: int, startable: bool) -> tuple[tuple[Kind, float], ...]:
-    """Return the stages and their shares of the time; the student's takes what the others leave.
-    """
+    """Return the stages and their shares of the time; the student's takes what the others leave."""
     shares: list[tuple[Kind, float]] = []
     if startable and steps >= MAE_FROM and images >= MAE_FROM_IMAGES:
         shares.append(("mae", MAE_SHARE))

@@ -29,8 +29,7 @@ from .plan import BudgetPlan, check_version, read_plan
 
 
 class Stopwatch(Callback):
-    """Times a training's epochs, except for the first step, which includes work that is done once.
-    """
+    """Times a training's epochs, except for the first step, which includes work that is done once."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now, self.first, self.last = now, 0.0, 0.0
@@ -50,7 +49,7 @@ class Stopwatch(Callback):
 
     @property
     def seconds(self) -> float:
-        """Of all epochs, and the time between them; the first step counts as long as others."""
+        """Seconds of all epochs and the time between them; the first step counts as long as others."""
         return mean(self.steps) + self.ended - self.first
 
 
@@ -134,8 +133,7 @@ def corrected(plan: BudgetPlan, number: int) -> BudgetPlan:
 
 
 def calibrated(plan: BudgetPlan, number: int, epochs: int, took: float, elapsed: float) -> BudgetPlan:
-    """Return the plan with the length that a stage gets by its first epochs.
-    """
+    """Return the plan with the length that a stage gets by its first epochs."""
     stage = plan.stages[number]
     slowdown = slowdown_of(took, stage.step_times.epoch * epochs)
     planned = [stage.seconds for stage in plan.stages[number:]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget is spent on, written before the first stage: budget.json in the run's folder.
+"""Plan of a budget, written before the first stage: budget.json in the run's folder.
 
 runs/x/             the run of the last stage, whose student is the result
 runs/x/budget.json  the plan
@@ -71,8 +71,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class BudgetPlan:
-    """Stages within a budget.
-    """
+    """Stages within a budget."""
 
     budget: str
     data: str

@@ -56,7 +56,7 @@ SCRATCH = ".viticulture-"
 
 @dataclass(frozen=True)
 class BudgetRequest:
-    """What the user asks for.
+    """The user's request.
 
     Args:
         recipe: as for `train`; a named one is the base of the student's stage, and its student stays.

@@ -131,8 +131,7 @@ def student_keys(config: Config, overrides: Mapping[str, Any], start: str, teach
 
 
 def mix_keys(config: Config, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Keys:
-    """Set `MIX` and its decay where a hybrid learns classes long enough; a recipe's mixing, decay and smoothing stay.
-    """
+    """Set `MIX` and its decay where a hybrid learns classes long enough; a recipe's mixing, decay and smoothing stay."""
     chosen = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)
     if chosen or of_class(config.values["augment"], "mix"):
         return {}

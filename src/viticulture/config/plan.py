@@ -19,7 +19,7 @@ small batches train better: of 3,000 images 32 at once are worth two points over
 
 @dataclass(frozen=True)
 class Plan:
-    """How many images a step takes, and how many steps a training.
+    """Images per step, and steps of a training.
 
     Args:
         batch_size: images per optimizer step, over all processes.

@@ -174,7 +174,7 @@ def _find_near_duplicates(
 
 
 def _duplicated(source: Source, splits: Splits, near: NearDuplicates) -> dict[str, list[str]]:
-    """As `Dataset.near_duplicates`."""
+    """Return `Dataset.near_duplicates`."""
     rows_of = {kind: rows[near.among(rows, splits["train"])] for kind, rows in splits.items() if kind != "train"}
     return {kind: [source.names[i] for i in rows] for kind, rows in rows_of.items() if len(rows)}
 

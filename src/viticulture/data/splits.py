@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which images of a source are for training, validation and test: the data's own splits, else a seeded rule."""
+"""Training, validation and test images of a source: the data's splits, else a seeded rule."""
 
 from collections.abc import Mapping, Sequence
 

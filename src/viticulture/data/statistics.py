@@ -36,8 +36,7 @@ def sample_sizes(source: Source) -> np.ndarray:
 
 
 def cached_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]:
-    """Mean and standard deviation of each channel over cached images, in [0, 1]; every image weighs the same.
-    """
+    """Mean and standard deviation of each channel over cached images, in [0, 1]; every image weighs the same."""
     total, squares = torch.zeros(2, pixels.shape[1], dtype=torch.float64).unbind()
     for part in torch.split(rows, 64):
         values = pixels[part].contiguous().float().flatten(2)  # [64, C, S * S]

@@ -245,7 +245,7 @@ def limited_groups(near: np.ndarray, labels: np.ndarray, share: float) -> np.nda
 
 
 def numbered(groups: np.ndarray | None, count: int) -> np.ndarray:
-    """[N] numbers of groups from 0 on without gaps; an image without one becomes a group by itself."""
+    """Number groups from 0 on without gaps, [N]; an image without one becomes a separate group."""
     if groups is None:
         return np.arange(count)
     alone = groups < 0

@@ -90,8 +90,7 @@ def warnings_of(
 
 
 def needed_of_split(objects: Sequence[Objects], extents: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
-    """The image size that makes each box of a split a pixel wide, [n], crowds left out; inf where it is empty.
-    """
+    """The image size that makes each box of a split a pixel wide, [n], crowds left out; inf where it is empty."""
     boxes = [each.boxes[~each.crowd] for each in objects]
     sides = torch.cat([(each[:, 2:] - each[:, :2]).amin(1) for each in boxes]).double().numpy()
     longer = np.repeat([MIN_SIDE * max(extent) for extent in extents], list(map(len, boxes)))
@@ -117,8 +116,7 @@ def _longest_runs(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 def narrow_boxes(
     classes: Sequence[str], split: str, objects: Sequence[Objects], needed: NDArray[np.float64], image_size: int
 ) -> list[str]:
-    """A warning where boxes are less than a pixel wide.
-    """
+    """A warning where boxes are less than a pixel wide."""
     labels = torch.cat([each.labels[~each.crowd] for each in objects]).numpy()
     narrow = needed > image_size
     if not narrow.any():
@@ -149,8 +147,7 @@ def check_wide_enough(needed: NDArray[np.float64], image_size: int, enlarged: fl
 def thin_classes(
     classes: Sequence[str], needed: NDArray[np.float32], image_size: int, but: Sequence[int] = ()
 ) -> list[str]:
-    """A warning where classes of masks are less than a pixel wide in more than a few of their images.
-    """
+    """A warning where classes of masks are less than a pixel wide in more than a few of their images."""
     there, thin = (needed > 0).sum(0), needed > image_size
     often = [i for i in range(len(classes)) if i not in but and thin[:, i].sum() > FEW * there[i]]
     if not often:
@@ -161,7 +158,7 @@ def thin_classes(
 
 
 def keep_by(needed: float) -> str:
-    """How to keep what needs an image size."""
+    """Say how to keep what needs an image size."""
     size = int(-(-needed // STEP)) * STEP if np.isfinite(needed) else MAX_SIDE + 1
     return f"--image-size {size} keeps all" if size <= MAX_SIDE else "cut the images into parts to keep all"
 
@@ -174,8 +171,7 @@ def _lost(needed: NDArray[np.float32], counts: Sequence[int]) -> list[int]:
 def gone(
     classes: Sequence[str], what: str, needed: NDArray[np.float32], counts: Sequence[int], image_size: int
 ) -> list[str]:
-    """A warning where masks have classes of which no pixel is left.
-    """
+    """A warning where masks have classes of which no pixel is left."""
     if not (labels := _lost(needed, counts)):
         return []
     names = [f"{classes[i]} ({counted(int((needed[:, i] > 0).sum()), 'image')})" for i in labels]

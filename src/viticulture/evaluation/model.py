@@ -87,8 +87,7 @@ class EvaluatedModel:
 
 
 def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> EvaluatedModel:
-    """Load a run's student, with images prepared as the run's validation images were.
-    """
+    """Load a run's student, with images prepared as the run's validation images were."""
     recipe = config_of(run)  # which imports what a student of the user's code needs
     student, data_spec, config = load(run.weights(weights or run.which()[0]))
     device = device_for(recipe)
@@ -160,7 +159,7 @@ def pictures(pixels: Tensor) -> list[Pixels]:
 
 
 def device_for(config: Config) -> torch.device:
-    """Where a run's student is evaluated: on a GPU where there is one, unless the recipe names the CPU."""
+    """Return the device to evaluate a run's student on: a GPU if there is one, unless the recipe names the CPU."""
     return CPU if config.engine.device == "cpu" else _device()
 
 
@@ -197,8 +196,7 @@ class OutputHeads:
 
 @torch.no_grad()
 def heads_of(student: nn.Module, images: Tensor, config: Config) -> OutputHeads:
-    """Find which heads make a student's output by comparing them with it.
-    """
+    """Find which heads make a student's output by comparing them with it."""
     logits = all_logits(student, images)
     advisers = of_class(config.values["guides"], "co_advise").values()
     taught = tuple(teacher for guide in advisers for teacher in guide.get("teachers") or ())

@@ -25,8 +25,7 @@ MAX_IMAGES = 2000  # for training; with more, logistic regression would take lon
 
 @dataclass(frozen=True)
 class References:
-    """Accuracies that a run's page compares with.
-    """
+    """Accuracies that a run's page compares with."""
 
     split: str
     accuracy: Mapping[str, float]

@@ -36,7 +36,7 @@ CHECKSUMS = "checksums"
 
 @dataclass(frozen=True, eq=False)
 class Results(Mapping[str, Result]):
-    """What was measured of a run by WEIGHTS/SPLIT; empty where nothing could be.
+    """Measurements of a run by WEIGHTS/SPLIT; empty where nothing could be measured.
 
     Args:
         counts: the key of the result that counts; "" where there is none.
@@ -60,7 +60,7 @@ class Results(Mapping[str, Result]):
 
     @property
     def counting(self) -> Result | None:
-        """The one that counts."""
+        """The result that counts."""
         return self.results.get(self.counts)
 
     def of_split(self, split: str) -> Result | None:
@@ -68,7 +68,7 @@ class Results(Mapping[str, Result]):
         return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
 
     def of_weights(self, weights: str) -> Self:
-        """Those of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
+        """Results of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
         counts = f"{weights}/{self.counts.partition('/')[2]}"
         results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
         counts, results = (counts, results) if counts in results else ("", {})
@@ -86,8 +86,7 @@ def name_of(data: str | Source) -> str:
 
 
 def of_each(run: RunFolder, measure: Callable[[str], Saved]) -> dict[str, Saved]:
-    """Measure every set of weights of a run, those that count first; equal sets, as best and last often are, once.
-    """
+    """Measure every set of weights of a run, those that count first; equal sets, as best and last often are, once."""
     measured: dict[str, Saved] = {}
     for weights in run.which():
         twin = next((known for known in measured if _same(run, known, weights)), None)
@@ -132,10 +131,7 @@ def keep_results(run: RunFolder, name: str, results: Results[Any]) -> None:
 
 
 def read_results(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> Saved | None:
-    """What `keep_results` wrote; None where there is nothing, or where it is of other weights.
-
-    Raises: as `read_saved`.
-    """
+    """Read measurements that `keep_results` wrote; None without any, or of other weights. Raises: as `read_saved`."""
 
     def of_these(content: dict[str, Any]) -> Saved | None:
         known = rebuilt(dict[str, str], content.get(CHECKSUMS, {}), CHECKSUMS)

@@ -12,7 +12,7 @@ from ..models.taps import Readings
 
 
 class Capability(Enum):
-    """What a method `provides` and a guide `requires`."""
+    """Something that a method `provides` and a guide `requires`."""
 
     LABELS = "one label an image"  # batch["label"]
     CLASSES = "scores of the classes"  # Readings.outputs are the student's for the DataSpec's classes
@@ -41,8 +41,7 @@ class Guide(nn.Module, ABC):
 
     @abstractmethod
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
-        """Return named, weighted scalar terms, added to the method's.
-        """
+        """Return named, weighted scalar terms, added to the method's."""
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Runs before every epoch, counted from 0, for weights that follow a schedule."""

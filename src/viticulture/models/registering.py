@@ -88,8 +88,7 @@ def reject_pretrained(name: str, keywords: dict[str, Any], fix: str) -> dict[str
 
 
 def timm_config(pixels: int = 224, **metadata: Any) -> dict[str, Any]:
-    """Return timm's metadata of weights and images, with the usual values of ImageNet networks.
-    """
+    """Return timm's metadata of weights and images, with the usual values of ImageNet networks."""
     return {
         "num_classes": 1000,
         "input_size": (3, pixels, pixels),

@@ -54,8 +54,7 @@ def rank() -> int:
 
 
 def perceptron(widths: list[int]) -> nn.Sequential:
-    """Build linear layers without bias, each with a BatchNorm and a ReLU; the last with a BatchNorm without scale.
-    """
+    """Build linear layers without bias, each with a BatchNorm and a ReLU; the last with a BatchNorm without scale."""
     layers: list[nn.Module] = []
     for number, (before, after) in enumerate(pairwise(widths)):
         last = number == len(widths) - 2

@@ -36,8 +36,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Costs:
-    """Size of the student and cost of its training; None is shown as n/a.
-    """
+    """Size of the student and cost of its training; None prints as n/a."""
 
     parameters: int | None = None
     macs: int | None = None

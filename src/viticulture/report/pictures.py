@@ -105,8 +105,7 @@ def _map_shapes(
     heading: str = "",
     diagonal: bool = False,
 ) -> dict[str, Any]:
-    """Return a map's shapes; cells of the same color and text are one shape.
-    """
+    """Return a map's shapes; cells of the same color and text are one shape."""
     rows, columns = names
     R, C = shades.shape
     left, top = _gutter(rows), _gutter(columns) + (HEADING if heading else 0)

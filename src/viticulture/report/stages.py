@@ -55,8 +55,7 @@ def plan_table(plan: BudgetPlan) -> Table:
 
 
 def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Table:
-    """Return the stages after training.
-    """
+    """Return the stages after training."""
     columns = [
         *COLUMNS,
         Column("min planned", "significant"),

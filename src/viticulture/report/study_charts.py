@@ -178,8 +178,7 @@ def _tip(entry: RankingEntry, unit: str) -> str:
 
 
 def teachers_of(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return student -> its teacher, for candidates that a single other candidate guides; initial weights do not count.
-    """
+    """Return student -> its teacher, for candidates that a single other candidate guides; initial weights do not count."""
     taught = {}
     for name, values in overrides.items():
         teachers = {row for key, row in references(values).items() if key.startswith("guides.")}

@@ -95,8 +95,7 @@ class Scale:
 
 
 def line_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "", kind: str = "") -> Markup:
-    """Draw a line per series, with a band from the lower to the upper ends; long ones are thinned.
-    """
+    """Draw a line per series, with a band from the lower to the upper ends; long ones are thinned."""
     return _chart(title, series, axes, note, kind)
 
 

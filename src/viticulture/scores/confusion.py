@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is taken for what."""
+"""Confusion of classes."""
 
 import numpy as np
 from numpy.typing import ArrayLike

@@ -65,7 +65,7 @@ def box_areas(boxes: Array) -> Array:
 
 
 def _outside(areas: Array) -> NDArray[np.bool_]:
-    """Whether areas [n] lie outside each of `AREAS`, [A, 1, n]."""
+    """Test whether areas [n] lie outside each of `AREAS`, [A, 1, n]."""
     return ((areas < LIMITS[:, :1]) | (areas > LIMITS[:, 1:]))[:, None]
 
 
@@ -100,7 +100,7 @@ def match(scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool
 def _match(
     overlap: Array, ignored: NDArray[np.bool_], crowd: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which detections take an object [T, n], and which of these one that counts for nothing."""
+    """Return which detections match an object [T, n], and which of these one that counts for nothing."""
     count, objects = overlap.shape
     right, apart = np.zeros((len(THRESHOLDS), count), bool), np.zeros((len(THRESHOLDS), count), bool)
     if not objects:
@@ -141,7 +141,7 @@ class Ranked:
 
 @dataclass(frozen=True, eq=False)
 class Strays:
-    """Detections of one class in images without a true object of it: as a rule most of all, hence judged at once.
+    """Detections of one class in images without a true object of it: as a rule most of all, hence evaluated at once.
 
     Args:
         images: [n] int64, the image of each; at most `MOST` of one image.
@@ -199,10 +199,7 @@ def recall(ranks: Ranked) -> Array:
 
 
 def resampled(classes: Sequence[Ranked], images: int) -> Array:
-    """The mean AP over images drawn with replacement, [R]; two detectors on the same images are given the same draws.
-
-    Percentiles are the bootstrap's interval over images; differences of two detectors' values that of the difference.
-    """
+    """Return the mean AP over images drawn with replacement, [R]; the draws are the same for all detectors."""
     generator = np.random.default_rng(0)
     draws = [generator.integers(images, size=images) for _ in range(REPLICATES)]
     often = np.stack([np.bincount(draw, minlength=images) for draw in draws]).astype(np.float64)

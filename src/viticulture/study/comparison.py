@@ -68,12 +68,12 @@ class RankingEntry:
 
     @property
     def tested(self) -> bool:
-        """Whether its results are of test images."""
+        """True if its results are of test images."""
         return self.outcomes[0].test is not None
 
     @property
     def vit(self) -> bool:
-        """Whether the student attends to tokens."""
+        """True if the student attends to tokens."""
         return all((outcome.facts or {}).get("vit", True) for outcome in self.outcomes)
 
 
@@ -106,7 +106,7 @@ class Comparison:
 
     @property
     def measure(self) -> Measure:
-        """What candidates are compared by."""
+        """The measure that candidates are compared by."""
         return measure(self.measured)
 
     @property
@@ -281,7 +281,7 @@ def _compare(
 
 
 def _fingerprint(outcomes: Iterable[Outcome]) -> str:
-    """Return a digest that tells an analysis of these trainings from one of others."""
+    """Return a digest of the analyzed trainings."""
     return digest(sorted(outcome.cell.name for outcome in outcomes))
 
 

@@ -36,8 +36,7 @@ UNREADABLE = (UserError, OSError, KeyError, TypeError, ValueError, AttributeErro
 
 @dataclass(frozen=True, eq=False)
 class _Direction:
-    """Images that the first of a pair classifies correctly and the second does not.
-    """
+    """Images that the first of a pair classifies correctly and the second does not."""
 
     pair: tuple[RankingEntry, RankingEntry]
     chosen: NDArray[np.int64]

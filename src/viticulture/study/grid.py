@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a study compares: candidates x training subsets x seeds, declared in one YAML file that the user may extend."""
+"""Grid of a study: candidates x training subsets x seeds, declared in one YAML file that the user may extend."""
 
 import hashlib
 import json
@@ -96,7 +96,7 @@ class Cell:
 
     @property
     def unit(self) -> str:
-        """What `seed` numbers: a seed or a fold."""
+        """The unit of `seed`: a seed or a fold."""
         return "fold" if self.fold else "seed"
 
     @property
@@ -172,7 +172,7 @@ class Grid:
 
     @property
     def unit(self) -> str:
-        """What is repeated: a seed or a fold."""
+        """The unit of repetition: a seed or a fold."""
         return "fold" if self.subsets.folds else "seed"
 
     @property
@@ -182,7 +182,7 @@ class Grid:
 
     @property
     def published(self) -> bool:
-        """Whether there are a paper's numbers to reproduce; otherwise the candidates compete."""
+        """True if there are a paper's numbers to reproduce; otherwise the candidates compete."""
         return any(candidate.published is not None for candidate in self.candidates)
 
     @cached_property

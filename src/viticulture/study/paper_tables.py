@@ -15,8 +15,7 @@ from .grid import Candidate, known_keys
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A paper's table or figure.
-    """
+    """A paper's table or figure."""
 
     name: str
     title: str

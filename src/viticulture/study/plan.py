@@ -78,7 +78,7 @@ class StudyPlan:
 
     @property
     def allows_larger_images(self) -> bool:
-        """Whether every cell gets enough epochs for larger images."""
+        """True if every cell gets enough epochs for larger images."""
         return self.scale == 1 or min(self.epochs.values()) >= LARGER_EPOCHS
 
     def overrides(self, grid: Grid, cell: Cell) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class StudyPlan:
 
     @property
     def allows_ranking(self) -> bool:
-        """Whether every cell is long enough for a ranking of methods, as far as is known."""
+        """True if every cell is long enough for a ranking of methods, as far as is known."""
         return self.min_steps is None or self.min_steps >= MIN_RANKING_STEPS
 
     def to_dict(self) -> dict[str, Any]:

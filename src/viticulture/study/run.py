@@ -36,8 +36,7 @@ Log = Callable[[str], None]
 
 
 def run_study(study: StudyFolder, where: Where, log: Log, show_plan: Callable[[StudyFolder, StudyPlan], None]) -> None:
-    """Plan a study, show the plan, and train what is missing, on this machine or on a cluster.
-    """
+    """Plan a study, show the plan, and train what is missing, on this machine or on a cluster."""
     sweep(study.path)
     warnings = study.extend()
     for warning in warnings:

@@ -124,7 +124,7 @@ def next_level(level: float) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one method is than another, over seeds that both were trained from, or over folds.
+    """Paired difference of two methods, over seeds that both were trained from, or over folds.
 
     Args:
         over_images: the same mean with the bootstrap's interval over seeds and test images; None where predictions of
@@ -303,7 +303,7 @@ def seeds_needed(mean: float, sd: float | None, level: float = LEVEL, power: flo
 class Interaction:
     """A sum of candidates ("A + B") and its parts, by accuracies of the seeds that all of them have.
 
-        gain(X) = accuracy(X) - accuracy(baseline),   excess(A + B) = gain(A + B) - gain(A) - gain(B)
+    gain(X) = accuracy(X) - accuracy(baseline),   excess(A + B) = gain(A + B) - gain(A) - gain(B)
     """
 
     name: str
@@ -318,8 +318,7 @@ class Interaction:
 
 
 def interactions(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -> list[Interaction]:
-    """Return every candidate that is a sum of others, in their order.
-    """
+    """Return every candidate that is a sum of others, in their order."""
     sums = []
     for name in accuracies:
         parts = tuple(part.strip() for part in name.split(" + "))

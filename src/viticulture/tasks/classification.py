@@ -185,8 +185,7 @@ def classification_page(
     trained_on: Sequence[int] = (),
     mistakes: Sequence[Gallery] = (),
 ) -> TaskPage:
-    """The parts of a page.
-    """
+    """The parts of a page."""
     result, (weights, split) = results.counting, named(results.counts)
     assert result is not None
     low, high = result.top1_interval
@@ -214,7 +213,7 @@ def classification_page(
 
 
 def _calibration(result: ClassificationResult) -> LineChart:
-    """How far the confidence can be trusted."""
+    """Return the section about calibration."""
     dots, points = joined(result.reliability, MIN_IMAGES), 100 * result.calibration_error
     note = f"On average confidence and accuracy differ by {points:.1f} points (expected calibration error). "
     title = "Calibration: is it as accurate as it is confident?"
@@ -282,7 +281,7 @@ def summary(results: Results[ClassificationResult]) -> Table:
 
 
 def copies_sentence(result: ClassificationResult, split: str) -> str:
-    """How many images have near-duplicates among the training images, and the accuracy without them; "" for none."""
+    """Return how many images have near-duplicates among the training images, and the accuracy without them; "" for none."""
     rest = result.without_copies
     if rest is None:
         return ""

@@ -99,7 +99,7 @@ class ClassificationResult:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of `score`."""
+        """Interval of `score`."""
         return self.top1_interval
 
     @property
@@ -121,7 +121,7 @@ class ClassificationResult:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "ClassificationResult":
-        """What `to_dict` gave."""
+        """Restore a result from `to_dict`."""
         classes = len(content["per_class"])
         confusion = np.zeros((classes, classes), np.int64)
         for row, column, images in content["confusion"]:
@@ -211,7 +211,7 @@ def _check(predictions: Predictions, C: int) -> None:
 
 
 def _rank(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """How many classes come before the true one, [B, C], [B] -> [B]; equals keep the order of the classes."""
+    """Return how many classes come before the true one, [B, C], [B] -> [B]; equals keep the order of the classes."""
     true = probabilities.gather(1, labels[:, None])
     earlier = torch.arange(probabilities.shape[1]) < labels[:, None]
     return ((probabilities > true) | (probabilities == true) & earlier).sum(-1)
@@ -229,10 +229,10 @@ def _per_class(confusion: NDArray[np.int64], classes: Sequence[str]) -> tuple[Cl
 
 
 def _reliability(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[ReliabilityBin, ...]:
-    """Bins [m/M, (m+1)/M) of confidence, the last one closed.
+    """Compute bins [m/M, (m+1)/M) of confidence, the last one closed.
 
     Source: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, arXiv:1706.04599, Eq. (3).
-    Deviation: lower edges are inside, as in torchmetrics, which gives a confidence of exactly 1 a bin of its own.
+    Deviation: lower edges are inside, as in torchmetrics, which has a separate bin for a confidence of exactly 1.
     """
     edges = np.linspace(0, 1, CALIBRATION_BINS + 1, dtype=np.float32)
     bin_of = np.clip(np.searchsorted(edges, confidence.astype(np.float32), side="right") - 1, 0, CALIBRATION_BINS - 1)

@@ -115,7 +115,7 @@ class DetectionResult:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of `score`, see `Precisions`."""
+        """Interval of `score`, see `Precisions`."""
         return self.boxes.interval
 
     @property

@@ -63,8 +63,7 @@ Part = Table | LineChart | RowChart | HeatMap | Pictures | ColorKey
 
 @dataclass(frozen=True)
 class TaskSection:
-    """A section of a page; parts that are lists stand one below the other.
-    """
+    """A section of a page; parts that are lists stand one below the other."""
 
     title: str
     parts: Sequence[Part | Sequence[Part]]

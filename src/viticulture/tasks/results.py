@@ -137,7 +137,7 @@ class Results(Mapping[str, R], Generic[R]):
         return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
 
     def of_weights(self, weights: str) -> Self:
-        """Those of one set of weights; that on the split that counts, counts. Empty where these were not evaluated."""
+        """Results of one set of weights; that on the split that counts, counts. Empty where these were not evaluated."""
         counts = f"{weights}/{self.counts.partition('/')[2]}"
         results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
         counts, results = (counts, results) if counts in results else ("", {})

@@ -130,15 +130,14 @@ def evaluate_pixels(
 
 @dataclass(frozen=True)
 class ClassMap:
-    """Classes [H, W] of an image's pixels, deflated, so that the predictions for thousands of photographs fit memory.
-    """
+    """Classes [H, W] of an image's pixels, deflated, so that the predictions for thousands of photographs fit memory."""
 
     size: tuple[int, ...]
     content: bytes
 
     @staticmethod
     def of(pixels: NDArray[np.uint8]) -> "ClassMap":
-        """Of classes [H, W]."""
+        """Compress classes [H, W]."""
         return ClassMap(pixels.shape, zlib.compress(pixels.tobytes(), 1))
 
     def opened(self) -> NDArray[np.uint8]:
@@ -169,7 +168,7 @@ class SegmentationPrediction(Prediction):
 
     @property
     def pixels(self) -> NDArray[np.uint8] | None:
-        """Classes [H, W], made anew at each call; None where the image could not be read."""
+        """Classes [H, W], decompressed at each call; None where the image could not be read."""
         return None if self.class_map is None else self.class_map.opened()
 
     def shares(self) -> dict[str, float]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a task: how the runs that are trained for it are evaluated, predict, and show their results.
+"""The contract of a task: how its runs are evaluated, predict, and display their results.
 
-A method names its task (`Method.task`), and `task_of` gives a run's. Everything above asks this object: no command and
-no page names a kind of task. A task of the user's code is a subclass of `Task`, or of `ImageTask` where a network has
-one output vector an image (image_task.py).
+A method names its task (`Method.task`), and `task_of` returns a run's. Commands and pages call this object and name no
+kind of task. A task of the user's code is a subclass of `Task`, or of `ImageTask` where a network has one output
+vector an image (image_task.py).
 """
 
 import json

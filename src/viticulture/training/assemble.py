@@ -111,8 +111,7 @@ def build_guides(config: Config, student: nn.Module, data_spec: DataSpec) -> dic
 
 
 def augmentations(config: Config, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:
-    """Return one augmentation a view: one, or two with a second view (`augment2`), then the local crops.
-    """
+    """Return one augmentation a view: one, or two with a second view (`augment2`), then the local crops."""
     data_spec = data_spec_of(dataset)
     large = [config.values["augment"], *filter(None, [config.values["augment2"]])]
     local = config.values["augment_local_crops"], (spec.local_size, spec.local_size)

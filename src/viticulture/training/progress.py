@@ -164,8 +164,7 @@ class ProgressBar(Callback):
 
 
 class EachEpoch(Callback):
-    """Calls a function at epochs' ends, in the first process, as often as it takes a small share of the time.
-    """
+    """Calls a function at epochs' ends, in the first process, as often as it takes a small share of the time."""
 
     def __init__(self, work: Callable[[], object], share: float = 0.02) -> None:
         self.work, self.share = work, share

@@ -194,8 +194,7 @@ def _try_single_image(session: Session) -> None:
 
 
 def _record(session: Session, command: str, about: dict[str, Any]) -> None:
-    """Write into a new run's folder its recipe, its split and run.json.
-    """
+    """Write into a new run's folder its recipe, its split and run.json."""
     run, config, dataset, method = session.run, session.config, session.dataset, session.method
     run.lock()
     keep_known_code()

@@ -79,8 +79,7 @@ class Perfect(Callback):
             trainer.should_stop = True
 
     def warning(self, images: int, trained: int, planned: int) -> str:
-        """Return a warning after a training; empty where most of it improved on validation images.
-        """
+        """Return a warning after a training; empty where most of it improved on validation images."""
         if self.stop_after is not None and self.count >= self.stop_after and trained < planned:
             return (
                 f"ended after epoch {trained} of {planned}: validation, on {counted(images, 'image')}, was perfect "

@@ -110,8 +110,7 @@ class Loader:
         self.worker_stages = 0 if not self.workers else 2 if on_cpu else 1
 
     def with_targets(self, targets: Annotations, masks: bool = False) -> Self:
-        """Give batches objects or masks of the same images, in place of labels (targets.py).
-        """
+        """Give batches objects or masks of the same images, in place of labels (targets.py)."""
         self.targets, self.masks = targets, masks
         return self
 
@@ -241,8 +240,7 @@ def _joined(draws: Sequence[Draw]) -> Draw:
 
 
 def steps_at_once(images: Images, augments: Sequence[Augment], batch_size: int) -> int:
-    """Number of steps whose views a GPU makes together, at least 1; streamed images come step by step.
-    """
+    """Number of steps whose views a GPU makes together, at least 1; streamed images come step by step."""
     pixels = batch_size * max(math.prod(augment.image_size) for augment in augments)
     return max(1, GROUP // pixels) if isinstance(images, CachedImages) else 1
 

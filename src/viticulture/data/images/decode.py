@@ -50,8 +50,7 @@ CLOSED = "a picture of PIL was closed before its pixels were used; call its load
 
 
 class Unreadable(UserError):
-    """A file that is no image, or a broken one.
-    """
+    """A file that is no image, or a broken one."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)

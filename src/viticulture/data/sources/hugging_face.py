@@ -85,7 +85,7 @@ def open_hub(name: str) -> Source:
 
 @contextmanager
 def _offline_where_unreachable() -> Iterator[None]:
-    """Where Hugging Face does not respond, have its libraries read their caches only, and at once."""
+    """Have Hugging Face's libraries read their caches only, where it does not respond."""
     import datasets
     import huggingface_hub
 

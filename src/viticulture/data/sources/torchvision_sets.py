@@ -33,8 +33,7 @@ from .source import Source
 
 @dataclass(frozen=True)
 class Named:
-    """A set of torchvision.
-    """
+    """A set of torchvision."""
 
     cls: str
     parts: Mapping[str, Mapping[str, Any]]

@@ -131,8 +131,7 @@ class MaskFiles:
 
 @dataclass(frozen=True, eq=False)
 class Boxed:
-    """Objects of a split's images, in their order.
-    """
+    """Objects of a split's images, in their order."""
 
     objects: list[Objects]
     masks: bool

@@ -65,8 +65,7 @@ class CardNetwork:
 
 
 def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Results[Any], network: CardNetwork) -> str:
-    """Return README.md of a classifier or of features, with its block of YAML for the Hub.
-    """
+    """Return README.md of a classifier or of features, with its block of YAML for the Hub."""
     evaluation, classes = results.counting, network.classes
     result = evaluation if hasattr(evaluation, "top1") else None
     labels = evaluation if hasattr(evaluation, "map") else None
@@ -98,8 +97,7 @@ def image_card(
     config: dict[str, Any],
     backbone: bool,
 ) -> str:
-    """Return README.md of a detector or a segmenter.
-    """
+    """Return README.md of a detector or a segmenter."""
     result, pixels = results.counting, config["network"]["kind"] == "segmentation"
     use, metric = results.task.pipeline, results.task.metric
     names = [*network.classes] if pixels else [*network.classes, "background"]
@@ -134,8 +132,7 @@ def _metadata(
     measured: Measured | None,
     library: str = "viticulture",
 ) -> str:
-    """Return the block of YAML for the Hub.
-    """
+    """Return the block of YAML for the Hub."""
     from huggingface_hub import EvalResult, ModelCardData
 
     results = []
@@ -194,8 +191,7 @@ def _matrix(result: Any, classes: Sequence[str]) -> list[list[str]]:
 
 
 def _confused(counts: Any, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Return true class, predicted class and count of the eight most frequent confusions.
-    """
+    """Return true class, predicted class and count of the eight most frequent confusions."""
     return [(_cell(names[i]), _cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, 8)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send a run to the Hub: its weights where timm looks, its own files, and a card.
+"""Push a run to the Hub: weights that timm loads, the run's files, and a card.
 
     README.md                          the card
     config.json, model.safetensors     the weights that count, as timm reads them

@@ -38,8 +38,7 @@ MASK_THRESHOLD = 0.5
 
 
 class Canvas(nn.Module):
-    """The input of a detector or segmenter: [H, W, channels] uint8 -> [1, channels, S, S] normalized.
-    """
+    """The input of a detector or segmenter: [H, W, channels] uint8 -> [1, channels, S, S] normalized."""
 
     fill: Tensor
     scale: Tensor
@@ -137,8 +136,7 @@ class SegmenterGraph(ImageGraph):
 
 
 def stretch(maps: Tensor, extent: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """Resize the image's part of maps [..., h, w] of the canvas to the image's size, bilinear: [..., H, W].
-    """
+    """Resize the image's part of maps [..., h, w] of the canvas to the image's size, bilinear: [..., H, W]."""
     return _along(_along(maps, extent[0], size[0], -2), extent[1], size[1], -1)
 
 

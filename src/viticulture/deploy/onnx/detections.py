@@ -97,8 +97,7 @@ class Detections(nn.Module):
 
 
 def _top(objectness: Tensor, counts: list[int], limit: int) -> Tensor:
-    """Return the anchors of each level with the highest objectness, in falling order; of equals the first.
-    """
+    """Return the anchors of each level with the highest objectness, in falling order; of equals the first."""
     numbers, start = [], 0
     for level, count in zip(torch.split(objectness, counts), counts, strict=True):
         if torch.compiler.is_compiling():  # exporters have no stable sort, and ONNX's TopK takes the first of equals

@@ -30,8 +30,7 @@ MAX_IMAGES = 64
 
 @dataclass(frozen=True)
 class PreparationGap:
-    """Differences between probabilities by `predict` and by timm's transform, for the same images.
-    """
+    """Differences between probabilities by `predict` and by timm's transform, for the same images."""
 
     images: int
     largest: float
@@ -40,7 +39,7 @@ class PreparationGap:
 
     @property
     def visible(self) -> bool:
-        """Whether there is any difference, with the digits that are printed."""
+        """True if there is any difference in the printed digits."""
         return round(self.largest, 3) > 0 or self.same < 1
 
     def __str__(self) -> str:

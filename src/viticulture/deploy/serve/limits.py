@@ -26,8 +26,7 @@ TOO_LARGE = f"a request may hold {MAX_BYTES // 1024**2} MB; send fewer images at
 
 
 class Refused(Exception):
-    """A request that is not read to its end.
-    """
+    """A request that is not read to its end."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)

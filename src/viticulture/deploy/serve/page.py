@@ -17,8 +17,7 @@ OVERHEAD = 1024**2
 
 @dataclass(frozen=True)
 class Page:
-    """One page.
-    """
+    """One page."""
 
     html: str
     policy: str

@@ -75,8 +75,7 @@ _TOUCHING = np.ones((3, 3), dtype=bool)  # corners touch
 
 @dataclass(frozen=True)
 class BoxAccuracy:
-    """Share of images with a correct box, for each overlap with the threshold that is best for the set.
-    """
+    """Share of images with a correct box, for each overlap with the threshold that is best for the set."""
 
     accuracies: tuple[float, ...]
     thresholds: tuple[float, ...]

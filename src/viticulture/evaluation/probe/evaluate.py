@@ -68,8 +68,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Probe:
-    """Results of all classifiers on all features of one network.
-    """
+    """Results of all classifiers on all features of one network."""
 
     network: str
     weights: str

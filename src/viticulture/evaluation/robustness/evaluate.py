@@ -60,8 +60,7 @@ Cell = Callable[[str, int], Batches]
 
 @dataclass(frozen=True, eq=False)
 class _Context:
-    """A run with its loaded student.
-    """
+    """A run with its loaded student."""
 
     run: RunFolder
     model: EvaluatedModel

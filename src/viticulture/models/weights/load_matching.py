@@ -151,8 +151,7 @@ def grid_of(network: nn.Module) -> PatchGrid | None:
 
 
 def _square(state: State, like: State | None = None, grid: PatchGrid | None = None) -> PatchGrid | None:
-    """Return the square grid of a position table without the rows of its tokens.
-    """
+    """Return the square grid of a position table without the rows of its tokens."""
     rows = state[POSITIONS].shape[1]
     others = [sum(state[name].shape[1] for name in TOKENS if name in state), 0]
     if like is not None and grid is not None:
