@@ -38,12 +38,11 @@ class LayerAnalysis:
     """Attention statistics, CKA and Fourier amplitudes, by layer from first to last.
 
     Args:
-        reading: what stands for a layer in `cka` and `amplitude`, one of READINGS.
         distance: of attention, [h] per layer, pixels.
         entropy: of attention, [h] per layer, nats.
         uniform: distance and entropy of a head with uniform attention, one pair per layer.
         cka: between every two layers' features, [layers, layers].
-        frequencies: of `amplitude`, units of pi per patch; empty for grids that are not square.
+        frequencies: of `amplitude`, units of pi per patch; empty for non-square grids.
         amplitude: relative log amplitude of every layer's features, [layers, frequencies].
     """
 

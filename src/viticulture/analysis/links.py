@@ -6,7 +6,7 @@
 
 The algorithm scales all weights to [0, 1], averages them over heads, and keeps what exceeds a threshold. It is printed
 for single channels, its outcome (Table 1) for CNN blocks: here it averages over the channels of a block as well. It
-scales signed weights, so that a link of weight 0 gets about 0.5, and the printed threshold of 0.05 prunes nothing; the
+scales signed weights, so a link of weight 0 becomes about 0.5, and the printed threshold of 0.05 prunes nothing; the
 paper's text and Figure 2 refer to magnitudes. `magnitude_strengths` scales magnitudes, `printed_strengths` follows the
 print.
 """

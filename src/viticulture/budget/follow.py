@@ -133,7 +133,7 @@ def corrected(plan: BudgetPlan, number: int) -> BudgetPlan:
 
 
 def calibrated(plan: BudgetPlan, number: int, epochs: int, took: float, elapsed: float) -> BudgetPlan:
-    """Return the plan with the length that a stage gets by its first epochs."""
+    """Return the plan with a stage's length by its first epochs."""
     stage = plan.stages[number]
     slowdown = slowdown_of(took, stage.step_times.epoch * epochs)
     planned = [stage.seconds for stage in plan.stages[number:]]

@@ -88,7 +88,7 @@ def largest_that_fits(
 
 
 def divide_time(seconds: float, images: int, times: TimesOf, search: bool, startable: bool) -> tuple[StageLength, ...]:
-    """Return the stages and their lengths of at least one epoch; () where not even the student's own fits."""
+    """Return the stages and their lengths of at least one epoch; () where not even the student's fits."""
     alone = times("student", False)
     plain = epochs_within(alone, seconds)
     shares = stage_shares(images, plain * alone.steps, startable) if search else (("student", 1.0),)

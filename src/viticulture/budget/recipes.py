@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configs of the stages, made from the student's: the same images, the same machine.
+"""The configs of the stages, derived from the student's: the same images, the same machine.
 
 Each choice is a function that returns the recipe keys to change; `Config.changed(keys, by="budget")` checks and records
 them. Keys that the user sets (`overrides`) are never replaced.
@@ -131,7 +131,7 @@ def student_keys(config: Config, overrides: Mapping[str, Any], start: str, teach
 
 
 def mix_keys(config: Config, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Keys:
-    """Set `MIX` and its decay where a hybrid learns classes long enough; a recipe's mixing, decay and smoothing stay."""
+    """Set `MIX` and its decay where a hybrid trains long enough; a recipe's mixing, decay and smoothing stay."""
     chosen = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)
     if chosen or of_class(config.values["augment"], "mix"):
         return {}

@@ -164,7 +164,7 @@ def _find_near_duplicates(
     source: Source, settings: DataSettings, image_settings: ImageSettings, progress: Progress | None
 ) -> NearDuplicates | None:
     """Search a source for near-duplicates if some images are held out; None for images that are to be streamed, none
-    of which is opened beforehand."""
+    of which is opened first."""
     holds_out = source.classes and (settings.val_fraction or settings.test_fraction or settings.folds)
     if settings.near_duplicates == "ignore" or image_settings.stream:
         return None

@@ -266,7 +266,7 @@ def _counts(labels: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _by_class(labels: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Each class that occurs, with its positions, ascending."""
+    """Yield each class that occurs, with its positions, ascending."""
     classes, starts = np.unique(np.sort(labels), return_index=True)
     groups = np.split(np.argsort(labels, kind="stable"), starts[1:])
     return list(zip(classes.tolist(), groups, strict=False))

@@ -164,7 +164,7 @@ def keep_by(needed: float) -> str:
 
 
 def _lost(needed: NDArray[np.float32], counts: Sequence[int]) -> list[int]:
-    """Labels of classes that masks have, and of which no pixel is kept."""
+    """Return labels of classes that masks have, and of which no pixel is left."""
     return [label for label, count in enumerate(counts) if not count and needed[:, label].any()]
 
 

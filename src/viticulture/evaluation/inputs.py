@@ -168,7 +168,7 @@ def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | N
 
 
 def read_unseen(config: Config, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
-    """Read other images as a run's recipe reads its own; returns them, and what was skipped (`prepare_test`)."""
+    """Read other images as a run's recipe reads the run's; returns them, and what was skipped (`prepare_test`)."""
     with showing("reading images") as progress:
         skip = config.data.skip_unreadable
         return prepare_test(data, classes, config.images, skip, progress)

@@ -72,8 +72,10 @@ class EvaluatedModel:
         return Resize() if self.whole else self.image_settings.crop
 
     def batches(self, images: Images) -> Iterator[Batch]:
-        """Every image once, in order, on the device: `image` [B, C, H, W] float32, normalized; `label` [B], -1 without;
-        `index` [B], its place among the images."""
+        """Yield every image once, in order, on the device.
+
+        A batch holds `image` [B, C, H, W] float32, normalized; `label` [B], -1 without; `index` [B], its position.
+        """
         return evaluation_batches(images, self.data_spec, self.batch_size, self.device, self.crop)
 
     def views(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:

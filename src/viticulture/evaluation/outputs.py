@@ -93,7 +93,7 @@ class EachView(nn.Module):
 def choose_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> None:
     """Choose the views of the weights that count, once, and write their name to all weights of a run.
 
-    The choice stays, as exported files contain it. A resumed run writes its last weights anew, which then get the same.
+    The choice stays, as exported files contain it. A resumed run writes its last weights again, with the same choice.
 
     Args:
         score: of predictions; the highest is chosen, among equals the fewest views.

@@ -80,7 +80,7 @@ class Results(Mapping[str, Result]):
 
 
 def name_of(data: str | Source) -> str:
-    """Name other images than a run's own: as the user gave them, a folder that is named like a split by its path."""
+    """Name images other than the run's: a folder that is named like a split by its path."""
     name = data.name if isinstance(data, Source) else data
     return f"./{name}" if name in SPLITS else name
 

@@ -64,5 +64,5 @@ def perceptron(widths: list[int]) -> nn.Sequential:
 
 
 def normalized(x: Tensor) -> Tensor:
-    """Rows of length 1, in float32."""
+    """Scale rows to length 1, in float32."""
     return F.normalize(x.float(), dim=1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any timm classifier as a student, checked against the data before it is built.
 
-Importing this file registers our own students with timm.
+Importing this file registers our students with timm.
 """
 
 import copy

@@ -91,7 +91,7 @@ def document(head: Head, sections: Sequence[Section]) -> str:
     """Return a page; sections without content are left out.
 
     Style, script, figures and pictures are inside. Its content security policy forbids every request and every
-    script but its own, so that nothing in a name, a recipe or a section can run.
+    script but the page's, so that nothing in a name, a recipe or a section can run.
     """
     script = source("page.js")
     page = fill(

@@ -69,7 +69,7 @@ def agreement_section(agreement: Agreement | None) -> list[Section]:
 
 
 def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: str) -> Table:
-    """Return a row per CNN block: the layers of its selected links, then their strength to every layer."""
+    """Draw heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and over training."""
     blocks, layers = strengths.shape
     columns = [Column("CNN block"), Column("kept"), *(Column(str(layer), "decimal") for layer in range(layers))]
     rows = [
@@ -80,7 +80,7 @@ def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: 
 
 
 def links_section(trained: TrainedLinks, guide: str = "") -> Section:
-    """Draw heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and during training."""
+    """Draw heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B."""
     stages = [f"block {number}, {name}" for number, name in enumerate(trained.links.channels)]
     layers = [f"layer {number}" for number in range(len(trained.links.heads))]
     maps = []

@@ -142,7 +142,7 @@ def _gutter(names: Sequence[str]) -> float:
 
 
 Pixels = NDArray[np.uint8]
-SMALL = 64  # pixels; such images are shown exactly
+SMALL = 64  # pixels; such images are drawn exactly
 
 
 def image_grid(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a run, and of a run on other images than its own."""
+"""The page of a run, and of a run on other images."""
 
 import json
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def page_of(run: RunFolder) -> RunPage:
     results = task.read_results()
     running = facts["status"] == "running" and results is None
     lost = (results is None or pictures is None) and not running
-    kept = (pictures or {}) if results is not None else {}  # those of weights that are gone are not shown
+    kept = (pictures or {}) if results is not None else {}  # those of weights that are gone are left out
     classes = len(facts["data"]["classes"])
     config = config_of(run)
     height, width = config.images.shape

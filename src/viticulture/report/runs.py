@@ -33,7 +33,7 @@ class Runs:
 
 
 def find_runs(folder: Path) -> Runs:
-    """Search a folder; a run that cannot be read has a row that says so, and the note gives the reason.
+    """Search a folder; a run that cannot be read has a row that says so, and the note holds the reason.
 
     Raises: UserError if it is not a folder.
     """

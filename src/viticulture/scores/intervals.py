@@ -69,7 +69,7 @@ def error_of_recalls(right: Tensor, shown: Tensor) -> float:
 
 
 def indistinct(measure: str, best: float, images: int) -> float:
-    """Return by how much a metric may lie below the best and still count as equal: an accuracy's standard error, else 0.
+    """Return how far a metric may lie below the best and still count as equal: an accuracy's standard error, or 0.
 
     Args:
         best: the highest value, in [0, 1] for an accuracy.

@@ -8,8 +8,8 @@
     sizes      true objects outside a range of areas, and detections outside it that take none, count for nothing
 
 The numbers are pycocotools' (a test holds them together). A true object's area is what its list says, as a rule that of
-its outline. Matches, not only their mean, are kept because an interval weighs images anew a few hundred times, and
-because a curve wants all of them.
+its outline. Matches, not only their mean, are stored because an interval reweighs images a few hundred times, and
+because a curve needs all of them.
 """
 
 from collections.abc import Mapping, Sequence

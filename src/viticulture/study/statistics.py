@@ -63,7 +63,7 @@ def estimate_accuracy(values: Sequence[float], images: int | None, overlap: floa
 
         p -+ z sqrt(p (1 - p) / N'),  p = (mean N + z^2 / 2) / N',  N' = N + z^2
 
-    The N images are the same for every seed, so that more seeds do not narrow the latter; of folds with their own test
+    The N images are the same for every seed, so that more seeds do not narrow the latter; of folds with separate test
     images, N counts all. Without images (a measure that counts none) only the former; none for a single seed.
     `overlap` as in `estimate`.
 
@@ -138,7 +138,7 @@ class Difference:
 
     @property
     def mean(self) -> float:
-        """In the unit of the values."""
+        """Mean difference in the unit of the values."""
         return self.over_seeds.mean
 
     @property
@@ -212,7 +212,7 @@ def difference_of_folds(
     overlap: float,
     level: float = LEVEL,
 ) -> Difference:
-    """Compare two methods on the same folds, each with its own test images.
+    """Compare two methods on the same folds, each with separate test images.
 
         mean -+ z sqrt(sum over folds of var(correct) / N) / S,  S folds, N images in each
 

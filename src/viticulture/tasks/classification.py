@@ -130,7 +130,7 @@ class Classification(ImageTask):
         return [summary(results), *([per_class(first)] if few and first is not None else [])]
 
     def notes(self, results: Results[Any]) -> list[str]:
-        """Near-duplicates, and a classifier without learned features that is right more often than the student."""
+        """Near-duplicates, and a classifier without trained features that is right more often than the student."""
         result, references = results.counting, read_references(self.run)
         if result is None:
             return []
@@ -281,7 +281,7 @@ def summary(results: Results[ClassificationResult]) -> Table:
 
 
 def copies_sentence(result: ClassificationResult, split: str) -> str:
-    """Return how many images have near-duplicates among the training images, and the accuracy without them; "" for none."""
+    """Count the near-duplicates of training images, and report the accuracy without them; "" for none."""
     rest = result.without_copies
     if rest is None:
         return ""

@@ -213,7 +213,7 @@ def _by_class(
     matcher: Match,
     areas: Callable[[DetectedObjects], Any],
 ) -> list[Ranked]:
-    """Every class's detections in all images, matched."""
+    """Match every class's detections in all images."""
     matches: list[dict[int, Matches]] = [{} for _ in range(classes)]
     alone: list[NDArray[np.bool_]] = []
     for number, (each, objects) in enumerate(zip(detections, true, strict=True)):
@@ -260,7 +260,7 @@ def _precisions(classes: Sequence[Ranked], names: Sequence[str], images: int) ->
 
 
 def _mean(shares: Sequence[NDArray[np.float64]]) -> float | None:
-    """Mean over classes that have true objects."""
+    """Average over classes that have true objects."""
     values = [float(each.mean()) for each in shares if not np.isnan(each).any()]
     return float(np.mean(values)) if values else None
 
@@ -309,7 +309,7 @@ def pairs(detections: DetectedObjects, true: Objects, threshold: float) -> tuple
 def confusion(
     detections: Sequence[DetectedObjects], true: Sequence[Objects], classes: int, threshold: float
 ) -> tuple[tuple[int, ...], ...]:
-    """Boxes by true class (row) and predicted class (column); the last row and column are background."""
+    """Count boxes by true class (row) and predicted class (column); the last row and column are background."""
     cells = np.zeros((classes + 1, classes + 1), np.int64)
     for each, objects in zip(detections, true, strict=True):
         taken, over, missed = pairs(each, objects, threshold)

@@ -43,10 +43,10 @@ class MultilabelResult:
         map: mean over labels that occur of average precision.
         interval: 95 % interval of `map` over images (not over seeds), by bootstrap, see `resampled`.
         micro_f1: F1 of all labels of all images together, at the thresholds.
-        macro_f1: mean F1 of the labels that are shown or predicted.
+        macro_f1: mean F1 of the labels that are true or predicted.
         exact: share of images with every label right.
         nll: mean over images of the negative log-likelihood of all their labels, nats.
-        baselines: methods without learned features -> mAP.
+        baselines: methods without trained features -> mAP.
         resampled: `map` over images drawn with replacement, by which two networks are compared on the same images;
             their mean is `map`, see `intervals.centered`.
         views: of an image that were averaged, in words; "" for one.
@@ -90,7 +90,7 @@ def evaluate_labels(
     right, shown, counts = (predicted & true).sum(0), true.sum(0), predicted.sum(0)
     precisions, score = average_precisions(probabilities, true), mean_average_precision(probabilities, true)
     drawn = centered(resampled(probabilities, true), score)
-    least = np.finfo(np.float64).epsneg  # the smallest distance to 1, for labels that are shown as well
+    least = np.finfo(np.float64).epsneg  # the smallest distance to 1, for labels that are true as well
     likelihood = np.where(true, probabilities, 1 - probabilities).clip(least)
     scores = tuple(
         LabelScore(

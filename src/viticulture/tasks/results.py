@@ -79,7 +79,7 @@ class Headline:
     share: bool = True
 
     def __str__(self) -> str:
-        """Name and value."""
+        """Return name and value."""
         return f"{self.name} {self.written}"
 
     @property
@@ -129,7 +129,7 @@ class Results(Mapping[str, R], Generic[R]):
 
     @property
     def counting_first(self) -> dict[str, R]:
-        """All results, the one that counts first."""
+        """Return all results, the one that counts first."""
         return {key: self.results[key] for key in sorted(self.results, key=lambda key: key != self.counts)}
 
     def of_split(self, split: str) -> R | None:
@@ -137,7 +137,7 @@ class Results(Mapping[str, R], Generic[R]):
         return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
 
     def of_weights(self, weights: str) -> Self:
-        """Results of one set of weights; that on the split that counts, counts. Empty where these were not evaluated."""
+        """Results of one set of weights; that on the split that counts, counts. Empty where none were evaluated."""
         counts = f"{weights}/{self.counts.partition('/')[2]}"
         results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
         counts, results = (counts, results) if counts in results else ("", {})

@@ -130,7 +130,7 @@ def evaluate_pixels(
 
 @dataclass(frozen=True)
 class ClassMap:
-    """Classes [H, W] of an image's pixels, deflated, so that the predictions for thousands of photographs fit memory."""
+    """Compressed classes [H, W] of an image's pixels, so that predictions for thousands of photographs fit memory."""
 
     size: tuple[int, ...]
     content: bytes
@@ -141,7 +141,7 @@ class ClassMap:
         return ClassMap(pixels.shape, zlib.compress(pixels.tobytes(), 1))
 
     def opened(self) -> NDArray[np.uint8]:
-        """Classes [H, W]."""
+        """Return classes [H, W]."""
         return np.frombuffer(bytearray(zlib.decompress(self.content)), np.uint8).reshape(self.size)
 
 
@@ -162,7 +162,7 @@ class SegmentationPrediction(Prediction):
     size: tuple[int, int] = (0, 0)
 
     def __repr__(self) -> str:
-        """Name and shares, or the error; arrays are left out."""
+        """Return name and shares, or the error, without arrays."""
         content = f"error={self.error!r}" if self.error else f"counts={self.counts()}"
         return f"{type(self).__name__}(name={self.name!r}, {content})"
 

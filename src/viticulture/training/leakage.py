@@ -43,14 +43,14 @@ def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) ->
 
 
 def _origin(about: Mapping[str, Any]) -> Any:
-    """Return what distinguishes images of the same names: their folder, the digest of a Python object, or the set's name."""
+    """Return what distinguishes images of the same names: folder, digest of a Python object, or name of the set."""
     if folder := about.get("folder"):
         return start_of(folder).resolve()
     return about.get("given") or about.get("name")
 
 
 def _runs(values: Mapping[str, Any], known: set[Path], key: str = "") -> Iterator[tuple[str, RunFolder]]:
-    """Dotted key -> the run that its value is or lies in, and the runs that the run's own settings name."""
+    """Dotted key -> the run that its value is or lies in, and the runs that the run's settings name."""
     for name, value in values.items():
         dotted = f"{key}.{name}" if key else name
         if isinstance(value, Mapping):

@@ -83,10 +83,10 @@ def begin(
     overrides: dict[str, Any],
     command: str,
 ) -> Session:
-    """Check everything in the order in which a user wants to know it, then create the run's folder.
+    """Check everything, the most likely mistakes first, then create the run's folder.
 
     Args:
-        recipe: its name; or a config, whose overrides are made.
+        recipe: its name; or a config, whose overrides are applied.
         out: path of the folder; or an existing one, which may hold other files than a run's.
 
     Raises: UserError for any mistake, before anything is written.
@@ -307,7 +307,7 @@ def fingerprint_of(settings: dict[str, Any], seed: int, images: str) -> str:
 def run_path(out: str, data: Any, leads: bool = True) -> Path:
     """Return a run's folder: the named one, else a new one under runs/, or the one that the leading process chose.
 
-    Raises: UserError if several processes would each choose their own.
+    Raises: UserError if several processes would each choose another.
     """
     if out:
         return Path(out)

@@ -51,7 +51,7 @@ def seeded(*key: int) -> torch.Generator:
 def repeated(permutation: Tensor, repeats: int, world: int) -> Tensor:
     """DeiT's repeated augmentation: each number `repeats` times in a row, then cut.
 
-    Each of W processes gets floor(N // 256 * 256 / W) numbers; with fewer than 256 images, where that is none,
+    Each of W processes takes floor(N // 256 * 256 / W) numbers; with fewer than 256 images, where that is none,
     floor(N / W). One repeat leaves the permutation as it is.
     """
     if repeats == 1:

@@ -149,7 +149,7 @@ def _opened(file: BinaryIO) -> Any:
     from tifffile import TiffFile
 
     file.seek(0)
-    return TiffFile(file, name="image")  # without a name it asks the file, and an upload has none
+    return TiffFile(file, name="image")  # without a name it reads the file's, and an upload has none
 
 
 def _shape(series: Any) -> tuple[int, ...]:

@@ -133,7 +133,7 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _array_reader(file: BinaryIO, pixel_format: PixelFormat) -> arrays.ArrayReader | None:
-    """Return the reader of a file's own numbers where Pillow cannot read it, or would change them."""
+    """Return the reader of a file's numbers where Pillow cannot read it, or would change them."""
     start = file.read(arrays.START)
     file.seek(0)
     if arrays.is_npy(start):
@@ -206,7 +206,7 @@ def _is_first(opened: Image.Image) -> bool:
 
 
 def numbers_of(image: Image.Image) -> NDArray[Any]:
-    """[H, W] or [H, W, C], upright: a picture's own numbers where it has more than eight bits or transparency, else
+    """[H, W] or [H, W, C], upright: a picture's numbers where it has more than eight bits or transparency, else
     red, green and blue."""
     if pillow.is_single_channel(image.mode) or pillow.is_signed(image):
         return pillow.single_channel(image)

@@ -189,7 +189,7 @@ def _part(content: Any, split: str, numbers: bool) -> Part:
 
 def _of_arrays(images: Any, labels: Any, where: str, numbers: bool) -> Part:
     if hasattr(images, "iloc") and not is_frame(images):
-        images = list(images)  # pandas looks elements of a column up by its index, and labels come by position
+        images = list(images)  # pandas indexes elements of a column by its index, and labels come by position
     if is_frame(images) or not (_is_dataset(images) or isinstance(images, (list, tuple, np.ndarray, Tensor))):
         raise UserError(f"a pair is images and their labels, got {shortened(type(images).__name__)} first; {WAYS}")
     if isinstance(images, (np.ndarray, Tensor)) and images.ndim == 4:
@@ -266,7 +266,7 @@ def _classes(dataset: Any, i: int, named: dict[int, Mapping[int, str]]) -> Mappi
 
 
 def _names(dataset: Any) -> Mapping[int, str]:
-    """Return number -> name of a data set's own classes; empty if it has none. Raises: UserError for a set."""
+    """Return number -> name of a data set's classes; empty if it has none. Raises: UserError for a set."""
     names: Any = getattr(dataset, "classes", None)
     numbers = getattr(dataset, "class_to_idx", None)
     if names is None and isinstance(features := getattr(dataset, "features", None), Mapping):

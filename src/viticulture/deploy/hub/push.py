@@ -95,7 +95,7 @@ def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> Car
 
 
 def _image_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
-    """Return the parts of a detector or segmenter; timm gets the student, unless windows changed it."""
+    """Return the parts of a detector or segmenter; timm loads the student, unless windows changed it."""
     network, data_spec = load_network(run.weights(weights))
     config = read_config(run.weights(weights))
     described, at_top = config["network"], {}

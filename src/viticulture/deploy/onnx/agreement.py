@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparison of a file with its network on images that suit it.
 
-Other kernels round differently: here and there a pixel of the canvas differs by a gray level. A detector's choices may
-depend on it: which of two boxes suppresses the other, which proposals are the best, what is just above the minimum
-score. So the network is first compared with itself under such changes, and the image is used for which they change the
-least.
+Other kernels round differently: a pixel of the canvas may differ by a gray level, and a detector's boxes, proposals and
+scores near the minimum may depend on it. So the network is first compared with itself under such changes, and the image
+is used for which they change the least.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A detector or a segmenter as an ONNX file that takes an image as a camera gives it.
+"""A detector or a segmenter as an ONNX file that takes an image as a camera records it.
 
     image [H, W, 3] uint8, RGB, upright, of any size from 2 pixels each way; of a run with other channels as many of
           levels, to which a named range must have been applied
@@ -161,7 +161,7 @@ def to_image(boxes: Tensor, extent: tuple[int, int], size: tuple[int, int]) -> T
 def paste(shares: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
     """Paste masks [n, M, M] of boxes [n, 4] into an image, [n, H, W], like torchvision.
 
-    A mask gets a border of zeros, its box grows with it, is cut to whole pixels, and the mask resized to it.
+    A mask is padded with zeros, its box grows with it, is cut to whole pixels, and the mask is resized to it.
     """
     side = shares.shape[-1]
     bordered = F.pad(shares, (1, 1, 1, 1))

@@ -5,7 +5,7 @@ torchvision's code from maps to boxes branches on the number of boxes, which no 
 coders and rules are the same, and only the length of tensors depends on the image: boxes are selected by index,
 suppressed by one call over levels or classes that are moved apart, and pooled level by level into their rows. A test
 compares both. Of anchors with equal objectness the first ones are taken, in torch as in ONNX: on an empty image a
-detector gives thousands of them the same number, and torchvision's choice depends on its sort.
+detector scores thousands of them equally, and torchvision's choice depends on its sort.
 """
 
 import math

@@ -152,7 +152,7 @@ class SharedMlp(SharedLayer):
 class SharedAgent(AgentCNN):
     """The agent whose blocks share a plain ViT's weights. Build it after the student; move the student first.
 
-    One backward pass keeps the student's gradient and the agent's apart; `gradients` gives access to both.
+    One backward pass computes the student's gradient and the agent's separately; `gradients` gives access to both.
     """
 
     def gradients(self) -> Iterator[tuple[Tensor, Tensor]]:

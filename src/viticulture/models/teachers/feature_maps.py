@@ -59,7 +59,7 @@ def load_maps(
         image_size: side of the teacher's input, pixels; None: that of the student's images.
         stages: names of the modules whose outputs are read; None: those of `stage_names`.
 
-    Raises: UserError if the teacher cannot be read, or a stage gives no maps.
+    Raises: UserError if the teacher cannot be read, or a stage returns no maps.
     """
     net, spec = open_teacher(source)
     names = stage_names(net) if stages is None else list(stages)
