@@ -41,7 +41,12 @@ class Guide(nn.Module, ABC):
 
     @abstractmethod
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
-        """Return named, weighted scalar terms, added to the method's."""
+        """Return named, weighted scalar terms, added to the method's.
+
+        Args:
+            batch: images by name, see `Batch`.
+            readings: outputs and taps of the student's pass; gradients flow through them.
+        """
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Runs before every epoch, counted from 0, for weights that follow a schedule."""

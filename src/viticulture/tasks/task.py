@@ -84,7 +84,7 @@ class Predictor(ABC):
 
 
 class Task(ABC):
-    """What a run is trained for.
+    """A task that runs are trained for.
 
     Args:
         run: the run.
@@ -97,9 +97,9 @@ class Task(ABC):
         unit: singular and plural of what the run's classes name.
         measure: name of the number that counts.
         share: whether that number is a share in [0, 1], written in percent.
-        pipeline: the Hub's word for what the network does.
+        pipeline: the Hub's word for the network's task.
         metric: the Hub's word for the number that counts, and its name on a card.
-        contents: what an image holds, as in `BatchSpec`.
+        contents: annotation of an image, as in `BatchSpec`.
         caption: a note on what a served page displays.
         json_note: a note on a prediction's JSON.
         draws_predictions: whether pictures draw predictions rather than attention.
