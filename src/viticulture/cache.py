@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cached folders, made once and used by every process: complete or absent, never damaged.
+"""Cached folders, written once and used by every process: complete or absent, never damaged.
 
 A folder is made under another name and renamed when it is complete. The process that makes it holds a lock, so that
 others wait and then use it; the lock ends with its process, and leftovers of a killed one are removed next time.

@@ -26,16 +26,7 @@ def script(
     more: Mapping[str, Collection[str]],
     choices: Mapping[str, Collection[str]],
 ) -> str:
-    """Return the completion script.
-
-    Args:
-        shell: bash, zsh or fish.
-        commands: the parser of each command, and its arguments.
-        more: further words a command takes: options of recipe keys and of a paper's table.
-        choices: the values of an argument, by its name.
-
-    Raises: UserError for another shell, or if shtab is not installed.
-    """
+    """Return the completion script. Raises: UserError for another shell, or if shtab is not installed."""
     if shell not in WAYS:
         raise unknown("shell", shell, WAYS)
     if find_spec("shtab") is None:

@@ -55,11 +55,7 @@ _SYSTEMS = frozenset(
 
 
 def is_system_file(path: str) -> bool:
-    """Return whether a file or folder, or one above it, is hidden or created by a system.
-
-    Args:
-        path: relative to the user's folder, with slashes.
-    """
+    """Return whether a file or folder, or one above it, is hidden or created by a system."""
     return any(map(_is_system_name, path.split("/")))
 
 
@@ -144,7 +140,6 @@ def sweep(folder: Path, idle: float = ABANDONED) -> None:
     """Remove partial files of killed processes, recursively.
 
     Args:
-        folder: to search.
         idle: minimum seconds since the last write, for other machines; 0 if no other process may write.
     """
     for part in folder.rglob(".*.part"):
@@ -172,7 +167,6 @@ def file_lock(path: Path, wait: bool = True, fix: str = "keep it on a local disk
     Args:
         path: of the lock file, in an existing folder; the file stays.
         wait: as long as needed; else acquiring raises `filelock.Timeout`, an OSError, if another process holds it.
-        fix: advice for a file system without locks.
     """
     from filelock import FileLock  # slow import
 
@@ -204,11 +198,6 @@ def unwritable(path: Path, error: OSError) -> UserError:
 
 def read_text(path: Path, what: str, max_bytes: int = 0) -> str:
     """Read a text file in UTF-8, or in UTF-16 or UTF-32 with a byte-order mark.
-
-    Args:
-        path: the file.
-        what: kind of file for errors: "recipe".
-        max_bytes: maximum size; `MAX_TEXT` by default.
 
     Raises: UserError if it is missing, unreadable, not text, or too long.
     """
@@ -242,14 +231,7 @@ def decoded(raw: bytes, errors: str = "strict") -> str:
 
 
 def read_json(path: Path, fix: str = "") -> dict[str, Any]:
-    """Read a JSON object.
-
-    Args:
-        path: the file.
-        fix: advice for a damaged one, after a semicolon.
-
-    Raises: UserError if it is missing or damaged.
-    """
+    """Read a JSON object. Raises: UserError if it is missing or damaged."""
     try:
         content = json.loads(read_text(path, "file"))
     except UserError as error:

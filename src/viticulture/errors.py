@@ -56,10 +56,7 @@ def unknown(kind: str, name: object, valid: Iterable[str], listed_by: str = "") 
     """Return an error for an unknown name, with the nearest valid ones.
 
     Args:
-        kind: of the name, in the singular: "recipe", "student".
-        name: as received.
-        valid: all valid names; the nearest are shown, or all if there are few.
-        listed_by: command that lists them, mentioned if none is near.
+        valid: all valid names; the nearest are listed, or all if there are few.
     """
     names = sorted(valid)
     word = str(name)

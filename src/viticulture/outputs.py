@@ -31,11 +31,6 @@ RESERVED = {
 def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:
     """Check an output file before the work starts.
 
-    Args:
-        out: requested path.
-        endings: allowed ones, such as ".csv".
-        size: minimum bytes of the file.
-
     Raises: UserError for another ending, a place that cannot be written, or a file of a run's folder.
     """
     path = Path(out)

@@ -26,14 +26,7 @@ def in_parallel(
     progress: Progress | None = None,
     threads: int | None = None,
 ) -> Iterator[_T]:
-    """Yield the results of `work` in the order of the items, computed by threads slightly ahead.
-
-    Args:
-        work: function of an item.
-        items: its arguments.
-        progress: called after every chunk.
-        threads: number of threads; None for one per core.
-    """
+    """Yield the results of `work` in the order of the items, computed by threads slightly ahead."""
     threads = threads or cores()
     parts = [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
     waiting: deque[Future[list[_T]]] = deque()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of plain values, shown in a terminal, as Markdown, as CSV or on a page."""
+"""A table of plain values for a terminal, Markdown, CSV or a page."""
 
 import io
 import sys
@@ -36,7 +36,7 @@ Form = Literal["text", "prose", "sentence", "name", "count", "percent", "decimal
 
 @dataclass(frozen=True)
 class Spread:
-    """One number per seed, shown as mean and sample standard deviation."""
+    """One number per seed, printed as mean and sample standard deviation."""
 
     values: tuple[float, ...]
 
@@ -66,20 +66,16 @@ class Column:
 
     @property
     def words(self) -> bool:
-        """Whether it is aligned to the left."""
+        """True if it is aligned to the left."""
         return self.form in MIN_WIDTHS
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns; None is shown as n/a. rich prints it as a terminal table; iterating gives a dictionary per
-    row.
+    """Rows under columns; None prints as n/a. rich prints it as a terminal table; iterating yields a dictionary a row.
 
     Args:
-        title: a few words; may be empty.
         columns: the first names the row and is cut first where space is short.
-        rows: plain values, one per column.
-        note: a sentence below the table; may be empty.
     """
 
     title: str

@@ -89,8 +89,6 @@ def read_yaml(text: str, name: str, as_text: bool = False) -> Any:
     """Parse YAML to plain values; keys are text as written.
 
     Args:
-        text: YAML.
-        name: of the text, for errors: "recipe mine.yaml".
         as_text: keep values as text, too, where they are names (02146, no).
 
     Raises: UserError for invalid, too long or too deep YAML.

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes and functions named in a recipe or a command: by a short name those of the package, by a dotted path the
-user's code.
+"""Classes and functions named in a recipe or a command: short names of the package, dotted paths of the user's code.
 
     guides: {energy: {class: my_module.AttentionTransfer, weight: 0.1}}
     viticulture train python:my_module.open_scans
 
-Reading a name of code runs that code, as `import my_module` does. Python looks for it where it always does:
-in installed packages and PYTHONPATH, and the command adds the current folder, behind them. Nothing is looked for beside
-a recipe or in a run's folder, and weights never lead to an import. A name that stands in the files of a run, a study or
-a budget, whose author may be unknown, is imported only where the user has named that code (`only_known`).
+Reading a name of code runs that code, as `import my_module` does. Python searches installed packages and PYTHONPATH;
+the command adds the current folder after them. A recipe's or run's folder is never searched, and weights never lead to
+an import. A name in the files of a run, a study or a budget, whose author may be unknown, is imported only where the
+user has named that code (`only_known`).
 """
 
 import importlib
@@ -33,12 +32,7 @@ _GUARD: ContextVar[tuple[str, Collection[str]] | None] = ContextVar("_GUARD", de
 
 @contextmanager
 def only_known(place: object, known: Collection[str]) -> Iterator[None]:
-    """Within the block, names come from a file: import no code that the user has not named.
-
-    Args:
-        place: the file or its folder, for the error.
-        known: dotted paths of code that the user has named before.
-    """
+    """Within the block, names come from a file: import no code that the user has not named."""
     token = _GUARD.set((str(place), known))
     try:
         yield
@@ -63,10 +57,7 @@ def class_of(kind: str, name: Any, shipped: Mapping[str, str], base: type, given
     """Return the class that a name in a recipe stands for.
 
     Args:
-        kind: what it is, for errors: "guide".
-        name: a short name, or MODULE.CLASS.
         shipped: short name -> dotted path.
-        base: what it must be.
         given: the first arguments of its constructor, which no recipe sets.
 
     Raises: UserError if there is no such class, or it cannot be made by a recipe.

@@ -5,5 +5,5 @@ VERSION = "0.1.0"
 
 
 def same_release(made_by: str) -> bool:
-    """Whether the version that began something trains as this one does: patches change nothing that is learnt."""
+    """True if this version trains as the one that began; patch releases do not change training."""
     return made_by.split(".")[:2] == VERSION.split(".")[:2]

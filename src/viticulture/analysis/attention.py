@@ -116,7 +116,6 @@ def attention_distance(attention: Tensor, grid: PatchGrid, spacing: float) -> Te
 
     Args:
         attention: rows that sum to 1, [B, h, P, P], patches row by row.
-        grid: rows and columns of patches.
         spacing: pixels between neighboring patches.
 
     Returns: [B, h], pixels.
@@ -179,12 +178,7 @@ class AttentionStatistics:
         self._means: list[tuple[RunningMean, RunningMean]] = []
 
     def add(self, readings: Sequence[AttentionReading], spacings: Sequence[float]) -> None:
-        """Add a batch.
-
-        Args:
-            readings: one per layer, first to last.
-            spacings: pixels between neighboring patches of each layer.
-        """
+        """Add a batch."""
         self._means = self._means or [(RunningMean(), RunningMean()) for _ in readings]
         for reading, spacing, (entropy, distance) in zip(readings, spacings, self._means, strict=True):
             attention = patch_attention(reading)

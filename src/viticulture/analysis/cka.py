@@ -70,7 +70,6 @@ class MinibatchCKA:
         """Add a batch.
 
         Args:
-            first: a student's features, [B, ...] per layer.
             second: another student's of the same images; None compares the first with itself.
 
         Raises: UserError for batches that are too small for an estimate, or have different numbers of images.

@@ -59,13 +59,8 @@ class Explanation:
 
     Args:
         weights: best, last or ema of a run; "its" for any other network.
-        split: of the images.
-        analysis: the numbers.
         compared_with: name of the other network, or "".
         cka: between this network's layers and the other's, [layers, other layers]; None without another one.
-        features: feature maps of this network, its agents and the other one, by image.
-        attention: attention maps of this network.
-        checksum: of a run's weights, see `saved.checksum_of`.
     """
 
     weights: str
@@ -108,12 +103,6 @@ def explain(
 ) -> Explanation:
     """Analyze a network on test images (validation or training images, if there are none).
 
-    Args:
-        model: the network; its input has its size, crop and colors.
-        dataset: images.
-        options: see `ExplainOptions`.
-        agents: networks trained alongside it, whose features are drawn too.
-
     Raises: UserError for too few images, a network without attention or without the reading, or layers that a network
         does not have.
     """
@@ -148,9 +137,7 @@ def explain_any(source: str, data: str | Source, options: ExplainOptions) -> Exp
     """Explain a network by its name, on any images, and save nothing.
 
     Args:
-        source: a run, or a source for `model.of_source`.
         data: images; empty, or the object that the run was trained on, for the run's own images.
-        options: see `ExplainOptions`.
     """
     model, _ = any_model(source)
     run = RunFolder.open(source) if (Path(source) / "run.json").exists() else None

@@ -36,10 +36,7 @@ def feature_maps(
     """Compute the maps of layers for every image: layer, counted from 1 -> [B, rows, columns].
 
     Args:
-        model: a network whose blocks taps can read, CNNs included.
-        batch: network input, [B, C, H, W].
         layers: counted from 1; empty takes up to four, spread over the depth.
-        network: its name in an error message.
 
     Raises: UserError for a layer that the network does not have.
     """
@@ -53,13 +50,7 @@ def feature_maps(
 
 
 def feature_galleries(networks: Mapping[str, EvaluatedModel], images: Images, layers: Sequence[int]) -> list[Gallery]:
-    """Draw the maps of every network for each of the first images, one gallery per image.
-
-    Args:
-        networks: by name; each gets the images in its size and crop.
-        images: the first ones are drawn.
-        layers: as for `feature_maps`.
-    """
+    """Draw the maps of every network for each of the first images, one gallery per image."""
     some = images.part(torch.arange(min(MAX_IMAGES, len(images))))
     groups: list[list[Group]] = [[] for _ in some.records.names]
     for name, model in networks.items():

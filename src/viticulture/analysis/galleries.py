@@ -32,13 +32,7 @@ Group = tuple[Sequence[NDArray[Any]], Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Groups of pictures under one title, as one figure of a page.
-
-    Args:
-        title: above them.
-        groups: pictures that belong together, with their captions.
-        note: a sentence below.
-    """
+    """Groups of pictures under one title, as one figure of a page."""
 
     title: str
     groups: Sequence[Group] = ()
@@ -50,14 +44,7 @@ Galleries = Mapping[str, Sequence[Gallery]]
 
 
 def save_galleries(path: Path, galleries: Galleries, about: Any = None, max_side: int = MAX_SIDE) -> None:
-    """Write galleries into a file.
-
-    Args:
-        path: of the file.
-        galleries: by part.
-        about: JSON data that identifies what the pictures show.
-        max_side: pixels, the longer side of a saved photograph.
-    """
+    """Write galleries into a file."""
     arrays: dict[str, Any] = {}
 
     def add(picture: NDArray[Any]) -> int:
@@ -110,8 +97,10 @@ def file_name(path: str) -> str:
 
 
 def overlay(photograph: NDArray[np.uint8], values: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """A map [rows, columns] over the photograph [H, W, 3] that it is of, whose gray shows through; the more, the
-    less the map says there. Small photographs are enlarged so that both are seen."""
+    """Blend a map [rows, columns] with its photograph [H, W, 3], whose gray shows where the map is low.
+
+    Small photographs are enlarged.
+    """
     block = max(1, ceil(MAP / min(photograph.shape[:2])))
     height, width = (block * side for side in photograph.shape[:2])
     gray = Image.fromarray(photograph).convert("L").resize((width, height), Image.Resampling.NEAREST)

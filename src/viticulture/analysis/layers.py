@@ -38,13 +38,11 @@ class LayerAnalysis:
     """Attention statistics, CKA and Fourier amplitudes, by layer from first to last.
 
     Args:
-        images: how many.
-        reading: what stands for a layer in `cka` and `amplitude`, one of READINGS.
         distance: of attention, [h] per layer, pixels.
         entropy: of attention, [h] per layer, nats.
         uniform: distance and entropy of a head with uniform attention, one pair per layer.
         cka: between every two layers' features, [layers, layers].
-        frequencies: of `amplitude`, units of pi per patch; empty for grids that are not square.
+        frequencies: of `amplitude`, units of pi per patch; empty for non-square grids.
         amplitude: relative log amplitude of every layer's features, [layers, frequencies].
     """
 
@@ -102,9 +100,7 @@ def analyze_layers(student: nn.Module, batches: Iterable[Tensor], reading: str =
     """Compute attention statistics, CKA and Fourier amplitudes of a ViT; memory does not grow with the images.
 
     Args:
-        student: in inference mode.
         batches: images [B, channels, H, W]; a last batch of another size counts in all but CKA.
-        reading: what stands for a layer, one of READINGS.
 
     Raises: UserError for a student without attention or without such a reading, or fewer images than CKA needs.
     """
@@ -149,9 +145,7 @@ def layer_similarity(
 
     Args:
         first: in inference mode; with `blocks` any network that taps support, CNNs included.
-        second: the same.
         batches: the same images as each of the two takes them; a last batch of another size is left out.
-        reading: what stands for a layer, one of READINGS.
     """
     taps, cka, size = [layer_taps(student, reading) for student in (first, second)], MinibatchCKA(), 0
     for pair in batches:

@@ -6,7 +6,7 @@
 
 The algorithm scales all weights to [0, 1], averages them over heads, and keeps what exceeds a threshold. It is printed
 for single channels, its outcome (Table 1) for CNN blocks: here it averages over the channels of a block as well. It
-scales signed weights, so that a link of weight 0 gets about 0.5, and the printed threshold of 0.05 prunes nothing; the
+scales signed weights, so a link of weight 0 becomes about 0.5, and the printed threshold of 0.05 prunes nothing; the
 paper's text and Figure 2 refer to magnitudes. `magnitude_strengths` scales magnitudes, `printed_strengths` follows the
 print.
 """
@@ -33,7 +33,6 @@ class TrainedLinks:
     """The links of a run.
 
     Args:
-        links: at the last checkpoint.
         magnitudes: their mean |w| by CNN block and layer at the start of every epoch, and now: each [blocks, layers].
         inside: the checkpoint lies within an epoch, not at the end of one.
     """
@@ -51,10 +50,6 @@ def linked_guides(run: RunFolder) -> list[str]:
 
 def read_links(run: RunFolder, guide: str = "") -> TrainedLinks:
     """Read the links in a run's last checkpoint; the teacher is not needed.
-
-    Args:
-        run: a run with links.
-        guide: its name in the recipe; "" if there is only one with links.
 
     Raises: UserError if the run was trained without links, or there is no checkpoint yet.
     """

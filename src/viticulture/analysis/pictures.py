@@ -94,10 +94,8 @@ def attention_galleries(model: EvaluatedModel, images: Images, layers: Sequence[
     """Draw what a ViT attends to in the first image of each of a few classes; empty for students without attention.
 
     Args:
-        model: the ViT.
-        images: without labels the first ones are drawn.
         layers: counted from 1; empty takes up to four, spread over the depth. So does a network whose blocks do not
-            have one attention layer each, as numbers of layers and blocks would differ.
+            have one attention layer each.
     """
     try:
         taps = Taps(model.network, frozenset({"attention"}))

@@ -29,13 +29,7 @@ MASK_GRAY = 0.5
 
 @runtime_checkable
 class Reconstructor(Protocol):
-    """A method that reconstructs masked patches: `mae` and `simmim`.
-
-    Args:
-        data_spec: of its student's input.
-        patch: height and width, pixels.
-        batch_spec: how many uniform numbers select the mask of an image.
-    """
+    """A method that reconstructs masked patches: `mae` and `simmim`."""
 
     data_spec: DataSpec
     patch: PatchGrid
@@ -50,7 +44,6 @@ class Reconstruction:
     """Images with gray levels in [0, 1], their masks, and reconstructions.
 
     Args:
-        images: [B, C, H, W].
         reconstructed: [B, C, H, W], the image itself outside the mask; may leave [0, 1].
         masked: [B, H, W] bool.
         error: per image, [B]: mean over its masked pixels and channels of the squared difference.
@@ -65,13 +58,7 @@ class Reconstruction:
 
 
 def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconstruction:
-    """Mask and reconstruct images.
-
-    Args:
-        method: in inference mode.
-        images: [B, C, H, W], normalized as the student takes them.
-        seed: of the masks.
-    """
+    """Mask and reconstruct images."""
     with torch.inference_mode():
         patches, chosen = method.reconstruct(images, method.batch_spec.noise_of(images, seed))
     grid = images.shape[-2] // method.patch[0], images.shape[-1] // method.patch[1]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training, or several that build on one another, within the time that a person has."""
+"""One training, or several that build on one another, within a time budget."""

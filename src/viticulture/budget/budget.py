@@ -21,7 +21,6 @@ class TimeBudget:
         text: as the user wrote it: 90s, 30m, 2h, 1night (ten hours); a bare number counts minutes; 15core-m counts
             processor time, all threads together, in place of wall-clock time (helpers that decode streamed images are
             other processes, and are not counted).
-        search: allow stages before the student's, and mixing.
     """
 
     text: str

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget is spent on: which student at which image size, in which stages. Every threshold stands here.
+"""Choices of a budget: the student, its image size and the stages. Every threshold stands here.
 
-The thresholds come from LOG.md and are its experiments' to change. (How many epochs larger images need is in the plan
-of a study, which follows it as well.) Where no experiment has been made yet they are guesses in favor of the plain run.
-A step is an optimizer step; `plain steps` are those that the whole budget would buy for the student alone.
+The thresholds come from LOG.md and are its experiments' to change; where no experiment has been made yet, they favor
+the plain run. (The epochs that larger images need are in the plan of a study.) A step is an optimizer step; `plain
+steps` are those that the whole budget would buy for the student alone.
 
     plain steps          stages
     any                  the student on labels
-    from TEACHER_FROM    a CNN on the same images first, whose decisions are labels besides the true ones
+    from TEACHER_FROM    a CNN on the same images first, whose predictions are labels besides the true ones
     from MAE_FROM        before both, the student reconstructs masked patches of all images
 
 Both are for plain ViTs alone: patches that other students have convolved with their neighbors cannot be masked, and a
@@ -72,8 +72,6 @@ class SizedStudent:
     """A student and the size of its input.
 
     Args:
-        student: its name.
-        image_size: side of its input, pixels.
         patch_size: side of a patch, pixels; None goes by the images, as for any recipe.
         epochs: minimum that a budget must buy of it.
     """
@@ -108,7 +106,6 @@ def candidates(side: int, student: str = "", image_size: int | None = None) -> t
     """Return the candidates for images of a size, from cheap to expensive.
 
     Args:
-        side: of the images, pixels.
         student: the one that the user named; "" leaves it open. A named one's patches go by the images.
         image_size: the side that the user named; None leaves it open.
     """
@@ -125,13 +122,7 @@ def candidates(side: int, student: str = "", image_size: int | None = None) -> t
 
 
 def stage_shares(images: int, steps: int, startable: bool) -> tuple[tuple[Kind, float], ...]:
-    """Return the stages and their shares of the time; the student's takes what the others leave.
-
-    Args:
-        images: number of training images.
-        steps: plain ones.
-        startable: whether the student may start from its MAE stage.
-    """
+    """Return the stages and their shares of the time; the student's takes what the others leave."""
     shares: list[tuple[Kind, float]] = []
     if startable and steps >= MAE_FROM and images >= MAE_FROM_IMAGES:
         shares.append(("mae", MAE_SHARE))

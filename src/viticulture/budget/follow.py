@@ -29,11 +29,7 @@ from .plan import BudgetPlan, check_version, read_plan
 
 
 class Stopwatch(Callback):
-    """Times a training's epochs, except for the first step, which includes work that is done once.
-
-    Args:
-        now: returns the time.
-    """
+    """Times a training's epochs, except for the first step, which includes work that is done once."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now, self.first, self.last = now, 0.0, 0.0
@@ -53,7 +49,7 @@ class Stopwatch(Callback):
 
     @property
     def seconds(self) -> float:
-        """Of all epochs, and the time between them; the first step counts as long as others."""
+        """Seconds of all epochs and the time between them; the first step counts as long as others."""
         return mean(self.steps) + self.ended - self.first
 
 
@@ -62,8 +58,6 @@ class Calibration:
     """The first epochs of a stage, whose time decides its length.
 
     Args:
-        epochs: their number.
-        stopwatch: a callback of their training.
         fix: called once they are trained: writes the length and returns the session that resumes.
     """
 
@@ -84,13 +78,6 @@ def follow(
     now: Callable[[], float] | None = None,
 ) -> None:
     """Train what is missing of a plan. A stage that has begun resumes exactly; its length is never chosen again.
-
-    Args:
-        run: the folder that holds the plan.
-        train_stage: trains a stage.
-        log: receives a line when a stage begins.
-        data: where the images are now; by default where they were.
-        now: returns the time; by default the budget's clock.
 
     Raises: UserError if `data` holds other images than those of the stages that have begun.
     """
@@ -146,15 +133,7 @@ def corrected(plan: BudgetPlan, number: int) -> BudgetPlan:
 
 
 def calibrated(plan: BudgetPlan, number: int, epochs: int, took: float, elapsed: float) -> BudgetPlan:
-    """Return the plan with the length that a stage gets by its first epochs.
-
-    Args:
-        plan: the current one.
-        number: of the stage.
-        epochs: trained so far.
-        took: seconds of these epochs.
-        elapsed: seconds since the stage began.
-    """
+    """Return the plan with a stage's length by its first epochs."""
     stage = plan.stages[number]
     slowdown = slowdown_of(took, stage.step_times.epoch * epochs)
     planned = [stage.seconds for stage in plan.stages[number:]]

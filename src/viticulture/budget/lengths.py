@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long every stage trains: pure functions of seconds and measured step times.
+"""Lengths of the stages: pure functions of seconds and measured step times.
 
     seconds(stage) = times.training(epochs) + RESERVE,   sum of seconds(stage) <= seconds of the budget
 
-Lengths are whole epochs, planned before a stage's first step. A stage that takes long enough is calibrated within its
-warm-up, where training is the same for any length, by the time of its first epochs, and its length is fixed from then
-on: a schedule that a clock cuts short could not be resumed bit for bit. Where a method or a guide depends on the
-length, it stays as planned.
+Lengths are whole epochs, planned before a stage's first step. A long enough stage is calibrated within its warm-up,
+where training is the same for any length, by the time of its first epochs. Then its length is fixed, so that it resumes
+bit for bit. Where a method or a guide depends on the length, it stays as planned.
 """
 
 import math
@@ -71,10 +70,7 @@ def largest_that_fits(
     are estimated from their MACs, and only those that might fit are measured.
 
     Args:
-        candidates: from cheap to expensive.
         seconds: returns what is left, after each measurement.
-        measure: measures the step times of a candidate that trains alone.
-        macs: returns MACs for one image.
     """
     best, ceiling, times = 0, len(candidates), measure(candidates[0]) if len(candidates) > 1 else None
     while times is not None and best + 1 < ceiling:
@@ -92,15 +88,7 @@ def largest_that_fits(
 
 
 def divide_time(seconds: float, images: int, times: TimesOf, search: bool, startable: bool) -> tuple[StageLength, ...]:
-    """Return the stages and their lengths of at least one epoch; () where not even the student's own fits.
-
-    Args:
-        seconds: for all stages.
-        images: number of training images.
-        times: of a stage; called for those that are considered.
-        search: consider stages before the student's.
-        startable: whether the student may start from its MAE stage.
-    """
+    """Return the stages and their lengths of at least one epoch; () where not even the student's fits."""
     alone = times("student", False)
     plain = epochs_within(alone, seconds)
     shares = stage_shares(images, plain * alone.steps, startable) if search else (("student", 1.0),)
@@ -126,13 +114,7 @@ def _shared(seconds: float, shares: Sequence[tuple[Kind, float]], times: TimesOf
 
 
 def calibration_epochs(times: StepTimes, epochs: int, warmup: float) -> int:
-    """Return the epochs after which a stage's length is fixed; 0 where it stays as planned.
-
-    Args:
-        times: as measured.
-        epochs: planned.
-        warmup: epochs of the warm-up.
-    """
+    """Return the epochs after which a stage's length is fixed; 0 where it stays as planned."""
     first = min(math.floor(warmup), math.ceil(CALIBRATION_SHARE * epochs))
     return first if first * times.epoch >= CALIBRATION_SECONDS and times.steps > 1 else 0
 
@@ -148,9 +130,7 @@ def remaining_epochs(
     """Return the epochs left to the first of the remaining stages, now that the actual speed is known.
 
     Args:
-        times: of the stage, as measured.
         planned: seconds of each remaining stage.
-        seconds: that were left for them when the stage began.
         slowdown: actual over planned seconds until now.
         elapsed: seconds since the stage began.
     """

@@ -47,10 +47,6 @@ class Measurements:
     """Measures trainings on some images.
 
     Args:
-        source: the images.
-        seed: of the run.
-        folder: scratch directory on the run's disk.
-        now: returns the time.
         seconds: of the budget; a long one is worth more steps.
     """
 
@@ -97,7 +93,6 @@ class Measurements:
         Where gradients are wrong in mixed precision it is float32, with a warning.
 
         Args:
-            config: of any stage.
             dataset: its images; None for noise like them, on which gradients are not compared.
         """
         measure = self.estimated if dataset is None else partial(self.step_times, dataset=dataset)

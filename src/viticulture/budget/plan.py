@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget is spent on, written before the first stage: budget.json in the run's folder.
+"""Plan of a budget, written before the first stage: budget.json in the run's folder.
 
 runs/x/             the run of the last stage, whose student is the result
 runs/x/budget.json  the plan
@@ -34,17 +34,9 @@ class Stage:
     """One training of the plan.
 
     Args:
-        name: of its folder; the last one's is the run itself.
-        kind: of stage.
-        recipe: name of the recipe that its config began from.
         values: its config, complete except for the length.
-        step_times: as measured.
-        epochs: to train.
         seconds: planned, everything included.
-        begun: whether it has begun, after which only calibration may change its length.
         spent: actual seconds; None until it is finished.
-        warnings: of its config.
-        changes: of its config.
     """
 
     name: str
@@ -79,18 +71,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class BudgetPlan:
-    """Stages within a budget.
-
-    Args:
-        budget: as the user wrote it.
-        data: as for `train`.
-        folder: of the data; None for data without folder.
-        seed: of every stage.
-        command: that began it.
-        prepared: seconds until the plan was written.
-        stages: in order.
-        version: of this package.
-    """
+    """Stages within a budget."""
 
     budget: str
     data: str

@@ -56,16 +56,11 @@ SCRATCH = ".viticulture-"
 
 @dataclass(frozen=True)
 class BudgetRequest:
-    """What the user asks for.
+    """The user's request.
 
     Args:
-        data: as for `train`.
         recipe: as for `train`; a named one is the base of the student's stage, and its student stays.
-        seed: of every stage.
         out: the run's folder; where none is named, its name unless another run is quicker.
-        overrides: recipe keys, which nothing replaces.
-        budget: for everything.
-        overwrite: replace the run in that folder.
     """
 
     data: str
@@ -84,17 +79,7 @@ def make_plan(
     began: float,
     measurements: Callable[..., Measurements] = Measurements,
 ) -> BudgetPlan:
-    """Return what the budget is spent on.
-
-    Args:
-        request: what the user asks for.
-        command: recorded in the plan.
-        now: returns the time.
-        began: when the command did, by that clock.
-        measurements: measures step times.
-
-    Raises: UserError for any mistake, or for a budget that is too short.
-    """
+    """Return what the budget is spent on. Raises: UserError for any mistake, or for a budget that is too short."""
     check_seed(request.seed)
     RunFolder.check_free(request.out, request.overwrite)
     labeled, base, default = _opened(request)

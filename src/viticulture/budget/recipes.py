@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configs of the stages, made from the student's: the same images, the same machine.
+"""The configs of the stages, derived from the student's: the same images, the same machine.
 
 Each choice is a function that returns the recipe keys to change; `Config.changed(keys, by="budget")` checks and records
 them. Keys that the user sets (`overrides`) are never replaced.
@@ -67,10 +67,8 @@ def candidates_for(config: Config, overrides: Mapping[str, Any], named: bool, si
     """Return the students and sizes to choose from, from cheap to expensive.
 
     Args:
-        config: with the user's keys.
         overrides: the user's keys; those of the student, except for its patch, fix the student.
         named: whether the user named the recipe, which fixes the student, too.
-        side: of the images, pixels.
     """
     fixed = any(key.partition(".")[0] == "student" and key != "student.patch_size" for key in overrides)
     size = config.images.image_size
@@ -133,15 +131,7 @@ def student_keys(config: Config, overrides: Mapping[str, Any], start: str, teach
 
 
 def mix_keys(config: Config, overrides: Mapping[str, Any], epochs: int, steps: int, per_class: float) -> Keys:
-    """Set `MIX` and its decay where a hybrid learns classes long enough; a recipe's mixing, decay and smoothing stay.
-
-    Args:
-        config: of the student.
-        overrides: the user's keys.
-        epochs: of the training.
-        steps: of the training.
-        per_class: training images a class, on average.
-    """
+    """Set `MIX` and its decay where a hybrid trains long enough; a recipe's mixing, decay and smoothing stay."""
     chosen = any(key in ("augment", "augment.mix") or key.startswith("augment.mix.") for key in overrides)
     if chosen or of_class(config.values["augment"], "mix"):
         return {}

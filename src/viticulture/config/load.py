@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes as files: those in the package and the user's own."""
+"""Recipes as files: those in the package and the user's."""
 
 import re
 from collections.abc import Mapping

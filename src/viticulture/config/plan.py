@@ -19,7 +19,7 @@ small batches train better: of 3,000 images 32 at once are worth two points over
 
 @dataclass(frozen=True)
 class Plan:
-    """How many images a step takes, and how many steps a training.
+    """Images per step, and steps of a training.
 
     Args:
         batch_size: images per optimizer step, over all processes.
@@ -41,7 +41,7 @@ def plan_of(config: Config, images: int) -> Plan:
 
 def _batch_size(config: Config, images: int) -> int:
     """Return the recipe's batch size, or a power of two from 16 to 512, the largest that leaves an epoch `BATCHES`, cut
-    to what processes and micro-batches can share. Where images are mixed, each of several processes gets an even
+    to what processes and micro-batches can share. Where images are mixed, each of several processes has an even
     number: then every image's partner, half a batch away, is in the same process, as with one.
 
     Raises: UserError for a batch larger than an epoch, or one that cannot be shared.

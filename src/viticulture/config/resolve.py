@@ -3,7 +3,7 @@
 
 Sections are the keywords of dataclasses (`student`, `data`, `images`, `optim`, `schedule`, `train`, `engine`) and of
 classes chosen by name: `method: {name: supervised, ...}`, `guides: {logits: {...}}`, `augment: {flip: {...}}`. An entry
-of guides or of an augmentation may have a name of its own and say its `class`. A name is a short one of `schema`, or
+of guides or of an augmentation may have another name and set its `class`. A name is a short one of `schema`, or
 the dotted path of the user's class: training by such a recipe imports its module (see `user_code`). Types, defaults
 and help come from the signatures; jsonargparse writes the help, and never receives a value.
 """

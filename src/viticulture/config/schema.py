@@ -84,7 +84,7 @@ def _class(kind: str, name: Any, names: Mapping[str, str], base: type, given: tu
 
 
 def of_class(section: Mapping[str, Any], *names: str) -> dict[str, dict[str, Any]]:
-    """Return the entries of guides or an augmentation that are of these shipped classes, whatever their own names."""
+    """Return the entries of guides or an augmentation that are of these shipped classes, whatever their names."""
     return {key: entry for key, entry in section.items() if entry.get("class", key) in names}
 
 

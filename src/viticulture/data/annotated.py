@@ -41,19 +41,7 @@ def prepare_annotated(
     remembered: Mapping[str, Sequence[str]] | None = None,
     masks: bool = False,
 ) -> Dataset:
-    """Prepare images and their targets for a run.
-
-    Args:
-        source: images with objects, or with classes of pixels.
-        settings: which images to use. Where the source has no test or validation images, some are held out.
-        image_settings: size and format of the images.
-        seed: of the run.
-        progress: called with the number of images decoded.
-        remembered: as in `dataset.prepare`.
-        masks: whether masks of objects are needed.
-
-    Raises: UserError if the data cannot be trained on.
-    """
+    """Prepare images and their targets for a run. Raises: UserError if the data cannot be trained on."""
     if settings.per_class is not None:
         raise UserError("data.per_class counts images of a class, and these hold several each; set data.fraction")
     if image_settings.fit != "crop":
@@ -118,10 +106,7 @@ def prepare_annotated_test(
     Args:
         source: images with objects, or with classes of pixels.
         classes: of the network, in its order; the data may lack some, but have no others.
-        image_settings: the settings that the network was trained with.
         skip: leave out images that cannot be read, and boxes that are empty or reach outside.
-        progress: called with the number of images decoded.
-        masks: whether masks of objects are evaluated.
 
     Returns: the images; their targets, by the network's classes; warnings.
     Raises: UserError if the data has a class that the network was not trained on, or no targets.

@@ -34,7 +34,6 @@ def class_weights(weights: str | Mapping[str, float], classes: Sequence[str], co
 
     Args:
         weights: "balanced", or class -> value.
-        classes: C names.
         counts: [C] training images n_c of each class.
 
     Returns: [C] float32.
@@ -55,7 +54,6 @@ def positive_weights(weights: str | Mapping[str, float], classes: Sequence[str],
 
     Args:
         weights: "balanced", or class -> value.
-        classes: C names.
         labels: [N, C], 1 where a training image has a class; n_c are their sums.
 
     Returns: [C] float32.
@@ -81,10 +79,6 @@ def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
 
     A class with too few images repeats them, each as often as the others of its class (or one time more); of one with
     too many, an epoch has some.
-
-    Args:
-        labels: [N] class of each image.
-        generator: of all that is random.
     """
     classes = torch.unique(labels)  # ascending
     share, left = divmod(len(labels), len(classes))

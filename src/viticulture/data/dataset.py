@@ -34,14 +34,8 @@ class Dataset:
     """The data of one run.
 
     Args:
-        name: for messages and pages.
-        classes: class names in the order of the labels; empty without labels.
         splits: train, val, test -> images; a split without images is absent.
-        mean: per channel, subtracted from images scaled to [0, 1].
-        std: per channel, divides after the mean is subtracted.
-        image_settings: the sizes and the normalization, with every automatic choice made.
         skipped: name of an image that could not be read -> reason.
-        warnings: one sentence each.
         fingerprint: 32 hexadecimal digits that change with the classes, the splits, a label or a pixel, and not with
             names or where the data lies. (Where images are streamed, files' paths and fingerprints stand for pixels.)
         portable: the fingerprint; where images are streamed, one that faithful copies in another folder have as well.
@@ -111,10 +105,7 @@ def prepare(
 
     Args:
         data: a folder, file or name of a data set (`open_source`).
-        settings: which images to use; None for the defaults.
-        image_settings: their size and format; None for the defaults.
         seed: of the run; draws training subsets.
-        progress: called with the number of images decoded.
         remembered: the `split_names` of an earlier run, to restore its splits.
         labeled: whether labels are needed; else images without are training images as well.
 
@@ -173,7 +164,7 @@ def _find_near_duplicates(
     source: Source, settings: DataSettings, image_settings: ImageSettings, progress: Progress | None
 ) -> NearDuplicates | None:
     """Search a source for near-duplicates if some images are held out; None for images that are to be streamed, none
-    of which is opened beforehand."""
+    of which is opened first."""
     holds_out = source.classes and (settings.val_fraction or settings.test_fraction or settings.folds)
     if settings.near_duplicates == "ignore" or image_settings.stream:
         return None
@@ -183,7 +174,7 @@ def _find_near_duplicates(
 
 
 def _duplicated(source: Source, splits: Splits, near: NearDuplicates) -> dict[str, list[str]]:
-    """As `Dataset.near_duplicates`."""
+    """Return `Dataset.near_duplicates`."""
     rows_of = {kind: rows[near.among(rows, splits["train"])] for kind, rows in splits.items() if kind != "train"}
     return {kind: [source.names[i] for i in rows] for kind, rows in rows_of.items() if len(rows)}
 
@@ -198,11 +189,7 @@ def prepare_test(
     """Prepare other data to evaluate a trained network on: its test split, or all of it without one.
 
     Args:
-        data: as in `prepare`.
         classes: of the network, in the order of its logits; the data may lack some, but have no others.
-        image_settings: the settings that the network was trained with.
-        skip_unreadable: leave out images that cannot be read.
-        progress: as in `prepare`.
 
     Returns: the images, labeled in the network's order, and skipped names with reasons.
     Raises: UserError if the data has a class that the network was not trained on, or no labels.

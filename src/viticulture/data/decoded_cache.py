@@ -88,12 +88,8 @@ def build(
     """Decode images into the cache, or find them there.
 
     Args:
-        source: the images.
-        size: S, pixels.
         rows: positions of the images to decode; None for all.
         budget: maximum size, bytes; None for no limit.
-        skip_unreadable: go on where images cannot be read; they are black, and listed in `unreadable`.
-        progress: called every few images.
 
     Raises: UserError if images cannot be read, the budget is exceeded, or the disk is full.
     """

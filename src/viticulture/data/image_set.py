@@ -29,7 +29,6 @@ class Records:
     Args:
         labels: [N] int64, position of the class in the source's `classes`, -1 without a label; or [N, C] float32.
         sizes: [N, 2] int32, height and width of the upright original, pixels; -1 where the image was not opened yet.
-        names: N paths or names that the user recognizes.
     """
 
     labels: Tensor
@@ -80,7 +79,6 @@ class CachedImages(Images):
         pixels: [M, C, S, S] uint8 of any memory layout, every image of the source resized to a square (aspect ratio in
             `records.sizes`).
         rows: [N] int64, positions among the M, in the split's order.
-        records: labels, sizes and names of those N.
     """
 
     def __init__(self, pixels: Tensor, rows: Tensor, records: Records) -> None:
@@ -121,9 +119,7 @@ class StreamedImages(Images):
 
     Args:
         source: reads image i, upright; must survive pickling.
-        rows: [N] int64, positions in the source, in the split's order.
         records: labels and names of those N; sizes may be unknown (-1).
-        side: S.
     """
 
     def __init__(self, source: Source, rows: Tensor, records: Records, side: int) -> None:
@@ -145,11 +141,6 @@ class StreamedImages(Images):
 
     def cut(self, numbers: Tensor, augments: Sequence[Augment], u: Sequence[Tensor]) -> list[Tensor]:
         """Decode each image once and crop every view out of it.
-
-        Args:
-            numbers: [B] numbers of images.
-            augments: one for each view.
-            u: for each view its uniform numbers, [B, columns].
 
         Returns: for each view [B, C, H, W] uint8.
         Raises: UserError for an image that cannot be read.

@@ -72,10 +72,8 @@ class AnnotationCounts:
 
     Args:
         sizes: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> objects, crowds left out.
-        empty: images without objects.
         crowds: objects that are crowds, which are not trained on.
         outside: boxes that are empty or reach outside their image.
-        masks: whether objects have masks.
     """
 
     sizes: dict[str, int]
@@ -90,34 +88,20 @@ class Inspection:
     """Contents of a data set.
 
     Args:
-        name: of the data.
-        contents: type of its targets (`Source.contents`).
-        classes: class names in the order of the labels.
-        images: number of images, unreadable ones included.
-        splits: split -> images.
-        unlabeled: images without a label.
         counts: split -> images of each class; objects of each class, crowds left out; or images whose mask has it.
         height: of the readable images, pixels; None where there are none.
-        width: of the readable images, pixels; None where there are none.
         modes: Pillow's name of the files' color mode -> images.
         unreadable: name -> what is wrong with the image or its annotation.
-        ignored: files that are no images.
         across: groups of identical images (pixel by pixel) of different splits: test images that are trained on.
-        contradicting: groups of identical images with different labels.
-        repeated: images that repeat another one anywhere.
-        warnings: about the data, a sentence each.
         planned: split -> images that `train` would have in it, by its defaults; empty where it could not train, and for
             objects and masks.
         refused: why `train` would refuse the data as it is; empty where it would not.
         smallest: name of the image with the fewest pixels; empty where all have as many.
-        largest: name of the one with the most.
         near: pairs of images in different planned splits that are near-duplicates, though not equal pixel by pixel.
         pairs: all pairs of near-duplicates, equal ones included.
         uneven: settings that make up for uneven classes among the training images; empty where they are even.
         several: how many labels images have, where they have several each; else empty.
         values: settings for channels and values that three levels of eight bits do not hold; else empty.
-        annotations: of objects or masks; None for other data.
-        data: as the user named it, for commands.
     """
 
     name: str
@@ -158,7 +142,6 @@ def inspect(data: str | Path | Source, progress: Progress | None = None, image_s
 
     Args:
         data: a folder, file or name of a data set (`open_source`).
-        progress: called with the number of images read.
         image_size: at which objects or masks would be trained on, pixels; by default the largest possible.
 
     Raises: UserError if there is no such data or it holds no images.

@@ -116,13 +116,7 @@ class NearDuplicates:
 def match_thumbnails(
     marks: NDArray[np.uint8], thumbnails: NDArray[np.uint8], usable: NDArray[np.bool_]
 ) -> NearDuplicates:
-    """Find the near-duplicates among N images.
-
-    Args:
-        marks: [N, 16], equal where images are the same.
-        thumbnails: [N, SIDE, SIDE, 3]; equal marks have equal ones.
-        usable: [N] whether an image has a thumbnail.
-    """
+    """Find the near-duplicates among N images."""
     _, firsts, same = np.unique(marks.view("V16").ravel(), return_index=True, return_inverse=True)
     numbers = np.sort(firsts[usable[firsts]])  # in the order of the images, one for each mark
     small = thumbnails[numbers]

@@ -58,7 +58,6 @@ def open_source(data: Any, contents: Contents | None = None, annotations_first: 
     """Open a name, a path or an object; no image is decoded yet.
 
     Args:
-        data: what to open.
         contents: required targets; None takes classes, and where there are none the objects or masks of the images.
         annotations_first: without `contents`, take objects or masks wherever there are any: for methods that use no
             labels, in whose splits the images are.

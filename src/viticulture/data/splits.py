@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which images of a source are for training, validation and test: the data's own splits, else a seeded rule."""
+"""Training, validation and test images of a source: the data's splits, else a seeded rule."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,10 +23,6 @@ def select(
     else by `seed`).
 
     Args:
-        source: the images.
-        settings: what to hold out and what to train on.
-        seed: of the run.
-        labeled: leave out images without a label; else they join the training images.
         near: the near-duplicates among the source's images; None where they are unknown.
 
     Returns: the splits, and warnings.
@@ -70,7 +66,7 @@ def groups_of(near: NearDuplicates | None, settings: DataSettings) -> np.ndarray
 
 
 def apply_test_on(splits: Splits, settings: DataSettings, name: str) -> None:
-    """Leave the test aside, test on the data's own validation images, or train on them, as the settings say.
+    """Leave the test aside, test on the data's validation images, or train on them, as the settings say.
 
     Raises: UserError where the data has no validation images.
     """
@@ -94,14 +90,7 @@ def fractions_to_hold_out(splits: Splits, settings: DataSettings) -> list[tuple[
 
 
 def restore(source: Source, saved: Mapping[str, Sequence[str]]) -> Splits:
-    """Select the images of an earlier run, independent of today's rules.
-
-    Args:
-        source: the images.
-        saved: split -> names, in order.
-
-    Raises: UserError if images are missing.
-    """
+    """Select the images of an earlier run, independent of today's rules. Raises: UserError if images are missing."""
     position = {name: i for i, name in enumerate(source.names)}
     missing = [name for names in saved.values() for name in names if name not in position]
     if missing:
@@ -159,7 +148,7 @@ def folds_of(source: Source, rows: np.ndarray, folds: int, seed: int, near: np.n
 
 
 def groups_across_splits(source: Source, splits: Splits) -> int:
-    """Number of groups with images in more than one split."""
+    """Count the groups with images in more than one split."""
     if source.groups is None:
         return 0
     by_split = [np.unique(groups[groups >= 0]) for groups in (source.groups[rows] for rows in splits.values())]
@@ -185,7 +174,7 @@ def _with_labels(source: Source) -> tuple[Splits, list[str]]:
 def _hold_out(
     source: Source, rows: np.ndarray, fraction: float, seed: int, near: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hold out labeled images: of the data's own groups, all of them or none; else near-duplicates together."""
+    """Hold out labeled images: of the data's groups, all of them or none; else near-duplicates together."""
     has_label = subsets.labeled(source.labels[rows])
     known = rows[has_label]
     labels, near = source.labels[known], None if near is None else near[known]
@@ -201,7 +190,7 @@ def _hold_out(
 
 
 def _hold_out_fold(source: Source, splits: Splits, settings: DataSettings, near: np.ndarray | None) -> list[str]:
-    """Move one fold from the training images to the test, or to the validation of data with its own test; a warning.
+    """Move one fold from the training images to the test, or to the validation of data with a test split; a warning.
 
     Raises: UserError where the data has its own validation and test images.
     """

@@ -36,12 +36,7 @@ def sample_sizes(source: Source) -> np.ndarray:
 
 
 def cached_statistics(pixels: Tensor, rows: Tensor) -> tuple[Channels, Channels]:
-    """Mean and standard deviation of each channel over cached images, in [0, 1]; every image weighs the same.
-
-    Args:
-        pixels: [M, C, S, S] uint8.
-        rows: [N] int64, the images that count.
-    """
+    """Compute mean and standard deviation of each channel over cached images, in [0, 1]; images weigh the same."""
     total, squares = torch.zeros(2, pixels.shape[1], dtype=torch.float64).unbind()
     for part in torch.split(rows, 64):
         values = pixels[part].contiguous().float().flatten(2)  # [64, C, S * S]
@@ -63,7 +58,7 @@ def streamed_statistics(source: Source, rows: np.ndarray, size: int) -> tuple[Ch
 
 
 def _mean_and_std(mean: Tensor, squares: Tensor) -> tuple[Channels, Channels]:
-    """From moments of 0..255; the deviation of a constant channel is 1."""
+    """Compute mean and deviation from moments of 0..255; the deviation of a constant channel is 1."""
     deviation = (squares - mean.square()).clamp(min=0).sqrt()
     deviation = torch.where(deviation > 0, deviation, torch.tensor(255.0, dtype=deviation.dtype))
     return tuple((mean / 255).tolist()), tuple((deviation / 255).tolist())

@@ -44,7 +44,6 @@ def holdout(
     Args:
         labels: [N] int64, -1 (no label) counts as a separate class; or [N, C].
         fraction: share to hold out, in [0, 1).
-        seed: of the choice.
         near: groups of near-duplicates, which stay together (`_hold_out_together`), where an image has one label; None
             where there are none.
 
@@ -72,11 +71,6 @@ def _hold_out_together(classes: list[np.ndarray], quotas: np.ndarray, near: np.n
     skipped, and they stay. A class that reaches less than half of its quota by this gives its smallest group whole,
     where no class loses more than half of its images; else as many consecutive images of it as are missing (a class
     may be one video, whose distant frames differ).
-
-    Args:
-        classes: the positions of each class, in the order in which they are held out.
-        quotas: [C] images to hold out of each class.
-        near: as in `holdout`.
     """
     number = np.empty(len(near), dtype=np.int64)
     for c, rows in enumerate(classes):
@@ -121,11 +115,6 @@ def fraction_of_each(labels: np.ndarray, fraction: float, seed: int) -> np.ndarr
     """Select the same share of every class, at least one image; a larger share contains a smaller one of the same seed.
 
     Several labels an image: about the same share by `stratified`, which does not contain that of a smaller one.
-
-    Args:
-        labels: [N] int64, or [N, C].
-        fraction: in (0, 1].
-        seed: of the choice.
     """
     if labels.ndim == 2:
         labels = labels.clip(min=0)  # unknown counts as none
@@ -143,11 +132,6 @@ def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     that lacks more of this label, then to the one that lacks more images, then to the one that stays. Images without
     any label come last and even the parts' sizes out. A label of n images has none in the share where fraction * n is
     below half an image.
-
-    Args:
-        labels: [N, C], 1 or 0.
-        fraction: of the images, in [0, 1).
-        seed: of the order of a label's images.
 
     Source: Sechidis et al., "On the Stratification of Multi-Label Data", ECML PKDD 2011.
     """
@@ -171,11 +155,6 @@ def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 def count_of_each(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Select the same number of images of every class (all of a class that has fewer); larger numbers contain smaller
     ones.
-
-    Args:
-        labels: [N] int64.
-        count: images per class, at least 1.
-        seed: of the choice.
     """
     return _sorted([rows[:count] for rows in _shuffled(labels, seed)])
 
@@ -214,7 +193,6 @@ def assign(labels: np.ndarray, groups: np.ndarray | None, shares: Sequence[float
         labels: [N] int64, classes from 0 on; or [N, C]. Images without any class even out the parts' sizes.
         groups: None for no groups.
         shares: of the K parts; they add up to 1.
-        seed: of the order.
 
     Returns: [N] int64, from 0 to K - 1. Without groups, parts of equal shares differ by an image of a class at most.
     """
@@ -267,7 +245,7 @@ def limited_groups(near: np.ndarray, labels: np.ndarray, share: float) -> np.nda
 
 
 def numbered(groups: np.ndarray | None, count: int) -> np.ndarray:
-    """[N] numbers of groups from 0 on without gaps; an image without one becomes a group by itself."""
+    """Number groups from 0 on without gaps, [N]; an image without one becomes a separate group."""
     if groups is None:
         return np.arange(count)
     alone = groups < 0
@@ -288,7 +266,7 @@ def _counts(labels: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _by_class(labels: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Each class that occurs, with its positions, ascending."""
+    """Yield each class that occurs, with its positions, ascending."""
     classes, starts = np.unique(np.sort(labels), return_index=True)
     groups = np.split(np.argsort(labels, kind="stable"), starts[1:])
     return list(zip(classes.tolist(), groups, strict=False))

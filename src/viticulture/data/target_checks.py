@@ -53,10 +53,7 @@ def warnings_of(
     """Warnings about the splits of a training.
 
     Args:
-        classes: names in the order of the labels.
-        held: objects or masks of each split.
         needed: image sizes that classes of masks need, [N, 256] of each split (`needed_of_mask`); empty of objects.
-        image_size: the training's, pixels.
 
     Raises: UserError where nothing is left to train on.
     """
@@ -93,12 +90,7 @@ def warnings_of(
 
 
 def needed_of_split(objects: Sequence[Objects], extents: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
-    """The image size that makes each box of a split a pixel wide, [n], crowds left out; inf where it is empty.
-
-    Args:
-        objects: of each image.
-        extents: height and width of each image, pixels.
-    """
+    """The image size that makes each box of a split a pixel wide, [n], crowds left out; inf where it is empty."""
     boxes = [each.boxes[~each.crowd] for each in objects]
     sides = torch.cat([(each[:, 2:] - each[:, :2]).amin(1) for each in boxes]).double().numpy()
     longer = np.repeat([MIN_SIDE * max(extent) for extent in extents], list(map(len, boxes)))
@@ -124,15 +116,7 @@ def _longest_runs(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
 def narrow_boxes(
     classes: Sequence[str], split: str, objects: Sequence[Objects], needed: NDArray[np.float64], image_size: int
 ) -> list[str]:
-    """A warning where boxes are less than a pixel wide.
-
-    Args:
-        classes: names in the order of the labels.
-        split: whose they are.
-        objects: of each image.
-        needed: image sizes that they need, crowds left out (`needed_of_split`).
-        image_size: the training's, pixels.
-    """
+    """A warning where boxes are less than a pixel wide."""
     labels = torch.cat([each.labels[~each.crowd] for each in objects]).numpy()
     narrow = needed > image_size
     if not narrow.any():
@@ -151,8 +135,6 @@ def check_wide_enough(needed: NDArray[np.float64], image_size: int, enlarged: fl
     """Raises: UserError where no object of the training images is a pixel wide.
 
     Args:
-        needed: image sizes that they need (`needed_of_split`).
-        image_size: the training's, pixels.
         enlarged: times by which it shows an image larger than whole, at most.
     """
     if (needed > image_size * enlarged).all():
@@ -165,14 +147,7 @@ def check_wide_enough(needed: NDArray[np.float64], image_size: int, enlarged: fl
 def thin_classes(
     classes: Sequence[str], needed: NDArray[np.float32], image_size: int, but: Sequence[int] = ()
 ) -> list[str]:
-    """A warning where classes of masks are less than a pixel wide in more than a few of their images.
-
-    Args:
-        classes: names in the order of the labels.
-        needed: image sizes that they need, [N, 256].
-        image_size: the training's, pixels.
-        but: labels of classes that are left out.
-    """
+    """A warning where classes of masks are less than a pixel wide in more than a few of their images."""
     there, thin = (needed > 0).sum(0), needed > image_size
     often = [i for i in range(len(classes)) if i not in but and thin[:, i].sum() > FEW * there[i]]
     if not often:
@@ -183,28 +158,20 @@ def thin_classes(
 
 
 def keep_by(needed: float) -> str:
-    """How to keep what needs an image size."""
+    """Say how to keep what needs an image size."""
     size = int(-(-needed // STEP)) * STEP if np.isfinite(needed) else MAX_SIDE + 1
     return f"--image-size {size} keeps all" if size <= MAX_SIDE else "cut the images into parts to keep all"
 
 
 def _lost(needed: NDArray[np.float32], counts: Sequence[int]) -> list[int]:
-    """Labels of classes that masks have, and of which no pixel is kept."""
+    """Return labels of classes that masks have, and of which no pixel is left."""
     return [label for label, count in enumerate(counts) if not count and needed[:, label].any()]
 
 
 def gone(
     classes: Sequence[str], what: str, needed: NDArray[np.float32], counts: Sequence[int], image_size: int
 ) -> list[str]:
-    """A warning where masks have classes of which no pixel is left.
-
-    Args:
-        classes: names in the order of the labels.
-        what: names the masks.
-        needed: image sizes that classes need, [N, 256].
-        counts: pixels of each class that are left.
-        image_size: the training's, pixels; what is lost needs more.
-    """
+    """A warning where masks have classes of which no pixel is left."""
     if not (labels := _lost(needed, counts)):
         return []
     names = [f"{classes[i]} ({counted(int((needed[:, i] > 0).sum()), 'image')})" for i in labels]

@@ -35,12 +35,6 @@ def warnings_of(
     """Warnings about the splits of a run, a sentence each.
 
     Args:
-        source: the images.
-        splits: positions of those that can be read.
-        cached: None where images are streamed.
-        settings: which images are used, and how.
-        skipped: names of images that cannot be read, with reasons.
-        labeled: whether labels are trained on.
         near: val, test -> names of images that have near-duplicates among the training images; None where they were not
             searched.
     """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good a trained student is: accuracy, calibration and what it confuses."""
+"""Evaluation of a trained student: accuracy, calibration and confusion."""

@@ -39,18 +39,11 @@ class Agreement:
     """Heads and teachers side by side; shares lie in [0, 1].
 
     Args:
-        weights: best, last or ema.
-        split: of the images.
-        images: how many.
-        rule: which heads make the student's prediction.
-        heads: names of the student's heads, the class token's first.
-        teachers: names of the teachers.
         accuracy: of the student, of each head and of each teacher, by name.
         divergence: for each head, nats from each teacher.
         both_wrong: share of images on which both are wrong, for all pairs in the order of `accuracy`.
         same_prediction: share of images on which both predict the same class, correct or not.
         missing: why only `weights` and `split` are set; empty otherwise.
-        checksum: of these weights, see `saved.checksum_of`.
     """
 
     weights: str
@@ -71,12 +64,6 @@ def evaluate_agreement(run: RunFolder, config: Config, key: str, images: Images)
     """Measure the agreement of the student, its heads and its teachers, and save it; None without such teachers.
 
     If a teacher no longer exists, an earlier measurement is left in place, or else the reason is saved.
-
-    Args:
-        run: with weights.
-        config: the run's.
-        key: WEIGHTS/SPLIT.
-        images: of that split.
     """
     if not of_class(config.values["guides"], *GUIDES):
         return None

@@ -128,8 +128,6 @@ class OpenedItems:
     """Images as a run's cache holds them.
 
     Args:
-        images: those that could be read, in order; None where none could.
-        names: of all items, as text.
         errors: why an item could not be read; empty where it could.
     """
 
@@ -142,8 +140,6 @@ def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | N
     """Decode images for a run's student; those that cannot be read get their reason.
 
     Args:
-        model: the student.
-        items: the images.
         max_pixels: limit for an open file; larger ones are not decoded. None: the limit of any file.
     """
     side, fit = model.image_settings.cache_size, model.image_settings.fitting
@@ -172,7 +168,7 @@ def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | N
 
 
 def read_unseen(config: Config, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:
-    """Read other images as a run's recipe reads its own; returns them, and what was skipped (`prepare_test`)."""
+    """Read other images as a run's recipe reads the run's; returns them, and what was skipped (`prepare_test`)."""
     with showing("reading images") as progress:
         skip = config.data.skip_unreadable
         return prepare_test(data, classes, config.images, skip, progress)
@@ -184,10 +180,7 @@ def decoded(
     """Decode one image, no smaller than `side`.
 
     Args:
-        name: for errors.
-        image: to decode.
         side: pixels of its shorter side; a JPEG may be decoded at a fraction of its size.
-        pixel_format: its channels.
         max_pixels: as for `open_items`.
 
     Raises: Unreadable, or OSError where the file cannot be opened.

@@ -48,10 +48,6 @@ class EvaluatedModel:
     Args:
         network: in inference mode, on `device`; it takes [B, C, H, W] float32.
         data_spec: its classes; H and W, pixels; mean and deviation of the channels, which lie in [0, 1].
-        image_settings: the size in which images are decoded for it, and the part of them that it is fed.
-        device: where it computes.
-        batch_size: images at once.
-        architecture: what its weights do not say of it.
         whole: feed it the whole image, resized, in place of that part.
         eval_views: views of that part whose predictions are averaged.
     """
@@ -76,8 +72,10 @@ class EvaluatedModel:
         return Resize() if self.whole else self.image_settings.crop
 
     def batches(self, images: Images) -> Iterator[Batch]:
-        """Every image once, in order, on the device: `image` [B, C, H, W] float32, normalized; `label` [B], -1 without;
-        `index` [B], its place among the images."""
+        """Yield every image once, in order, on the device.
+
+        A batch holds `image` [B, C, H, W] float32, normalized; `label` [B], -1 without; `index` [B], its position.
+        """
         return evaluation_batches(images, self.data_spec, self.batch_size, self.device, self.crop)
 
     def views(self, images: Images) -> Iterator[tuple[Tensor, Tensor]]:
@@ -91,13 +89,7 @@ class EvaluatedModel:
 
 
 def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> EvaluatedModel:
-    """Load a run's student, with images prepared as the run's validation images were.
-
-    Args:
-        run: a run with weights.
-        weights: best, last or ema; by default those that count.
-        batch_size: images at once.
-    """
+    """Load a run's student, with images prepared as the run's validation images were."""
     recipe = config_of(run)  # which imports what a student of the user's code needs
     student, data_spec, config = load(run.weights(weights or run.which()[0]))
     device = device_for(recipe)
@@ -169,7 +161,7 @@ def pictures(pixels: Tensor) -> list[Pixels]:
 
 
 def device_for(config: Config) -> torch.device:
-    """Where a run's student is evaluated: on a GPU where there is one, unless the recipe names the CPU."""
+    """Return the device to evaluate a run's student on: a GPU if there is one, unless the recipe names the CPU."""
     return CPU if config.engine.device == "cpu" else _device()
 
 
@@ -206,13 +198,7 @@ class OutputHeads:
 
 @torch.no_grad()
 def heads_of(student: nn.Module, images: Tensor, config: Config) -> OutputHeads:
-    """Find which heads make a student's output by comparing them with it.
-
-    Args:
-        student: in evaluation mode.
-        images: [B, channels, H, W], a few.
-        config: names the heads that teachers trained.
-    """
+    """Find which heads make a student's output by comparing them with it."""
     logits = all_logits(student, images)
     advisers = of_class(config.values["guides"], "co_advise").values()
     taught = tuple(teacher for guide in advisers for teacher in guide.get("teachers") or ())

@@ -24,7 +24,6 @@ class Predictions:
         probabilities: [N, C] float32, rows sum to 1; or other outputs [N, K].
         labels: [N] int64, the true class; -1 without a label. Of several labels an image [N, C], as rows of
             probabilities, which then are float64 and need no sum.
-        names: N names of the images.
         rule: which heads and views made them, see `OutputHeads.rule_with`.
     """
 
@@ -51,8 +50,6 @@ def collect(
     Args:
         student: [B, 3, H, W] -> [B, C] in eval mode (a student with several token heads returns their mean).
         batches: `image`, `label`, `index` on the student's device; together every image of the split, in any order.
-        names: of the N images, by `index`.
-        probabilities: out of logits, as `DataSpec.probabilities`.
     """
     modes = [(module, module.training) for module in student.modules()]
     student.eval()
@@ -96,11 +93,9 @@ class EachView(nn.Module):
 def choose_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> None:
     """Choose the views of the weights that count, once, and write their name to all weights of a run.
 
-    The choice stays, as exported files contain it. A resumed run writes its last weights anew, which then get the same.
+    The choice stays, as exported files contain it. A resumed run writes its last weights again, with the same choice.
 
     Args:
-        run: with weights.
-        images: its validation images.
         score: of predictions; the highest is chosen, among equals the fewest views.
     """
     which = run.which()

@@ -25,13 +25,7 @@ MAX_IMAGES = 2000  # for training; with more, logistic regression would take lon
 
 @dataclass(frozen=True)
 class References:
-    """Accuracies that a run's page compares with.
-
-    Args:
-        split: of which the accuracies are.
-        accuracy: by name, in [0, 1].
-        images: of each class, by split.
-    """
+    """Accuracies that a run's page compares with."""
 
     split: str
     accuracy: Mapping[str, float]
@@ -59,12 +53,6 @@ def evaluate_references(run: RunFolder, dataset: Dataset) -> None:
 
 def add_reference(run: RunFolder, other: RunFolder, counts: str, top1: float | None) -> None:
     """Add another run's accuracy on the same images to the references, such as that of a small CNN.
-
-    Args:
-        run: whose references.
-        other: the other run.
-        counts: the key of its result that counts.
-        top1: its accuracy; None where it is not evaluated yet.
 
     Raises: UserError if a run is not evaluated yet, or on other images.
     """

@@ -36,11 +36,10 @@ CHECKSUMS = "checksums"
 
 @dataclass(frozen=True, eq=False)
 class Results(Mapping[str, Result]):
-    """What was measured of a run by WEIGHTS/SPLIT; empty where nothing could be.
+    """Measurements of a run by WEIGHTS/SPLIT; empty where nothing could be measured.
 
     Args:
         counts: the key of the result that counts; "" where there is none.
-        results: by key.
     """
 
     counts: str
@@ -61,7 +60,7 @@ class Results(Mapping[str, Result]):
 
     @property
     def counting(self) -> Result | None:
-        """The one that counts."""
+        """The result that counts."""
         return self.results.get(self.counts)
 
     def of_split(self, split: str) -> Result | None:
@@ -69,7 +68,7 @@ class Results(Mapping[str, Result]):
         return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
 
     def of_weights(self, weights: str) -> Self:
-        """Those of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
+        """Results of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
         counts = f"{weights}/{self.counts.partition('/')[2]}"
         results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
         counts, results = (counts, results) if counts in results else ("", {})
@@ -81,18 +80,13 @@ class Results(Mapping[str, Result]):
 
 
 def name_of(data: str | Source) -> str:
-    """Name other images than a run's own: as the user gave them, a folder that is named like a split by its path."""
+    """Name images other than the run's: a folder that is named like a split by its path."""
     name = data.name if isinstance(data, Source) else data
     return f"./{name}" if name in SPLITS else name
 
 
 def of_each(run: RunFolder, measure: Callable[[str], Saved]) -> dict[str, Saved]:
-    """Measure every set of weights of a run, those that count first; equal sets, as best and last often are, once.
-
-    Args:
-        run: with weights.
-        measure: takes their name; is called once for sets whose files are the same, byte by byte.
-    """
+    """Measure every set of weights of a run, those that count first; equal sets, as best and last often are, once."""
     measured: dict[str, Saved] = {}
     for weights in run.which():
         twin = next((known for known in measured if _same(run, known, weights)), None)
@@ -108,11 +102,6 @@ def _same(run: RunFolder, weights: str, others: str) -> bool:
 
 def read_saved(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> Saved | None:
     """Read a JSON file of measurements; None where there is none.
-
-    Args:
-        run: the run.
-        name: of the file in its folder.
-        made: from the file's content to its meaning.
 
     Raises: UserError for a file that holds something else.
     """
@@ -142,10 +131,7 @@ def keep_results(run: RunFolder, name: str, results: Results[Any]) -> None:
 
 
 def read_results(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> Saved | None:
-    """What `keep_results` wrote; None where there is nothing, or where it is of other weights.
-
-    Raises: as `read_saved`.
-    """
+    """Read measurements that `keep_results` wrote; None without any, or of other weights. Raises: as `read_saved`."""
 
     def of_these(content: dict[str, Any]) -> Saved | None:
         known = rebuilt(dict[str, str], content.get(CHECKSUMS, {}), CHECKSUMS)

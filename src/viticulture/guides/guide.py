@@ -12,7 +12,7 @@ from ..models.taps import Readings
 
 
 class Capability(Enum):
-    """What a method `provides` and a guide `requires`."""
+    """Something that a method `provides` and a guide `requires`."""
 
     LABELS = "one label an image"  # batch["label"]
     CLASSES = "scores of the classes"  # Readings.outputs are the student's for the DataSpec's classes

@@ -177,7 +177,7 @@ class DINO(Method):
 
 
 class Head(nn.Module):
-    """Cosines between a perceptron's output and learned prototypes, [B, D] -> [B, prototypes].
+    """Cosines between a perceptron's output and trained prototypes, [B, D] -> [B, prototypes].
 
     Three linear layers with GELU between them, the result scaled to length 1, then a layer without bias whose rows
     count as directions alone (weight normalization with lengths of 1).
@@ -216,7 +216,7 @@ def view_loss(predictions: Sequence[Tensor], targets: Sequence[Tensor]) -> Tenso
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Return H(target, softmax(logits / 0.1)), nats, mean over the batch; the target gets no gradient."""
+    """Return H(target, softmax(logits / 0.1)), nats, mean over the batch; the target receives no gradient."""
     return F.cross_entropy(logits.float() / TEMPERATURE, target.detach())
 
 

@@ -57,8 +57,6 @@ def encode(student: VisionTransformer, images: Tensor, visible: Tensor | None = 
     where the last norm stands before pooling.
 
     Args:
-        student: checked by `models.vit.patches.check`.
-        images: normalized.
         visible: [B, V] numbers of patches; None for all.
     """
     x: Tensor = student.blocks(embed(student, images, visible))
@@ -126,8 +124,6 @@ def targets(images: Tensor, patch: PatchGrid, masked: Tensor, patch_norm: bool =
         = s (x - mean) / sqrt(biased var + 1e-6 s^2),    s^2 = (n - 1) / n for n values: a layer norm, many times faster
 
     Args:
-        images: [B, C, H, W], normalized.
-        patch: height and width, pixels.
         masked: [B, R] numbers of patches.
         patch_norm: standardize each patch; else pixels as they are.
     """
@@ -222,7 +218,6 @@ class MAE(Method):
         With `patch_norm` a predicted patch gets the true patch's mean and spread, which are not predicted.
 
         Args:
-            images: [B, C, H, W], normalized.
             noise: [B, P] uniform numbers; they choose the masks.
         """
         visible, masked = split(noise, self.mask_ratio)

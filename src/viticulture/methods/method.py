@@ -54,7 +54,7 @@ def check_no_classifier(setup: Setup, method: str) -> None:
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """What a batch must hold; `guides.guide.Batch` lists the names.
+    """Contents of a batch; `guides.guide.Batch` lists the names.
 
     Args:
         labels: the method reads labels; without, unlabeled data will do.
@@ -96,7 +96,7 @@ class TrainingLength:
 
     @property
     def steps(self) -> int:
-        """Of the whole training."""
+        """Steps of the whole training."""
         return self.steps_per_epoch * self.epochs
 
 

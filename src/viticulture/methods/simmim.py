@@ -7,7 +7,7 @@ recipes/mae/simmim-*.yaml.
 
     loss = mean over images of |prediction - image|, mean over the image's masked pixels     [Xie et al., Sec. 3.4]
 
-The encoder processes all places: masked patches are replaced by one learned token, and a single linear layer predicts
+The encoder processes all places: masked patches are replaced by one trained token, and a single linear layer predicts
 every patch. Deviations: the authors' ViT has relative positions, ours those of the student; they take one mean over the
 masked pixels of a batch, which is the same unless units are cut off by the image's edge.
 """
@@ -80,7 +80,7 @@ class SimMIM(Method):
         """Return the reconstruction loss and the terms of guides, which read this pass with a token for every patch.
 
         mask = the patches of the squares with the least noise                                [B, P]
-        tokens = encode(patches, a learned token in place of the masked ones)                 [B, prefix + P, D]
+        tokens = encode(patches, a trained token in place of the masked ones)                 [B, prefix + P, D]
         prediction = one linear layer of the patches' tokens                                  [B, P, C p p]
         reconstruction = mean over images of mean over their masked pixels of |prediction - image|, in pixels
         """
@@ -108,7 +108,6 @@ class SimMIM(Method):
         """Return the images as patches [B, P, C p p], masked ones as predicted, and the mask [B, P].
 
         Args:
-            images: [B, C, H, W], normalized.
             noise: [B, squares] uniform numbers; they choose the masks.
         """
         mask = self.mask(noise)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost and purpose of students. `python docs/reference.py` counts ours beforehand and writes costs.json."""
+"""Cost and purpose of students. `python docs/reference.py` counts ours and writes costs.json."""
 
 import json
 from collections.abc import Sequence

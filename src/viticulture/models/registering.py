@@ -50,10 +50,7 @@ def register(
 
     Args:
         create: a function of the module that the names belong to; it takes the keywords of `timm.create_model`.
-        names: for `timm.create_model`.
-        purpose: of `StudentInfo`.
         config: timm's metadata, see `timm_config`; None for a `create` that takes none.
-        properties: other fields of `StudentInfo`.
     """
     module = sys.modules[create.__module__]
     if config is not None:
@@ -91,12 +88,7 @@ def reject_pretrained(name: str, keywords: dict[str, Any], fix: str) -> dict[str
 
 
 def timm_config(pixels: int = 224, **metadata: Any) -> dict[str, Any]:
-    """Return timm's metadata of weights and images, with the usual values of ImageNet networks.
-
-    Args:
-        pixels: side of the images.
-        metadata: further keys of timm's `PretrainedCfg`, or other values of those here.
-    """
+    """Return timm's metadata of weights and images, with the usual values of ImageNet networks."""
     return {
         "num_classes": 1000,
         "input_size": (3, pixels, pixels),

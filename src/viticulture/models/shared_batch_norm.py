@@ -54,11 +54,7 @@ def rank() -> int:
 
 
 def perceptron(widths: list[int]) -> nn.Sequential:
-    """Build linear layers without bias, each with a BatchNorm and a ReLU; the last with a BatchNorm without scale.
-
-    Args:
-        widths: of the input, the hidden layers and the output.
-    """
+    """Build linear layers without bias, each with a BatchNorm and a ReLU; the last with a BatchNorm without scale."""
     layers: list[nn.Module] = []
     for number, (before, after) in enumerate(pairwise(widths)):
         last = number == len(widths) - 2
@@ -68,5 +64,5 @@ def perceptron(widths: list[int]) -> nn.Sequential:
 
 
 def normalized(x: Tensor) -> Tensor:
-    """Rows of length 1, in float32."""
+    """Scale rows to length 1, in float32."""
     return F.normalize(x.float(), dim=1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any timm classifier as a student, checked against the data before it is built.
 
-Importing this file registers our own students with timm.
+Importing this file registers our students with timm.
 """
 
 import copy
@@ -110,7 +110,6 @@ def create_student(
     Args:
         name: a timm classifier, ours included, without a pretrained tag; or MODULE.NAME for one that a module outside
             the package has registered.
-        data_spec: image size, channels and classes.
         patch_size: side of a patch, pixels; None leaves the student's default.
         options: further keywords of the student's class, such as drop_path_rate.
 

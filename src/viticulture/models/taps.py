@@ -148,7 +148,7 @@ class AttentionReading:
         qkv: output of the layer's projection, [B, T, 3 h d]; not a copy.
         layer: the attention module.
         prefix: tokens before the patches.
-        patches: P, number of patch tokens behind them; further tokens are no patches.
+        patches: P, number of patch tokens after them; further tokens are no patches.
         grid: rows and columns of all patches of the image.
         class_token: whether the first token is the class token.
     """
@@ -357,7 +357,7 @@ def features(network: nn.Module, images: Tensor) -> dict[str, Tensor]:
         class   the class token after the last norm
         mean    the mean of the patch tokens after the last norm; without tokens, the classifier's input
 
-    A norm behind the pooling (`fc_norm`) is applied there. The network is in inference mode.
+    A norm after the pooling (`fc_norm`) is applied there. The network is in inference mode.
     """
     net: Any = network
     tokens = net.forward_features(images)

@@ -93,7 +93,7 @@ def _lines(lines: Mapping[str, Points]) -> list[Series]:
 
 
 def _first(reading: str) -> int:
-    """Number of the first layer."""
+    """Return the number of the first layer."""
     return 0 if reading == "norms" else 1
 
 

@@ -75,11 +75,7 @@ class Head:
     """The top of a page.
 
     Args:
-        title: of the page.
-        conclusion: in a sentence or two.
-        sentence: the subject of the page.
         warnings: what a reader must know before the numbers.
-        tiles: the most important numbers.
         reloads: whether the page reloads itself every few seconds.
     """
 
@@ -95,7 +91,7 @@ def document(head: Head, sections: Sequence[Section]) -> str:
     """Return a page; sections without content are left out.
 
     Style, script, figures and pictures are inside. Its content security policy forbids every request and every
-    script but its own, so that nothing in a name, a recipe or a section can run.
+    script but the page's, so that nothing in a name, a recipe or a section can run.
     """
     script = source("page.js")
     page = fill(
@@ -113,9 +109,6 @@ def html_table(table: Table, sortable: bool = False, frame: str = "", links: Seq
     """Return a table as HTML; percentages have a bar, a click on a heading sorts.
 
     Args:
-        table: its values.
-        sortable: whether its headings are buttons.
-        frame: a class of the style sheet for the scrolling frame.
         links: target of each row's first cell; empty for none.
     """
     rows = [

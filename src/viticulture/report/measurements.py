@@ -69,14 +69,7 @@ def agreement_section(agreement: Agreement | None) -> list[Section]:
 
 
 def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: str) -> Table:
-    """Return a row per CNN block: the layers of its selected links, then their strength to every layer.
-
-    Args:
-        stages: name of every CNN block.
-        strengths: [blocks, layers], in [0, 1].
-        linked: the selected links.
-        note: a sentence below the table.
-    """
+    """Draw heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and over training."""
     blocks, layers = strengths.shape
     columns = [Column("CNN block"), Column("kept"), *(Column(str(layer), "decimal") for layer in range(layers))]
     rows = [
@@ -87,12 +80,7 @@ def link_table(stages: Sequence[str], strengths: Tensor, linked: LinkSet, note: 
 
 
 def links_section(trained: TrainedLinks, guide: str = "") -> Section:
-    """Draw heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B: at the end, and during training.
-
-    Args:
-        trained: the links.
-        guide: its name, where several guides have links.
-    """
+    """Draw heat maps of mean |w| by CNN block and layer, as in AAL's Figures 2 and B."""
     stages = [f"block {number}, {name}" for number, name in enumerate(trained.links.channels)]
     layers = [f"layer {number}" for number in range(len(trained.links.heads))]
     maps = []
@@ -249,13 +237,7 @@ def localization_section(every: Mapping[str, Localization]) -> list[Section]:
 
 
 def localization_page(localization: Localization, run: RunFolder, data: str) -> str:
-    """Return the table and the examples as HTML text.
-
-    Args:
-        localization: the numbers and pictures.
-        run: of the student.
-        data: name of the images.
-    """
+    """Return the table and the examples as HTML text."""
     facts = run.read("run.json")
     sentence = (
         f"{facts['student']['name']} of run {run.path} (recipe {facts['recipe']}, seed {facts['seed']}, trained on "

@@ -36,15 +36,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Costs:
-    """Size of the student and cost of its training; None is shown as n/a.
-
-    Args:
-        parameters: of the student alone.
-        macs: for one image, or one view of it.
-        images_per_second: of the training, guides included.
-        training_seconds: wall time.
-        views: of an image, by test-time augmentation.
-    """
+    """Size of the student and cost of its training; None prints as n/a."""
 
     parameters: int | None = None
     macs: int | None = None
@@ -58,18 +50,9 @@ class RunPage:
     """Plain data of one run; empty parts are left out of the page.
 
     Args:
-        title: of the page.
-        sentence: the data and the student in one plain sentence.
         state: what the run does, where it is not finished; the page then renews itself.
-        costs: see `Costs`.
         best_epoch: whose weights are kept as the best, from 1; None where none are.
         curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
-        examples: of every class.
-        warnings: sentences about the data.
-        recipe: YAML text.
-        reproduce: command, versions, seed, commit, hardware, ... by name.
-        task: what the run's task adds: conclusion, headline, results.
-        sections: further parts.
     """
 
     title: str

@@ -39,13 +39,6 @@ def heat_map(
     """Draw counts as shades; each row is divided by its sum, the shade grows with the square root.
 
     The diagonal of a square map has another color. Numbers are printed where cells are wide enough.
-
-    Args:
-        title: of the map.
-        counts: [R, C], not negative.
-        rows: R names.
-        columns: C names.
-        note: a sentence below the map.
     """
     R, C = counts.shape
     sums = counts.sum(1)
@@ -80,11 +73,7 @@ def value_map(
     A single map with few columns has its values printed, with the digits that distinguish them.
 
     Args:
-        title: of the maps.
         maps: a heading and [R, C] each; NaN stays empty. Maps share one scale.
-        rows: R names.
-        columns: C names.
-        note: a sentence below.
     """
     every = np.concatenate([values[np.isfinite(values)] for _, values in maps])
     low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
@@ -116,17 +105,7 @@ def _map_shapes(
     heading: str = "",
     diagonal: bool = False,
 ) -> dict[str, Any]:
-    """Return a map's shapes; cells of the same color and text are one shape.
-
-    Args:
-        shades: [R, C] in [0, 1]; NaN for empty cells.
-        names: of rows and columns.
-        cell: pixels of a side.
-        tip: text under the pointer.
-        printed: text in the cell, where it is wide enough.
-        heading: above the map.
-        diagonal: whether cells off the diagonal have another color.
-    """
+    """Return a map's shapes; cells of the same color and text are one shape."""
     rows, columns = names
     R, C = shades.shape
     left, top = _gutter(rows), _gutter(columns) + (HEADING if heading else 0)
@@ -163,7 +142,7 @@ def _gutter(names: Sequence[str]) -> float:
 
 
 Pixels = NDArray[np.uint8]
-SMALL = 64  # pixels; such images are shown exactly
+SMALL = 64  # pixels; such images are drawn exactly
 
 
 def image_grid(
@@ -172,9 +151,6 @@ def image_grid(
     """Draw groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold).
 
     Args:
-        title: above them.
-        groups: pictures with their lines.
-        note: below.
         max_side: pixels to which larger pictures are shrunk; above the default they are larger on the page, too.
     """
     drawn = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a run, and of a run on other images than its own."""
+"""The page of a run, and of a run on other images."""
 
 import json
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ def page_of(run: RunFolder) -> RunPage:
     results = task.read_results()
     running = facts["status"] == "running" and results is None
     lost = (results is None or pictures is None) and not running
-    kept = (pictures or {}) if results is not None else {}  # those of weights that are gone are not shown
+    kept = (pictures or {}) if results is not None else {}  # those of weights that are gone are left out
     classes = len(facts["data"]["classes"])
     config = config_of(run)
     height, width = config.images.shape
@@ -99,14 +99,14 @@ def page_of(run: RunFolder) -> RunPage:
 
 
 def _best_epoch(run: RunFolder) -> int | None:
-    """As the best weights tell it; None where there are none that can be read."""
+    """Return the epoch of the best weights; None where there are none that can be read."""
     with suppress(UserError):
         return cast("int | None", read_config(run.weights("best")).get("epoch"))
     return None
 
 
 def costs_of(facts: Mapping[str, Any]) -> Costs:
-    """What run.json says of the student's size, of its training's time, and of how often it is asked about an image."""
+    """Return the student's size, training time and views per image from run.json."""
     seconds, steps, student = facts.get("seconds"), facts.get("steps"), facts["student"]
     images = steps * facts.get("batch_size", 0) if steps else 0  # a run from the Hub may not say how large batches were
     speed = images / seconds if seconds and images else None
@@ -114,7 +114,7 @@ def costs_of(facts: Mapping[str, Any]) -> Costs:
 
 
 def _state(run: RunFolder, curves: Mapping[str, Points], facts: Mapping[str, Any]) -> str:
-    """How far a training is; what its last epoch measured stands in the curves."""
+    """Return the progress of a training; the curves show its last epoch's metrics."""
     done = int(max((points[-1][0] for points in curves.values() if points), default=0))
     epochs = facts.get("settings", {}).get("train", {}).get("epochs", "?")
     again = f"`viticulture resume {shell_word(run.whole)}` goes on with it."

@@ -24,8 +24,6 @@ class Runs:
     """Runs below a folder.
 
     Args:
-        folder: that was searched.
-        table: a row per run, the most recent first.
         pages: report.html of each row, relative to the folder; empty without one.
     """
 
@@ -35,7 +33,7 @@ class Runs:
 
 
 def find_runs(folder: Path) -> Runs:
-    """Search a folder; a run that cannot be read has a row that says so, and the note gives the reason.
+    """Search a folder; a run that cannot be read has a row that says so, and the note holds the reason.
 
     Raises: UserError if it is not a folder.
     """

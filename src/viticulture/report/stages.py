@@ -55,12 +55,7 @@ def plan_table(plan: BudgetPlan) -> Table:
 
 
 def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Table:
-    """Return the stages after training.
-
-    Args:
-        plan: with the times of its stages, as far as they are known.
-        headlines: main result of each stage; None without labels, or before its evaluation.
-    """
+    """Return the stages after training."""
     columns = [
         *COLUMNS,
         Column("min planned", "significant"),

@@ -43,7 +43,7 @@ def _intervals(comparison: Comparison, grid: Grid) -> str:
 
 
 def _styles(study: Study) -> dict[str, int]:
-    """Return each candidate's number on the page, which gives its color and its marker."""
+    """Return each candidate's number on the page, which sets its color and its marker."""
     return {candidate.name: position for position, candidate in enumerate(study.folder.grid.candidates)}
 
 
@@ -178,11 +178,7 @@ def _tip(entry: RankingEntry, unit: str) -> str:
 
 
 def teachers_of(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return student -> its teacher, for candidates that a single other candidate guides; initial weights do not count.
-
-    Args:
-        overrides: candidate -> its recipe keys.
-    """
+    """Return student -> its teacher, for candidates with a single other candidate as guide."""
     taught = {}
     for name, values in overrides.items():
         teachers = {row for key, row in references(values).items() if key.startswith("guides.")}

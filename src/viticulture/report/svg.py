@@ -40,11 +40,8 @@ class Series:
     """Points of one color.
 
     Args:
-        name: for the legend.
-        style: its number on the page, from 0.
         points: (x, y), x rising where they are joined; a line breaks where a value is not finite.
         bands: lower and upper end for each point; None where it is not known.
-        tips: text of each point under the pointer.
         legend: added to the name in the legend, such as the last value.
     """
 
@@ -61,10 +58,7 @@ class Axes:
     """Labels and scales of both axes.
 
     Args:
-        x: label with its unit.
-        y: label with its unit.
         log_x: whether x is logarithmic; applies where every x is positive and they span more than a factor of three.
-        log_y: whether y is; applies where every y is positive.
         at: x of the ticks; empty for round numbers.
         max_y: y above which nothing is drawn, such as 100 %.
         levels: horizontal lines, such as chance: name -> y.
@@ -101,15 +95,7 @@ class Scale:
 
 
 def line_chart(title: str, series: Sequence[Series], axes: Axes, note: str = "", kind: str = "") -> Markup:
-    """Draw a line per series, with a band from the lower to the upper ends; long ones are thinned.
-
-    Args:
-        title: with the unit.
-        series: the lines.
-        axes: their labels and scales.
-        note: a sentence below the chart.
-        kind: a class of the style sheet for the figure.
-    """
+    """Draw a line per series, with a band from the lower to the upper ends; long ones are thinned."""
     return _chart(title, series, axes, note, kind)
 
 
@@ -136,12 +122,6 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
     """Draw a row per series: every value a small dot, the mean with its interval a marker with a whisker.
 
     Where no series has an interval, rows begin at zero and a stem leads to each marker.
-
-    Args:
-        title: of the chart.
-        series: each with points (value, 0) and at most one band, that of their mean.
-        label: of the axis, with its unit.
-        note: below the chart.
     """
     values = [x for line in series for x, _ in line.points]
     if not values:
@@ -405,13 +385,6 @@ def place_levels(
 
     The label of a level that all curves have passed stands below it on the right, others above it on the left. Where
     something is drawn there, it moves along the line, or to its other side; without room it goes to the legend.
-
-    Args:
-        levels: name and row of each.
-        curves: decide the side.
-        others: further lines that labels must not cover, such as vertical lines.
-        taken: boxes of other texts.
-        plot: inside the axes.
     """
     lines = [*curves, *others, *([(plot.left, row), (plot.right, row)] for _, row in levels)]
     dots = [dot for line in lines for dot in _dots(line)]

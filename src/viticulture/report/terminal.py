@@ -37,7 +37,7 @@ PROPOSED = ("10m", "30m", "2h", "1night")
 
 
 def introduce(session: Session) -> None:
-    """Say on standard error what is about to be trained, and what a person should know first."""
+    """Print the training that is about to begin, with its warnings, on standard error."""
     facts = session.run.read("run.json")
     console = Console(file=STDERR, highlight=False, quiet=is_silent())
     data, student, side = facts["data"], facts["student"], shape_of(session.dataset.image_size)
@@ -60,8 +60,7 @@ def introduce(session: Session) -> None:
 
 
 def bar(session: Session) -> ProgressBar:
-    """What a person sees of a training, and hears of its length where it is long and a budget would shorten it, which
-    no run that goes on can be given."""
+    """Return a training's progress bar, with a hint where a new, long training could be shortened by a budget."""
     planned = any(map(is_planned, (session.run.path, *session.run.path.absolute().parents[1:2])))
     epochs, side = session.config.train.epochs, max(shape_of(session.dataset.image_size))
     forecast = None if planned or session.begun else partial(long_training, epochs, side)
@@ -69,13 +68,7 @@ def bar(session: Session) -> ProgressBar:
 
 
 def long_training(epochs: int, side: int, seconds: float) -> str:
-    """What a long training costs and what would fit; nothing for a short one.
-
-    Args:
-        epochs: of it.
-        side: of its images, pixels.
-        seconds: that it will take.
-    """
+    """Return the cost of a long training and what would fit; nothing for a short one."""
     if seconds < LONG:
         return ""
     fitting = [words for words in PROPOSED if TimeBudget(words).seconds <= seconds / 2]
@@ -157,7 +150,7 @@ def _millions(number: int | None) -> float | None:
 
 
 def table_list(tables: dict[str, Any]) -> Table:
-    """Papers' tables, row by row; names as --row takes them, in quotes where a shell asks for them."""
+    """Return papers' tables, row by row; names as --row takes them, in quotes where a shell needs them."""
     columns = [*(Column(name, "prose") for name in ("table", "row", "recipe")), Column("published", "decimal")]
     rows = [
         (name, command_line([row.name]), row.recipe, "" if row.published is None else f"{row.published:g}")

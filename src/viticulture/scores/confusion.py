@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is taken for what."""
+"""Confusion of classes."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,7 +10,6 @@ def most_confused(counts: ArrayLike, most: int) -> list[tuple[int, int]]:
 
     Args:
         counts: [C, C] how often, or how often of all, by true class (row) and said class (column).
-        most: how many pairs.
     """
     wrong = np.array(counts)
     np.fill_diagonal(wrong, 0)

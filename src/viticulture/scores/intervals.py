@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How sure a number over images is: intervals from draws with replacement, and what cannot be told from the best."""
+"""Uncertainty of a metric over images: intervals by bootstrap, and values indistinguishable from the best."""
 
 from math import sqrt
 
@@ -31,7 +31,7 @@ def interval_of(drawn: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def times_drawn(images: int) -> NDArray[np.float64]:
-    """How often each of `REPLICATES` draws holds each image, [draws, images]; the same draws every time."""
+    """Return how often each of `REPLICATES` draws holds each image, [draws, images]; the same draws every time."""
     draws = np.random.default_rng(0).multinomial(images, np.full(images, 1 / images), size=REPLICATES)
     return draws.astype(np.float64)
 
@@ -54,12 +54,12 @@ def wilson(right: int, images: int) -> tuple[float, float]:
 
 
 def error_of_recalls(right: Tensor, shown: Tensor) -> float:
-    """The standard error of a balanced accuracy, the mean of recalls r_c of n_c images each.
+    """Compute the standard error of a balanced accuracy, the mean of recalls r_c of n_c images each.
 
         sqrt(sum over c of r_c (1 - r_c) / n_c) / C
 
     Args:
-        right: [C] images of each class that are told right.
+        right: [C] images of each class that are classified correctly.
         shown: [C] images of each class; a class without any has no recall.
     """
     right, shown = right.cpu(), shown.cpu()  # an Apple GPU has no float64
@@ -69,13 +69,11 @@ def error_of_recalls(right: Tensor, shown: Tensor) -> float:
 
 
 def indistinct(measure: str, best: float, images: int) -> float:
-    """By how much a measure may be below the best one of some images and not be told from it: a standard error of an
-    accuracy, else nothing.
+    """Return how far a metric may lie below the best and still count as equal: an accuracy's standard error, or 0.
 
     Args:
-        measure: its name.
         best: the highest value, in [0, 1] for an accuracy.
-        images: that were measured; 0 where that is not known.
+        images: that were measured; 0 if unknown.
     """
     known = measure in ACCURACIES and images and 0 < best < 1  # a mean of rounded weights may exceed 1
     return sqrt(best * (1 - best) / images) if known else 0.0

@@ -31,7 +31,7 @@ def mean_average_precision(scores: NDArray[np.floating], shown: Shown) -> float:
 
 
 def resampled(scores: NDArray[np.floating], shown: Shown) -> Array:
-    """mAP over images drawn with replacement, [R]; two networks on the same images are given the same draws."""
+    """Return mAP over images drawn with replacement, [R]; the draws are the same for all networks."""
     parts = np.split(times_drawn(len(scores)), REPLICATES // AT_ONCE)
     return means_of_known(np.concatenate([_drawn(scores, shown, often) for often in parts]))
 

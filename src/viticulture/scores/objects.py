@@ -8,8 +8,8 @@
     sizes      true objects outside a range of areas, and detections outside it that take none, count for nothing
 
 The numbers are pycocotools' (a test holds them together). A true object's area is what its list says, as a rule that of
-its outline. Matches, not only their mean, are kept because an interval weighs images anew a few hundred times, and
-because a curve wants all of them.
+its outline. Matches, not only their mean, are stored because an interval reweighs images a few hundred times, and
+because a curve needs all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,6 @@ class Matches:
     """Detections of one class in one image, by falling score. A: areas, T: thresholds.
 
     Args:
-        scores: [n].
         right: [A, T, n] bool, whether it took a true object.
         apart: [A, T, n] bool, whether it counts for nothing.
         true: [A] int64, true objects that count.
@@ -66,7 +65,7 @@ def box_areas(boxes: Array) -> Array:
 
 
 def _outside(areas: Array) -> NDArray[np.bool_]:
-    """Whether areas [n] lie outside each of `AREAS`, [A, 1, n]."""
+    """Test whether areas [n] lie outside each of `AREAS`, [A, 1, n]."""
     return ((areas < LIMITS[:, :1]) | (areas > LIMITS[:, 1:]))[:, None]
 
 
@@ -74,7 +73,6 @@ def match(scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool
     """Match detections of one class in one image.
 
     Args:
-        scores: [n].
         areas: [n] of the detections.
         true_areas: [m] of the true objects.
         crowd: [m] which of them are crowds.
@@ -102,7 +100,7 @@ def match(scores: Array, areas: Array, true_areas: Array, crowd: NDArray[np.bool
 def _match(
     overlap: Array, ignored: NDArray[np.bool_], crowd: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which detections take an object [T, n], and which of these one that counts for nothing."""
+    """Return which detections match an object [T, n], and which of these one that counts for nothing."""
     count, objects = overlap.shape
     right, apart = np.zeros((len(THRESHOLDS), count), bool), np.zeros((len(THRESHOLDS), count), bool)
     if not objects:
@@ -129,10 +127,8 @@ class Ranked:
     """Detections of one class in all images, by falling score.
 
     Args:
-        scores: [n].
         images: [n] int64, the image of each.
         right: [A, T, n] bool, counting ones alone.
-        wrong: [A, T, n] bool.
         true: [N, A] int64, true objects that count, of each image.
     """
 
@@ -145,11 +141,10 @@ class Ranked:
 
 @dataclass(frozen=True, eq=False)
 class Strays:
-    """Detections of one class in images without a true object of it: as a rule most of all, hence judged at once.
+    """Detections of one class in images without a true object of it: as a rule most of all, hence evaluated at once.
 
     Args:
         images: [n] int64, the image of each; at most `MOST` of one image.
-        scores: [n].
         areas: [n], pixels.
     """
 
@@ -179,9 +174,7 @@ def precision(ranks: Ranked, weights: Array | None = None, areas: slice = slice(
     """Precision at each of the recalls, [A, T, 101]; NaN for areas without true objects.
 
     Args:
-        ranks: of one class.
         weights: [N] how often each image counts; None for once.
-        areas: which of them.
     """
     often = np.ones(len(ranks.true)) if weights is None else weights
     each, true = often[ranks.images], often @ ranks.true[:, areas]
@@ -206,10 +199,7 @@ def recall(ranks: Ranked) -> Array:
 
 
 def resampled(classes: Sequence[Ranked], images: int) -> Array:
-    """The mean AP over images drawn with replacement, [R]; two detectors on the same images are given the same draws.
-
-    Percentiles are the bootstrap's interval over images; differences of two detectors' values that of the difference.
-    """
+    """Return the mean AP over images drawn with replacement, [R]; the draws are the same for all detectors."""
     generator = np.random.default_rng(0)
     draws = [generator.integers(images, size=images) for _ in range(REPLICATES)]
     often = np.stack([np.bincount(draw, minlength=images) for draw in draws]).astype(np.float64)

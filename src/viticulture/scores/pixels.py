@@ -50,5 +50,5 @@ def right_share(counts: Counts) -> float:
 def resampled(counts: Counts) -> NDArray[np.float64]:
     """mIoU over images drawn with replacement, [R], from counts [N, C, C]; see `objects.resampled`."""
     draws = times_drawn(len(counts))
-    sums = np.diagonal(counts, axis1=1, axis2=2), counts.sum(2), counts.sum(1)  # all that an IoU asks for, [N, C] each
+    sums = np.diagonal(counts, axis1=1, axis2=2), counts.sum(2), counts.sum(1)  # all that an IoU needs, [N, C] each
     return means_of_known(_ious(*((draws @ each).astype(np.int64) for each in sums)))

@@ -58,13 +58,6 @@ def check_contents(
     """Check that images which cells share, by their names, are the same images: the training images of one subset and
     seed, the held-out images of all.
 
-    Args:
-        study: of the cells.
-        data: the data set.
-        settings: decide, besides the files, the pixels of an image; only cells that agree in them are compared.
-        splits: names of each split's images, in their order.
-        contents: split -> digest of its images.
-
     Raises: UserError for a cell whose images hold other pixels or labels than when the first such cell began.
     """
     digests = {digest([settings, names]): (split, contents.get(split, "")) for split, names in splits.items()}

@@ -32,7 +32,7 @@ POLL_SECONDS = 5.0  # between two checks of which Ray tasks have finished
 def write_script(study: StudyFolder, plan: StudyPlan) -> Path:
     """Write study.sbatch for every cell that is not finished.
 
-    Raises: UserError for halving, whose cells are not known beforehand.
+    Raises: UserError for halving, whose cells are not known in advance.
     """
     if study.grid.terms.halving:
         raise UserError("a SLURM array needs all cells beforehand, and halving chooses them later; leave one out")
@@ -78,9 +78,7 @@ def run_on_ray(study: StudyFolder, address: str, log: Callable[[str], None]) -> 
     """Submit every cell, rung after rung, and wait.
 
     Args:
-        study: its folder, under a path that every machine sees.
         address: of the cluster; `local` starts one on this machine.
-        log: called with a line about every cell.
 
     Raises: UserError where ray is not installed or the cluster cannot be reached.
     """

@@ -49,11 +49,7 @@ class RankingEntry:
     """One candidate on one training subset, over its finished seeds.
 
     Args:
-        candidate: which.
-        subset: of training data.
-        outcomes: its finished cells, by increasing seed.
         test: accuracy (or another measure) on test images (validation images, where there is no test split), in [0, 1].
-        val: the same on validation images, which ranks; None without.
         versus_baseline: its difference to the baseline; None for the baseline, without common seeds, and by another
             measure.
     """
@@ -72,12 +68,12 @@ class RankingEntry:
 
     @property
     def tested(self) -> bool:
-        """Whether its results are of test images."""
+        """True if its results are of test images."""
         return self.outcomes[0].test is not None
 
     @property
     def vit(self) -> bool:
-        """Whether the student attends to tokens."""
+        """True if the student attends to tokens."""
         return all((outcome.facts or {}).get("vit", True) for outcome in self.outcomes)
 
 
@@ -86,15 +82,9 @@ class Comparison:
     """The result of a comparison on one data set and one subset of it.
 
     Args:
-        data: the images.
-        subset: of training data.
         ranking: best first, by validation where every entry has it.
-        ranked_by: val or test.
-        leader: the first ViT, or else the first.
         rivals: candidate -> the leader's difference to it, at the level of this analysis; the closest first.
         reference: the leader's difference to the best network that is no ViT, with its name; None without.
-        has_winner: whether the leader is a winner.
-        level: of the intervals that decide it.
         incomplete: candidate -> why its result is not known: its trainings failed, or are not finished.
     """
 
@@ -116,7 +106,7 @@ class Comparison:
 
     @property
     def measure(self) -> Measure:
-        """What candidates are compared by."""
+        """The measure that candidates are compared by."""
         return measure(self.measured)
 
     @property
@@ -291,7 +281,7 @@ def _compare(
 
 
 def _fingerprint(outcomes: Iterable[Outcome]) -> str:
-    """Return a digest that tells an analysis of these trainings from one of others."""
+    """Return a digest of the analyzed trainings."""
     return digest(sorted(outcome.cell.name for outcome in outcomes))
 
 

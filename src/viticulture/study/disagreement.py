@@ -36,13 +36,7 @@ UNREADABLE = (UserError, OSError, KeyError, TypeError, ValueError, AttributeErro
 
 @dataclass(frozen=True, eq=False)
 class _Direction:
-    """Images that the first of a pair classifies correctly and the second does not.
-
-    Args:
-        pair: better and worse.
-        chosen: indices of the images in the split, the clearest first.
-        predicted: [S, N], classes that the second predicts, by seed.
-    """
+    """Images that the first of a pair classifies correctly and the second does not."""
 
     pair: tuple[RankingEntry, RankingEntry]
     chosen: NDArray[np.int64]

@@ -62,8 +62,6 @@ class StudyFolder:
     """The folder of one study.
 
     Args:
-        path: the folder.
-        grid: declared in study.yaml.
         data: where the images are now; by default where they were.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a study compares: candidates x training subsets x seeds, declared in one YAML file that the user may extend."""
+"""Grid of a study: candidates x training subsets x seeds, declared in one YAML file that the user may extend."""
 
 import hashlib
 import json
@@ -48,8 +48,6 @@ class Candidate:
     """A recipe with overrides, compared with others under one name.
 
     Args:
-        name: shown in tables.
-        recipe: a shipped recipe or a YAML file.
         overrides: dotted recipe keys that differ from the recipe; `row:NAME` is the run of another candidate, on the
             same training subset and from the same seed.
         data: its data set, for a paper's table with several; empty for the study's.
@@ -85,11 +83,7 @@ class Cell:
     """One training of a study: a candidate, on a subset, from a seed, in a rung of halving.
 
     Args:
-        candidate: what is trained.
-        subset: of training data.
-        seed: or the number of its fold.
         rung: of the study, 0-based; the last one is the full length.
-        name: of its folder; cells that train the same thing share one.
         fold: recipe keys that hold out the fold; empty without folds.
     """
 
@@ -102,7 +96,7 @@ class Cell:
 
     @property
     def unit(self) -> str:
-        """What `seed` numbers: a seed or a fold."""
+        """The unit of `seed`: a seed or a fold."""
         return "fold" if self.fold else "seed"
 
     @property
@@ -123,12 +117,7 @@ class Grid:
     """A declared study.
 
     Args:
-        data: where the images are.
-        candidates: the first one is the baseline of all differences.
-        subsets: of training data.
         seeds: each is one training of everything; numbers of folds, where there are folds.
-        conditions: recipe keys that hold for every cell.
-        terms: how long the cells train.
         epochs: length of every training; None leaves it to the terms.
         table: the paper's table that is reproduced; empty otherwise.
         folders: candidate -> its name in file names, where a study has given it one; not declared in study.yaml.
@@ -183,7 +172,7 @@ class Grid:
 
     @property
     def unit(self) -> str:
-        """What is repeated: a seed or a fold."""
+        """The unit of repetition: a seed or a fold."""
         return "fold" if self.subsets.folds else "seed"
 
     @property
@@ -193,7 +182,7 @@ class Grid:
 
     @property
     def published(self) -> bool:
-        """Whether there are a paper's numbers to reproduce; otherwise the candidates compete."""
+        """True if there are a paper's numbers to reproduce; otherwise the candidates compete."""
         return any(candidate.published is not None for candidate in self.candidates)
 
     @cached_property

@@ -5,7 +5,7 @@ Every rung is a training with its own complete schedule of learning rates, becau
 long one. What is dropped follows from the outcomes alone, so that processes need not agree on anything.
 
 Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016,
-arXiv:1502.07943, Figure 3; deviations: rungs start anew, and the baseline always stays, for the differences.
+arXiv:1502.07943, Figure 3; deviations: rungs start from scratch, and the baseline always stays, for the differences.
 """
 
 from dataclasses import dataclass, replace
@@ -24,9 +24,7 @@ class Decision:
 
     Args:
         rung: 0-based.
-        subset: of training data.
         scores: candidate -> mean accuracy of the rung, in [0, 1], best first; None where every cell failed.
-        kept: names of those that continue.
         by: the images that decided: validation, or test where there are no validation images.
     """
 
@@ -38,7 +36,7 @@ class Decision:
 
     @property
     def sentence(self) -> str:
-        """For the log."""
+        """A sentence for the log."""
         scores = ", ".join(
             f"{name} {'failed' if score is None else f'{100 * score:.1f} %'}" for name, score in self.scores.items()
         )

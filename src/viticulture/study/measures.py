@@ -10,10 +10,7 @@ class Measure:
     """Words for a measure in [0, 1].
 
     Args:
-        title: of a column.
-        word: within a sentence.
         of: the number in "reaches an AP of 30 %"; "" for the fraction of images that are classified correctly.
-        curve: what is logged on held-out images in training, in words.
         curves: names of these logs; the first that exists counts.
         images: the interval over images that is known besides Student's over seeds, with a place for the split; ""
             without one: draws of images are saved only of the main measure of each task.

@@ -33,14 +33,9 @@ class Outcome:
     """One cell, trained or not; unknown values are None.
 
     Args:
-        cell: which one.
-        status: missing, begun, failed, finished, or dropped (by halving).
-        error: why it failed.
         test: result on test images, in [0, 1], by the weights that count; of the measure `measured`.
-        val: the same on validation images.
         numbers: further measures of the evaluation that counts: images, balanced_accuracy, macro_f1, nll,
             calibration_error.
-        facts: run.json.
         measured: accuracy, another task's main measure, or the measure of a table's row, see `other_measure`.
     """
 

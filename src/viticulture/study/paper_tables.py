@@ -15,13 +15,7 @@ from .grid import Candidate, known_keys
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A paper's table or figure.
-
-    Args:
-        name: PAPER/tableN, the file's name.
-        title: what it shows and in which unit.
-        rows: in the paper's order, by the names that it prints.
-    """
+    """A paper's table or figure."""
 
     name: str
     title: str

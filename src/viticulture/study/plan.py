@@ -50,15 +50,10 @@ class StudyPlan:
     """Epochs of every candidate on every training subset.
 
     Args:
-        epochs: of the full length.
-        step_times: measured; empty where nothing was.
-        recipe_epochs: of every candidate's recipe.
         warmups: warm-up epochs of the recipe; None where it follows the length by itself.
         scale: fraction of the full length that the budget leaves.
-        budget: that shortens it; empty without one.
         image_keys: recipe keys of image size and test-time augmentation that the budget chose for all candidates.
         fixed_keys: candidates added later -> those of these keys that their recipes set, which the budget leaves.
-        max_epochs: of the recipes that were planned first.
     """
 
     epochs: dict[Key, int]
@@ -83,7 +78,7 @@ class StudyPlan:
 
     @property
     def allows_larger_images(self) -> bool:
-        """Whether every cell gets enough epochs for larger images."""
+        """True if every cell gets enough epochs for larger images."""
         return self.scale == 1 or min(self.epochs.values()) >= LARGER_EPOCHS
 
     def overrides(self, grid: Grid, cell: Cell) -> dict[str, Any]:
@@ -116,7 +111,7 @@ class StudyPlan:
 
     @property
     def allows_ranking(self) -> bool:
-        """Whether every cell is long enough for a ranking of methods, as far as is known."""
+        """True if every cell is long enough for a ranking of methods, as far as is known."""
         return self.min_steps is None or self.min_steps >= MIN_RANKING_STEPS
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,11 +147,7 @@ def make_plan(
     """Choose every cell's epochs.
 
     Args:
-        grid: the study.
-        recipe_epochs: of every candidate.
-        warmups: warm-up epochs of every candidate's recipe.
         step_times: of every candidate on every subset; may be empty where the grid has no budget.
-        workers: cells that train at the same time.
         known: the previous plan of a study that was extended: it stays, and added candidates train as long.
 
     Raises: UserError if even the shortest trainings exceed the budget, or halving would train the same epochs twice.
@@ -252,10 +243,6 @@ def check_budget(grid: Grid, plan: StudyPlan, workers: int = 1) -> None:
 
 def most_expensive(choices: Sequence[dict[str, Any]], planned: Callable[[dict[str, Any]], StudyPlan]) -> StudyPlan:
     """Return the plan of the most expensive image keys that a budget affords; of the cheapest if it affords no other.
-
-    Args:
-        choices: recipe keys, from cheap to expensive.
-        planned: measures and plans with them.
 
     Raises: UserError if even the cheapest exceeds the budget.
     """

@@ -36,14 +36,7 @@ Log = Callable[[str], None]
 
 
 def run_study(study: StudyFolder, where: Where, log: Log, show_plan: Callable[[StudyFolder, StudyPlan], None]) -> None:
-    """Plan a study, show the plan, and train what is missing, on this machine or on a cluster.
-
-    Args:
-        study: its folder.
-        where: processes that train.
-        log: called with a line about every step.
-        show_plan: called before the training.
-    """
+    """Plan a study, show the plan, and train what is missing, on this machine or on a cluster."""
     sweep(study.path)
     warnings = study.extend()
     for warning in warnings:
@@ -71,11 +64,6 @@ def plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
     """Return the study's plan; make it where there is none yet, or none for what was added to the grid.
 
     A candidate that cannot be measured is logged; its cells fail later, with their error, and the others continue.
-
-    Args:
-        study: its folder.
-        workers: cells that train at the same time.
-        log: called with lines about measuring.
 
     Raises: UserError if the budget is too short, or no candidate can be trained on the data at all.
     """

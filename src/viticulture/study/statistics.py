@@ -25,11 +25,7 @@ class Estimate:
     """A mean over seeds.
 
     Args:
-        values: one per seed.
-        mean: of them.
         sd: sample standard deviation, over n - 1; None for a single seed.
-        low: lower end of the interval; None for a single seed.
-        high: upper end.
     """
 
     values: tuple[float, ...]
@@ -45,8 +41,6 @@ def estimate(values: Sequence[float], level: float = LEVEL, floor: float = 0.0, 
         mean -+ t(n - 1, (1 + level) / 2) max(sd, floor) sqrt(1 / n + overlap)
 
     Args:
-        values: one per seed.
-        level: of the interval.
         floor: a known lower bound of the spread; few values may lie closer together by chance.
         overlap: test images for each training image, where trainings share training images: values of folds are not
             independent, and 1 / n alone would be too little. 0 for seeds.
@@ -69,7 +63,7 @@ def estimate_accuracy(values: Sequence[float], images: int | None, overlap: floa
 
         p -+ z sqrt(p (1 - p) / N'),  p = (mean N + z^2 / 2) / N',  N' = N + z^2
 
-    The N images are the same for every seed, so that more seeds do not narrow the latter; of folds with their own test
+    The N images are the same for every seed, so that more seeds do not narrow the latter; of folds with separate test
     images, N counts all. Without images (a measure that counts none) only the former; none for a single seed.
     `overlap` as in `estimate`.
 
@@ -92,7 +86,6 @@ def estimate_resampled(
     intervals: Student's over seeds, and the bootstrap's over the test images. None of either for a single seed.
 
     Args:
-        values: one per seed.
         resampled: [S, R] for every seed its value over R draws of the test images, the same draws for all; None leaves
             only the former interval. Every fold draws among its own images.
         overlap: as in `estimate`.
@@ -131,14 +124,11 @@ def next_level(level: float) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one method is than another, over seeds that both were trained from, or over folds.
+    """Paired difference of two methods, over seeds that both were trained from, or over folds.
 
     Args:
-        over_seeds: mean and Student's interval of the paired differences, see `difference`.
         over_images: the same mean with the bootstrap's interval over seeds and test images; None where predictions of
             single images are not known.
-        floor: lower bound of the spread over seeds, see `difference`.
-        overlap: of folds, see `estimate`; 0 for seeds.
     """
 
     over_seeds: Estimate
@@ -148,7 +138,7 @@ class Difference:
 
     @property
     def mean(self) -> float:
-        """In the unit of the values."""
+        """Mean difference in the unit of the values."""
         return self.over_seeds.mean
 
     @property
@@ -195,11 +185,8 @@ def difference(
     two or three seeds that lie closer together do so by chance, and would separate anything.
 
     Args:
-        ours: one value per seed.
-        theirs: the other method's, of the same seeds in the same order.
         correct: [S, N] for every seed and test image 1 if only ours is correct, -1 if only theirs is, else 0; None
             where it is not known.
-        level: of both intervals.
         resampled: [S, R] for every seed the difference over R draws of the test images, of a measure that is no
             proportion of images; replaces `correct`. The floor is its spread over the draws.
         overlap: of folds that are tested on the same images, as in `estimate`.
@@ -225,19 +212,12 @@ def difference_of_folds(
     overlap: float,
     level: float = LEVEL,
 ) -> Difference:
-    """Compare two methods on the same folds, each with its own test images.
+    """Compare two methods on the same folds, each with separate test images.
 
         mean -+ z sqrt(sum over folds of var(correct) / N) / S,  S folds, N images in each
 
     is the interval over images, which folds do not share. Student's interval over folds, with its correction for the
     shared training images, is computed as well.
-
-    Args:
-        ours: one value per fold.
-        theirs: the other method's, of the same folds in the same order.
-        correct: for every fold [N], as in `difference`; None where it is not known.
-        overlap: as in `estimate`.
-        level: of both intervals.
     """
     pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
     if correct is None:
@@ -263,7 +243,6 @@ def bootstrap(correct: NDArray[np.int8], level: float = LEVEL) -> Estimate:
 
     Args:
         correct: [S, N] in {-1, 0, 1}, see `difference`; S >= 2.
-        level: of the interval.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13; two ways of resampling crossed:
     Owen, "The pigeonhole bootstrap", Annals of Applied Statistics 2007, 1(2), arXiv:0712.1111.
@@ -324,13 +303,7 @@ def seeds_needed(mean: float, sd: float | None, level: float = LEVEL, power: flo
 class Interaction:
     """A sum of candidates ("A + B") and its parts, by accuracies of the seeds that all of them have.
 
-        gain(X) = accuracy(X) - accuracy(baseline),   excess(A + B) = gain(A + B) - gain(A) - gain(B)
-
-    Args:
-        name: of the sum.
-        parts: names of the candidates that it combines.
-        gain: one per seed.
-        parts_gain: sum of the parts' gains, one per seed.
+    gain(X) = accuracy(X) - accuracy(baseline),   excess(A + B) = gain(A + B) - gain(A) - gain(B)
     """
 
     name: str
@@ -345,12 +318,7 @@ class Interaction:
 
 
 def interactions(accuracies: Mapping[str, Mapping[int, float]], baseline: str) -> list[Interaction]:
-    """Return every candidate that is a sum of others, in their order.
-
-    Args:
-        accuracies: candidate -> seed -> accuracy on held-out images.
-        baseline: what gains are counted from.
-    """
+    """Return every candidate that is a sum of others, in their order."""
     sums = []
     for name in accuracies:
         parts = tuple(part.strip() for part in name.split(" + "))

@@ -46,13 +46,8 @@ class StepTimes:
     """Seconds of the parts of a training, without its start.
 
     Args:
-        step: an optimizer step, guides included.
-        steps: per epoch.
         inference: of a validation image, without gradients.
-        val_images: images of a validation.
         held_out_images: predictions at the end, for each saved set of weights; test-time augmentation counts each view.
-        checkpoint: writing it.
-        validate_every: epochs from one validation to the next.
         evaluation: of a held-out image at the end, in float32 (for objects and pixels in the original's size, with
             their scores); None if it equals `inference`.
         weight_sets: saved sets of weights: the best, the last and, where there is one, their moving average.
@@ -117,9 +112,6 @@ def measure_step_times(
     """Begin an ordinary training, end it after a few steps, and remove its files.
 
     Args:
-        dataset: the images of one cell.
-        folder: scratch directory on the study's disk; created and removed.
-        seed: of weights and order.
         now: a clock; `time.process_time` counts the time of the processors.
         patience: factor on `MAX_STEPS` and `MAX_SECONDS`.
     """

@@ -22,7 +22,6 @@ class Study:
     """A study's folder as it was when first read: its cells, table and conclusion, finished or not.
 
     Args:
-        path: the study's folder.
         data: where its images are now; by default where they were.
     """
 

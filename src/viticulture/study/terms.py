@@ -89,7 +89,7 @@ class Subset:
 
     @property
     def name(self) -> str:
-        """As shown in tables."""
+        """Name for tables."""
         if self.key == "data.per_class":
             return f"{self.value:g} a class"
         return "all images" if self.value == 1 else f"{100 * self.value:g} %"

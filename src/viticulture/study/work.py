@@ -19,8 +19,6 @@ class Worker:
     """One process that trains cells of a study.
 
     Args:
-        study: its folder; the plan is made.
-        log: called with a line about every cell.
         skip: names of cells to leave alone, because they end their process.
     """
 

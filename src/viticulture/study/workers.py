@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes of one machine that train a study, each on its own GPU if there are GPUs.
+"""Several processes of one machine that train a study, each on a separate GPU if there are GPUs.
 
     python -m viticulture.study.workers STUDY [--data DATA] [--only CELL] [--attached] [--skip CELL ...]
 
@@ -32,11 +32,6 @@ LIVES = 3
 
 def run_workers(study: StudyFolder, workers: int, log: Callable[[str], None]) -> None:
     """Start processes and wait until nothing is left; one that dies is started again.
-
-    Args:
-        study: its folder; the plan is made.
-        workers: number of processes; a single one is this process.
-        log: called with a line about every cell.
 
     Raises: KeyboardInterrupt, after every process has ended.
     """
@@ -111,7 +106,7 @@ class WorkerPool:
 
 
 def environment(number: int, workers: int) -> dict[str, str]:
-    """Return a worker's environment: with its own GPU, or its part of the cores."""
+    """Return a worker's environment: with a separate GPU, or its part of the cores."""
     variables = dict(os.environ)
     if gpus := torch.cuda.device_count():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")

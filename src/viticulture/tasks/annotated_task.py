@@ -51,13 +51,7 @@ MAX_PICTURE_SIDE = 2 * MAX_SIDE
 
 @dataclass(frozen=True, eq=False)
 class AnnotatedModel:
-    """A detector or a segmenter under evaluation.
-
-    Args:
-        network: in inference mode, on `device`.
-        data_spec: its classes, image size and colors.
-        device: where it computes.
-    """
+    """A detector or a segmenter under evaluation."""
 
     network: nn.Module
     data_spec: DataSpec
@@ -97,16 +91,13 @@ class AnnotatedTask(Task):
         """Evaluate a network on images.
 
         Args:
-            model: the network.
-            images: to evaluate on.
-            true: their annotations.
             baseline: of `baseline`; None leaves it out.
             threshold: score from which boxes count; None takes the best of these images.
         """
 
     @abstractmethod
     def baseline(self, dataset: Dataset) -> Any:
-        """What needs no training."""
+        """Return a baseline without training."""
 
     @classmethod
     @abstractmethod
@@ -132,8 +123,10 @@ class AnnotatedTask(Task):
         return {}
 
     def evaluate(self, dataset: Dataset) -> Evaluated:
-        """As `Task`. The score from which boxes of a split count is the best of the same weights on validation images.
-        A split without an object, or without a labeled pixel, is left out."""
+        """Evaluate as `Task`; the score threshold for boxes is the best of the same weights on validation images.
+
+        A split without an object, or without a labeled pixel, is left out.
+        """
         splits = {
             name: images
             for name, images in dataset.held_out.items()
@@ -154,7 +147,7 @@ class AnnotatedTask(Task):
         return Evaluated(results)
 
     def evaluate_other(self, data: str | Source) -> OtherImages:
-        """As `Task`; boxes count from the score on that the run's validation images chose.
+        """Evaluate as `Task`; boxes count from the score that the run's validation images chose.
 
         Raises: UserError where nothing in them is of the run's classes.
         """
@@ -189,7 +182,7 @@ class AnnotatedTask(Task):
         return AnnotatedPredictor(self, weights)
 
     def predict(self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = "") -> list[Any]:
-        """As `Task`; `out` may also be a folder of pictures: NUMBER-NAME.png each."""
+        """Predict as `Task`; `out` may also be a folder of pictures: NUMBER-NAME.png each."""
         predictor, ending = self.predictor(weights, top), Path(out).suffix.lower()
         if ending in ENDINGS:
             check_out(out, *ENDINGS)
@@ -246,12 +239,7 @@ class AnnotatedTask(Task):
 
 
 class AnnotatedPredictor(Predictor):
-    """A run's detector or segmenter for predictions.
-
-    Args:
-        task: of the run.
-        weights: best, last or ema, with the score from which their objects count; by default those that count.
-    """
+    """A run's detector or segmenter for predictions."""
 
     draws = True
 
@@ -267,7 +255,7 @@ class AnnotatedPredictor(Predictor):
     def predict(
         self, items: Sequence[Item], max_pixels: int | None = None, longest: int | None = 0
     ) -> Iterator[tuple[Any, Picture | None]]:
-        """As `Predictor`; a picture is the upright image with the prediction drawn over it."""
+        """Predict as `Predictor`; a picture is the upright image with the prediction drawn over it."""
         for start in range(0, len(items), BATCH):
             yield from self._predict(items[start : start + BATCH], max_pixels, longest)
 

@@ -44,9 +44,6 @@ class ClassPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         label: the most probable class; empty if the image could not be read.
-        probability: of that class.
-        probabilities: of every class.
-        error: why the image could not be read.
         top: the most probable classes and their probabilities, as many as requested.
     """
 
@@ -133,7 +130,7 @@ class Classification(ImageTask):
         return [summary(results), *([per_class(first)] if few and first is not None else [])]
 
     def notes(self, results: Results[Any]) -> list[str]:
-        """Near-duplicates, and a classifier without learned features that is right more often than the student."""
+        """Near-duplicates, and a classifier without trained features that is right more often than the student."""
         result, references = results.counting, read_references(self.run)
         if result is None:
             return []
@@ -188,14 +185,7 @@ def classification_page(
     trained_on: Sequence[int] = (),
     mistakes: Sequence[Gallery] = (),
 ) -> TaskPage:
-    """The parts of a page.
-
-    Args:
-        results: with one that counts.
-        references: accuracies of chance and of plain classifiers on the same images, by name.
-        trained_on: training images of each class, if known.
-        mistakes: pictures of the most confident ones.
-    """
+    """The parts of a page."""
     result, (weights, split) = results.counting, named(results.counts)
     assert result is not None
     low, high = result.top1_interval
@@ -223,7 +213,7 @@ def classification_page(
 
 
 def _calibration(result: ClassificationResult) -> LineChart:
-    """How far the confidence can be trusted."""
+    """Return the section about calibration."""
     dots, points = joined(result.reliability, MIN_IMAGES), 100 * result.calibration_error
     note = f"On average confidence and accuracy differ by {points:.1f} points (expected calibration error). "
     title = "Calibration: is it as accurate as it is confident?"
@@ -291,7 +281,7 @@ def summary(results: Results[ClassificationResult]) -> Table:
 
 
 def copies_sentence(result: ClassificationResult, split: str) -> str:
-    """How many images have near-duplicates among the training images, and the accuracy without them; "" for none."""
+    """Count the near-duplicates of training images, and report the accuracy without them; "" for none."""
     rest = result.without_copies
     if rest is None:
         return ""

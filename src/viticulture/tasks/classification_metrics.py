@@ -25,8 +25,6 @@ class ClassScore:
     """One class; a number whose denominator is zero is None (no such image, never predicted, or both).
 
     Args:
-        name: the class.
-        support: images of this class.
         precision: TP / (TP + FP), in [0, 1].
         recall: TP / (TP + FN), in [0, 1].
         f1: 2 TP / (2 TP + FP + FN), in [0, 1].
@@ -54,8 +52,6 @@ class WithoutCopies:
 
     Args:
         copies: how many images have some, and are left out here.
-        top1: None where no image is left.
-        top1_interval: as in `ClassificationResult`.
     """
 
     copies: int
@@ -68,17 +64,12 @@ class ClassificationResult:
     """The numbers of one set of weights on one split; shares lie in [0, 1].
 
     Args:
-        images: evaluated.
         top1: share of images whose most probable class is the true one.
         top1_interval: Wilson's 95 % interval of `top1` over images (not over seeds).
         k: the k of `topk`, at most the number of classes (where `topk` is 1 by definition).
         topk: share of images whose true class is among the k most probable.
-        macro_f1: mean F1 of the classes that occur among labels or predictions.
         balanced_accuracy: mean recall of the classes that occur among labels.
-        nll: mean negative log-likelihood of the true class, nats.
         calibration_error: expected calibration error, l1, over equal-width bins of confidence.
-        reliability: the bins that hold images, by rising confidence.
-        per_class: one score a class, in the order of the classes.
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
         rule: what makes the predictions: the heads of a student with several, "class token" or "mean of 3 heads", and
             the number of views of an image where it is not one.
@@ -108,7 +99,7 @@ class ClassificationResult:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of `score`."""
+        """Interval of `score`."""
         return self.top1_interval
 
     @property
@@ -130,7 +121,7 @@ class ClassificationResult:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "ClassificationResult":
-        """What `to_dict` gave."""
+        """Restore a result from `to_dict`."""
         classes = len(content["per_class"])
         confusion = np.zeros((classes, classes), np.int64)
         for row, column, images in content["confusion"]:
@@ -154,11 +145,6 @@ def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: in
 
     A tie goes to the class that comes first. Probabilities that underflow to zero count as the smallest
     normal float32 in the likelihood, so that it stays finite.
-
-    Args:
-        predictions: of N >= 1 labeled images.
-        classes: C names in the order of the probabilities.
-        k: of the top-k accuracy; lowered to C where there are fewer classes.
     """
     probabilities, labels, C = predictions.probabilities, predictions.labels, len(classes)
     _check(predictions, C)
@@ -225,7 +211,7 @@ def _check(predictions: Predictions, C: int) -> None:
 
 
 def _rank(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """How many classes come before the true one, [B, C], [B] -> [B]; equals keep the order of the classes."""
+    """Return how many classes come before the true one, [B, C], [B] -> [B]; equals keep the order of the classes."""
     true = probabilities.gather(1, labels[:, None])
     earlier = torch.arange(probabilities.shape[1]) < labels[:, None]
     return ((probabilities > true) | (probabilities == true) & earlier).sum(-1)
@@ -243,10 +229,10 @@ def _per_class(confusion: NDArray[np.int64], classes: Sequence[str]) -> tuple[Cl
 
 
 def _reliability(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[ReliabilityBin, ...]:
-    """Bins [m/M, (m+1)/M) of confidence, the last one closed.
+    """Compute bins [m/M, (m+1)/M) of confidence, the last one closed.
 
     Source: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, arXiv:1706.04599, Eq. (3).
-    Deviation: lower edges are inside, as in torchmetrics, which gives a confidence of exactly 1 a bin of its own.
+    Deviation: lower edges are inside, as in torchmetrics, which has a separate bin for a confidence of exactly 1.
     """
     edges = np.linspace(0, 1, CALIBRATION_BINS + 1, dtype=np.float32)
     bin_of = np.clip(np.searchsorted(edges, confidence.astype(np.float32), side="right") - 1, 0, CALIBRATION_BINS - 1)

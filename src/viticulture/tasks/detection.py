@@ -60,8 +60,6 @@ class DetectionPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         objects: also the uncertain ones; None where the image could not be read.
-        classes: names.
-        error: why the image could not be read.
         threshold: score from which an object counts and is drawn.
         size: H and W of the upright image, pixels; zeros where it could not be read.
     """
@@ -74,7 +72,7 @@ class DetectionPrediction(Prediction):
     size: tuple[int, int] = (0, 0)
 
     def __repr__(self) -> str:
-        """Name and counts, or the error; arrays are left out."""
+        """Return name and counts, or the error, without arrays."""
         content = f"error={self.error!r}" if self.error else f"counts={self.counts()}"
         return f"{type(self).__name__}(name={self.name!r}, {content})"
 
@@ -111,7 +109,7 @@ class DetectionPrediction(Prediction):
         return {**about, "counts": self.counts(), "objects": self.coco(), "error": self.error}
 
     def drawn(self, image: Picture) -> Picture:
-        """Boxes and masks over the image, [H, W, 3], or over a smaller one in the same shape."""
+        """Draw boxes and masks over the image, [H, W, 3], or over a smaller one in the same shape."""
         assert self.objects is not None
         return draw_found(image, _scaled(self.objects, self.size, image.shape[:2]), self.classes, self.threshold)
 

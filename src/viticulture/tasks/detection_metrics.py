@@ -37,7 +37,6 @@ class DetectedObjects:
 
     Args:
         boxes: [n, 4] float32 left, top, right, bottom, pixels of the original.
-        scores: [n] float32, in [0, 1].
         labels: [n] int64.
         outlines: n masks as run lengths {size, counts}; None without masks.
     """
@@ -53,8 +52,6 @@ class ClassPrecision:
     """One class; numbers without true objects are None.
 
     Args:
-        name: the class.
-        objects: true ones, crowds left out.
         ap: mean over overlaps of 0.5 to 0.95, in [0, 1].
         ap50: at an overlap of 0.5.
         recall: share of its objects found among all detections, mean over the overlaps.
@@ -76,11 +73,9 @@ class Precisions:
     Args:
         ap: COCO's: mean over classes and overlaps of 0.5 to 0.95.
         ap50: at an overlap of 0.5.
-        ap75: at 0.75.
         interval: 95 % interval of `ap` over images (not over seeds), by bootstrap.
         by_size: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> AP of such objects.
         by_overlap: AP at overlaps of 0.5, 0.55, ..., 0.95.
-        per_class: in the order of the classes.
         resampled: `ap` over images drawn with replacement, by which two networks are compared on the same images.
     """
 
@@ -99,10 +94,6 @@ class DetectionResult:
     """The numbers of a detector on one split.
 
     Args:
-        images: evaluated.
-        objects: true ones in them, crowds left out.
-        boxes: precision of its boxes.
-        masks: of its masks; None for a detector without.
         baselines: methods without training -> AP of their boxes: nothing, and the mean box of every class.
         threshold: score from which a box counts; of a run's results it is chosen on validation images, see
             `best_threshold`.
@@ -124,7 +115,7 @@ class DetectionResult:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Of `score`, see `Precisions`."""
+        """Interval of `score`, see `Precisions`."""
         return self.boxes.interval
 
     @property
@@ -150,9 +141,6 @@ def evaluate_detections(
     """Compute the numbers of detections in N images.
 
     Args:
-        detections: one entry an image.
-        true: its objects, in the same order.
-        classes: their names.
         sizes: [N, 2] height and width of the images, pixels.
         mean_boxes: of `mean_boxes`; None leaves that baseline out.
         threshold: score from which a box counts; None for the best of these images, which it then flatters.
@@ -225,7 +213,7 @@ def _by_class(
     matcher: Match,
     areas: Callable[[DetectedObjects], Any],
 ) -> list[Ranked]:
-    """Every class's detections in all images, matched."""
+    """Match every class's detections in all images."""
     matches: list[dict[int, Matches]] = [{} for _ in range(classes)]
     alone: list[NDArray[np.bool_]] = []
     for number, (each, objects) in enumerate(zip(detections, true, strict=True)):
@@ -272,7 +260,7 @@ def _precisions(classes: Sequence[Ranked], names: Sequence[str], images: int) ->
 
 
 def _mean(shares: Sequence[NDArray[np.float64]]) -> float | None:
-    """Mean over classes that have true objects."""
+    """Average over classes that have true objects."""
     values = [float(each.mean()) for each in shares if not np.isnan(each).any()]
     return float(np.mean(values)) if values else None
 
@@ -298,9 +286,7 @@ def pairs(detections: DetectedObjects, true: Objects, threshold: float) -> tuple
     """Match boxes of an image to objects, whatever their classes: each takes the free one that it overlaps most.
 
     Args:
-        detections: N boxes with scores.
         true: M objects; crowds take any number of boxes and are never missed.
-        threshold: minimum score of a box.
 
     Returns: numbers of box -> object where they overlap by half at least; boxes that are none; objects that are missed.
     """
@@ -323,7 +309,7 @@ def pairs(detections: DetectedObjects, true: Objects, threshold: float) -> tuple
 def confusion(
     detections: Sequence[DetectedObjects], true: Sequence[Objects], classes: int, threshold: float
 ) -> tuple[tuple[int, ...], ...]:
-    """Boxes by true class (row) and predicted class (column); the last row and column are background."""
+    """Count boxes by true class (row) and predicted class (column); the last row and column are background."""
     cells = np.zeros((classes + 1, classes + 1), np.int64)
     for each, objects in zip(detections, true, strict=True):
         taken, over, missed = pairs(each, objects, threshold)

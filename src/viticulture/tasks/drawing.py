@@ -37,20 +37,13 @@ def color_of(label: int) -> Color:
 
 
 def palette(classes: int) -> list[int]:
-    """Of an indexed image, 256 colors: those of the classes, black for the rest."""
+    """Return the palette of an indexed image, 256 colors: those of the classes, black for the rest."""
     colors = [value for label in range(classes) for value in color_of(label)]
     return colors + [0] * (768 - len(colors))
 
 
 def draw_found(image: Picture, detections: DetectedObjects, names: Sequence[str], threshold: float) -> Picture:
-    """Draw detections of at least that score: boxes with class and score, masks shaded.
-
-    Args:
-        image: the original, in the size that the boxes mean.
-        detections: of it.
-        names: of the classes.
-        threshold: score.
-    """
+    """Draw detections of at least that score: boxes with class and score, masks shaded."""
     canvas = image.copy()
     shown = np.flatnonzero(detections.scores >= threshold)
     if detections.outlines is not None:

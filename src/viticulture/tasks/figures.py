@@ -63,14 +63,7 @@ Part = Table | LineChart | RowChart | HeatMap | Pictures | ColorKey
 
 @dataclass(frozen=True)
 class TaskSection:
-    """A section of a page; parts that are lists stand one below the other.
-
-    Args:
-        title: heading.
-        parts: in their order.
-        side_by_side: in columns, as many as there is room for.
-        sortable: whether a click on a heading of a table sorts it.
-    """
+    """A section of a page; parts that are lists stand one below the other."""
 
     title: str
     parts: Sequence[Part | Sequence[Part]]
@@ -83,10 +76,7 @@ class TaskPage:
     """The parts of a run's page that depend on its task.
 
     Args:
-        answer: the conclusion in a sentence or two.
         tile: label, value and note of the number that counts; None before the run is evaluated.
-        before: sections above the learning curves.
-        after: sections below them.
         levels: lines across the chart of the number that counts, shares by name.
     """
 

@@ -44,14 +44,7 @@ class ImageTask(Task):
 
     @abstractmethod
     def result_of(self, outputs: Mapping[str, Predictions], split: str, weights: str, dataset: Dataset | None) -> Any:
-        """Compute the numbers of a split.
-
-        Args:
-            outputs: of one set of weights, by split.
-            split: to evaluate.
-            weights: their name.
-            dataset: of the run; None for other images.
-        """
+        """Compute the numbers of a split."""
 
     @abstractmethod
     def prediction_of(
@@ -99,7 +92,7 @@ class ImageTask(Task):
         return evaluated
 
     def evaluate_other(self, data: str | Source) -> OtherImages:
-        """As `Task`. Raises: UserError if they have classes that the run does not know, or nothing to evaluate on."""
+        """Evaluate as `Task`. Raises: UserError for classes unknown to the run, or nothing to evaluate on."""
         classes = tuple(self.run.read("run.json")["data"]["classes"])
         check_classes(self.run, classes)
         source = for_method(config_of(self.run), data if isinstance(data, Source) else open_source(data))
@@ -161,11 +154,6 @@ class ImageTask(Task):
 class ImagePredictor(Predictor):
     """A run's student for predictions.
 
-    Args:
-        task: of the run.
-        weights: best, last or ema.
-        top: classes to name of each image.
-
     Attributes:
         model: the student.
         taps: on its attention; None for a network without any.
@@ -185,8 +173,10 @@ class ImagePredictor(Predictor):
     def predict(
         self, items: Sequence[Item], max_pixels: int | None = None, longest: int | None = 0
     ) -> Iterator[tuple[Any, NDArray[np.uint8] | None]]:
-        """As `Predictor`; a picture is attention of the class token, or of the mean patch where there is none, mean of
-        all layers and heads, over the student's input."""
+        """Predict as `Predictor`; a picture is the mean attention of the class token over all layers and heads.
+
+        Without a class token it is that of the mean patch. It lies over the student's input.
+        """
         for start in range(0, len(items), BATCH):
             opened = open_items(self.model, items[start : start + BATCH], max_pixels)
             rows = iter(outputs_of(self.model, opened, self.task.activation(self.model)))

@@ -42,8 +42,6 @@ class LabelsPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         labels: the most probable first: those from their thresholds on, or as many as requested.
-        probabilities: of every label.
-        error: why the image could not be read.
     """
 
     name: str
@@ -133,7 +131,7 @@ class Multilabel(ImageTask):
     def prediction_of(
         self, name: str, outputs: list[float], model: EvaluatedModel, weights: str, top: int
     ) -> LabelsPrediction:
-        """From `top` 2 on as many labels, whatever their thresholds; 1 names those from their thresholds on."""
+        """Return a prediction with `top` labels; with 1, those at or above their thresholds."""
         classes = model.data_spec.classes
         if weights not in self._thresholds:
             self._thresholds[weights] = thresholds_of(self, weights, len(classes))
@@ -170,7 +168,7 @@ class Multilabel(ImageTask):
         return TaskPage(answer, tile_of("mAP", results), sections, mistakes)
 
     def mistakes(self, evaluated: Evaluated) -> list[Gallery]:
-        """Images with a wrong label at the thresholds, those first whose true labels are least likely."""
+        """Return images with a wrong label at the thresholds, those with the least likely true labels first."""
         key = evaluated.results.counts
         predictions, images = evaluated.predictions[key], evaluated.images[key]
         classes = [score.name for score in evaluated.results[key].per_label]

@@ -18,10 +18,7 @@ class LabelScore:
     """One label; a number whose denominator is zero is None.
 
     Args:
-        name: the label.
-        images: that show it.
         training_images: that show it; None where that is not known.
-        ap: average precision in [0, 1].
         threshold: probability from which the label is predicted.
         precision: TP / (TP + FP), from the threshold on.
         recall: TP / (TP + FN).
@@ -43,16 +40,13 @@ class MultilabelResult:
     """The numbers of one set of weights on N images; shares lie in [0, 1].
 
     Args:
-        images: N.
-        labels: that an image shows, mean.
         map: mean over labels that occur of average precision.
         interval: 95 % interval of `map` over images (not over seeds), by bootstrap, see `resampled`.
         micro_f1: F1 of all labels of all images together, at the thresholds.
-        macro_f1: mean F1 of the labels that are shown or predicted.
+        macro_f1: mean F1 of the labels that are true or predicted.
         exact: share of images with every label right.
         nll: mean over images of the negative log-likelihood of all their labels, nats.
-        per_label: in the order of the classes.
-        baselines: methods without learned features -> mAP.
+        baselines: methods without trained features -> mAP.
         resampled: `map` over images drawn with replacement, by which two networks are compared on the same images;
             their mean is `map`, see `intervals.centered`.
         views: of an image that were averaged, in words; "" for one.
@@ -89,22 +83,14 @@ def evaluate_labels(
     training_images: Sequence[int] | None = None,
     baselines: Mapping[str, float] | None = None,
 ) -> MultilabelResult:
-    """Compute the numbers of predictions.
-
-    Args:
-        predictions: of N >= 1 images, with labels [N, C].
-        classes: C names in the order of the probabilities.
-        thresholds: C.
-        training_images: of each label.
-        baselines: mAP of other methods; chance is added.
-    """
+    """Compute the numbers of predictions."""
     check_finite(predictions.probabilities)
     probabilities, true = predictions.probabilities.double().numpy(), predictions.labels.numpy() > 0
     predicted = probabilities >= np.array(thresholds)
     right, shown, counts = (predicted & true).sum(0), true.sum(0), predicted.sum(0)
     precisions, score = average_precisions(probabilities, true), mean_average_precision(probabilities, true)
     drawn = centered(resampled(probabilities, true), score)
-    least = np.finfo(np.float64).epsneg  # the smallest distance to 1, for labels that are shown as well
+    least = np.finfo(np.float64).epsneg  # the smallest distance to 1, for labels that are true as well
     likelihood = np.where(true, probabilities, 1 - probabilities).clip(least)
     scores = tuple(
         LabelScore(

@@ -65,11 +65,7 @@ class Headline:
     """The number that counts of a run.
 
     Args:
-        name: top-1, mAP, AP, mIoU, ...
         value: in [0, 1] for a share.
-        interval: its 95 % interval over images.
-        images: evaluated.
-        split: validation, test, or a name.
         threshold: of a detector, the score from which its boxes count; None for others.
         share: whether the number is a share, written in percent.
     """
@@ -83,7 +79,7 @@ class Headline:
     share: bool = True
 
     def __str__(self) -> str:
-        """Name and value."""
+        """Return name and value."""
         return f"{self.name} {self.written}"
 
     @property
@@ -107,8 +103,6 @@ class Results(Mapping[str, R], Generic[R]):
 
     Args:
         counts: the key of the result that counts; "" where there is none.
-        results: by key.
-        task: the class of the run's task.
     """
 
     counts: str
@@ -135,7 +129,7 @@ class Results(Mapping[str, R], Generic[R]):
 
     @property
     def counting_first(self) -> dict[str, R]:
-        """All results, the one that counts first."""
+        """Return all results, the one that counts first."""
         return {key: self.results[key] for key in sorted(self.results, key=lambda key: key != self.counts)}
 
     def of_split(self, split: str) -> R | None:
@@ -143,7 +137,7 @@ class Results(Mapping[str, R], Generic[R]):
         return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
 
     def of_weights(self, weights: str) -> Self:
-        """Those of one set of weights; that on the split that counts, counts. Empty where these were not evaluated."""
+        """Results of one set of weights; that on the split that counts, counts. Empty where none were evaluated."""
         counts = f"{weights}/{self.counts.partition('/')[2]}"
         results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
         counts, results = (counts, results) if counts in results else ("", {})
@@ -242,7 +236,6 @@ class SavedPredictions:
 
     Args:
         predicted: [N] classes int32, [N, C] labels bool, or [N] numbers.
-        labels: the true ones, likewise.
         probabilities: [N, K] float16; None where they were not read.
     """
 
@@ -260,15 +253,7 @@ def save_predictions(run: RunFolder, counts: str, predictions: Mapping[str, Save
 
 
 def read_predictions(run: RunFolder, key: str = "", probabilities: bool = False) -> SavedPredictions:
-    """Read predictions.npz.
-
-    Args:
-        run: the run.
-        key: WEIGHTS/SPLIT; by default the result that counts.
-        probabilities: read them too.
-
-    Raises: UserError if the file is missing or damaged, or holds no such predictions.
-    """
+    """Read predictions.npz. Raises: UserError if the file is missing or damaged, or holds no such predictions."""
     if not (run.path / PREDICTIONS).exists():
         raise UserError(f"{run.path} holds no predictions; to have them: viticulture evaluate {shell_word(run.path)}")
     with saved_arrays(run, PREDICTIONS) as file:

@@ -66,11 +66,9 @@ class SegmentationResult:
     """The numbers of a segmenter on one split, in the size of the masks; shares in [0, 1].
 
     Args:
-        images: evaluated.
         miou: mean IoU of the classes that occur, over the pixels of all images.
         interval: 95 % interval of `miou` over images (not over seeds), by bootstrap.
         accuracy: share of the labeled pixels that are right.
-        per_class: in the order of the classes.
         baselines: methods without training -> mIoU: the most frequent class of the training pixels everywhere.
         confusion: [C, C] pixels by true class (row) and predicted class (column).
         resampled: `miou` over images drawn with replacement, see `intervals.centered`.
@@ -103,8 +101,6 @@ def evaluate_pixels(
 
     Args:
         predicted: [H, W] classes, one an image.
-        true: its masks, in the same order.
-        classes: their names.
         frequent: the most frequent class of the training pixels; None leaves that baseline out.
 
     Returns: the numbers, and the mIoU of each image, [N].
@@ -134,23 +130,18 @@ def evaluate_pixels(
 
 @dataclass(frozen=True)
 class ClassMap:
-    """Classes [H, W] of an image's pixels, deflated, so that the predictions for thousands of photographs fit memory.
-
-    Args:
-        size: H and W.
-        content: a byte a pixel, row by row, as zlib deflates them.
-    """
+    """Compressed classes [H, W] of an image's pixels, so that predictions for thousands of photographs fit memory."""
 
     size: tuple[int, ...]
     content: bytes
 
     @staticmethod
     def of(pixels: NDArray[np.uint8]) -> "ClassMap":
-        """Of classes [H, W]."""
+        """Compress classes [H, W]."""
         return ClassMap(pixels.shape, zlib.compress(pixels.tobytes(), 1))
 
     def opened(self) -> NDArray[np.uint8]:
-        """Classes [H, W]."""
+        """Return classes [H, W]."""
         return np.frombuffer(bytearray(zlib.decompress(self.content)), np.uint8).reshape(self.size)
 
 
@@ -161,8 +152,6 @@ class SegmentationPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         class_map: None where the image could not be read.
-        classes: names.
-        error: why the image could not be read.
         size: H and W of the upright image, pixels; zeros where it could not be read.
     """
 
@@ -173,13 +162,13 @@ class SegmentationPrediction(Prediction):
     size: tuple[int, int] = (0, 0)
 
     def __repr__(self) -> str:
-        """Name and shares, or the error; arrays are left out."""
+        """Return name and shares, or the error, without arrays."""
         content = f"error={self.error!r}" if self.error else f"counts={self.counts()}"
         return f"{type(self).__name__}(name={self.name!r}, {content})"
 
     @property
     def pixels(self) -> NDArray[np.uint8] | None:
-        """Classes [H, W], made anew at each call; None where the image could not be read."""
+        """Classes [H, W], decompressed at each call; None where the image could not be read."""
         return None if self.class_map is None else self.class_map.opened()
 
     def shares(self) -> dict[str, float]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a task: how the runs that are trained for it are evaluated, predict, and show their results.
+"""The contract of a task: how its runs are evaluated, predict, and display their results.
 
-A method names its task (`Method.task`), and `task_of` gives a run's. Everything above asks this object: no command and
-no page names a kind of task. A task of the user's code is a subclass of `Task`, or of `ImageTask` where a network has
-one output vector an image (image_task.py).
+A method names its task (`Method.task`), and `task_of` returns a run's. Commands and pages call this object and name no
+kind of task. A task of the user's code is a subclass of `Task`, or of `ImageTask` where a network has one output
+vector an image (image_task.py).
 """
 
 import json
@@ -84,7 +84,7 @@ class Predictor(ABC):
 
 
 class Task(ABC):
-    """What a run is trained for.
+    """A task that runs are trained for.
 
     Args:
         run: the run.
@@ -97,9 +97,9 @@ class Task(ABC):
         unit: singular and plural of what the run's classes name.
         measure: name of the number that counts.
         share: whether that number is a share in [0, 1], written in percent.
-        pipeline: the Hub's word for what the network does.
+        pipeline: the Hub's word for the network's task.
         metric: the Hub's word for the number that counts, and its name on a card.
-        contents: what an image holds, as in `BatchSpec`.
+        contents: annotation of an image, as in `BatchSpec`.
         caption: a note on what a served page displays.
         json_note: a note on a prediction's JSON.
         draws_predictions: whether pictures draw predictions rather than attention.

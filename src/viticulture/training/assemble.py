@@ -98,10 +98,7 @@ def weights_of(config: Config, dataset: Dataset) -> torch.Tensor | None:
 
 
 def build_guides(config: Config, student: nn.Module, data_spec: DataSpec) -> dict[str, Guide]:
-    """Build the guides of a config for this student.
-
-    Raises: UserError that names the recipe's entry.
-    """
+    """Build the guides of a config for this student. Raises: UserError that names the recipe's entry."""
     guides = {}
     for name, entry in config.values["guides"].items():
         made = guide_class(name, entry)
@@ -114,13 +111,7 @@ def build_guides(config: Config, student: nn.Module, data_spec: DataSpec) -> dic
 
 
 def augmentations(config: Config, dataset: Dataset, spec: BatchSpec) -> tuple[Augment, ...]:
-    """Return one augmentation a view: one, or two with a second view (`augment2`), then the local crops.
-
-    Args:
-        config: says which.
-        dataset: sizes, normalization and classes.
-        spec: local crops, and noise, which is drawn with the first view.
-    """
+    """Return one augmentation a view: one, or two with a second view (`augment2`), then the local crops."""
     data_spec = data_spec_of(dataset)
     large = [config.values["augment"], *filter(None, [config.values["augment2"]])]
     local = config.values["augment_local_crops"], (spec.local_size, spec.local_size)

@@ -86,10 +86,6 @@ def load_dataset(
     """Split, select and decode, with a progress bar. Without labels there are no classes and no annotations.
 
     Args:
-        source: the images.
-        config: whose data and image settings apply.
-        seed: of the run.
-        remembered: names of images in each split of an earlier run.
         watch: called with the numbers of decoded images and of all; may raise.
     """
     spec = config.method_class.batch_spec

@@ -86,14 +86,7 @@ class MicroBatches:
 
 
 class ValidationLoader:
-    """Batches of the split that is evaluated between epochs; every process evaluates all of it, so that all agree.
-
-    Args:
-        images: of the split, its first ones at least.
-        session: the training.
-        device: of the batches.
-        split: by default that of `train.validate`.
-    """
+    """Batches of the split that is evaluated between epochs; every process evaluates all of it, so that all agree."""
 
     def __init__(self, images: Images, session: Session, device: torch.device, split: str = "") -> None:
         self.images, self.data_spec, self.device = images, session.method.data_spec, device

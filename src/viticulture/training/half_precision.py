@@ -124,7 +124,6 @@ class Comparison:
 
     Args:
         unstable: weights whose gradients depend on what was in memory, or are no numbers.
-        distance: of all gradients from float32's, as a share of the norm of those.
     """
 
     unstable: tuple[str, ...]

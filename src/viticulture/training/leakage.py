@@ -14,15 +14,14 @@ from .run_folder import BEGUN, RunFolder
 
 
 def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) -> list[str]:
-    """Look through the runs that a recipe takes weights from, and through those from which they began.
+    """Check the runs that a recipe takes weights from, and the runs that those began from.
 
     Args:
         config: of the training; any value of it may be a run's folder, or one or a file of weights inside.
-        dataset: its images.
         about: where they came from, as run.json says it under `data`.
 
-    Returns: a warning for each run that learned from validation images.
-    Raises: UserError if one learned from test images.
+    Returns: a warning for each run that was trained on validation images.
+    Raises: UserError if one was trained on test images.
     """
     warnings = []
     for key, run in _runs(config.values, set()):
@@ -44,15 +43,14 @@ def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) ->
 
 
 def _origin(about: Mapping[str, Any]) -> Any:
-    """What tells images of the same names apart: their folder, however it is written, the digest of a Python object, or
-    the set's name."""
+    """Return what distinguishes images of the same names: folder, digest of a Python object, or name of the set."""
     if folder := about.get("folder"):
         return start_of(folder).resolve()
     return about.get("given") or about.get("name")
 
 
 def _runs(values: Mapping[str, Any], known: set[Path], key: str = "") -> Iterator[tuple[str, RunFolder]]:
-    """Dotted key -> the run that its value is or lies in, and the runs that the run's own settings name."""
+    """Dotted key -> the run that its value is or lies in, and the runs that the run's settings name."""
     for name, value in values.items():
         dotted = f"{key}.{name}" if key else name
         if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another length for a run that has begun: after the calibration of a budget, or on the user's request.
+"""Change the length of a run that has begun: after a budget's calibration, or on the user's request.
 
-The warm-up keeps its epochs, so until its end a run whose method and guides do not depend on its length trains the same
-for any length: one that gets another length there ends, bit for bit, as one that had it from the beginning. After the
+The warm-up keeps its epochs, so that until its end a run trains the same for any length, if its method and guides do
+not depend on it: a run that changes its length there equals, bit for bit, one that had it from the beginning. After the
 warm-up it uses the rates of the new length from there on.
 """
 
@@ -35,10 +35,9 @@ def may_change(session: Session) -> bool:
 
 
 def change_length(path: Path, epochs: int | None = None) -> None:
-    """Give a stopped run another length. Of several processes the first does so, and the others wait for it.
+    """Change the length of a stopped run. The first of several processes does so, and the others wait for it.
 
     Args:
-        path: the run's folder.
         epochs: of the whole training; None completes what a kill has left half done.
 
     Raises: UserError if it is in use, or as `check_length`.
@@ -100,12 +99,7 @@ def check_length(run: RunFolder, epochs: int) -> str:
 
 
 def set_length(run: RunFolder, epochs: int, warning: str = "") -> None:
-    """Give a run another length in its files. After a kill the same call completes what it left half done.
-
-    Args:
-        run: that has begun.
-        epochs: of the whole training.
-        warning: for its page.
+    """Write another length into a run's files. After a kill the same call completes what it left half done.
 
     Raises: UserError for a checkpoint that is not the run's.
     """

@@ -69,9 +69,8 @@ def _cpu() -> str:
 def keep_freed_memory() -> bool:
     """Reuse memory that a step frees in the next step, up to pieces of `LARGEST` bytes. False without glibc.
 
-    glibc requests every large piece from the system anew and returns it once it is free, and the system hands out pages
-    of zeros one fault after the other. A step needs the same activations as the one before: such faults take 3 to 9 %
-    of a CPU's time, and a third where activations exceed 32 MB (LOG.md). No number changes.
+    glibc returns every large piece to the system once it is free, and requests it again. Such page faults take 3 to 9 %
+    of a CPU's time, and a third where activations exceed 32 MB (LOG.md). Results do not change.
     """
     if (mallopt := _mallopt()) is None:
         return False

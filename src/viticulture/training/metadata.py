@@ -57,10 +57,7 @@ def check_metadata(path: Path, content: Mapping[str, Any], types: Mapping[str, A
     """Compare a JSON file's content with types.
 
     Args:
-        path: of the file, for the error.
-        content: of the file.
         types: dotted key -> annotation; a key with a question mark may be missing.
-        whole: refuse a file that lacks other keys, too.
 
     Raises: UserError naming the key and its value.
     """

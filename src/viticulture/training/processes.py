@@ -235,12 +235,11 @@ def rank() -> int:
 
 @contextmanager
 def the_first_works() -> Iterator[None]:
-    """End a training: the first process works in the block, and the others wait at its end for the first.
+    """Run the block in the first process only; the others wait at its end.
 
-    They must wait, since their launcher (Lightning, torchrun) ends all when one ends with an error, and results of the
-    run are not there before the first has evaluated it. They poll the store through which they met, without a limit, as
-    evaluation may take longer than any barrier allows. If the first process fails, they leave silently, as its message
-    and exit status say why. If it is killed, its store goes with it (torchrun, whose store lives on, ends them itself).
+    Their launcher (Lightning, torchrun) ends all processes when one ends with an error. They poll their common store
+    without a limit, as evaluation may take longer than any barrier allows. If the first process fails, they exit
+    silently. If it is killed, its store goes with it (torchrun, whose store lives on, ends them itself).
 
     Raises: UserError in the others if the first process was killed.
     """

@@ -51,9 +51,7 @@ class ProgressBar(Callback):
     """Shows the epoch, means of loss terms and accuracy over it, images per second and the time left.
 
     Args:
-        batch_size: images per optimizer step over all devices.
         console: shows a bar on a terminal; elsewhere a line now and then, and one at the end.
-        every: seconds between two lines.
         forecast: called once with the estimated seconds of the whole training; returns a message, or "" for none.
     """
 
@@ -166,12 +164,7 @@ class ProgressBar(Callback):
 
 
 class EachEpoch(Callback):
-    """Calls a function at epochs' ends, in the first process, as often as it takes a small share of the time.
-
-    Args:
-        work: is called.
-        share: of the training's time that it may take.
-    """
+    """Calls a function at epochs' ends, in the first process, as often as it takes a small share of the time."""
 
     def __init__(self, work: Callable[[], object], share: float = 0.02) -> None:
         self.work, self.share = work, share

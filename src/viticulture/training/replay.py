@@ -48,7 +48,6 @@ class Replay(Callback):
     """Gives every frozen teacher a `Memory` of its logits during a training.
 
     Args:
-        session: the training.
         gigabytes: limit of the logits of all runs on this disk, in 10^9 bytes.
     """
 
@@ -134,10 +133,7 @@ class Memory:
     """One teacher's logits, by epoch and step.
 
     Args:
-        folder: of the teacher.
-        budget: shared with the other teachers.
         place_of: epoch and micro-batch of a step's images; None for any others.
-        device: where logits are needed.
     """
 
     def __init__(

@@ -58,16 +58,15 @@ def fit(
     more: Sequence[Callback] = (),
     until: int | None = None,
 ) -> None:
-    """Train to the last epoch, from `last.ckpt` where the run has one; leaves last, best and EMA weights in the run.
+    """Train to the last epoch, from `last.ckpt` where the run has one; save last, best and EMA weights in the run.
 
-    Of several processes each returns once all have trained the last step; the first alone has written.
+    Of several processes the first alone writes.
 
     Args:
-        session: the training.
         progress: runs at every step and may end the training early; by default a progress bar.
         after_epoch: called at epochs' ends, as often as it takes little time; such as drawing a page.
         more: the user's callbacks, after all others; they may end the training early, too.
-        until: stop after so many epochs, as if killed between two: only what a resumed run needs is left.
+        until: stop after so many epochs, as if killed between two.
 
     Raises: UserError for a loss that is not finite, a full disk, a removed run or a damaged checkpoint.
     """

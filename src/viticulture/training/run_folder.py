@@ -184,7 +184,7 @@ class RunFolder:
         return command_line(command)
 
     def lock(self) -> None:
-        """Become the one writer, until `unlock` or the process's end; removes half-written files of killed writers.
+        """Lock the run for writing until `unlock` or the process's end; remove half-written files of killed writers.
 
         Raises: UserError if another process writes.
         """
@@ -272,7 +272,7 @@ class RunFolder:
 
 
 def _unborn(path: Path) -> bool:
-    """Return whether a folder holds no more than a run that was killed while it was made."""
+    """Return whether a folder holds no more than a run that was killed while it began."""
     names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
     whole = {name for name in names if not name.endswith(".part")}
     return bool(names) and (not whole or ("run.lock" in whole and whole - BEGUN == {"run.lock"}))
@@ -288,10 +288,11 @@ def fresh(root: str | Path, stem: str) -> Path:
 
 @contextmanager
 def claimed(root: str | Path, stem: str) -> Iterator[Path]:
-    """Make a new folder of the first unused name under root, safe against other processes, for the block to fill. If
-    the block fails and leaves it empty, it is removed, and root with it if that is new.
+    """Create a folder of the first unused name under root for the block to fill, safe against other processes.
 
-    Raises: UserError if it cannot be made.
+    If the block fails and leaves it empty, it is removed, and root with it if that is new.
+
+    Raises: UserError if it cannot be created.
     """
     root = Path(root)
     new = not root.exists()

@@ -25,8 +25,7 @@ from .run_folder import RunFolder
 def config_of(run: RunFolder) -> Config:
     """Return the recipe of a run from its recipe.yaml, with the current paths of its earlier stages.
 
-    Raises: UserError if a value in the file was changed since, as a run is one training by one recipe; or if it names
-        code that the user has not named.
+    Raises: UserError if a value in the file was changed since, or if it names code that the user has not named.
     """
     metadata, path = run.read("run.json"), run.path / "recipe.yaml"
     run.text("recipe.yaml")  # says how to restore it where it is missing
@@ -43,11 +42,6 @@ def config_of(run: RunFolder) -> Config:
 
 def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
     """Load the images of a run in its splits.
-
-    Args:
-        run: its folder.
-        config: its recipe.
-        data: current path of images that have moved; the object itself of a run on a Python object.
 
     Raises: UserError if they are gone, or images, labels or classes differ. Of streamed images file times stand for
         pixels, and copies have other times: they are compared by names and classes alone.
@@ -66,9 +60,9 @@ def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
 
 
 def own_data(run: RunFolder) -> str:
-    """Return the data that a run trained on, by its place or its name.
+    """Return the data that a run was trained on, by its path or its name.
 
-    Raises: UserError if it is not there any more, or code opens it that the user has not named.
+    Raises: UserError if it no longer exists, or is opened by code that the user has not named.
     """
     about = run.read("run.json")["data"]
     check_data(run.path, about["folder"] or "", about["source"])

@@ -51,12 +51,6 @@ class Session:
     """A training that is ready to begin or to resume.
 
     Args:
-        run: its folder, locked by this process.
-        config: every setting.
-        dataset: the images, decoded or ready to be.
-        method: student, guides and losses.
-        seed: seed of all randomness.
-        warnings: such as near-duplicate images in two splits.
         fingerprint: digest of settings, seed and images; only a checkpoint with the same belongs to this run.
         begun: true for a run that resumes, from its checkpoint where it has one.
     """
@@ -89,16 +83,11 @@ def begin(
     overrides: dict[str, Any],
     command: str,
 ) -> Session:
-    """Check everything in the order in which a user wants to know it, then create the run's folder.
+    """Check everything, the most likely mistakes first, then create the run's folder.
 
     Args:
-        data: as for `viticulture.train`.
-        recipe: its name; or a config, whose overrides are made.
-        seed: as for `viticulture.train`.
+        recipe: its name; or a config, whose overrides are applied.
         out: path of the folder; or an existing one, which may hold other files than a run's.
-        overwrite: replace the run in that folder.
-        overrides: of a named recipe.
-        command: recorded in the run.
 
     Raises: UserError for any mistake, before anything is written.
     """
@@ -205,13 +194,7 @@ def _try_single_image(session: Session) -> None:
 
 
 def _record(session: Session, command: str, about: dict[str, Any]) -> None:
-    """Write into a new run's folder its recipe, its split and run.json.
-
-    Args:
-        session: the training.
-        command: recorded as what began it.
-        about: where its images come from.
-    """
+    """Write into a new run's folder its recipe, its split and run.json."""
     run, config, dataset, method = session.run, session.config, session.dataset, session.method
     run.lock()
     keep_known_code()
@@ -299,11 +282,6 @@ def teachers_of(method: Method) -> list[str]:
 def other_machine(before: dict[str, Any], now: dict[str, Any], device: str) -> list[str]:
     """Return a warning where a run resumes on another GPU or CPU, or on a CPU with another number of threads, since
     the order of sums depends on them.
-
-    Args:
-        before: the hardware that it began on, from run.json.
-        now: that of this process.
-        device: `engine.device`.
     """
     on_gpu = device in ("auto", "cuda")
     began, resumes = (((on_gpu and machine.get("gpus")) or [machine.get("cpu")])[0] for machine in (before, now))
@@ -329,7 +307,7 @@ def fingerprint_of(settings: dict[str, Any], seed: int, images: str) -> str:
 def run_path(out: str, data: Any, leads: bool = True) -> Path:
     """Return a run's folder: the named one, else a new one under runs/, or the one that the leading process chose.
 
-    Raises: UserError if several processes would each choose their own.
+    Raises: UserError if several processes would each choose another.
     """
     if out:
         return Path(out)

@@ -126,10 +126,6 @@ class KeepLast(Checkpoint):
 
     Where epochs are short, some ends are left out: writing takes a twentieth of the time at most. The last one stays.
     Nothing is written between an epoch's last step and its validation, so a resumed run never skips a validation.
-
-    Args:
-        run: its folder.
-        minutes: longest time between two checkpoints.
     """
 
     def __init__(self, run: RunFolder, minutes: float) -> None:
@@ -232,7 +228,6 @@ class Ema(Callback):
         average <- decay * average + (1 - decay) * weights,    from the first step's weights on
 
     Args:
-        student: the network to average.
         decay: between 0 and 1, per step.
     """
 

@@ -17,14 +17,11 @@ from .run_folder import RunFolder
 class BestCheckpoint(Callback):
     """Saves the best weights by the validation split: of the epochs that are as good as the best one, the last.
 
-    An accuracy is as good as a higher one unless it is more than the higher one's standard error below it, which is
-    that of the mean of recalls where classes are balanced: few images would otherwise select an early epoch by chance,
-    before the learning rate has fallen. Other metrics must be as high.
+    An accuracy is as good as a higher one unless it lies more than the higher one's standard error below it (that of
+    the mean recall where classes are balanced). Few images would otherwise select an early epoch by chance. Other
+    metrics must be as high.
 
     Args:
-        run: the run's folder.
-        metadata: for the weights' config.json.
-        images: of the split.
         best_by: the metric; None for the method's.
     """
 
@@ -82,13 +79,7 @@ class Perfect(Callback):
             trainer.should_stop = True
 
     def warning(self, images: int, trained: int, planned: int) -> str:
-        """Return a warning after a training; empty where most of it improved on validation images.
-
-        Args:
-            images: of the validation split.
-            trained: epochs.
-            planned: epochs.
-        """
+        """Return a warning after a training; empty where most of it improved on validation images."""
         if self.stop_after is not None and self.count >= self.stop_after and trained < planned:
             return (
                 f"ended after epoch {trained} of {planned}: validation, on {counted(images, 'image')}, was perfect "
@@ -132,8 +123,7 @@ ADVICE = "try a lower --lr, a longer --schedule.warmup_epochs, --train.clip_norm
 
 
 class StopOnNonFinite(Callback):
-    """Stops at the first loss that is not finite, and at weights that are not, before they are saved or evaluated: no
-    loss reveals the weights that an epoch's last step spoils.
+    """Stops at the first loss or weights that are not finite, before the weights are saved or evaluated.
 
     Args:
         every_steps: between two checks, which wait for the device. The reported step is exact all the same.

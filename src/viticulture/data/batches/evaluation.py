@@ -40,10 +40,7 @@ def evaluation_batches(
     """Yield every image once, in order, unchanged but for size; the last batch may be smaller.
 
     Args:
-        images: of any split.
         expected: image size, mean and standard deviation.
-        batch_size: images a batch.
-        device: where batches are made.
         crop: null takes the largest centered part of the input's shape.
     """
     normalize = evaluation_view(expected).normalize

@@ -42,8 +42,6 @@ class Shard:
     """This process's part of every batch.
 
     Args:
-        rank: number of this process, from 0.
-        world: number of processes.
         workers: processes that prepare batches ahead, on the CPU; null takes none for cached images and one a core, up
             to eight, for streamed ones. They start with the first batch and stay.
     """
@@ -58,7 +56,6 @@ class Draw:
     """Everything random in this process's part of a step.
 
     Args:
-        numbers: [B] numbers of the images.
         u: for each view [B, columns] uniform numbers.
         batch_u: for each view the numbers of the whole batch.
     """
@@ -75,10 +72,6 @@ class Loader:
         images: of the training split. Cached ones move to the device if they take less than half of its free memory.
         augments: one a view; methods that compare views have several.
         batch_size: images a step over all processes; an epoch's remainder is left out.
-        seed: of order and augmentation, not negative.
-        sampling: which images are in an epoch, and how often.
-        shard: this process's part.
-        device: where batches are made.
     """
 
     def __init__(
@@ -117,12 +110,7 @@ class Loader:
         self.worker_stages = 0 if not self.workers else 2 if on_cpu else 1
 
     def with_targets(self, targets: Annotations, masks: bool = False) -> Self:
-        """Give batches objects or masks of the same images, in place of labels (targets.py).
-
-        Args:
-            targets: of the split; the one view must be able to carry them (`placement.check_follows`).
-            masks: with objects, whether batches hold their masks.
-        """
+        """Give batches objects or masks of the same images, in place of labels (targets.py)."""
         self.targets, self.masks = targets, masks
         return self
 
@@ -252,13 +240,7 @@ def _joined(draws: Sequence[Draw]) -> Draw:
 
 
 def steps_at_once(images: Images, augments: Sequence[Augment], batch_size: int) -> int:
-    """Number of steps whose views a GPU makes together, at least 1; streamed images come step by step.
-
-    Args:
-        images: of the training split.
-        augments: one a view.
-        batch_size: images a step of this process.
-    """
+    """Number of steps whose views a GPU makes together, at least 1; streamed images come step by step."""
     pixels = batch_size * max(math.prod(augment.image_size) for augment in augments)
     return max(1, GROUP // pixels) if isinstance(images, CachedImages) else 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which images are in an epoch, and how often: pure functions of labels, a seed and the epoch."""
+"""Sampling of an epoch's images: pure functions of labels, a seed and the epoch."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ BLOCK = 256  # DeiT counts the images of a repeated epoch in these
 
 @dataclass(frozen=True)
 class Sampling:
-    """How an epoch's images are sampled.
+    """Sampling of an epoch's images.
 
     Args:
         repeats: times that each image stands in a row in the order, so that copies fall into one batch (repeated
@@ -31,13 +31,7 @@ class Sampling:
             raise UserError(f"repeats must be at least 1, got {self.repeats}")
 
     def order(self, labels: Tensor, generator: torch.Generator, world: int) -> Tensor:
-        """Numbers of an epoch's images in the order in which all W processes take them.
-
-        Args:
-            labels: [N] class of each training image.
-            generator: of the epoch.
-            world: W.
-        """
+        """Numbers of an epoch's images in the order in which all W processes take them."""
         permutation = (
             balanced_order(labels, generator) if self.balanced else torch.randperm(len(labels), generator=generator)
         )
@@ -57,7 +51,7 @@ def seeded(*key: int) -> torch.Generator:
 def repeated(permutation: Tensor, repeats: int, world: int) -> Tensor:
     """DeiT's repeated augmentation: each number `repeats` times in a row, then cut.
 
-    Each of W processes gets floor(N // 256 * 256 / W) numbers; with fewer than 256 images, where that is none,
+    Each of W processes takes floor(N // 256 * 256 / W) numbers; with fewer than 256 images, where that is none,
     floor(N / W). One repeat leaves the permutation as it is.
     """
     if repeats == 1:

@@ -20,14 +20,7 @@ from ..transforms.placement import MIN_SIDE, Placement
 
 
 def target_batch(place: Placement, numbers: Tensor, targets: Annotations, masks: bool = False) -> dict[str, Tensor]:
-    """The targets of a batch, on the CPU.
-
-    Args:
-        place: where its images went.
-        numbers: [B] which images they are.
-        targets: of the split.
-        masks: whether masks of objects are included.
-    """
+    """The targets of a batch, on the CPU."""
     rows = numbers.tolist()
     if not isinstance(targets, Boxed):
         planes = [targets.pixels[targets.rows[row]] for row in rows]

@@ -54,7 +54,6 @@ def npy_header(file: BinaryIO, length: int | None = None) -> tuple[tuple[int, ..
     """Read shape and type of an open .npy.
 
     Args:
-        file: at its start.
         length: bytes of the file, to check that it holds as many numbers as the header says; None checks nothing.
 
     Raises: ValueError for a damaged header, and one of more numbers than follow.
@@ -150,7 +149,7 @@ def _opened(file: BinaryIO) -> Any:
     from tifffile import TiffFile
 
     file.seek(0)
-    return TiffFile(file, name="image")  # without a name it asks the file, and an upload has none
+    return TiffFile(file, name="image")  # without a name it reads the file's, and an upload has none
 
 
 def _shape(series: Any) -> tuple[int, ...]:

@@ -52,12 +52,7 @@ CLOSED = "a picture of PIL was closed before its pixels were used; call its load
 
 
 class Unreadable(UserError):
-    """A file that is no image, or a broken one.
-
-    Args:
-        name: path or name, as the user knows it.
-        reason: a few words.
-    """
+    """A file that is no image, or a broken one."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
@@ -77,7 +72,6 @@ class DecodedImage(NamedTuple):
     Args:
         pixels: upright, [H, W, C]; smaller than the original only where `shrink` allowed it.
         height: of the upright original, pixels.
-        width: of the upright original, pixels.
         mode: how the file holds its colors, in Pillow's words: "L", "RGB", "CMYK", "P", ...; of numbers, how many of
             which type: "5 x uint16".
         value_range: smallest and largest value in the file, where they have more than eight bits.
@@ -109,10 +103,8 @@ def decode(
 
     Args:
         file: an open file at its start, numbers [H, W] or [H, W, C], or a picture of Pillow's.
-        name: for errors.
         shrink: the side of the square that the image will be resized to, pixels. A JPEG of at least four times that
             is decoded at 1/2, 1/4 or 1/8 of its size (never below twice the square), which is several times faster.
-        pixel_format: channels and value range of the result.
 
     Raises: Unreadable.
     """
@@ -143,7 +135,7 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _array_reader(file: BinaryIO, pixel_format: PixelFormat) -> arrays.ArrayReader | None:
-    """Return the reader of a file's own numbers where Pillow cannot read it, or would change them."""
+    """Return the reader of a file's numbers where Pillow cannot read it, or would change them."""
     start = file.read(arrays.START)
     file.seek(0)
     if arrays.is_npy(start):
@@ -216,7 +208,7 @@ def _is_first(opened: Image.Image) -> bool:
 
 
 def numbers_of(image: Image.Image) -> NDArray[Any]:
-    """[H, W] or [H, W, C], upright: a picture's own numbers where it has more than eight bits or transparency, else
+    """[H, W] or [H, W, C], upright: a picture's numbers where it has more than eight bits or transparency, else
     red, green and blue."""
     if pillow.is_single_channel(image.mode) or pillow.is_signed(image):
         return pillow.single_channel(image)

@@ -37,7 +37,6 @@ class PixelFormat:
     """Channels and value range of decoded images.
 
     Args:
-        channels: None keeps as many as there are, for inspection.
         range: values that become black and white; empty takes those of the type: 0 and 255, 0 and 65535, of floats 0
             and 1.
     """
@@ -53,7 +52,7 @@ class PixelFormat:
     def __call__(self, values: NDArray[Any]) -> Pixels:
         """Convert values [H, W] or [H, W, C], of any numbers.
 
-        One channel is repeated three times, three become their gray value where one is wanted; no others are made.
+        One channel is repeated three times; three are converted to gray where one is requested.
 
         Raises: Unfit for another number of channels, or an unknown value range.
         """

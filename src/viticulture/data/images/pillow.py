@@ -109,7 +109,7 @@ def _raise_damage(file: BinaryIO, start: bytes) -> None:
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """Those of `FORMATS` that this Pillow was built with, and HEIC where pillow-heif is installed."""
+    """Return the `FORMATS` that this Pillow was built with, and HEIC where pillow-heif is installed."""
     Image.init()
     if find_spec("pillow_heif") is not None:
         from pillow_heif import register_heif_opener
@@ -190,12 +190,7 @@ def single_channel(image: Image.Image) -> NDArray[Any]:
 
 
 def of_known_range(values: NDArray[Any], kind: str | None) -> NDArray[Any]:
-    """Convert one channel [H, W] to a type of known range, if its range can be told; floats to uint8.
-
-    Args:
-        values: [H, W].
-        kind: Pillow's name of the file's format; None for a picture without a file.
-    """
+    """Convert one channel [H, W] to a type of known range, if its range can be determined; floats to uint8."""
     if values.dtype.kind == "f":
         return _floats_as_bytes(values.astype(np.float64))
     if (values.dtype.kind, values.dtype.itemsize) == ("u", 2):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where labeled images come from, one kind a file."""
+"""Sources of labeled images, one kind a file."""

@@ -28,13 +28,8 @@ def annotated(
     """Make a source of image files with objects or masks.
 
     Args:
-        what: lists the images, for errors.
         root: folder that the paths are relative to; those of a list in a table may lead out of it.
-        paths: of the images.
-        splits: train, val or test, of each.
-        classes: of the targets.
         targets: in the order of the images; objects that repeat another one of their image are left out.
-        warnings: about how the data was read.
 
     Raises: UserError as `from_list`, and where all boxes of a split lie in the images' first pixel.
     """

@@ -29,12 +29,8 @@ class Span(NamedTuple):
     """Position of a member.
 
     Args:
-        name: path inside the archive.
         offset: of its local header (zip) or of its bytes (tar).
-        packed: bytes in the archive.
-        size: bytes of the file itself.
         checksum: CRC-32 of the file (zip), else 0.
-        deflated: whether it is compressed.
     """
 
     name: str

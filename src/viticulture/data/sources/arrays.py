@@ -27,8 +27,6 @@ def from_arrays(name: str, classes: Sequence[str], parts: dict[str, tuple[np.nda
     """Make a source of images in memory.
 
     Args:
-        name: of the data.
-        classes: class names in the order of the labels.
         parts: "train", "val", "test" -> images [N, H, W] or [N, H, W, C], labels [N] (-1 without).
     """
     counts = [len(labels) for _, labels in parts.values()]

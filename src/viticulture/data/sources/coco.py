@@ -112,8 +112,6 @@ class Numbering:
     """Names of a list's images and classes.
 
     Args:
-        images: file -> its id, in the list's order.
-        categories: name of a class -> its id.
         sizes: file -> declared height and width, pixels; None where the list does not say.
     """
 

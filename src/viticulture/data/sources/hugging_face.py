@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face data sets, by their id or from files on this machine, through their own library.
+"""Hugging Face data sets, by their id or from files on this machine, through their library.
 
 hf:owner/name            hf:owner/name:configuration
 a .parquet file          a folder of them, or one that `Dataset.save_to_disk` wrote
@@ -56,7 +56,7 @@ class HubReader(Reader):
 
 
 def open_hub(name: str) -> Source:
-    """Open a data set of Hugging Face by its id, downloading it into Hugging Face's own cache.
+    """Open a data set of Hugging Face by its id, downloading it into Hugging Face's cache.
 
     Raises: UserError if the extra is missing, there is no such data set, or it holds no images.
     """
@@ -85,7 +85,7 @@ def open_hub(name: str) -> Source:
 
 @contextmanager
 def _offline_where_unreachable() -> Iterator[None]:
-    """Where Hugging Face does not respond, have its libraries read their caches only, and at once."""
+    """Have Hugging Face's libraries read their caches only, where it does not respond."""
     import datasets
     import huggingface_hub
 

@@ -88,7 +88,6 @@ def classify(labels: Sequence[str | None], also: Iterable[str] = ()) -> tuple[tu
 
     Args:
         labels: class name of each image; empty for none of the classes, None for unlabeled.
-        also: classes without images.
     """
     same = {name: unicodedata.normalize("NFC", readable(name)) for name in {*labels, *also} if name}
     classes = tuple(sorted(set(same.values()), key=natural))

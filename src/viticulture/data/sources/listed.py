@@ -19,9 +19,7 @@ class Listed(NamedTuple):
     """One image of a list.
 
     Args:
-        path: relative to the list's folder, with slashes.
         label: name of its class; empty for none, None for unlabeled.
-        split: train, val or test.
         group: images of one are not divided between splits that are drawn; empty for none.
         where: place in the list, such as "line 3", for errors.
     """
@@ -44,12 +42,8 @@ def from_list(
     """Make a source of listed images.
 
     Args:
-        what: the list, for errors: a path, or a word.
         root: folder that the paths are relative to.
-        images: in the list's order.
-        warnings: about how the list was read.
         name: of the data; by default that of the list, without its folder.
-        outside: read paths that lead out of the folder, too.
 
     Raises: UserError for an invalid path, and for an image that is listed with two labels or does not exist.
     """

@@ -79,9 +79,6 @@ def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int =
     """Read a mask as [H, W] uint8 of classes, 255 for none.
 
     Args:
-        path: the file.
-        values: class of every pixel value.
-        size: height and width of its upright image, pixels.
         turn: EXIF orientation of its image, by which a mask in the orientation of the file is turned.
 
     Raises: UserError for another size, for colors, and for values without a class.

@@ -58,9 +58,6 @@ class Part(NamedTuple):
     """The images of one split.
 
     Args:
-        pixels: returns image i of N, as `as_pixels` does.
-        labels: of the N images.
-        fingerprints: N digests of the pixels.
         damaged: image whose label could not be read because it is damaged -> reason.
     """
 
@@ -115,9 +112,6 @@ class ObjectReader(Reader):
 def open_function(word: str) -> Source:
     """Call the function that a word names.
 
-    Args:
-        word: MODULE.FUNCTION, or MODULE.FUNCTION:ARGUMENT with a text that the function takes.
-
     Raises: UserError if there is no such function, it fails, or it returns no `Source`.
     """
     path, colon, argument = word.partition(":")
@@ -142,10 +136,6 @@ def open_function(word: str) -> Source:
 
 def from_object(data: Any, numbers: bool = False) -> Source:
     """Make a source of a Python object.
-
-    Args:
-        data: the object.
-        numbers: whether labels are numbers to predict, also those of type int.
 
     Raises: UserError for an object of another type, for items that are no images or change from one time to the next,
         and for labels that are neither classes nor numbers.
@@ -199,7 +189,7 @@ def _part(content: Any, split: str, numbers: bool) -> Part:
 
 def _of_arrays(images: Any, labels: Any, where: str, numbers: bool) -> Part:
     if hasattr(images, "iloc") and not is_frame(images):
-        images = list(images)  # pandas looks elements of a column up by its index, and labels come by position
+        images = list(images)  # pandas indexes elements of a column by its index, and labels come by position
     if is_frame(images) or not (_is_dataset(images) or isinstance(images, (list, tuple, np.ndarray, Tensor))):
         raise UserError(f"a pair is images and their labels, got {shortened(type(images).__name__)} first; {WAYS}")
     if isinstance(images, (np.ndarray, Tensor)) and images.ndim == 4:
@@ -276,7 +266,7 @@ def _classes(dataset: Any, i: int, named: dict[int, Mapping[int, str]]) -> Mappi
 
 
 def _names(dataset: Any) -> Mapping[int, str]:
-    """Return number -> name of a data set's own classes; empty if it has none. Raises: UserError for a set."""
+    """Return number -> name of a data set's classes; empty if it has none. Raises: UserError for a set."""
     names: Any = getattr(dataset, "classes", None)
     numbers = getattr(dataset, "class_to_idx", None)
     if names is None and isinstance(features := getattr(dataset, "features", None), Mapping):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published data sets as they are unpacked, in their own formats.
+"""Published data sets as they are unpacked, in their published formats.
 
 CUB-200-2011 (Wah et al., CNS-TR-2011-001), a folder:
 

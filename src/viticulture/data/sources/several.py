@@ -121,11 +121,6 @@ def marked(
     A column is a label where all its cells are 1 or 0 (or true, false); others are passed over, with a warning where
     most of their cells are. Without such a column there are no rows to label, and the caller refuses the table.
 
-    Args:
-        what: the table, for errors.
-        columns: by name, as they are written, without those of paths and splits.
-        rows: how errors call each row.
-
     Raises: UserError for a gap in a column that else holds 1 and 0: whether the image has the label is unknown.
     """
     cells = {name: [(value or "").lower() for value in column] for name, column in columns.items()}

@@ -46,8 +46,6 @@ class Source:
     """Images, their targets, and how to read them; the same object for every format.
 
     Args:
-        name: of the data.
-        classes: class names in the order of the labels; empty for numbers and for images without labels.
         labels: target of each image: [N] int64, position of the class in `classes`, -1 without one; [N, C] float32 for
             several labels per image, 1 where an image has the label, -1 throughout where it is unlabeled (several.py);
             or [N] float32 numbers, NaN without one.
@@ -56,20 +54,15 @@ class Source:
             splits has all its images under "train".
         fingerprints: N strings that change when the image of that name may have changed: `file_fingerprint` of a file,
             checksum of a zip's member, digest of pixels in memory. The part behind `HERE` holds on this machine alone.
-        reader: reads image i.
-        ignored: files among the images that are not images.
-        warnings: about how the data was read, a sentence each.
         root: absolute path in which names and fingerprints hold; empty where fingerprints identify contents. Two
             folders unpacked from archives may agree in names, sizes and times, but not in pixels.
         groups: [N] int64; images of one number (of one patient, say) are not divided between splits; -1 for an image
             without a group. None where there are no groups.
         damaged: position of an image whose label could not be read because the image is damaged -> reason.
         fit: makes non-square images square where they are not cropped; None leaves them as they are.
-        pixel_format: how many channels of an image are read, and which values become black and white.
         unlabeled: [N] bool, images without any label; of several labels per image, other images with no label have
             none of the labels. None where no image is unlabeled.
         targets: objects of each image, or masks whose pixels are classes; `labels` are -1 then. None for other data.
-        lists: files whose names say to which split their images belong.
     """
 
     name: str
@@ -130,10 +123,7 @@ class Source:
         return self if self.targets is None else replace(self, classes=(), targets=None, warnings=())
 
     def read(self, i: int) -> Image.Image:
-        """Return image i upright, in RGB and in full size.
-
-        Raises: Unreadable.
-        """
+        """Return image i upright, in RGB and in full size. Raises: Unreadable."""
         return self.picture(i).image
 
     def picture(self, i: int, shrink: int | None = None) -> decode.DecodedImage:

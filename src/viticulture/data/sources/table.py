@@ -145,13 +145,6 @@ def from_table(
 ) -> Source | None:
     """Return the images that a table lists; None where it has no column of paths, or none of labels.
 
-    Args:
-        what: the table, for errors.
-        root: folder that paths are relative to.
-        columns: cells by name, as `cell_words` returns them.
-        rows: how errors call each row.
-        named: all columns, also those whose cells are not here.
-
     Raises: UserError as `from_list`, for a split that is none, and for a gap in a column of 1 and 0.
     """
     columns = {

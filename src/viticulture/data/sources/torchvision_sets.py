@@ -33,14 +33,7 @@ from .source import Source
 
 @dataclass(frozen=True)
 class Named:
-    """A set of torchvision.
-
-    Args:
-        cls: name of torchvision's class.
-        parts: split -> the arguments that select it.
-        files: that it reads, below the data folder.
-        folder: subfolder of the data folder, for sets that torchvision spreads into its root.
-    """
+    """A set of torchvision."""
 
     cls: str
     parts: Mapping[str, Mapping[str, Any]]

@@ -98,11 +98,6 @@ def _text(tree: ET.Element, place: str) -> str:
 def _splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collection[str]) -> tuple[list[str], list[str]]:
     """Return the split of every image, train where no list names it, and warnings about the lists.
 
-    Args:
-        root: holds ImageSets/Main.
-        names: of each image its own and its annotation's, without endings.
-        pictures: names of all images below the folder, with and without an annotation.
-
     Raises: UserError for a list that names no image, since its images would be trained on, and for an image of two
         lists.
     """

@@ -154,7 +154,7 @@ def _stands_for(pattern: str) -> int:
 
 
 def _kinds(names: Sequence[str]) -> list[str]:
-    """Return the split that each shard's own name mentions, else that of its folders."""
+    """Return the split that each shard's name mentions, else that of its folders."""
     parts = [name.rpartition("/") for name in names]
     words = [[split_of(word) for word in re.split(r"[^A-Za-z]+", f"{file}/{folder}")] for folder, _, file in parts]
     kinds = [next((word for word in each if word), None) for each in words]
@@ -167,7 +167,7 @@ def _kinds(names: Sequence[str]) -> list[str]:
 
 def _index(path: Path) -> tuple[list[Any], list[str], list[Any] | None, list[str]]:
     """Index a tar: name, offset, size and label of every sample's image; names of images that are not read; name,
-    offset and size of every image, or None where any has a label in a file of its own; names of folders.
+    offset and size of every image, or None where any has a label in a separate file; names of folders.
 
     Samples are grouped as WebDataset does: up to the first dot. Raises: UserError for a name that stands twice.
     """

@@ -83,12 +83,6 @@ def _splits(
     """Return image -> its split, and warnings.
 
     A split for which no image is named has those in folders of its word; any other image that is not named is left out.
-
-    Args:
-        root: the folder.
-        what: name of the file that names the splits.
-        declared: its content.
-        paths: of all images.
     """
     entries = {kind: entry for word, entry in declared.items() if entry and (kind := split_of(str(word)))}
     known, warnings = dict.fromkeys(paths), list[str]()

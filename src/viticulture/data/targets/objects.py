@@ -30,7 +30,6 @@ class Objects:
 
     Args:
         boxes: [n, 4] float32.
-        labels: [n] int64, position of the class.
         crowd: [n] bool, a box around many objects: not trained on, and predictions in it do not count as wrong.
         shapes: n outlines; None where the data has no masks.
         size: height and width of the upright image that was annotated; None where the data does not say.
@@ -78,11 +77,6 @@ class Objects:
     def turned(self, size: tuple[int, int], orientation: int, name: str) -> "Objects":
         """Turn objects that were drawn on an image as it lies in its file with it, as its EXIF tag says.
 
-        Args:
-            size: height and width of the upright image, pixels, which differs from `self.size`.
-            orientation: of the image, by EXIF.
-            name: of the image.
-
         Raises: UserError unless the sizes differ by the turn alone.
         """
         assert self.size is not None
@@ -128,7 +122,6 @@ class MaskFiles:
     """Masks whose pixels are classes, one file per image.
 
     Args:
-        paths: of the files.
         values: [256] uint8, for each pixel value its class, 255 for none, 254 for a value that has no meaning.
     """
 
@@ -138,12 +131,7 @@ class MaskFiles:
 
 @dataclass(frozen=True, eq=False)
 class Boxed:
-    """Objects of a split's images, in their order.
-
-    Args:
-        objects: one entry per image.
-        masks: whether they have shapes.
-    """
+    """Objects of a split's images, in their order."""
 
     objects: list[Objects]
     masks: bool

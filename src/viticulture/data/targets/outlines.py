@@ -114,5 +114,5 @@ def overlaps(detected: list[dict[str, Any]], true: list[dict[str, Any]], crowd: 
 
 
 def area(outline: dict[str, Any]) -> float:
-    """Pixels of a mask given as run lengths."""
+    """Count the pixels of a mask in run lengths."""
     return float(_coco().area(outline))

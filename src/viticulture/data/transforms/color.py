@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transforms of colors, each image by itself: jitter as torchvision computes it, gray, solarize, blur.
+"""Transforms of colors, per image: jitter as torchvision computes it, gray, solarize, blur.
 
 `ColorJitter` works in floating point, as torchvision's does; RandAugment's operations on bytes are in pixels.py.
 """

@@ -2,7 +2,7 @@
 """Crops: which part of each image a network is fed. Boxes are drawn in the original's pixels, whatever the cached size.
 
 The cache resizes every image to a square. A box that is a share of the image's height and width names the same part
-of both, so cropping the square gives what cropping the original file would, and resizing restores the aspect ratio.
+of both, so cropping the square equals cropping the original file, and resizing restores the aspect ratio.
 """
 
 import copy

@@ -40,7 +40,7 @@ FOLLOWED = {
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a batch of images went.
+    """Positions of a batch of images.
 
     Args:
         edges: [B, 4] int64 top, left, height, width of the part, cached pixels.

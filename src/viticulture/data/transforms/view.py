@@ -108,7 +108,7 @@ class Augment:
         """(x / 255 - mean) / std, uint8 -> float32."""
         scale, shift = send(self.scale, images.device), send(self.shift, images.device)
         if images.device.type == "cpu":
-            # numpy asks the system for large pages, which spares thousands of page faults a batch. Some images at a
+            # numpy requests large pages, which spares thousands of page faults a batch. Some images at a
             # time go through all three passes while the processor's cache holds them.
             values = torch.from_numpy(np.empty(images.shape, np.float32))
             count = max(1, CACHED // images[:1].numel())

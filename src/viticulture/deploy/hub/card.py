@@ -29,13 +29,8 @@ class CardNetwork:
     """The network of a card.
 
     Args:
-        architecture: its name in timm.
         classes: names in the order of the logits; empty if it was trained without labels.
-        multilabel: an image may have any number of them.
-        channels: of an image.
         ranges: values of black and white, if they were named: one pair for all channels, or one for each.
-        views: of an image, for test-time augmentation.
-        code: of the user's that its recipe names, by dotted paths.
     """
 
     architecture: str
@@ -70,15 +65,7 @@ class CardNetwork:
 
 
 def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Results[Any], network: CardNetwork) -> str:
-    """Return README.md of a classifier or of features, with its block of YAML for the Hub.
-
-    Args:
-        repository: USER/NAME.
-        facts: run.json, as it is shared.
-        recipe: recipe.yaml.
-        results: of the evaluation.
-        network: from its config.json.
-    """
+    """Return README.md of a classifier or of features, with its block of YAML for the Hub."""
     evaluation, classes = results.counting, network.classes
     result = evaluation if hasattr(evaluation, "top1") else None
     labels = evaluation if hasattr(evaluation, "map") else None
@@ -110,17 +97,7 @@ def image_card(
     config: dict[str, Any],
     backbone: bool,
 ) -> str:
-    """Return README.md of a detector or a segmenter.
-
-    Args:
-        repository: USER/NAME.
-        facts: run.json, as it is shared.
-        recipe: recipe.yaml.
-        results: of the evaluation.
-        network: its architecture and classes.
-        config: config.json of its weights.
-        backbone: the student alone is sent as well, for timm.
-    """
+    """Return README.md of a detector or a segmenter."""
     result, pixels = results.counting, config["network"]["kind"] == "segmentation"
     use, metric = results.task.pipeline, results.task.metric
     names = [*network.classes] if pixels else [*network.classes, "background"]
@@ -155,16 +132,7 @@ def _metadata(
     measured: Measured | None,
     library: str = "viticulture",
 ) -> str:
-    """Return the block of YAML for the Hub.
-
-    Args:
-        repository: USER/NAME.
-        facts: run.json, as it is shared.
-        counts: key of the result, WEIGHTS/SPLIT.
-        use: the Hub's name of the task.
-        measured: the result; None without one.
-        library: that loads the weights.
-    """
+    """Return the block of YAML for the Hub."""
     from huggingface_hub import EvalResult, ModelCardData
 
     results = []
@@ -223,12 +191,7 @@ def _matrix(result: Any, classes: Sequence[str]) -> list[list[str]]:
 
 
 def _confused(counts: Any, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Return true class, predicted class and count of the eight most frequent confusions.
-
-    Args:
-        counts: by true class (row) and predicted class (column).
-        names: of the rows and columns.
-    """
+    """Return true class, predicted class and count of the eight most frequent confusions."""
     return [(_cell(names[i]), _cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, 8)]
 
 

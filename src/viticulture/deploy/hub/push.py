@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send a run to the Hub: its weights where timm looks, its own files, and a card.
+"""Push a run to the Hub: weights that timm loads, the run's files, and a card.
 
     README.md                          the card
     config.json, model.safetensors     the weights that count, as timm reads them
@@ -39,11 +39,6 @@ README = "README.md"
 
 def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, bytes | Path]:
     """Return the files of the repository: path -> content.
-
-    Args:
-        run: a finished run.
-        repository: USER/NAME.
-        weights: best, last or ema; by default those that count.
 
     Raises: UserError for weights that are damaged, or a run that is not finished.
     """
@@ -100,7 +95,7 @@ def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> Car
 
 
 def _image_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
-    """Return the parts of a detector or segmenter; timm gets the student, unless windows changed it."""
+    """Return the parts of a detector or segmenter; timm loads the student, unless windows changed it."""
     network, data_spec = load_network(run.weights(weights))
     config = read_config(run.weights(weights))
     described, at_top = config["network"], {}
@@ -118,12 +113,6 @@ def push(run: RunFolder, repository: str, weights: str = "", private: bool = Fal
     """Create the repository if needed, upload everything in one commit, and return its address.
 
     Files of an earlier run are deleted in the same commit, so that the name has only these weights.
-
-    Args:
-        run: as for `contents`.
-        repository: as for `contents`.
-        weights: as for `contents`.
-        private: only the owner can see the repository.
 
     Raises: UserError if the Hub refuses or cannot be reached, or an existing repository is public and private is set.
     """

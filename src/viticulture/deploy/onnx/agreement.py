@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparison of a file with its network on images that suit it.
 
-Other kernels round differently: here and there a pixel of the canvas differs by a gray level. A detector's choices may
-depend on it: which of two boxes suppresses the other, which proposals are the best, what is just above the minimum
-score. So the network is first compared with itself under such changes, and the image is used for which they change the
-least.
+Other kernels round differently: a pixel of the canvas may differ by a gray level, and a detector's boxes, proposals and
+scores near the minimum may depend on it. So the network is first compared with itself under such changes, and the image
+is used for which they change the least.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +26,7 @@ TRIES = 6  # images per size
 
 @torch.inference_mode()
 def check_agreement(file: Callable[[Tensor], tuple[Tensor, ...]], network: Any) -> None:
-    """Compare a file and its network on images of two sizes.
-
-    Args:
-        file: [H, W, channels] uint8 -> boxes, scores, labels and perhaps masks; or classes [H, W].
-        network: the module; its `canvas` makes its input of an image.
-
-    Raises: RuntimeError if they differ.
-    """
+    """Compare a file and its network on images of two sizes. Raises: RuntimeError if they differ."""
     for size in SIZES:
         image, expected, alone = stable_image(network, size)
         share = different(file(image), expected)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A detector or a segmenter as an ONNX file that takes an image as a camera gives it.
+"""A detector or a segmenter as an ONNX file that takes an image as a camera records it.
 
     image [H, W, 3] uint8, RGB, upright, of any size from 2 pixels each way; of a run with other channels as many of
           levels, to which a named range must have been applied
@@ -38,12 +38,7 @@ MASK_THRESHOLD = 0.5
 
 
 class Canvas(nn.Module):
-    """The input of a detector or segmenter: [H, W, channels] uint8 -> [1, channels, S, S] normalized.
-
-    Args:
-        data_spec: size of the canvas, and colors.
-        cache_size: side of the square that images are resized to first, pixels.
-    """
+    """The input of a detector or segmenter: [H, W, channels] uint8 -> [1, channels, S, S] normalized."""
 
     fill: Tensor
     scale: Tensor
@@ -141,13 +136,7 @@ class SegmenterGraph(ImageGraph):
 
 
 def stretch(maps: Tensor, extent: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """Resize the image's part of maps [..., h, w] of the canvas to the image's size, bilinear: [..., H, W].
-
-    Args:
-        maps: of the whole canvas.
-        extent: height and width of the part, pixels.
-        size: H and W, pixels.
-    """
+    """Resize the image's part of maps [..., h, w] of the canvas to the image's size, bilinear: [..., H, W]."""
     return _along(_along(maps, extent[0], size[0], -2), extent[1], size[1], -1)
 
 
@@ -172,7 +161,7 @@ def to_image(boxes: Tensor, extent: tuple[int, int], size: tuple[int, int]) -> T
 def paste(shares: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
     """Paste masks [n, M, M] of boxes [n, 4] into an image, [n, H, W], like torchvision.
 
-    A mask gets a border of zeros, its box grows with it, is cut to whole pixels, and the mask resized to it.
+    A mask is padded with zeros, its box grows with it, is cut to whole pixels, and the mask is resized to it.
     """
     side = shares.shape[-1]
     bordered = F.pad(shares, (1, 1, 1, 1))

@@ -5,7 +5,7 @@ torchvision's code from maps to boxes branches on the number of boxes, which no 
 coders and rules are the same, and only the length of tensors depends on the image: boxes are selected by index,
 suppressed by one call over levels or classes that are moved apart, and pooled level by level into their rows. A test
 compares both. Of anchors with equal objectness the first ones are taken, in torch as in ONNX: on an empty image a
-detector gives thousands of them the same number, and torchvision's choice depends on its sort.
+detector scores thousands of them equally, and torchvision's choice depends on its sort.
 """
 
 import math
@@ -27,10 +27,6 @@ EPSILON = 1e-6  # keeps a side on its level if rounding lowers the logarithm, as
 class Detections(nn.Module):
     """[1, channels, H, W] normalized -> boxes [n, 4], scores [n], labels [n] from 0 and, of a detector with masks,
     shares [n, 28, 28], as `Detector` predicts them; the highest scores first.
-
-    Args:
-        detector: in evaluation mode.
-        side: H and W, pixels.
     """
 
     def __init__(self, detector: Detector, side: int) -> None:
@@ -101,13 +97,7 @@ class Detections(nn.Module):
 
 
 def _top(objectness: Tensor, counts: list[int], limit: int) -> Tensor:
-    """Return the anchors of each level with the highest objectness, in falling order; of equals the first.
-
-    Args:
-        objectness: of all levels, one after the other.
-        counts: anchors of each level.
-        limit: anchors per level.
-    """
+    """Return the anchors of each level with the highest objectness, in falling order; of equals the first."""
     numbers, start = [], 0
     for level, count in zip(torch.split(objectness, counts), counts, strict=True):
         if torch.compiler.is_compiling():  # exporters have no stable sort, and ONNX's TopK takes the first of equals

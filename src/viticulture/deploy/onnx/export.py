@@ -25,12 +25,8 @@ def to_onnx(
     """Write a network as ONNX, and compare the file with it if onnxruntime is installed. The network is not changed.
 
     Args:
-        network: a student, a detector or a segmenter.
-        path: the file, .onnx.
-        data_spec: its classes, image size and colors.
         more: further metadata, such as `range`, the values of black and white.
         finish: changes the whole file before it appears under its name.
-        cache_size: of a detector or segmenter, side of the square in which its images were cached, pixels.
 
     Raises:
         UserError: the extra `onnx` is not installed, the file cannot be written, torch cannot trace the network, or its

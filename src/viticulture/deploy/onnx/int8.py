@@ -47,7 +47,6 @@ class Cost:
 
     Args:
         top1: accuracy on the test images, in [0, 1].
-        size: bytes of the file.
         milliseconds: processor time of a single image, median, on one thread.
     """
 
@@ -61,11 +60,7 @@ class Quantized:
     """An int8 file compared with the float32 file of the same student.
 
     Args:
-        path: the file.
-        before: of float32.
-        after: of int8.
         same: share of the test images for which both predict the same class.
-        images: number of test images.
     """
 
     path: Path
@@ -88,12 +83,7 @@ def to_int8(
     Inputs, outputs and metadata are those of `to_onnx`. The file appears under its name only once it is whole.
 
     Args:
-        model: the student.
         train: training images, from all of which calibration images are drawn, as neighbors may be of one class.
-        test: labeled images.
-        path: the file, .onnx.
-        more: further metadata, as for `to_onnx`.
-        finish: as for `to_onnx`, after the evaluation.
 
     Raises: UserError if onnxruntime is not installed, there are no test images, or the file cannot be written.
     """

@@ -107,8 +107,6 @@ def add_preparation(path: Path, data_spec: DataSpec, settings: ImageSettings) ->
 
     Args:
         path: of a file as `to_onnx` writes it, image [B, channels, H, W] float32 -> logits [B, C].
-        data_spec: its image size and colors.
-        settings: of the run's recipe: size of the cache, crop and filter.
     """
     student = onnx.load(str(path))
     opset = next(entry.version for entry in student.opset_import if entry.domain in ("", "ai.onnx"))

@@ -30,14 +30,7 @@ MAX_IMAGES = 64
 
 @dataclass(frozen=True)
 class PreparationGap:
-    """Differences between probabilities by `predict` and by timm's transform, for the same images.
-
-    Args:
-        images: how many.
-        largest: change of any probability.
-        mean: over images, of the largest change of a probability.
-        same: share of the images with the same class.
-    """
+    """Differences between probabilities by `predict` and by timm's transform, for the same images."""
 
     images: int
     largest: float
@@ -46,7 +39,7 @@ class PreparationGap:
 
     @property
     def visible(self) -> bool:
-        """Whether there is any difference, with the digits that are printed."""
+        """True if there is any difference in the printed digits."""
         return round(self.largest, 3) > 0 or self.same < 1
 
     def __str__(self) -> str:
@@ -58,10 +51,6 @@ class PreparationGap:
 
 def compare_preparations(run: RunFolder, weights: str = "") -> PreparationGap | None:
     """Compare on held-out images, or on training images if there are no others.
-
-    Args:
-        run: a classifier's run.
-        weights: best, last or ema; by default those that count.
 
     Returns: the differences; None without the run's images (moved, on the Hub, or an object of a Python program, whose
         name may be that of another set), or if they are not color pictures, which alone timm's transform reads.

@@ -49,8 +49,6 @@ def application(predictor: "Predictor", page: "Page", hosts: Sequence[str]) -> S
     """Return the application with its two routes.
 
     Args:
-        predictor: used by one request at a time; the others wait.
-        page: the page at /.
         hosts: accepted host names, such as localhost; `*` for any.
     """
     one_at_a_time = CapacityLimiter(1)  # torch uses all cores, and memory stays that of one request

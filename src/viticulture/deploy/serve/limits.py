@@ -26,12 +26,7 @@ TOO_LARGE = f"a request may hold {MAX_BYTES // 1024**2} MB; send fewer images at
 
 
 class Refused(Exception):
-    """A request that is not read to its end.
-
-    Args:
-        status: of the response.
-        reason: a sentence.
-    """
+    """A request that is not read to its end."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -44,11 +39,10 @@ def refusal(status: int, reason: str) -> JSONResponse:
 
 
 class Guard:
-    """Middleware that accepts requests of limited size from our page or from no page at all.
+    """Middleware that accepts requests of limited size, from the server's page or from no page at all.
 
-    A website that the user visits can send a form to this machine, too. Browsers send the form's origin (Origin).
-    Together with a list of trusted hosts, without which a website could give this machine a name of its choice, only
-    the user can use the server.
+    Browsers send a form's origin (Origin), so that no other website can use the server through the user's browser. The
+    list of trusted hosts prevents a website from giving this machine another name.
     """
 
     def __init__(self, app: ASGIApp) -> None:

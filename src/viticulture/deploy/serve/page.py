@@ -17,12 +17,7 @@ OVERHEAD = 1024**2
 
 @dataclass(frozen=True)
 class Page:
-    """One page.
-
-    Args:
-        html: with style and script inside.
-        policy: of content: a browser may run only this script and style, show images, and use this server.
-    """
+    """One page."""
 
     html: str
     policy: str

@@ -16,7 +16,6 @@ class Predictor:
     """A run's network for one request at a time.
 
     Args:
-        task: the run's.
         weights: best, last or ema; by default those that count.
 
     Attributes:

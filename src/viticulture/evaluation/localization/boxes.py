@@ -30,9 +30,6 @@ _ROUNDING = 1.0  # pixels that a box may reach beyond its image
 def read_boxes(file: str | Path) -> dict[str, Boxes]:
     """Read boxes by the names in the file; each image has one or more.
 
-    Args:
-        file: a box file, or the folder of CUB-200-2011.
-
     Raises: UserError for a missing file, an unknown layout, or an invalid box; it names the line.
     """
     path = Path(file).expanduser()
@@ -85,9 +82,7 @@ def in_view(boxes: Boxes, size: tuple[int, int], crop: BoxCrop, image_size: tupl
 
     Args:
         boxes: [n, 4], pixels of the original.
-        size: H, W of the upright original.
         crop: of the student's images, without random numbers.
-        image_size: H', W' of the student's input.
 
     Returns: [m, 4], m <= n.
     Raises: UserError for a box that reaches out of the original.

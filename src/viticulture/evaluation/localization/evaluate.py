@@ -50,9 +50,6 @@ class Example:
     """One image as the student's input.
 
     Args:
-        name: of the image.
-        view: [H, W, 3] uint8.
-        score: [H, W] float32 in [0, 1].
         true: its boxes, pixels of the view.
         overlap: the best intersection over union of `box` and a true box.
         box: around the largest part at the threshold that is best at the middle overlap; empty without such a part.
@@ -71,15 +68,9 @@ class Localization:
     """MaxBoxAcc of one set of weights on one set of images.
 
     Args:
-        weights: best, last or ema.
-        images: how many were evaluated.
-        left_out: images without a box, or whose boxes are outside the crop.
         largest: by the box of the largest part (MaxBoxAcc).
         any_part: by the best of all parts' boxes (MaxBoxAccV2).
         everything: by a box around the whole image, which needs no student.
-        examples: a few images, evenly spread; not saved.
-        protocol: published or evaluation.
-        checksum: of these weights, see `saved.checksum_of`.
     """
 
     weights: str
@@ -130,11 +121,7 @@ def localize(
     """Evaluate localization on every image that has a box.
 
     Args:
-        run: a run with weights, of a ViT with a class token.
-        images: of any split.
         boxes: by the names of the box file, pixels of the originals.
-        weights: best, last or ema; by default those that count.
-        protocol: the crop of an image, and the rule from scores to boxes.
 
     Raises: UserError if no image has a box, a box lies outside its image, or the student has no class attention.
     """

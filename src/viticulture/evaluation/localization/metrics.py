@@ -45,7 +45,6 @@ class Protocol:
     """Preparation of an image, and masks from its scores.
 
     Args:
-        name: published or evaluation.
         whole: use the whole image, resized, rather than the crop of the run's evaluation.
         thresholds: [n] scores in [0, 1); the best for the whole set counts.
         steps: scores and thresholds are rounded down to multiples of 1 / steps, and a mask holds what lies above; 0
@@ -76,12 +75,7 @@ _TOUCHING = np.ones((3, 3), dtype=bool)  # corners touch
 
 @dataclass(frozen=True)
 class BoxAccuracy:
-    """Share of images with a correct box, for each overlap with the threshold that is best for the set.
-
-    Args:
-        accuracies: one for each overlap, in [0, 1].
-        thresholds: the lowest of the best, in [0, 1].
-    """
+    """Share of images with a correct box, for each overlap with the threshold that is best for the set."""
 
     accuracies: tuple[float, ...]
     thresholds: tuple[float, ...]
@@ -100,7 +94,6 @@ def score_maps(maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
 
     Args:
         maps: one per layer, [B, h, rows, columns]; each map sums to 1.
-        size: H, W.
 
     Returns: [B, H, W] float32 in [0, 1]; all 0 for a flat map.
     """
@@ -117,10 +110,6 @@ def score_maps(maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
 
 def component_boxes(score: NDArray[np.floating], threshold: float) -> Boxes:
     """Return tight boxes around the connected parts of score >= threshold, the part of most pixels first.
-
-    Args:
-        score: [H, W].
-        threshold: in the units of the score.
 
     Returns: [n, 4], n = 0 without such pixels. Parts that touch at a corner are one; equals stay in reading order.
     """
@@ -139,7 +128,6 @@ def best_overlaps(score: NDArray[np.floating], true: Boxes, protocol: Protocol =
     Args:
         score: [H, W] in [0, 1].
         true: [m, 4], m >= 1, pixels of the score map.
-        protocol: the n thresholds, and the rule for masks.
 
     Returns: [2, n]; row 0: of the largest part's box (MaxBoxAcc), row 1: the best of all parts' (MaxBoxAccV2). 0 where
         no pixel lies above a threshold.
@@ -157,10 +145,6 @@ def best_overlaps(score: NDArray[np.floating], true: Boxes, protocol: Protocol =
 def max_box_accuracy(ious: NDArray[np.float64], thresholds: NDArray[np.float64] = PUBLISHED.thresholds) -> BoxAccuracy:
     """Compute MaxBoxAcc(d) = max over t of the share of images with IoU(box at t, true box) >= d for d in OVERLAPS:
     [1], Eq. (3) and (4).
-
-    Args:
-        ious: [N, n] intersections over unions, N >= 1.
-        thresholds: [n].
     """
     accuracies = np.stack([(ious >= overlap).mean(0) for overlap in OVERLAPS])  # [overlaps, n]
     best = accuracies.argmax(1)

@@ -38,8 +38,6 @@ class LinearClassifiers:
     Args:
         weight: [G, C, D].
         bias: [G, C].
-        mean: [D], subtracted from features.
-        std: [D], divides them then.
     """
 
     weight: Tensor
@@ -70,10 +68,8 @@ def fit(
     Args:
         features: [N, D].
         labels: [N] int64, in [0, classes).
-        classes: C.
         decays: G positive numbers; 1 / (N c) is scikit-learn's C = c.
         tolerance: a classifier has converged when its next step is predicted to lower its loss by less, nats.
-        max_steps: after which all count as converged.
     """
     mean, std = features.mean(0), features.std(0, correction=0)
     std = torch.where(std > 1e-6 * std.amax(), std, torch.ones_like(std))  # constant features stay zero
@@ -181,7 +177,6 @@ def vote(features: Tensor, bank: Tensor, labels: Tensor, classes: int, counts: S
         features: [N, D].
         bank: training vectors, [M, D].
         labels: of the bank, [M] int64, in [0, classes).
-        classes: C.
         counts: values of k, each at most M.
     """
     bank, chosen = F.normalize(bank, dim=1), []

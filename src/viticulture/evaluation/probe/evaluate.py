@@ -49,11 +49,8 @@ class Finding:
 
     Args:
         features: class or mean (`models.features`).
-        classifier: linear probe or k-NN.
         sweep: accuracy on validation by setting: weight decay, or k.
         setting: the one with the highest; the first of equals.
-        top1: accuracy on test.
-        top1_interval: its 95 % interval over images (Wilson).
     """
 
     features: str
@@ -71,17 +68,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Probe:
-    """Results of all classifiers on all features of one network.
-
-    Args:
-        network: its name, as in the command.
-        weights: best, last or ema of a run; else empty.
-        data: name of the images.
-        classes: how many.
-        images: by split.
-        findings: features by features, first the linear probe.
-        checksum: of a run's weights, see `saved.checksum_of`.
-    """
+    """Results of all classifiers on all features of one network."""
 
     network: str
     weights: str
@@ -101,7 +88,6 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
     """Evaluate a frozen network by its features.
 
     Args:
-        source: a run's folder; or a source for `model.of_source`.
         data: labeled images; empty, or the object that the run was trained on, for those of the run.
         features: class or mean; "" for all that the network has.
         weights: best, last or ema of a run; "" for those that count.

@@ -28,12 +28,7 @@ Features = dict[str, dict[str, Tensor]]
 
 
 def frozen_features(model: EvaluatedModel, dataset: Dataset) -> Features:
-    """Compute every image's features, or read them from the cache.
-
-    Args:
-        model: the frozen network.
-        dataset: prepared with the model's `image_settings`.
-    """
+    """Compute every image's features, or read them from the cache."""
     splits = {name: images for name in ("train", "val", "test") if (images := getattr(dataset, name)) is not None}
     data_spec, crop, prepared = model.data_spec, model.image_settings.crop, dataset.image_settings
     # The data's fingerprint holds neither a stretched shape, nor how streamed images are decoded.

@@ -59,7 +59,6 @@ def smear(image: ImageArray, reach: float, sigma: float, angle: float) -> ImageA
     Moves beyond the image are left out. Edges are repeated.
 
     Args:
-        image: [H, W, ...].
         reach: pixels.
         sigma: of the Gaussian, pixels.
         angle: degrees; 0 is to the right, 90 down.

@@ -65,10 +65,6 @@ def corrupt(image: np.ndarray, corruption: str, severity: int, seed: int, number
 
     Args:
         image: [H, W, 3] uint8, at least 8 pixels a side.
-        corruption: one of `strengths.CORRUPTIONS`.
-        severity: 1 to 5.
-        seed: of all random numbers.
-        number: of the image in its split.
 
     Returns: [H, W, 3] uint8; clipped to [0, 255] and rounded down, like the published sets.
     """
@@ -83,11 +79,8 @@ class CleanImages:
     """Images in the size of the network's input, before normalization.
 
     Args:
-        open: all of them in order, at every call.
-        labels: [N].
         numbers: [N] of the images in their split; they seed the noise, so that a part of a split is corrupted like the
             whole.
-        size: H, W, pixels.
     """
 
     open: Callable[[], Batches]
@@ -108,9 +101,6 @@ def corrupted_batches(clean: CleanImages, corruption: str, severity: int, budget
     """Corrupt images, or read them from the cache; the result does not depend on earlier calls.
 
     Args:
-        clean: the images.
-        corruption: one of `strengths.CORRUPTIONS`.
-        severity: 1 to 5.
         budget: bytes that all corruptions of these images may take in the cache; beyond it they are not cached.
     """
     height, width = clean.size

@@ -60,14 +60,7 @@ Cell = Callable[[str, int], Batches]
 
 @dataclass(frozen=True, eq=False)
 class _Context:
-    """A run with its loaded student.
-
-    Args:
-        run: its folder.
-        model: the student.
-        recipe: of the run.
-        own_data: the object of a Python program that holds the run's images; empty if a file does.
-    """
+    """A run with its loaded student."""
 
     run: RunFolder
     model: EvaluatedModel
@@ -98,11 +91,9 @@ def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0,
     """Evaluate a run's weights out of distribution, and add the result to the run's robustness.json.
 
     Args:
-        run: a run with weights.
         data: a folder as above, or any test set; empty, or the object that the run was trained on, for its test images,
             or validation images if it has no test images.
         limit: images to corrupt, evenly spread over the split; 0 for all.
-        weights: best, last or ema; by default those that count.
 
     Raises: UserError for data without labels, or of other classes than the run's.
     """

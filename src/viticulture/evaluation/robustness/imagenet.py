@@ -90,10 +90,6 @@ def read_truth(path: Path) -> list[list[int]]:
 def relabeled(names: Sequence[str], truth: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return the places of the images that have a true class, [n] int64, and all their classes, [n, 1000] bool.
 
-    Args:
-        names: of the images' files.
-        truth: by the images' numbers, from 1.
-
     Raises: UserError for an image that is not in ImageNet's validation set, or if none has a class.
     """
     labels_of: dict[int, Sequence[int]] = {}

@@ -45,19 +45,10 @@ class Robustness:
     """Errors of one set of weights on one collection of images, shares in [0, 1].
 
     Args:
-        data: the collection's name.
-        weights: best, last or ema.
-        images: how many, of each corruption and severity.
-        classes: number of classes that the student chose from.
-        trained_classes: number of classes that it was trained on.
         corrupted_by: the published set with the strengths of the corruptions, such as CIFAR-10-C; "" without any.
-        rule: which heads make the student's prediction.
         heads: the columns of errors: the student, then each of its heads if it has several.
         clean: errors on uncorrupted images, by head; empty if there are none.
         errors: corruption -> for each severity the errors by head.
-        imagenet: it was trained on ImageNet's classes.
-        key: changes with the weights, the images and the protocol.
-        checksum: of these weights, see `saved.checksum_of`.
     """
 
     data: str
@@ -123,12 +114,8 @@ def wrong_predictions(
     """Count the images that each head misclassifies, the student's prediction first.
 
     Args:
-        student: in evaluation mode.
-        heads: of the student.
-        images: [B, 3, H, W].
         labels: [B]; or [B, C] bool, if any of several classes is correct.
         allowed: [C] bool, classes that may be predicted; None for all.
-        tta_network: gives the student's prediction if that needs more than its heads, such as several views.
 
     Returns: [1] for a student with one head, else [1 + K].
     """

@@ -55,10 +55,6 @@ def plasma(side: int, decay: float, draw: Generator) -> np.ndarray:
     """Return a cloudy height map in [0, 1] by the diamond-square algorithm on a torus.
 
     Halfway points get the mean of their four neighbors plus U(-a, a); a falls by decay^2 with each halving.
-
-    Args:
-        side: the map's is the next power of two.
-        decay: of the roughness; larger is smoother.
     """
     size = 1 << (side - 1).bit_length()
     heights, step, amplitude = np.zeros((size, size)), size, 1.0

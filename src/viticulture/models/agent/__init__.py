@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent CNN of Bootstrapping ViTs, with weights of its own or the ViT's."""
+"""The agent CNN of Bootstrapping ViTs, with separate weights or the ViT's."""

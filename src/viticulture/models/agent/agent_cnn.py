@@ -280,7 +280,7 @@ class AgentCNN(nn.Module):
         return F.gelu(self.norm(self.maps(images)[1]))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """From the last map to the logits, or to the features below the head."""
+        """Return logits from the last map, or the features below the head."""
         x = x.mean((2, 3))
         return x if pre_logits else self.head(x)
 

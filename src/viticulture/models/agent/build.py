@@ -85,11 +85,6 @@ def rate_of(layer: nn.Module) -> float:
 def agent_for(student: nn.Module, data_spec: DataSpec, shape: AgentShape = AgentShape()) -> AgentCNN:
     """Build an agent with separate weights in a ViT's width, depth, heads and patches ("joint" training).
 
-    Args:
-        student: a ViT, DHVT included; only its sizes are read.
-        data_spec: classes and image size of the student.
-        shape: where the agent differs from the ViT.
-
     Raises: UserError for a student that is no ViT, or where the maps do not fit the student's grid.
     """
     sizes = sizes_of(student)

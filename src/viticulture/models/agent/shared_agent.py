@@ -152,7 +152,7 @@ class SharedMlp(SharedLayer):
 class SharedAgent(AgentCNN):
     """The agent whose blocks share a plain ViT's weights. Build it after the student; move the student first.
 
-    One backward pass keeps the student's gradient and the agent's apart; `gradients` gives access to both.
+    One backward pass computes the student's gradient and the agent's separately; `gradients` gives access to both.
     """
 
     def gradients(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -182,8 +182,6 @@ def shared_agent_for(student: nn.Module, data_spec: DataSpec, shape: AgentShape 
 
     Args:
         student: timm's `VisionTransformer` or DeiT of any size, ours included.
-        data_spec: classes and image size of the student.
-        shape: where the agent differs from the ViT.
 
     Raises: UserError for a student whose layers do more than the agent can repeat, naming what, or where the maps do
         not fit the student's grid.

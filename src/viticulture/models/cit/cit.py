@@ -4,7 +4,7 @@
 Paper: Ren et al., "Co-advise: Cross Inductive Bias Distillation", CVPR 2022, arXiv:2106.12378. The guide that trains
 the tokens: guides/co_advise.py. Recipes: recipes/co_advise/.
 
-    cit_tiny, cit_small                        learned tokens, patches as in any ViT
+    cit_tiny, cit_small                        trained tokens, patches as in any ViT
     cit_tiny_aligned, cit_small_aligned        a convolution and an involution stem compute patches and tokens
 
     timm.create_model("cit_tiny", img_size=32, patch_size=4, tokens=3)

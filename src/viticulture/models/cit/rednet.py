@@ -24,13 +24,7 @@ from .involution import Involution
 
 
 def stem(widths: tuple[int, int], stride: int = 2, in_chans: int = 3) -> nn.Sequential:
-    """conv 3x3, involution 3x3, conv 3x3, each with BN and ReLU; the first has the stride. [B, 3, H, W] -> [B, D, ...].
-
-    Args:
-        widths: channels of the first two layers, and of the last, D.
-        stride: of the image.
-        in_chans: channels of the image.
-    """
+    """Build conv 3x3 with the stride, involution 3x3, conv 3x3, each with BN and ReLU: [B, 3, H, W] -> [B, D, ...]."""
     narrow, wide = widths
     return nn.Sequential(
         ConvNormAct(in_chans, narrow, 3, stride=stride),

@@ -31,7 +31,6 @@ def involve(x: Tensor, kernels: Tensor, stride: int = 1) -> Tensor:
     Args:
         x: [B, C, H, W].
         kernels: [B, G, K * K, H / s, W / s], sizes rounded up, positions row by row; K is odd.
-        stride: s.
 
     Returns: [B, C, H / s, W / s], of x's dtype.
     Raises: ValueError if the shapes do not fit.

@@ -32,7 +32,7 @@ class MapBackbone(nn.Module):
         widths: D of each map.
         strides: pixels between neighbors of each map.
 
-    Raises: UserError if the student gives no such maps.
+    Raises: UserError if the student has no such maps.
     """
 
     def __init__(

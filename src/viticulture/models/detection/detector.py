@@ -40,7 +40,7 @@ FC = 4  # width of the box head's linear layer over that of the pyramid
 
 @dataclass(frozen=True)
 class DetectorSizes:
-    """Sizes of the layers behind the backbone.
+    """Sizes of the layers after the backbone.
 
     Args:
         width: channels of the pyramid and of the heads' convolutions; the box head's linear layer has four times that.
@@ -71,7 +71,7 @@ class Detector(nn.Module):
     """A backbone with the heads of Mask R-CNN, or of Faster R-CNN without masks.
 
     Args:
-        backbone: gives one map, whose stride is a power of two of at least 4 pixels.
+        backbone: returns one map, whose stride is a power of two of at least 4 pixels.
         classes: number of classes, at least 1.
         sizes: of the heads.
     """

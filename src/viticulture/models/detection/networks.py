@@ -38,11 +38,8 @@ def detector(
 
     Args:
         student: without classes, weights loaded already; it becomes a part of the detector.
-        data_spec: the objects' classes and the size of an image.
-        heads: sizes of the layers behind the student.
         window: side of the attention windows, tokens; 0 leaves attention global.
         global_blocks: numbers of the blocks whose attention stays global.
-        relative_positions: train relative positions.
 
     Raises: UserError for a map that the pyramid cannot halve.
     """
@@ -65,10 +62,7 @@ def segmenter(
     """Build a segmenter around a student.
 
     Args:
-        student: as for `detector`.
-        data_spec: the pixels' classes and the size of an image.
         blocks: numbers of the blocks whose maps are read; if empty, the last one.
-        dropout: of channels, while training.
     """
     if not 0 <= dropout < 1:
         raise UserError(f"method.dropout must lie in [0, 1), got {dropout}")

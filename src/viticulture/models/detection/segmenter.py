@@ -21,7 +21,7 @@ class Segmenter(nn.Module):
     """[B, channels, H, W] -> logits [B, C, H, W] of every pixel.
 
     Args:
-        backbone: gives one map or several, of one stride each.
+        backbone: returns one map or several, of one stride each.
         classes: C.
         dropout: probability of dropping a channel of the concatenated maps while training.
     """

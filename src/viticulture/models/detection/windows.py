@@ -57,10 +57,8 @@ def open_windows(student: nn.Module, window: int, global_blocks: Sequence[int], 
     """Give a plain ViT windowed attention, in place.
 
     Args:
-        student: without class token, weights loaded already.
         window: side of a window, tokens; 0 leaves all blocks global.
         global_blocks: numbers of the blocks that stay global.
-        relative: train relative positions in every block.
 
     Raises: UserError for a student that has no such layers, or prefix tokens.
     """

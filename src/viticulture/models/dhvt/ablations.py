@@ -52,7 +52,7 @@ class LinearEmbed(nn.Module):
 
 
 class Positions(nn.Module):
-    """ViT's absolute positions: a learned vector for each token, resampled (bicubic) where the grid differs.
+    """ViT's absolute positions: a trained vector for each token, resampled (bicubic) where the grid differs.
 
     Shape: [B, T, D] -> [B, T, D], prefix tokens first.
 

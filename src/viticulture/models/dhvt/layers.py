@@ -109,7 +109,7 @@ class HIMHSA(nn.Module):
         return F.gelu(shares).flatten(2) + self.pos_embed
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Each [B, h, T + h, D / h], head tokens last; for [B, T, D], already normalized."""
+        """Project [B, T, D], normalized, to [B, h, T + h, D / h] each, head tokens last."""
         qkv = self.qkv(torch.cat([x, self.head_tokens(x)], dim=1))  # [B, T + h, 3 D]
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in qkv.chunk(3, dim=-1))
         return q, k, v

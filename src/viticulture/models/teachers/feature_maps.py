@@ -55,12 +55,11 @@ def load_maps(
     Args:
         source: a run or a folder of weights; a timm name with pretrained weights, such as efficientnet_b3.ra2_in1k; or
             ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
-        data_spec: of the student.
         grids: sizes to which every map is resized.
         image_size: side of the teacher's input, pixels; None: that of the student's images.
         stages: names of the modules whose outputs are read; None: those of `stage_names`.
 
-    Raises: UserError if the teacher cannot be read, or a stage gives no maps.
+    Raises: UserError if the teacher cannot be read, or a stage returns no maps.
     """
     net, spec = open_teacher(source)
     names = stage_names(net) if stages is None else list(stages)

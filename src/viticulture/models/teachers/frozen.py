@@ -99,7 +99,6 @@ def load_teacher(source: str, data_spec: DataSpec, image_size: int | None = None
     Args:
         source: a run or a folder of weights; a timm name with pretrained weights, such as
             regnety_160.deit_in1k; or ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
-        data_spec: classes and images of the student.
         image_size: side of the teacher's input, pixels; None: as in its training.
 
     Raises: UserError if the teacher cannot be read, or has other classes than the student.
@@ -120,13 +119,6 @@ def load_embedding(source: str, data_spec: DataSpec, image_size: int | None) -> 
 
 def adapted(source: str, net: nn.Module, spec: DataSpec, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
     """Freeze a network for a student's images.
-
-    Args:
-        source: its name in errors.
-        net: the network.
-        spec: of the network.
-        data_spec: of the student.
-        image_size: as of `load_teacher`.
 
     Raises: UserError if it cannot read images of that size or of so many channels.
     """

@@ -17,7 +17,7 @@ from ..weights.files import fetch, find_weights, load, read_weights
 
 
 def open_teacher(source: str) -> tuple[nn.Module, DataSpec]:
-    """Load a trained network with the classes and input of its training; source: as for `load_teacher`.
+    """Load a trained network with the classes and input of its training; `source` as for `load_teacher`.
 
     A file contains no normalization: the assumed one is logged.
     """

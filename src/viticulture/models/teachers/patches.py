@@ -32,7 +32,7 @@ class PatchReadings:
 
 
 class PartialViT(nn.Module):
-    """Runs a ViT's blocks up to the last layer needed; of that one no more than its queries and keys.
+    """Runs a ViT's blocks up to the last required layer; of that one no more than its queries and keys.
 
     Shape: images [B, 3, H, W] and numbers [B, K] of the patches to embed (None: all) -> `PatchReadings`.
 
@@ -77,8 +77,7 @@ def load_patch_teacher(source: str, data_spec: DataSpec, grid: PatchGrid) -> tup
 
     Args:
         source: as for `teachers.load_teacher`; classes do not matter.
-        data_spec: of the student.
-        grid: rows and columns of the student's patches. A teacher trained with others gets the image in a size with
+        grid: rows and columns of the student's patches. A teacher trained with others is fed the image in a size with
             these, and its positions are resampled.
 
     Raises: UserError if it is no plain ViT.

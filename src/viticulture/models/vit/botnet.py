@@ -57,7 +57,6 @@ def stages(patch_size: int, embed_dim: int, depth: int, num_heads: int) -> ByoMo
         patch_size: pixels of the image per pixel of the last map, a power of two.
         embed_dim: its width; attention has a quarter of it, the last convolutions half.
         depth: bottlenecks of attention.
-        num_heads: of each.
     """
     halvings = len(halving_widths(3, embed_dim, patch_size)) - 1
     widths = [embed_dim // 2 >> k for k in reversed(range(max(halvings - 1, 1)))]

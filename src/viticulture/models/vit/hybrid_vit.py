@@ -110,7 +110,7 @@ class ResidualEmbed(ConvolutionalEmbed):
 
 
 class HybridViT(VisionTransformer):
-    """timm's ViT behind `ResidualEmbed`.
+    """timm's ViT after `ResidualEmbed`.
 
     Args:
         residual_blocks: of `ResidualEmbed`.

@@ -62,7 +62,6 @@ def embed(student: VisionTransformer, images: Tensor, kept: Tensor | None = None
     """Tokens before the first block, prefix tokens first: [B, C, H, W] -> [B, prefix + K, D].
 
     Args:
-        student: checked by `check`.
         images: normalized.
         kept: [B, K] numbers of the patches to embed; None embeds all. Others are not computed.
     """

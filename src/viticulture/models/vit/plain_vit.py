@@ -97,7 +97,6 @@ def build(
     """Build a plain ViT of one of `SIZES`.
 
     Args:
-        name: a key of `SIZES`.
         start: a key of `STARTS`.
         position_std: initial standard deviation of the learned position table; None takes that of `start`.
         attention: class of the attention layers, with timm's keywords.

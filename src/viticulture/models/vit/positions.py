@@ -17,7 +17,6 @@ def sincos(grid: tuple[int, int], width: int, prefix: int = 1) -> Tensor:
     uses the same numbers with the halves swapped, which makes no difference to a network with random weights.
 
     Args:
-        grid: rows and columns of patches.
         width: D, a multiple of 4.
         prefix: tokens before the patches.
     """
@@ -33,7 +32,7 @@ def sincos(grid: tuple[int, int], width: int, prefix: int = 1) -> Tensor:
 
 
 def choose_positions(student: nn.Module, positions: str) -> None:
-    """Apply a recipe's `method.positions`: `fixed` gives a plain ViT a frozen table of sines and cosines, `learned`
+    """Apply a recipe's `method.positions`: `fixed` sets a frozen table of sines and cosines, `learned`
     changes nothing. Raises: UserError for another value."""
     if positions not in ("fixed", "learned"):
         raise UserError(f"method.positions must be fixed or learned, got {positions!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-attention that gives most keys a weight of exactly zero: entmax for a softmax, with a trained sparsity.
+"""Self-attention that assigns most keys a weight of exactly zero: entmax for a softmax, with a trained sparsity.
 
     p = argmax_p <p, s> + H_alpha(p)  =  [(alpha - 1) s - tau]_+ ^ (1 / (alpha - 1)),   tau such that p sums to 1   [1]
 

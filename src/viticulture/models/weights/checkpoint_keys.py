@@ -50,7 +50,6 @@ def strip_prefixes(stored: Any, key: str = "") -> State:
     """Return the named tensors of a file's content, if any.
 
     Args:
-        stored: the content.
         key: of WRAPPERS; empty takes the first that exists.
 
     Raises: UserError if there is no such key.

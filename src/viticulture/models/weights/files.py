@@ -50,9 +50,7 @@ def save(student: nn.Module, folder: Path, data_spec: DataSpec, extra: Mapping[s
     """Write a student's weights and config.json; each file appears whole or not at all.
 
     Args:
-        student: built by `create_student`.
         folder: created if need be; files of an earlier save are replaced.
-        data_spec: class names and the input's size and normalization.
         extra: further keys of config.json. Under "pretrained_cfg" they override timm's description of the input,
             whose crop is otherwise the whole image (`crop_pct` 1).
 
@@ -196,9 +194,6 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
     """Read the tensors of a .safetensors file, or of a .pth file that holds nothing but weights, without prefixes of
     their names; those that `save` wrote keep their names, as a user's network may hold a `model` or a `vit`.
 
-    Args:
-        source: FILE, or FILE#KEY for the weights under another key.
-
     Returns: the tensors, and a warning that names which of several weights they are.
     Raises: UserError if the file is missing, damaged, holds Python objects, or has no such key.
     """
@@ -319,7 +314,6 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
     """Initialize a student from other weights, in place, resampled to fit it (see `load_matching`).
 
     Args:
-        student: any network.
         source: a run or a folder of weights, a .safetensors or .pth file (FILE#KEY for the weights under another key,
             such as model_ema), or a pretrained model (see `fetch`).
         blocks: number of leading blocks to take, with what comes before them; None takes all that fits.

@@ -34,8 +34,6 @@ def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blo
     """Load weights into a student, in place.
 
     Args:
-        student: any network.
-        theirs: tensors by name.
         grid: patches of their position table; None takes it to be square.
         blocks: number of leading blocks to take, with what comes before them; None takes all that fits.
 
@@ -91,10 +89,7 @@ def for_classes(
     which shapes do not show.
 
     Args:
-        student: any network.
-        theirs: tensors by name.
         known: class names of their head, in its order; empty where unknown.
-        wanted: class names of the student.
 
     Returns: tensors, and a warning where they differ from `theirs`.
     """
@@ -156,13 +151,7 @@ def grid_of(network: nn.Module) -> PatchGrid | None:
 
 
 def _square(state: State, like: State | None = None, grid: PatchGrid | None = None) -> PatchGrid | None:
-    """Return the square grid of a position table without the rows of its tokens.
-
-    Args:
-        state: tensors by name.
-        like: those of a network of the same kind with as many other rows.
-        grid: of that network.
-    """
+    """Return the square grid of a position table without the rows of its tokens."""
     rows = state[POSITIONS].shape[1]
     others = [sum(state[name].shape[1] for name in TOKENS if name in state), 0]
     if like is not None and grid is not None:
