@@ -98,7 +98,8 @@ def test_an_agent_comes_back_as_the_last_checkpoint_holds_it(tmp_path: Path, wei
     (agent,) = agents_of(run).values()
     assert isinstance(agent, AgentCNN)
     assert not agent.training
-    kept = {key.removeprefix("method.guides.bootstrap.agent."): value for key, value in state.items() if "agent." in key}
+    prefix = "method.guides.bootstrap.agent."
+    kept = {key.removeprefix(prefix): value for key, value in state.items() if "agent." in key}
     assert kept.keys() == agent.state_dict().keys()
     for name, tensor in agent.state_dict().items():
         torch.testing.assert_close(tensor, kept[name], rtol=0, atol=0)
