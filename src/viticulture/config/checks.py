@@ -53,6 +53,8 @@ def check_parts(config: Config) -> None:
             raise UserError(
                 f"images.eval_crop {cut:g} cuts edges off, and method {name} is evaluated on whole images; leave it out"
             )
+    if spec.contents == "numbers" and any(of_class(view, "mix") for view in views):
+        raise UserError(f"mix mixes classes, and method {name} predicts a number; take augment.mix out")
     if not spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} uses none; take augment.mix out")
 

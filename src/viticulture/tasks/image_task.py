@@ -78,6 +78,8 @@ class ImageTask(Task):
     def saved(self, predictions: Predictions, result: Any) -> SavedPredictions:
         """Predictions as predictions.npz holds them."""
         outputs = predictions.probabilities
+        if self.contents == "numbers":
+            return SavedPredictions(outputs[:, 0].numpy(), predictions.labels.numpy(), None)
         return SavedPredictions(
             outputs.argmax(-1).numpy().astype(np.int32),
             predictions.labels.numpy().astype(np.int32),
@@ -103,7 +105,7 @@ class ImageTask(Task):
         classes = tuple(self.run.read("run.json")["data"]["classes"])
         check_classes(self.run, classes)
         source = for_method(config_of(self.run), data if isinstance(data, Source) else open_source(data))
-        if not source.classes:
+        if not source.has_labels:
             raise UserError(f"{source.name} has no labels to evaluate on")
         images, skipped = read_unseen(config_of(self.run), source, classes)
         if not self.can_evaluate(images):

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task in one file of the user's trains, is evaluated, predicts and reports like those of the package."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import viticulture
+
+PLUGINS = Path(__file__).parent / "plugins"
+RECIPE = """
+student: {name: vit_nano, patch_size: 4, options: {embed_dim: 16, depth: 2, num_heads: 2}}
+method: my_regression.AgeMethod
+images: {image_size: 16, eval_views: best}
+data: {val_fraction: 0.2, test_fraction: 0.2}
+optim: {name: adamw, lr: 1.0e-3}
+schedule: {warmup_epochs: 0}
+train: {epochs: 2, batch_size: 8}
+engine: {device: cpu}
+"""
+
+
+def numbered(folder: Path, count: int) -> Path:
+    """A CSV of gray images and their brightness in [-50, 50]."""
+    generator = np.random.default_rng(count)
+    rows = []
+    for i in range(count):
+        level = generator.uniform(50, 200)
+        pixels = np.clip(level + generator.normal(0, 8, (16, 16, 3)), 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{count}_{i}.png")
+        rows.append((f"{count}_{i}.png", f"{(level - 125) / 1.5:.3f}"))
+    with (folder / f"{count}.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *rows])
+    return folder / f"{count}.csv"
+
+
+def test_a_task_outside_the_package_trains_predicts_and_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: negative numbers taken for missing labels, numbers held out by class, a network without an output,
+    predictions in standardized units, a page that expects classes."""
+    monkeypatch.syspath_prepend(PLUGINS)
+    monkeypatch.chdir(tmp_path)
+    data, other = numbered(tmp_path, 40), numbered(tmp_path, 12)
+    (tmp_path / "ages.yaml").write_text(RECIPE)
+    run = viticulture.train(str(data), "ages.yaml", out="run", progress=False)
+    results = run.results
+    assert results.task.name == "age"
+    assert results.headline is not None
+    assert results.counting is not None
+    assert (results.headline.images, results.counts) == (8, "best/test")
+    assert 0 < results.counting.error < 100
+    low, high = results.headline.interval
+    assert low <= results.headline.value <= high
+    assert run.metadata["data"]["images"] == {"train": 26, "val": 6, "test": 8}
+
+    labels = {row["name"]: row["label"] for row in run.predictions.to_dict("records")}
+    predicted = {each.name: each.age for each in run.predict([tmp_path / name for name in labels])}
+    errors = [abs(predicted[str(tmp_path / name)] - label) for name, label in labels.items()]
+    assert np.mean(errors) == pytest.approx(results.counting.error, rel=1e-4)
+    viticulture.predict(str(run.path), [str(tmp_path / "40_0.png")], out=str(tmp_path / "ages.csv"))
+    assert (tmp_path / "ages.csv").read_text().startswith("name,age\n")
+
+    elsewhere = run.evaluate(str(other))
+    assert elsewhere.counting is not None
+    assert elsewhere.counting.images == 12
+    assert "It errs by" in run.report.read_text(encoding="utf-8")
+    assert viticulture.evaluate(str(run.path)).counting == results.counting
