@@ -69,3 +69,31 @@ def test_a_task_outside_the_package_trains_predicts_and_reports(
     assert elsewhere.counting.images == 12
     assert "It errs by" in run.report.read_text(encoding="utf-8")
     assert viticulture.evaluate(str(run.path)).counting == results.counting
+
+
+def test_regression_is_a_task_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the brightness of images, which a few epochs learn. Catches: a recipe of regression that does not train, R2
+    of standardized numbers, an interval without its number, negative numbers lost."""
+    monkeypatch.chdir(tmp_path)
+    data = numbered(tmp_path, 60)
+    (tmp_path / "own.yaml").write_text(
+        RECIPE.replace("my_regression.AgeMethod", "regression").replace("epochs: 2", "epochs: 30")
+    )
+    run = viticulture.train(str(data), "own.yaml", out="run", progress=False)
+    counting = run.results.counting
+    assert counting is not None
+    assert run.results.task.name == "regression"
+    table = run.predictions
+    errors = table["predicted"] - table["label"]
+    assert counting.mae == pytest.approx(errors.abs().mean(), rel=1e-5)
+    assert counting.rmse == pytest.approx((errors**2).mean() ** 0.5, rel=1e-5)
+    assert counting.r2 == pytest.approx(1 - (errors**2).sum() / ((table["label"] - table["label"].mean()) ** 2).sum())
+    assert counting.r2 > 0.5
+    assert counting.interval[0] <= counting.r2 <= counting.interval[1]
+    assert counting.mae_interval[0] <= counting.mae <= counting.mae_interval[1]
+    assert counting.rmse_interval[0] <= counting.rmse <= counting.rmse_interval[1]
+    assert (table["label"] < 0).any()
+    assert counting.mae < counting.mean_mae
+    page = run.report.read_text(encoding="utf-8")
+    assert "Its numbers are wrong by" in page
+    assert "Largest errors" in page

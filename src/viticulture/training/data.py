@@ -125,6 +125,8 @@ def default_recipe(source: Source) -> str:
     """Return the shipped recipe for images like these; LOG.md holds the evidence for the choice."""
     if source.name == "digits":
         return "default/digits"
+    if source.contents == "numbers":
+        return "regression/photos"
     if is_joined(source) or source.labels.ndim == 2:
         return SEVERAL
     some = range(0, len(source), -(-len(source) // 32))
