@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import viticulture
+from viticulture.errors import UserError
 
 PLUGINS = Path(__file__).parent / "plugins"
 RECIPE = """
@@ -97,3 +98,25 @@ def test_regression_is_a_task_of_the_package(tmp_path: Path, monkeypatch: pytest
     page = run.report.read_text(encoding="utf-8")
     assert "Its numbers are wrong by" in page
     assert "Largest errors" in page
+    assert run.export("run.onnx").exists()
+
+
+def test_numbers_of_a_data_frame_are_recognized_and_useless_ones_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: a run on an object of Python that does not know its own images; mixed numbers; nothing to predict."""
+    pandas = pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    frame = pandas.read_csv(numbered(tmp_path, 40))
+    frame["path"] = [str(tmp_path / name) for name in frame["path"]]
+    frame.loc[0, "label"] = float("nan")
+    (tmp_path / "own.yaml").write_text(RECIPE.replace("my_regression.AgeMethod", "regression"))
+    run = viticulture.train(frame, "own.yaml", out="run", progress=False)
+    assert sum(run.metadata["data"]["images"].values()) == 39
+    assert viticulture.evaluate("run", frame).counting == run.results.counting
+    with pytest.raises(UserError, match="mix mixes classes"):
+        viticulture.train(frame, "own.yaml", overrides={"augment.mix": {}}, progress=False)
+    with pytest.raises(UserError, match="needs training images with different numbers"):
+        viticulture.train(frame.assign(label=3.5), "own.yaml", progress=False)
+    with pytest.raises(UserError, match="a probe predicts classes"):
+        viticulture.probe("run", frame)

@@ -31,8 +31,8 @@ def check_parts(config: Config) -> None:
     if isinstance(side, list) and (not method.takes_non_square or config.guides):
         also = f" and guides {', '.join(config.guides)}" if method.takes_non_square else ""
         raise UserError(
-            f"images.image_size {side} is not square, which only methods supervised and multilabel without guides "
-            f"take; method {name}{also} trains on squares: name one side"
+            f"images.image_size {side} is not square, which only methods supervised, multilabel and regression without "
+            f"guides take; method {name}{also} trains on squares: name one side"
         )
     for view in VIEWS:
         check_channels(transforms(config.values[view] or {}), config.images.channels)

@@ -90,7 +90,7 @@ class ImageTask(Task):
         held_out = dataset.held_out if dataset.classes else {}
         splits = {split: images for split, images in held_out.items() if self.can_evaluate(images)}
         if config_of(self.run).images.eval_views == "best" and "val" in splits:
-            choose_views(self.run, splits["val"], self.view_score)
+            choose_views(self.run, splits["val"], self.view_score, self.share)
         evaluated = self._evaluated(splits, dataset)
         save_num_views(self.run)
         results = evaluated.results
