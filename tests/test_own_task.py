@@ -98,7 +98,8 @@ def test_regression_is_a_task_of_the_package(tmp_path: Path, monkeypatch: pytest
     page = run.report.read_text(encoding="utf-8")
     assert "Its numbers are wrong by" in page
     assert "Largest errors" in page
-    assert run.export("run.onnx").exists()
+    run.export("run.onnx")
+    assert (tmp_path / "run.onnx").exists()
 
 
 def test_numbers_of_a_data_frame_are_recognized_and_useless_ones_refused(
