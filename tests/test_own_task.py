@@ -121,3 +121,5 @@ def test_numbers_of_a_data_frame_are_recognized_and_useless_ones_refused(
         viticulture.train(frame.assign(label=3.5), "own.yaml", progress=False)
     with pytest.raises(UserError, match="a probe predicts classes"):
         viticulture.probe("run", frame)
+    with pytest.raises(UserError, match="a study compares shares"):
+        viticulture.compare(str(tmp_path / "40.csv"), ("own.yaml",), where=viticulture.Where(out="study"))
