@@ -38,6 +38,7 @@ SECTIONS = {
     "co_advise": "Co-advise (Ren et al., CVPR 2022)",
     "mae": "Learning without labels (A Closer Look at Self-Supervised Lightweight Vision Transformers)",
     "multilabel": "Several labels an image",
+    "regression": "A number an image",
     "detection": "Objects",
     "segmentation": "Pixels",
 }

@@ -5,6 +5,7 @@ A recipe names a class by its dotted path (`guides: {energy: {class: my_module.M
 the function that opens it (`viticulture train python:my_module.open_scans`).
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .data.batches.batch import Batch
@@ -18,24 +19,46 @@ from .models.data_spec import DataSpec
 from .models.taps import Readings, layout
 from .models.teachers.feature_maps import load_maps
 from .models.teachers.frozen import Frozen, load_teacher
+from .table import Column, Table
 
 if TYPE_CHECKING:
-    from .tasks.task import Task
+    from .evaluation.model import EvaluatedModel
+    from .evaluation.outputs import Predictions
+    from .tasks.figures import TaskPage, TaskSection
+    from .tasks.image_task import ImageTask
+    from .tasks.results import Results
+    from .tasks.task import Prediction, Task
+
+_OF_TASKS = {
+    "EvaluatedModel": ".evaluation.model", "ImageTask": ".tasks.image_task", "Prediction": ".tasks.task",
+    "Predictions": ".evaluation.outputs", "Results": ".tasks.results", "Task": ".tasks.task",
+    "TaskPage": ".tasks.figures", "TaskSection": ".tasks.figures",
+}  # fmt: skip
+"""What a task imports, by module. They import evaluation and training, which other plug-ins do not need."""
 
 __all__ = [
     "Batch",
     "BatchSpec",
     "Capability",
+    "Column",
     "DataSpec",
+    "EvaluatedModel",
     "Frozen",
     "Guide",
+    "ImageTask",
     "Method",
+    "Prediction",
+    "Predictions",
     "Reader",
     "Readings",
+    "Results",
     "Setup",
     "Source",
     "StepContext",
+    "Table",
     "Task",
+    "TaskPage",
+    "TaskSection",
     "TrainingLength",
     "Transform",
     "UserError",
@@ -49,8 +72,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Task":  # it imports evaluation and training, which few plug-ins need
-        from .tasks.task import Task
-
-        return Task
+    if name in _OF_TASKS:
+        return getattr(import_module(_OF_TASKS[name], __package__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

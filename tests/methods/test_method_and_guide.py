@@ -53,12 +53,13 @@ def test_a_pair_trains_or_is_refused_in_a_line(method: str, guide: str, data: Da
 def test_the_contract_is_complete() -> None:
     """Every method and guide stands in the table above; a method gives labels where it learns from them. Methods that
     find objects or tell pixels apart give guides nothing (tests/training/test_dense_runs.py), one of several labels an
-    image gives all but one label (test_multilabel.py)."""
+    image gives all but one label (test_multilabel.py), one of a number the patches alone (test_own_task.py)."""
     dense = {name for name in METHOD_NAMES if find_method(name).batch_spec.dense}
     assert dense == {"detection", "segmentation"}
     assert not any(find_method(name).provides for name in dense)
     assert find_method("multilabel").provides == frozenset(Capability) - {Capability.LABELS}
-    assert set(METHODS) == set(METHOD_NAMES) - dense - {"multilabel"}
+    assert find_method("regression").provides == frozenset({Capability.PATCHES})
+    assert set(METHODS) == set(METHOD_NAMES) - dense - {"multilabel", "regression"}
     assert {name for name, _ in GUIDES.values() if name} == set(GUIDE_NAMES)
     for name in METHODS:
         method = find_method(name)

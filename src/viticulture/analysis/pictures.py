@@ -9,6 +9,7 @@ import torch
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..data.images.format import displayed
+from ..data.subsets import evenly
 from ..errors import UserError
 from ..evaluation.model import EvaluatedModel, of_run, pictures
 from ..evaluation.robustness.corrupt import corrupt
@@ -44,9 +45,13 @@ def save_corruptions(run: RunFolder, dataset: Dataset) -> None:
 
 
 def examples(images: Images, classes: Sequence[str], note: str = "") -> list[Gallery]:
-    """Draw a few training images of each of the first classes, or labels."""
+    """Draw a few training images of each of the first classes or labels, or from the smallest to the largest number."""
     labels = images.records.labels.numpy()
     groups: list[Group] = []
+    if labels.ndim == 1 and labels.dtype.kind == "f":
+        some = evenly(np.argsort(labels, kind="stable"), CLASSES_WITH_EXAMPLES)
+        groups = [([images.original(int(i))], (f"{labels[i]:.4g}",)) for i in some]
+        classes = ()
     for c, name in enumerate(classes[:CLASSES_WITH_EXAMPLES]):
         numbers = np.flatnonzero(labels == c if labels.ndim == 1 else labels[:, c])[:EXAMPLES]
         groups += [([images.original(int(i)) for i in numbers], (name,))] if len(numbers) else []
@@ -147,13 +152,15 @@ def fine_attention(model: EvaluatedModel, images: Images) -> list[Gallery]:
 def _first_of_classes(images: Images) -> list[int]:
     """Return the first image of each of the first classes; without one label per image, the first images."""
     labels = images.records.labels.tolist()
-    if -1 in labels or images.records.labels.ndim == 2:
+    if -1 in labels or images.records.labels.is_floating_point():
         return list(range(min(ATTENTION_IMAGES, len(labels))))
     return sorted(labels.index(label) for label in sorted(set(labels))[:ATTENTION_IMAGES])
 
 
 def _caption(model: EvaluatedModel, images: Images, number: int) -> str:
-    """Return an image's class; its file's name if it has none, or several."""
-    several, classes = images.records.labels.ndim == 2, model.data_spec.classes
-    label = -1 if several else int(images.records.labels[number])
+    """Return an image's class or number; its file's name if it has none, or several."""
+    labels, classes = images.records.labels, model.data_spec.classes
+    if model.data_spec.scale is not None:
+        return f"{float(labels[number]):.4g}"
+    label = -1 if labels.ndim == 2 else int(labels[number])
     return classes[label] if 0 <= label < len(classes) else file_name(images.records.names[number])

@@ -133,9 +133,9 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         )
     which = weights or folder.which()[0]
     subject = of_run(folder, which)
-    several = subject.data_spec.multilabel
-    if int8 and (several or not subject.data_spec.classes):
-        what = "tells several labels" if several else "learnt without labels"
+    several, number = subject.data_spec.multilabel, subject.data_spec.scale is not None
+    if int8 and (several or number or not subject.data_spec.classes):
+        what = "predicts several labels" if several else "predicts a number" if number else "learnt without labels"
         raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} {what}; leave it out")
     more: dict[str, Any] = {}
     if several:
@@ -159,7 +159,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
             written = to_int8(subject, dataset.train, dataset.test, Path(out), more, finish)
         else:
             written = to_onnx(subject.tta_network, Path(out), subject.data_spec, more, finish)
-        compared = not from_pixels and subject.data_spec.classes and not several
+        compared = not from_pixels and subject.data_spec.classes and not (several or number)
         if compared and (moved := compare_preparations(folder, weights)) and moved.visible:
             log(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written

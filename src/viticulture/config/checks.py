@@ -31,8 +31,8 @@ def check_parts(config: Config) -> None:
     if isinstance(side, list) and (not method.takes_non_square or config.guides):
         also = f" and guides {', '.join(config.guides)}" if method.takes_non_square else ""
         raise UserError(
-            f"images.image_size {side} is not square, which only methods supervised and multilabel without guides "
-            f"take; method {name}{also} trains on squares: name one side"
+            f"images.image_size {side} is not square, which only methods supervised, multilabel and regression without "
+            f"guides take; method {name}{also} trains on squares: name one side"
         )
     for view in VIEWS:
         check_channels(transforms(config.values[view] or {}), config.images.channels)
@@ -53,6 +53,8 @@ def check_parts(config: Config) -> None:
             raise UserError(
                 f"images.eval_crop {cut:g} cuts edges off, and method {name} is evaluated on whole images; leave it out"
             )
+    if spec.contents == "numbers" and any(of_class(view, "mix") for view in views):
+        raise UserError(f"mix mixes classes, and method {name} predicts a number; take augment.mix out")
     if not spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} uses none; take augment.mix out")
 

@@ -21,12 +21,15 @@ from .images.decode import OtherValues, Unreadable
 from .near_duplicates import NearDuplicates
 from .open import open_source
 from .sources.source import Source, portable
-from .splits import Splits, check_classes, restore, select
+from .splits import Splits, check_classes, restore, select, with_number_ranges
 from .statistics import cached_statistics, sample_sizes, streamed_statistics
 from .targets.objects import Annotations
 from .warnings import warnings_of
 
 __all__ = ["DataSettings", "Dataset", "ImageSettings", "prepare", "prepare_test"]
+
+NUMBER = ("value",)
+"""The classes of a data set with a number an image: the name of a network's one output."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +37,7 @@ class Dataset:
     """The data of one run.
 
     Args:
+        classes: class names in the order of the labels; empty without labels; ("value",) for a number an image.
         splits: train, val, test -> images; a split without images is absent.
         skipped: name of an image that could not be read -> reason.
         fingerprint: 32 hexadecimal digits that change with the classes, the splits, a label or a pixel, and not with
@@ -122,8 +126,9 @@ def prepare(
     if remembered:
         splits, warnings = restore(source, remembered), list[str]()
     else:
-        near = _find_near_duplicates(source, settings, image_settings, progress)
-        splits, warnings = select(source, settings, seed, labeled, near)
+        by_class = with_number_ranges(source)
+        near = _find_near_duplicates(by_class, settings, image_settings, progress)
+        splits, warnings = select(by_class, settings, seed, labeled, near)
     if labeled:
         check_classes(source, splits["train"])
     read = _read(source, splits, image_settings, settings.skip_unreadable, progress)
@@ -146,7 +151,7 @@ def prepare(
     )
     return Dataset(
         source.name,
-        source.classes,
+        NUMBER if source.contents == "numbers" else source.classes,
         read.images,
         mean,
         std,
@@ -200,7 +205,8 @@ def prepare_test(
     for name in source.classes:
         if name not in classes:
             raise unknown(f"class of {source.name}", name, classes)
-    source = dataclasses.replace(source, labels=_numbered(source, classes), classes=tuple(classes))
+    if source.contents != "numbers":
+        source = dataclasses.replace(source, labels=_numbered(source, classes), classes=tuple(classes))
     rows = _test_rows(source)
     rows = rows[subsets.labeled(source.labels[rows])]
     if not len(rows):

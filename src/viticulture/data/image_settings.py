@@ -50,8 +50,8 @@ class ImageSettings:
 
     Args:
         image_size: height and width of the network's input, pixels; null chooses by the data's typical size. Two
-            numbers, [height, width], make a non-square input, for methods supervised and multilabel without guides and
-            students that take one.
+            numbers, [height, width], make a non-square input, for methods supervised, multilabel and
+            regression without guides and students that take one.
         cache_size: height and width in the cache of decoded images, pixels; null takes cache_margin times image_size,
             but not more than the images have.
         cache_margin: room for random crops: a crop of 1 / cache_margin^2 of an image still has image_size pixels a

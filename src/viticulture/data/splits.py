@@ -2,6 +2,7 @@
 """Training, validation and test images of a source: the data's splits, else a seeded rule."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from .sources.source import Source
 
 Splits = dict[str, np.ndarray]
 """train, val, test -> positions in the source, int64; a split without images is absent."""
+NUMBER_RANGES = 5
 
 
 def select(
@@ -101,11 +103,31 @@ def restore(source: Source, saved: Mapping[str, Sequence[str]]) -> Splits:
     return {kind: np.array([position[name] for name in names], dtype=np.int64) for kind, names in saved.items()}
 
 
-def check_classes(source: Source, train: np.ndarray) -> None:
-    """Refuse data that no classifier can be trained on.
+def with_number_ranges(source: Source) -> Source:
+    """Return a source of numbers with ranges of them as classes, equally many images in each, so that every split and
+    subset holds small and large ones; other sources as they are."""
+    if source.contents != "numbers":
+        return source
+    known = np.flatnonzero(subsets.labeled(source.labels))
+    ranges = min(NUMBER_RANGES, max(len(known) // 2, 1))
+    labels = np.full(len(source), -1, dtype=np.int64)
+    labels[known[np.argsort(source.labels[known], kind="stable")]] = (
+        np.arange(len(known)) * ranges // max(len(known), 1)
+    )
+    return replace(source, classes=tuple(f"range {k} of {ranges}" for k in range(1, ranges + 1)), labels=labels)
 
-    Raises: UserError for data without labels, with one class only, or with a class that has no training images.
+
+def check_classes(source: Source, train: np.ndarray) -> None:
+    """Refuse data that no classifier can be trained on, or no regression.
+
+    Raises: UserError for data without labels, with one class only, with a class that has no training images, or with
+        the same number for all training images.
     """
+    if source.contents == "numbers":
+        numbers = source.labels[train]
+        if len(np.unique(numbers[subsets.labeled(numbers)])) < 2:
+            raise UserError(f"{source.name} needs training images with different numbers; label more images")
+        return
     if not source.classes:
         raise UserError(
             f"{source.name} has images but no labels; to train a classifier, sort them into one folder per class, or "

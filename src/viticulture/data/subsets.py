@@ -16,7 +16,10 @@ import numpy as np
 
 
 def labeled(labels: np.ndarray) -> np.ndarray:
-    """[N] whether an image's classes are known; of several labels an image, none may be known to apply."""
+    """[N] whether an image's classes are known, of several labels an image, none may be known to apply; or whether its
+    number is, in labels [N] of floating-point numbers."""
+    if labels.ndim == 1 and labels.dtype.kind == "f":
+        return ~np.isnan(labels)
     return (labels if labels.ndim == 1 else labels.min(1, initial=0)) >= 0
 
 
@@ -27,6 +30,8 @@ def evenly(rows: np.ndarray, maximum: int) -> np.ndarray:
 
 def count_by_class(labels: np.ndarray, classes: int) -> np.ndarray:
     """[C] int64, images of each class."""
+    if not classes:  # none are known, or labels are numbers
+        return np.zeros(0, dtype=np.int64)
     if labels.ndim == 1:
         return np.bincount(labels[labels >= 0], minlength=classes)
     return labels[labeled(labels)].sum(0).astype(np.int64)

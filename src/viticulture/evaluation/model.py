@@ -146,11 +146,12 @@ def check_classes(run: RunFolder, classes: tuple[str, ...]) -> None:
 
 
 def check_one_class(run: RunFolder, data_spec: DataSpec) -> None:
-    """Raises: UserError for a run that was trained without labels, or on several an image."""
+    """Raises: UserError for a run that was trained without labels, on several an image, or on numbers."""
     check_classes(run, data_spec.classes)
-    if data_spec.multilabel:
+    if data_spec.multilabel or data_spec.scale is not None:
+        what = "several labels an image" if data_spec.multilabel else "a number"
         raise UserError(
-            f"{run.path} predicts several labels an image, and this measures one; evaluate it on other images by "
+            f"{run.path} predicts {what}, and this measures one class; evaluate it on other images by "
             f"viticulture evaluate {shell_word(run.path)} DATA"
         )
 

@@ -90,22 +90,23 @@ class EachView(nn.Module):
         return torch.cat([self.network(view.of(images)) for view in ALL_VIEWS], 1)
 
 
-def choose_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> None:
+def choose_views(run: RunFolder, images: Images, score: Callable[[Predictions], float], share: bool = True) -> None:
     """Choose the views of the weights that count, once, and write their name to all weights of a run.
 
     The choice stays, as exported files contain it. A resumed run writes its last weights again, with the same choice.
 
     Args:
         score: of predictions; the highest is chosen, among equals the fewest views.
+        share: the score is one, written in percent.
     """
     which = run.which()
-    chosen = read_config(run.weights(which[0])).get(TTA_KEY) or _best_views(run, images, score)
+    chosen = read_config(run.weights(which[0])).get(TTA_KEY) or _best_views(run, images, score, share)
     for weights in reversed(which):  # those that count last: with them it is settled
         if TTA_KEY not in read_config(run.weights(weights)):
             note(run.weights(weights), {TTA_KEY: chosen})
 
 
-def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], float]) -> TTAMode:
+def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], float], share: bool) -> TTAMode:
     model = of_run(run)
 
     def probabilities(logits: Tensor) -> Tensor:
@@ -121,7 +122,9 @@ def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], f
 
     scores = {name: worth(name) for name in TTA_VIEWS}
     best = max(scores, key=lambda name: scores[name])
-    listed = ", ".join(f"{name} {100 * share:.1f} %" for name, share in scores.items())
+    listed = ", ".join(
+        f"{name} {100 * value:.1f} %" if share else f"{name} {value:.4g}" for name, value in scores.items()
+    )
     tell(f"views    {best}, by {len(images):,} validation images: {listed}")
     return best
 

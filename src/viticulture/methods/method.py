@@ -58,8 +58,8 @@ class BatchSpec:
 
     Args:
         labels: the method reads labels; without, unlabeled data will do.
-        contents: annotation of an image: its class ("classes"), several "labels", "objects" in it, or the classes of
-            its "pixels".
+        contents: annotation of an image: its class ("classes"), several "labels", a number ("numbers"), "objects" in
+            it, or the classes of its "pixels".
         masks: objects have masks.
         views: of an image; 2 needs a recipe's `augment2`.
         local_crops: local crops of an image; more than none need a recipe's `augment_local_crops`.
@@ -68,7 +68,7 @@ class BatchSpec:
     """
 
     labels: bool = True
-    contents: Literal["classes", "labels", "objects", "pixels"] = "classes"
+    contents: Literal["classes", "labels", "numbers", "objects", "pixels"] = "classes"
     masks: bool = False
     views: int = 1
     local_crops: int = 0

@@ -11,11 +11,14 @@ class DataSpec:
     """Properties of a data set that a network must match.
 
     Args:
-        classes: class names in the order of the logits; empty where a method trains without labels.
+        classes: class names in the order of the logits; empty where a method trains without labels; ("value",) where
+            it predicts a number.
         image_size: height and width of the network's input, pixels.
         mean: per channel, subtracted from images scaled to [0, 1].
         std: per channel, divides after the mean is subtracted.
         multilabel: whether an image may have any number of the classes instead of exactly one.
+        scale: mean and standard deviation of the training images' numbers, by which a method standardizes what it
+            predicts; None for classes.
     """
 
     classes: tuple[str, ...]
@@ -23,6 +26,7 @@ class DataSpec:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     multilabel: bool = False
+    scale: tuple[float, float] | None = None
 
     @property
     def channels(self) -> int:
@@ -31,5 +35,8 @@ class DataSpec:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the probability of every class, [B, C]: a softmax over classes in float32, or with several labels a
-        sigmoid each in float64, as the probability of absence, 1 - p, would be zero in float32 from a logit of 17."""
+        sigmoid each in float64, as the probability of absence, 1 - p, would be zero in float32 from a logit of 17. Of a
+        network that predicts a number, that number, [B, 1], in the units of the labels."""
+        if self.scale is not None:
+            return logits.float() * self.scale[1] + self.scale[0]
         return logits.double().sigmoid() if self.multilabel else logits.float().softmax(-1)

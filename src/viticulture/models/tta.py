@@ -67,11 +67,12 @@ class TTAModel(nn.Module):
         network: [B, C, H, W] -> logits [B, K], in evaluation mode.
         views: of each image.
         multilabel: whether the probabilities are one sigmoid per class instead of a softmax.
+        number: whether the output is a number, which is averaged itself.
     """
 
-    def __init__(self, network: nn.Module, views: Sequence[TTAView], multilabel: bool) -> None:
+    def __init__(self, network: nn.Module, views: Sequence[TTAView], multilabel: bool, number: bool = False) -> None:
         super().__init__()
-        self.network, self.views, self.multilabel = network, tuple(views), multilabel
+        self.network, self.views, self.multilabel, self.number = network, tuple(views), multilabel, number
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> logits [B, K] float32 whose softmax (sigmoid) is the mean."""
@@ -80,6 +81,8 @@ class TTAModel(nn.Module):
             logits = together.unflatten(0, (len(self.views), -1)).float()
         else:  # takes the memory of one view
             logits = torch.stack([self.network(view.of(images)) for view in self.views]).float()
+        if self.number:
+            return logits.mean(0)
         if self.multilabel:
             return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)  # finite for any logits
         return logits.log_softmax(-1).logsumexp(0)  # up to the log of the number of views, which a softmax ignores
@@ -101,4 +104,6 @@ def describe(mode: TTAMode) -> str:
 
 def with_tta(network: nn.Module, mode: TTAMode, data_spec: DataSpec) -> nn.Module:
     """Return the network with test-time augmentation; for one view the network itself."""
-    return network if mode == "one" else TTAModel(network, TTA_VIEWS[mode], data_spec.multilabel).eval()
+    if mode == "one":
+        return network
+    return TTAModel(network, TTA_VIEWS[mode], data_spec.multilabel, data_spec.scale is not None).eval()

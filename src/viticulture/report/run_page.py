@@ -54,6 +54,7 @@ def page_of(run: RunFolder) -> RunPage:
     height, width = config.images.shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
     of_classes = f" of {counted(classes, task.unit[0])}" if classes else ", labels unused"
+    of_classes = ", a number each" if task.contents == "numbers" else of_classes
     sentence = (
         f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{of_classes}, {height} x "
         f"{width} pixels) by recipe {facts['recipe']}, seed {facts['seed']}."

@@ -19,7 +19,7 @@ from ..study.plan import StudyPlan
 from ..study.study import Study
 from ..table import Cell, Column, Table, duration, print_table, scaled
 from ..tasks.results import Results
-from ..tasks.task import Prediction, task_of
+from ..tasks.task import Prediction, task_class, task_of
 from ..text import clean, command_line
 from ..training.progress import ProgressBar
 from ..training.session import Session
@@ -44,8 +44,9 @@ def introduce(session: Session) -> None:
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.config.train.epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
-    unit = "label" if session.method.data_spec.multilabel else "class"
-    classes = counted(len(data["classes"]), unit) if data["classes"] else "labels unused"
+    task, named = task_class(session.config.method_class), data["classes"]
+    classes = counted(len(named), task.unit[0]) if named else "labels unused"
+    classes = "a number each" if task.contents == "numbers" else classes
     channels = session.method.data_spec.channels
     bands = "" if channels == 3 else f" with {counted(channels, 'channel')}"
     lines = [

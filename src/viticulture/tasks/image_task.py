@@ -71,6 +71,8 @@ class ImageTask(Task):
     def saved(self, predictions: Predictions, result: Any) -> SavedPredictions:
         """Predictions as predictions.npz holds them."""
         outputs = predictions.probabilities
+        if self.contents == "numbers":
+            return SavedPredictions(outputs[:, 0].numpy(), predictions.labels.numpy(), None)
         return SavedPredictions(
             outputs.argmax(-1).numpy().astype(np.int32),
             predictions.labels.numpy().astype(np.int32),
@@ -81,7 +83,7 @@ class ImageTask(Task):
         held_out = dataset.held_out if dataset.classes else {}
         splits = {split: images for split, images in held_out.items() if self.can_evaluate(images)}
         if config_of(self.run).images.eval_views == "best" and "val" in splits:
-            choose_views(self.run, splits["val"], self.view_score)
+            choose_views(self.run, splits["val"], self.view_score, self.share)
         evaluated = self._evaluated(splits, dataset)
         save_num_views(self.run)
         results = evaluated.results
@@ -96,7 +98,7 @@ class ImageTask(Task):
         classes = tuple(self.run.read("run.json")["data"]["classes"])
         check_classes(self.run, classes)
         source = for_method(config_of(self.run), data if isinstance(data, Source) else open_source(data))
-        if not source.classes:
+        if not source.has_labels:
             raise UserError(f"{source.name} has no labels to evaluate on")
         images, skipped = read_unseen(config_of(self.run), source, classes)
         if not self.can_evaluate(images):

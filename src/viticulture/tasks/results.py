@@ -236,7 +236,7 @@ class SavedPredictions:
 
     Args:
         predicted: [N] classes int32, [N, C] labels bool, or [N] numbers.
-        probabilities: [N, K] float16; None where they were not read.
+        probabilities: [N, K] float16; None where they were not read, and of numbers.
     """
 
     predicted: NDArray[Any]
@@ -261,5 +261,5 @@ def read_predictions(run: RunFolder, key: str = "", probabilities: bool = False)
         return SavedPredictions(
             file[f"{place}/predicted"],
             file[f"{place}/labels"],
-            file[f"{place}/probabilities"] if probabilities else None,
+            file[f"{place}/probabilities"] if probabilities and f"{place}/probabilities" in file else None,
         )

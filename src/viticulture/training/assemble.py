@@ -28,8 +28,11 @@ from ..models.weights.files import find_weights, initialize, read_config, start_
 
 def data_spec_of(dataset: Dataset) -> DataSpec:
     """Return the classes, size and normalization of a data set, which its student must fit."""
-    several = bool(dataset.classes) and dataset.train.records.labels.ndim == 2
-    return DataSpec(dataset.classes, shape_of(dataset.image_size), dataset.mean, dataset.std, several)
+    labels, scale = dataset.train.records.labels, None
+    several = bool(dataset.classes) and labels.ndim == 2
+    if dataset.classes and labels.ndim == 1 and labels.is_floating_point():
+        scale = (float(labels.double().mean()), float(labels.double().std(correction=0)))
+    return DataSpec(dataset.classes, shape_of(dataset.image_size), dataset.mean, dataset.std, several, scale)
 
 
 def patch_size(wanted: Student, data_spec: DataSpec) -> int | None:

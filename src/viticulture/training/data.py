@@ -15,7 +15,7 @@ from ..data.dataset import Dataset, prepare
 from ..data.image_settings import normalization
 from ..data.images.decode import Unreadable
 from ..data.open import ANNOTATED, open_source
-from ..data.sources.several import is_joined, separated
+from ..data.sources.several import as_numbers, is_joined, separated
 from ..data.sources.source import Source
 from ..data.target_checks import check_wide_enough, needed_of_split
 from ..data.targets.objects import Boxed
@@ -41,10 +41,12 @@ def open_for(config: Config, data: Any) -> Source:
 
 
 def for_method(config: Config, source: Source) -> Source:
-    """Return a source with the labels that a config's method uses, joined ones (`cat|dog`) separated or not, with a
-    warning where the other way may be meant. For a method without labels they are separated as well: it holds out the
-    same images as a student of several labels."""
+    """Return a source with the labels that a config's method uses, as numbers, or joined ones (`cat|dog`) separated or
+    not, with a warning where the other way may be meant. For a method without labels they are separated as well: it
+    holds out the same images as a student of several labels."""
     spec, joined = config.method_class.batch_spec, is_joined(source)
+    if spec.labels and spec.contents == "numbers":
+        return as_numbers(source)
     if spec.contents == "labels" and source.labels.ndim == 1:
         single = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
         return replace(separated(source), warnings=(*source.warnings, *single))
@@ -119,6 +121,8 @@ def default_recipe(source: Source) -> str:
     """Return the shipped recipe for images like these; LOG.md holds the evidence for the choice."""
     if source.name == "digits":
         return "default/digits"
+    if source.contents == "numbers":
+        return "regression/photos"
     if is_joined(source) or source.labels.ndim == 2:
         return SEVERAL
     some = range(0, len(source), -(-len(source) // 32))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of a run, read from its folder: its recipe, and its images in their splits."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.image_set import StreamedImages
 from ..data.open import annotation_format, is_there, open_source
-from ..data.sources.several import separated
+from ..data.sources.several import as_numbers, separated
 from ..data.sources.source import Source
 from ..data.sources.torchvision_sets import NAMES
 from ..errors import UserError, some
@@ -134,4 +135,8 @@ def is_own(run: RunFolder, source: Source) -> bool:
     fingerprint = run.read("run.json")["data"].get("given")
     if fingerprint is None or fingerprint == source.fingerprint:
         return fingerprint is not None
-    return bool(fingerprint == separated(source).fingerprint)
+    if fingerprint == separated(source).fingerprint:
+        return True
+    with suppress(UserError):  # labels that are no numbers
+        return bool(fingerprint == as_numbers(source).fingerprint)
+    return False

@@ -105,6 +105,11 @@ class Source:
         return "numbers" if self.labels.dtype.kind == "f" else "classes"
 
     @property
+    def has_labels(self) -> bool:
+        """Images have classes, labels or numbers, or their objects or pixels have."""
+        return bool(self.classes) or self.contents == "numbers"
+
+    @property
     def objects(self) -> "list[Objects]":
         """Objects of each image of a source that has them."""
         assert isinstance(self.targets, list)

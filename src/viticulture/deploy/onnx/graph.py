@@ -70,10 +70,13 @@ class StudentGraph(Graph):
     def __init__(self, student: nn.Module, data_spec: DataSpec) -> None:
         super().__init__()
         self.student, self.data_spec = student, data_spec
-        self.outputs = ("probabilities" if data_spec.multilabel else "logits" if data_spec.classes else "features",)
+        named = "logits" if data_spec.classes else "features"
+        self.outputs = ("value" if data_spec.scale else "probabilities" if data_spec.multilabel else named,)
 
     def forward(self, image: Tensor) -> Tensor:
         output = self.student(image)
+        if self.data_spec.scale:
+            return self.data_spec.probabilities(output)
         return output.sigmoid() if self.data_spec.multilabel else output
 
     def example(self) -> Tensor:

@@ -142,6 +142,8 @@ def _images(run: RunFolder | None, data: str | Source, model: EvaluatedModel) ->
         of_recipe: DataSettings = config_of(run).data
         selection = replace(of_recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
         if stands_for_own(run, data):
+            if model.data_spec.scale is not None:
+                raise UserError(f"a probe predicts classes, and images of {run.path} have numbers; name other images")
             metadata, image_names = run.read("run.json")["data"], run.image_names
             data = given_again(run, data) if metadata.get("given") else own_data(run)
     source = open_source(data, "classes")

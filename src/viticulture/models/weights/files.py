@@ -91,6 +91,7 @@ def _config(student: nn.Module, data_spec: DataSpec, extra: dict[str, Any]) -> d
         "model_args": built_by.arguments,
         "student": built_by.name,
         **({"multilabel": True} if data_spec.multilabel else {}),
+        **({"scale": list(data_spec.scale)} if data_spec.scale is not None else {}),
         **extra,
     }
 
@@ -169,7 +170,11 @@ def parsed_config(config: dict[str, Any], path: Path) -> tuple[DataSpec, str, di
         mean, std = (tuple(map(float, described[key])) for key in ("mean", "std"))
         if not len(mean) == len(std) == channels or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
             raise ValueError(f"colors of mean {mean} and standard deviation {std}")
-        data_spec = DataSpec(tuple(map(str, names)), (height, width), mean, std, bool(config.get("multilabel", False)))
+        scale = None if config.get("scale") is None else (float(config["scale"][0]), float(config["scale"][1]))
+        if scale is not None and not all(map(math.isfinite, scale)):
+            raise ValueError(f"numbers of mean and standard deviation {scale}")
+        several = bool(config.get("multilabel", False))
+        data_spec = DataSpec(tuple(map(str, names)), (height, width), mean, std, several, scale)
         if len(data_spec.classes) != classes:
             raise ValueError(f"{classes} classes but {len(data_spec.classes)} names")
         check_numbers([config.get("model_args"), config.get("network")])
