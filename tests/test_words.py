@@ -6,42 +6,17 @@ import re
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
-GONE = frozenset(
-    [
-        "answerer",
-        "asked",
-        "asks",
-        "borrowed",
-        "climb",
-        "conduct",
-        "deal",
-        "judge",
-        "judged",
-        "ladder",
-        "loan",
-        "looks",
-        "oblong",
-        "pace",
-        "remark",
-        "remarks",
-        "settled",
-        "sheet",
-        "standing",
-        "straddling",
-        "tells",
-        "told",
-        "verb",
-        "verbs",
-        "verdict",
-        "watched",
-        "wish",
-        "workshop",
-    ]
-)
+# fmt: off
+GONE = {
+    "answerer", "asked", "asks", "borrowed", "climb", "conduct", "deal", "judge", "judged", "ladder", "loan",
+    "looks", "oblong", "pace", "remark", "remarks", "settled", "sheet", "standing", "straddling", "tells", "told",
+    "verb", "verbs", "verdict", "watched", "wish", "workshop",
+}
+# fmt: on
 
 
 def words_of(tree: ast.AST) -> set[str]:
-    """Return the words of all names that a module defines or uses: `RunFolder.which_best` has run, folder, which, best."""
+    """Return the words of all names that a module defines or uses: run and folder of `RunFolder`."""
     names = {
         name
         for node in ast.walk(tree)
