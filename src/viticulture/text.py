@@ -174,6 +174,3 @@ def log(message: str) -> None:
     """Print a message to standard error, unless messages are suppressed."""
     if not is_silent():
         print(clean(message), file=STDERR, flush=True)
-
-
-tell = log

@@ -33,7 +33,7 @@ from ..models.heads import every_head
 from ..models.teachers.open import open_teacher
 from ..models.tta import TTAMode, describe, tta_mode, with_tta
 from ..models.weights.files import find_weights, load
-from ..text import shell_word, tell
+from ..text import log, shell_word
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
 
@@ -116,7 +116,7 @@ def of_source(source: str) -> EvaluatedModel:
     fit: Fitting = next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop")
     crop = described.get("crop_pct") or 1.0
     if fit != "crop" and crop < 1:
-        tell(f"{source}: images are shown whole, where timm cuts their edges off as well (crop_pct {crop:g})")
+        log(f"{source}: images are shown whole, where timm cuts their edges off as well (crop_pct {crop:g})")
         crop = 1.0
     image_settings = ImageSettings(
         image_size=list(data_spec.image_size),

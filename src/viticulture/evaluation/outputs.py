@@ -11,7 +11,7 @@ from ..data.image_set import Images
 from ..errors import UserError
 from ..models.tta import ALL_VIEWS, TTA_KEY, TTA_VIEWS, TTAMode, tta_mode
 from ..models.weights.files import note, read_config
-from ..text import tell
+from ..text import log
 from ..training.run_folder import RunFolder
 from .model import ONE_HEAD, of_run
 
@@ -125,7 +125,7 @@ def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], f
     listed = ", ".join(
         f"{name} {100 * value:.1f} %" if share else f"{name} {value:.4g}" for name, value in scores.items()
     )
-    tell(f"views    {best}, by {len(images):,} validation images: {listed}")
+    log(f"views    {best}, by {len(images):,} validation images: {listed}")
     return best
 
 

@@ -35,7 +35,7 @@ from ..methods.method import Method
 from ..models.data_spec import DataSpec
 from ..models.detection.networks import load_network
 from ..outputs import check_out, write_out
-from ..text import readable, shell_word, tell
+from ..text import log, readable, shell_word
 from ..training.progress import showing
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
@@ -201,7 +201,7 @@ class AnnotatedTask(Task):
         elif ending == ".csv":
             write_out(out, self.prediction.csv(predictions, predictor.data_spec.classes))
         elif out:
-            tell(f"written  pictures into {out}")
+            log(f"written  pictures into {out}")
         return predictions
 
     def listed(

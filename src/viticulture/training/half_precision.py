@@ -27,7 +27,7 @@ from ..data.dataset import Dataset
 from ..errors import UserError
 from ..methods.method import TrainingLength
 from ..models.students import count
-from ..text import tell
+from ..text import log
 from .assemble import assemble
 from .feed import training_loader
 from .machine import filled_memory
@@ -163,9 +163,9 @@ def check_precision(session: Session) -> None:
             f"{comparison.fault}; train in float32: --engine.precision 32"
         )
     if session.leads and comparison.fault:
-        tell(f"note     in {engine.precision} {comparison.fault}; --engine.precision 32 may train better")
+        log(f"note     in {engine.precision} {comparison.fault}; --engine.precision 32 may train better")
     if session.leads and engine.precision == "16-mixed":
-        tell("note     engine.precision 16-mixed needs a GPU; on the CPU this training runs in bf16-mixed")
+        log("note     engine.precision 16-mixed needs a GPU; on the CPU this training runs in bf16-mixed")
 
 
 def _gradients(config: Config, dataset: Dataset, seed: int, precision: Precision, fill: int) -> dict[str, Tensor]:

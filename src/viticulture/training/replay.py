@@ -36,7 +36,7 @@ from ..disk import write_whole
 from ..errors import UserError
 from ..models.teachers.frozen import Frozen
 from ..models.weights.files import weights_digest
-from ..text import tell
+from ..text import log
 from .module import TrainingModule
 from .session import Session
 
@@ -125,7 +125,7 @@ class Budget:
     def close(self, reason: str) -> None:
         """Write no more."""
         if not self.closed:
-            tell(f"note: teachers' logits are no longer stored: {reason}")
+            log(f"note: teachers' logits are no longer stored: {reason}")
         self.closed = True
 
 

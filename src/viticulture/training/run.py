@@ -21,7 +21,7 @@ from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
 from ..methods.method import TrainingLength
 from ..models.tta import TTA_KEY
 from ..models.weights.files import save
-from ..text import shell_word, tell
+from ..text import log, shell_word
 from .feed import Feed, validation_split
 from .half_precision import CpuMixedPrecision
 from .loggers import close, loggers, no_tensorboard_traceback
@@ -78,7 +78,7 @@ def fit(
     checkpoints = WholeCheckpointIO(session.fingerprint)
     if session.begun and session.leads:
         if resumed is None and run.metrics.exists():
-            tell(f"note     there is no checkpoint {run.checkpoint}: it begins anew, with its first epoch")
+            log(f"note     there is no checkpoint {run.checkpoint}: it begins anew, with its first epoch")
         cut(run.metrics, checkpoints.load_checkpoint(resumed)["global_step"] if resumed else 0)
     metadata = _weights_metadata(session)
     ema = Ema(method.student, train.ema_decay) if train.ema_decay else None
@@ -128,7 +128,7 @@ def fit(
             run.update(teacher_logits=replay.counts)
         if warning := perfect.warning(validation, trainer.current_epoch, train.epochs):
             run.update(ended=warning)
-            tell(f"note     {warning}")
+            log(f"note     {warning}")
 
 
 def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeCheckpointIO, on_gpu: bool) -> Trainer:

@@ -10,7 +10,7 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import nn
 
 from ...errors import UserError, unknown
-from ...text import tell
+from ...text import log
 from ..data_spec import DataSpec
 from ..weights.checkpoint_keys import encoder, own_names
 from ..weights.files import fetch, find_weights, load, read_weights
@@ -31,7 +31,7 @@ def open_teacher(source: str) -> tuple[nn.Module, DataSpec]:
         return net, _described(net)
     net = _from_file(architecture, Path(file))
     spec = _described(net) if timm.get_pretrained_cfg(architecture) else _assumed(net)
-    tell(
+    log(
         f"{source}: a file does not contain the normalization of images; assumed are mean {_numbers(spec.mean)} and "
         f"deviation {_numbers(spec.std)}, as of {architecture}. For others name an architecture or tag that has them "
         "(vit_small_patch16_224.dino=FILE), or a folder whose config.json does"
