@@ -135,7 +135,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
     subject = of_run(folder, which)
     several, number = subject.data_spec.multilabel, subject.data_spec.scale is not None
     if int8 and (several or number or not subject.data_spec.classes):
-        what = "predicts several labels" if several else "predicts a number" if number else "learnt without labels"
+        what = "predicts several labels" if several else "predicts a number" if number else "was trained without labels"
         raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} {what}; leave it out")
     more: dict[str, Any] = {}
     if several:
