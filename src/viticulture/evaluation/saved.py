@@ -10,8 +10,7 @@ import io
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -21,7 +20,6 @@ from ..data.images.arrays import check_npz
 from ..data.sources.source import Source
 from ..disk import replacing
 from ..errors import UserError
-from ..keywords import rebuilt
 from ..models.weights.files import FILES, checksum
 from ..text import shell_word
 from ..training.run_folder import RunFolder
@@ -30,53 +28,6 @@ SPLITS = ("train", "val", "validation", "test")
 """Names that other images than a run's own cannot have."""
 
 Saved = TypeVar("Saved")
-Result = TypeVar("Result", covariant=True)
-CHECKSUMS = "checksums"
-
-
-@dataclass(frozen=True, eq=False)
-class Results(Mapping[str, Result]):
-    """Measurements of a run by WEIGHTS/SPLIT; empty where nothing could be measured.
-
-    Args:
-        counts: the key of the result that counts; "" where there is none.
-    """
-
-    counts: str
-    results: Mapping[str, Result]
-
-    def __post_init__(self) -> None:
-        if self.counts not in self.results and (self.counts or self.results):
-            raise ValueError(f"the result that counts, {self.counts!r}, is not among {', '.join(self.results)}")
-
-    def __getitem__(self, key: str) -> Result:
-        return self.results[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.results)
-
-    def __len__(self) -> int:
-        return len(self.results)
-
-    @property
-    def counting(self) -> Result | None:
-        """The result that counts."""
-        return self.results.get(self.counts)
-
-    def of_split(self, split: str) -> Result | None:
-        """That of the weights that count, on a split."""
-        return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
-
-    def of_weights(self, weights: str) -> Self:
-        """Results of one set of weights; that on the split that counts, counts. Empty where these were not measured."""
-        counts = f"{weights}/{self.counts.partition('/')[2]}"
-        results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
-        counts, results = (counts, results) if counts in results else ("", {})
-        return replace(self, counts=counts, results=results)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {**vars(self), "results": {key: asdict(result) for key, result in self.items()}}  # type: ignore[call-overload]
 
 
 def name_of(data: str | Source) -> str:
@@ -123,21 +74,6 @@ def checksum_of(run: RunFolder, weights: str) -> str:
 def is_current(run: RunFolder, weights: str, known: str) -> bool:
     """Return whether the run still has the weights of this checksum; true where one of them has none."""
     return not known or checksum_of(run, weights) in ("", known)
-
-
-def keep_results(run: RunFolder, name: str, results: Results[Any]) -> None:
-    """Write a JSON file of results by WEIGHTS/SPLIT."""
-    run.write(name, {**results.to_dict(), CHECKSUMS: {weights: checksum_of(run, weights) for weights in run.which()}})
-
-
-def read_results(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> Saved | None:
-    """Read measurements that `keep_results` wrote; None without any, or of other weights. Raises: as `read_saved`."""
-
-    def of_these(content: dict[str, Any]) -> Saved | None:
-        known = rebuilt(dict[str, str], content.get(CHECKSUMS, {}), CHECKSUMS)
-        return made(content) if all(is_current(run, *each) for each in known.items()) else None
-
-    return read_saved(run, name, of_these)
 
 
 def read_each(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> dict[str, Saved]:
