@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cit_students import aligned
 from conftest import Golden
-from networks import Answers, error, random_images, randomized
+from networks import Constant, error, random_images, randomized
 from plain_loop import plain_loop
 from viticulture.config.load import parse
 from viticulture.config.resolve import resolve
@@ -55,7 +55,7 @@ def student(**options: Any) -> nn.Module:
 
 
 def answering(guide: CoAdvise, **logits: Tensor) -> CoAdvise:
-    guide.teachers = nn.ModuleDict({name: Frozen(Answers(value)) for name, value in logits.items()})
+    guide.teachers = nn.ModuleDict({name: Frozen(Constant(value)) for name, value in logits.items()})
     return guide
 
 

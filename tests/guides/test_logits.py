@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from conftest import Golden
-from networks import Answers
+from networks import Constant
 from viticulture.errors import UserError
 from viticulture.guides.logits import Logits
 from viticulture.losses import cross_entropy
@@ -39,7 +39,7 @@ def test_guide_and_label_term_add_up_to_deits_loss(golden: Callable[[str], Golde
     alpha, tau, expected = (data.about["config"][name] for name in ("alpha", "tau", "losses"))
     weight = alpha / head.shape[1] if kind == "soft" else alpha
     guide = Logits(nn.Identity(), TASK, teacher=teacher, kind=kind, temperature=tau, weight=weight)
-    guide.teacher = Frozen(Answers(answers))
+    guide.teacher = Frozen(Constant(answers))
     terms = guide.losses({"image": torch.zeros(4, 3, 8, 8), "label": label}, Readings((head, distilled)))
     total = (1 - alpha) * cross_entropy(head, label) + terms["logits"]
     assert total.item() == pytest.approx(expected[kind], rel=1e-6)

@@ -234,7 +234,7 @@ def test_small_views_reach_the_batch(tmp_path: Path) -> None:
     assert torch.equal(plain["image2"], batch["image2"])
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
     whole, again = whole_and_resumed(partial(start, **RUN), tmp_path)
     assert again.method.auxiliary["teacher"].updates == 2 * whole.method.length.steps_per_epoch
     check_same_bits(whole.method.state_dict(), again.method.state_dict())

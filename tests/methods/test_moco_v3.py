@@ -130,7 +130,7 @@ def test_micro_batches_move_the_momentum_encoder_once() -> None:
     assert moco.auxiliary["momentum"].updates == 2
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
     whole, again = whole_and_resumed(partial(start, **VIEWS, **{"data.per_class": 6}), tmp_path, steps=4)
     assert any("its batch of 20: with fewer than" in warning for warning in whole.warnings)
     clocks = [session.method.auxiliary["momentum"].updates for session in (whole, again)]

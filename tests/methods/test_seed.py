@@ -127,7 +127,7 @@ def test_the_queue_moves_once_a_step_of_two_gradients(teacher: str) -> None:
     assert seed.oldest == 2
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(teacher: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_exactly(teacher: str, tmp_path: Path) -> None:
     options = {"method.name": "seed", "method.teacher": teacher, "method.queue": 30, "data.per_class": 6}
     whole, again = whole_and_resumed(partial(start, **options), tmp_path, steps=4)
     check_same_bits(whole.method.state_dict(), again.method.state_dict())

@@ -119,7 +119,7 @@ def test_pictures_hold_the_reconstruction_alone() -> None:
     assert torch.equal(patches[mask], painted[mask])
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
     whole, again = whole_and_resumed(partial(start, **{"method.name": "simmim"}), tmp_path)
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
     assert not [name for name in weights(again.run.path) if "decoder" in name or "mask_token" in name]

@@ -205,7 +205,7 @@ def test_the_aligned_student_exports_to_onnx(tmp_path: Path) -> None:
     assert to_onnx(create_student("cit_tiny_aligned", TASK, 8, options), tmp_path / "cit.onnx", TASK).is_file()
 
 
-def test_the_classifier_can_be_exchanged_or_removed() -> None:
+def test_the_classifier_can_be_replaced_or_removed() -> None:
     student = CiT(tokens=2, img_size=16, patch_size=8, num_classes=3, **SMALL).eval()
     student.reset_classifier(7)
     assert [head.out_features for head in student.get_classifier()] == [7, 7, 7]
