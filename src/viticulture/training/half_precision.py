@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision on a CPU, with those convolutions in float32 that oneDNN computes wrongly or slowly in half precision.
+"""Mixed precision on a CPU, with float32 for those convolutions that oneDNN computes wrongly or slowly in half precision.
 
 For output o, tap j of a kernel reads pixel o * stride + j * dilation - padding. On a small map some taps read padding
 alone. The gradient of such a tap is 0, but in bfloat16 it is a sum over memory that was never written. Of a transposed
 convolution it is one over outputs that padding cuts off, and where the stride exceeds the kernel the bias is left out
 of outputs that no tap writes. All these run in float32, which takes no longer on a map of that size.
 
-A depth-wise convolution with stride or a kernel larger than 3x3 has a fast forward pass in bfloat16, and a backward pass
-that takes three to ten times as long as float32's (LOG.md): it runs in float32, too.
+A depth-wise convolution with stride or a kernel larger than 3x3 has a fast forward pass in bfloat16, and a backward
+pass that takes three to ten times as long as float32's (LOG.md): it runs in float32, too.
 
 These are the known faults. `compare_gradients` finds others before a training begins: it computes the training's first
 step twice, in memory that is filled differently, and once in float32.
