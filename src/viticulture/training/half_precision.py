@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision on a CPU, with float32 for those convolutions that oneDNN computes wrongly or slowly in half precision.
+"""Mixed precision on a CPU, with float32 for the convolutions that oneDNN computes wrongly or slowly in half precision.
 
 For output o, tap j of a kernel reads pixel o * stride + j * dilation - padding. On a small map some taps read padding
 alone. The gradient of such a tap is 0, but in bfloat16 it is a sum over memory that was never written. Of a transposed
