@@ -445,9 +445,16 @@ def test_the_tour_of_the_readme(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "default/digits" in capsys.readouterr().out
 
 
-def test_a_budgets_recipe_cannot_be_printed_before_it_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "digits", "--budget", "2h", "--print-config"]) == 2
-    assert "leave out --budget or --print-config" in capsys.readouterr().err
+def test_print_config_shows_a_budgets_plan_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "digits", "--budget", "2h", "--student", "vit_nano", "--print-config"]) == 0
+    printed = capsys.readouterr()
+    assert yaml.safe_load(printed.out)["student"]["name"] == "vit_nano"
+    assert "student" in printed.err
+    assert "--init" in printed.err, "a public network is named where none is used"
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
 def test_the_resolved_recipe_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,8 +193,6 @@ def _run(words: list[str]) -> Any:
         raise UserError("the current folder was removed; cd to another one and try again") from error
     command = parser.command(rest)
     if command.print_config:
-        if command.keywords.get("budget"):
-            raise UserError("a budget chooses the recipe after measuring; leave out --budget or --print-config")
         accepted = inspect.signature(api.resolved).parameters
         return _Text(api.resolved(**{key: value for key, value in command.keywords.items() if key in accepted}))
     _check(command)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arguments import checked
 from .run import Run
-from .training import row_of, train, winner
+from .training import plan_within, row_of, time_limit, train, winner
 
 if TYPE_CHECKING:
     from ..deploy.onnx.int8 import Quantized
@@ -100,8 +100,11 @@ def resolved(
     table: str = "",
     row: str = "",
     seed: int = 0,
+    budget: str | float = "",
+    method_search: Any = "on",
 ) -> str:
-    """Return the complete recipe, as YAML, that `train` (or `train_row` if a table is named) would use.
+    """Return the complete recipe, as YAML, that `train` (or `train_row` if a table is named) would use; with a budget
+    that of the last stage of the plan, which is printed on standard error.
 
     The arguments are those of `train` and `train_row`; `data` chooses the default recipe.
     """
@@ -113,6 +116,12 @@ def resolved(
     if like:
         recipe, size = winner(like, recipe)
         overrides = {**size, **(overrides or {})}
+    if (limit := time_limit(budget, method_search)) is not None:
+        from ..report.terminal import introduce_budget
+
+        plan = plan_within(data, recipe, seed, "", False, overrides or {}, limit)[1]
+        introduce_budget(None, plan)
+        return plan.stages[-1].config.to_yaml()
     if recipe == "default":
         from ..training.data import open_by_default, resolve_default
 

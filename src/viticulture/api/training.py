@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
     from ..budget.follow import Calibration
+    from ..budget.plan import BudgetPlan
+    from ..budget.prepare import BudgetRequest
     from ..study.grid import Candidate
     from ..training.session import Session
 
@@ -75,18 +77,12 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
     overrides = with_short(overrides or {}, {key: value for key, value in short.items() if value is not None})
     check_callbacks(callbacks)
     data = path_as_text(data)
-    searches = {True: True, False: False, "on": True, "off": False}
-    if not isinstance(method_search, str | bool) or method_search not in searches:
-        raise unknown("method search", method_search, ("on", "off"))
-    if budget == "" and not searches[method_search]:
-        raise UserError("--method-search belongs to --budget; leave it out, or add a budget")
-    if budget != "":
-        afforded = TimeBudget(budget_text(budget), searches[method_search])
+    if (limit := time_limit(budget, method_search)) is not None:
         if callbacks or not isinstance(data, str):
             what = "callbacks" if callbacks else "an object as data"
             raise UserError(f"{what} cannot be used with a budget, which trains in several processes; leave one out")
         with _alone(progress):
-            return _follow(_planned(data, recipe, seed, out, overwrite, overrides, afforded))
+            return _follow(_planned(data, recipe, seed, out, overwrite, overrides, limit))
     from ..training.session import begin
 
     with _alone(progress):
@@ -249,6 +245,31 @@ def _train(session: "Session", calibration: "Calibration | None" = None, callbac
     return Run(session.run.path)
 
 
+def time_limit(budget: str | float, method_search: Any) -> TimeBudget | None:
+    """Return the budget that two arguments of `train` set; None without one."""
+    searches = {True: True, False: False, "on": True, "off": False}
+    if not isinstance(method_search, str | bool) or method_search not in searches:
+        raise unknown("method search", method_search, ("on", "off"))
+    if budget == "":
+        if not searches[method_search]:
+            raise UserError("--method-search belongs to --budget; leave it out, or add a budget")
+        return None
+    return TimeBudget(budget_text(budget), searches[method_search])
+
+
+def plan_within(
+    data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], budget: TimeBudget
+) -> tuple["BudgetRequest", "BudgetPlan"]:
+    """Choose what fits into a budget; arguments as for `train`. Raises: UserError for any mistake."""
+    now = budget.clock
+    began = now()
+    from ..budget.prepare import BudgetRequest, make_plan
+    from ..training.session import run_path
+
+    request = BudgetRequest(data, recipe, seed, run_path(out, data), overrides, budget, overwrite)
+    return request, make_plan(request, command(), now, began)
+
+
 def _planned(
     data: str, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any], budget: TimeBudget
 ) -> Path:
@@ -256,14 +277,11 @@ def _planned(
 
     Raises: UserError for any mistake, before there is a folder.
     """
-    now = budget.clock
-    began = now()
-    from ..budget.prepare import BudgetRequest, make_folder, make_plan
+    request, plan = plan_within(data, recipe, seed, out, overwrite, overrides, budget)
+    from ..budget.prepare import make_folder
     from ..report.terminal import introduce_budget
-    from ..training.session import new_path, run_path
+    from ..training.session import new_path
 
-    request = BudgetRequest(data, recipe, seed, run_path(out, data), overrides, budget, overwrite)
-    plan = make_plan(request, command(), now, began)
     with new_path(out, data) as path:  # only now: a kill during the minutes of measuring would leave an empty folder
         make_folder(replace(request, out=path), plan)
     introduce_budget(path, plan)

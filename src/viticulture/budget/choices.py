@@ -33,6 +33,14 @@ WHOLE_WARMUP_FROM = 3
 """Epochs from which a warm-up that a recipe leaves open takes a whole one at least: else the first epoch could not
 calibrate the length. Of four it is as good as a fifth of an epoch."""
 
+FINE_TUNED_SIZES = (64, 96, 128, 160, 192)
+"""Image sizes of a trained network (`--init`) below its own; the largest that there is time for is taken."""
+FINE_TUNED_EPOCHS, FINE_TUNED_STEPS = 4, 150
+"""Minimum that the time must buy at such a size: the start is worth more than many epochs."""
+
+PUBLIC = "tf_efficientnet_lite0.in1k"
+"""timm's name of a small public network, trained on ImageNet, that a budget without `--init` names."""
+
 VALIDATION_SHARE = 0.05
 """Of the training time; where validation after every epoch takes more, epochs are skipped."""
 
@@ -74,12 +82,14 @@ class SizedStudent:
     Args:
         patch_size: side of a patch, pixels; None goes by the images, as for any recipe.
         epochs: minimum that a budget must buy of it.
+        steps: the same in steps.
     """
 
     student: str
     image_size: int
     patch_size: int | None = None
     epochs: int = field(default=MIN_EPOCHS, compare=False)
+    steps: int = field(default=MIN_STEPS, compare=False)
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -119,6 +129,19 @@ def candidates(side: int, student: str = "", image_size: int | None = None) -> t
     if TINY <= side < SMALL and image_size is None and not student:
         sized.update(dict.fromkeys(candidate for candidate in CANDIDATES if candidate.image_size == SMALL))
     return tuple(sized)
+
+
+def fine_tuned_candidates(side: int, student: str, own: int) -> tuple[SizedStudent, ...]:
+    """Return the sizes of a trained network for images of a size, from cheap to expensive; small images are enlarged.
+
+    Args:
+        own: the image size that the network was trained on, pixels.
+    """
+    sizes = [size for size in FINE_TUNED_SIZES if size < own and size <= 2 * side]
+    return tuple(
+        SizedStudent(student, size, None, FINE_TUNED_EPOCHS, FINE_TUNED_STEPS)
+        for size in [*sizes, *([own] if own <= 2 * side or not sizes else [])]
+    )
 
 
 def stage_shares(images: int, steps: int, startable: bool) -> tuple[tuple[Kind, float], ...]:

@@ -135,10 +135,11 @@ def corrected(plan: BudgetPlan, number: int) -> BudgetPlan:
 def calibrated(plan: BudgetPlan, number: int, epochs: int, took: float, elapsed: float) -> BudgetPlan:
     """Return the plan with a stage's length by its first epochs."""
     stage = plan.stages[number]
-    slowdown = slowdown_of(took, stage.step_times.epoch * epochs)
+    times = replace(stage.step_times, probed_images=0)  # a head has been trained within `elapsed`
+    slowdown = slowdown_of(took, times.epoch * epochs)
     planned = [stage.seconds for stage in plan.stages[number:]]
-    more = min(remaining_epochs(stage.step_times, planned, _left(plan), slowdown, elapsed), MAX_EPOCHS - epochs)
-    seconds = elapsed + stage_seconds(stage.step_times, more) * slowdown
+    more = min(remaining_epochs(times, planned, _left(plan), slowdown, elapsed), MAX_EPOCHS - epochs)
+    seconds = elapsed + stage_seconds(times, more) * slowdown
     return plan.with_stage(number, replace(stage, epochs=epochs + more, seconds=seconds))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..study.step_times import StepTimes
-from .choices import MAX_EPOCHS, MIN_STAGE_EPOCHS, MIN_STEPS, Kind, SizedStudent, stage_shares
+from .choices import MAX_EPOCHS, MIN_STAGE_EPOCHS, Kind, SizedStudent, stage_shares
 
 MARGIN = 0.05
 """Share of a budget that is not planned: step times from a few steps err by as much."""
@@ -55,7 +55,7 @@ def epochs_within(times: StepTimes, seconds: float) -> int:
 def has_time_for(candidate: SizedStudent, times: StepTimes, seconds: float) -> bool:
     """True if the time buys a training that is long enough for the candidate."""
     epochs = epochs_within(times, seconds)
-    return epochs >= candidate.epochs and epochs * times.steps >= MIN_STEPS
+    return epochs >= candidate.epochs and epochs * times.steps >= candidate.steps
 
 
 def largest_that_fits(

@@ -118,6 +118,13 @@ class Measurements:
         data_spec = DataSpec(self.source.classes, images.shape, *normalization("half", images.channels))
         return count(student_of(config, data_spec), data_spec.image_size, data_spec.channels)[1]
 
+    def builds(self, config: Config) -> bool:
+        """True if a config's student takes images of the config's size."""
+        try:
+            return self.macs(config) > 0
+        except (UserError, RuntimeError, AssertionError, ValueError):
+            return False
+
     def dummy_checkpoint(self, config: Config, dataset: Dataset) -> str:
         """Return a folder with random weights of a config's student, in place of a run that is not trained yet."""
         folder, data_spec = self.folder / "dummy", data_spec_of(dataset)

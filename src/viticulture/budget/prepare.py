@@ -157,6 +157,8 @@ def _chosen(request: BudgetRequest, base: Config, measured: Measurements, left: 
         return recipes.with_sparse_validation(request.overrides, *measured.fastest(sized(candidate)))[1]
 
     candidates = recipes.candidates_for(base, request.overrides, request.recipe != "default", measured.side)
+    if base.student.init is not None:  # some networks take images of one size alone
+        candidates = tuple(each for each in candidates if measured.builds(sized(each))) or candidates[-1:]
     return sized(largest_that_fits(candidates, left, times, lambda candidate: measured.macs(sized(candidate))))
 
 

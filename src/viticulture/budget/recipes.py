@@ -36,6 +36,7 @@ from .choices import (
     WHOLE_WARMUP_FROM,
     SizedStudent,
     candidates,
+    fine_tuned_candidates,
 )
 
 SHARED = ("data", "images", "engine")
@@ -74,6 +75,8 @@ def candidates_for(config: Config, overrides: Mapping[str, Any], named: bool, si
     size = config.images.image_size
     if isinstance(size, list):
         raise UserError(f"a budget chooses among square inputs, got images.image_size {size}; name a side, or --epochs")
+    if config.student.init is not None and "images.image_size" not in overrides and size is not None:
+        return fine_tuned_candidates(side, config.student.name, size)
     return candidates(side, config.student.name if named or fixed else "", size)
 
 
@@ -186,8 +189,9 @@ def with_affordable_views(
 
 
 def may_be_taught(config: Config) -> bool:
-    """True if a teacher may be added: the student learns classes from labels, without guides of the user's."""
-    return learns_classes(config) and not config.guides
+    """True if a teacher may be added: the student learns classes from labels, with random weights and without guides of
+    the user's."""
+    return learns_classes(config) and not config.guides and config.student.init is None
 
 
 def may_be_started(config: Config) -> bool:

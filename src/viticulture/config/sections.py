@@ -27,6 +27,10 @@ class Student:
             line without a student, it also names the network, and brings its colors and image size.
         init_blocks: take only this many leading blocks and the layers before them from init, and start the rest from
             random numbers; null takes every tensor that fits.
+        head: how the classifier starts. null: from init where its classes are the same, else from random numbers; probe:
+            as the optimum of logistic regression on the features of the training images, so that the first steps do
+            not distort what init has learned (LP-FT, Kumar et al., ICLR 2022). With `train.validate val` the weights
+            before the first step then count among those of which the best are chosen.
         options: further keywords of the timm model, such as {drop_path_rate: 0.1}.
     """
 
@@ -34,6 +38,7 @@ class Student:
     patch_size: int | None = None
     init: str | None = None
     init_blocks: int | None = None
+    head: Literal["probe"] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -42,6 +47,11 @@ class Student:
             raise UserError(
                 f"student.init_blocks takes blocks from student.init, got {self.init_blocks} and no init; "
                 "name the weights by --init"
+            )
+        if self.head is not None and self.init is None:
+            raise UserError(
+                f"student.head {self.head} trains the classifier on features of student.init, which is null; add --init "
+                "NETWORK, or --student.head null"
             )
         if self.init_blocks is not None and self.init_blocks < 0:
             raise UserError(f"student.init_blocks must not be negative, got {self.init_blocks}")

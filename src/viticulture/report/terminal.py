@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from timm.models import get_pretrained_cfg
 
 from ..budget.budget import TimeBudget
+from ..budget.choices import PUBLIC
 from ..budget.plan import BudgetPlan, is_planned
+from ..budget.recipes import learns_classes
 from ..data.image_settings import shape_of
 from ..data.inspect import Inspection
 from ..errors import counted
@@ -20,7 +23,7 @@ from ..study.study import Study
 from ..table import Cell, Column, Table, duration, print_table, scaled
 from ..tasks.results import Results
 from ..tasks.task import Prediction, task_class, task_of
-from ..text import clean, command_line
+from ..text import clean, command_line, log
 from ..training.progress import ProgressBar
 from ..training.session import Session
 from ..waiting import STDERR, is_silent
@@ -79,12 +82,16 @@ def long_training(epochs: int, side: int, seconds: float) -> str:
     )
 
 
-def introduce_budget(run: Path, plan: BudgetPlan) -> None:
+def introduce_budget(run: Path | None, plan: BudgetPlan) -> None:
     """Say on standard error what is going to be trained within a budget."""
     if is_silent():
         return
     print_table(plan_table(plan), file=STDERR)
-    if len(plan.stages) > 1:  # a single one says so itself
+    config = plan.stages[-1].config
+    if config.student.init is None and learns_classes(config):
+        terms = get_pretrained_cfg(PUBLIC).license
+        log(f"note     with few images a public network is often ahead: --init {PUBLIC} downloads one (license {terms})")
+    if run is not None and len(plan.stages) > 1:  # a single one says so itself
         print(clean(f"run      {run}"), file=STDERR, flush=True)
 
 

@@ -35,10 +35,10 @@ EPOCH = 0.03
 """Seconds of the engine at an epoch's beginning and end, two CPU cores."""
 BARE = {
     **{"train.validate": "none", "train.best_by": None, "train.stop_when_perfect": None},
-    **{"engine.replay_gb": None, "engine.logger": "none"},
+    **{"student.head": None, "engine.replay_gb": None, "engine.logger": "none"},
 }
-"""Recipe keys that switch off what is no part of a step: validation, which is measured separately; cached predictions
-of teachers; loggers."""
+"""Recipe keys that switch off what is no part of a step: validation, which is measured separately; training of a head
+before the first step; cached predictions of teachers; loggers."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class StepTimes:
         evaluation: of a held-out image at the end, in float32 (for objects and pixels in the original's size, with
             their scores); None if it equals `inference`.
         weight_sets: saved sets of weights: the best, the last and, where there is one, their moving average.
+        probed_images: images whose features train the head before the first step.
     """
 
     step: float
@@ -62,6 +63,7 @@ class StepTimes:
     validate_every: int = 1
     evaluation: float | None = None
     weight_sets: int = 2
+    probed_images: int = 0
 
     @property
     def learning(self) -> float:
@@ -79,9 +81,11 @@ class StepTimes:
         return self.learning + self.validation / self.validate_every + self.checkpoint + EPOCH
 
     def training(self, epochs: float) -> float:
-        """Return the seconds of a whole cell: its epochs, then every saved set of weights on every held-out image."""
+        """Return the seconds of a whole cell: a head on features, the epochs, then every saved set of weights on every
+        held-out image."""
         evaluation = self.inference if self.evaluation is None else self.evaluation
-        return self.epoch * epochs + self.weight_sets * evaluation * self.held_out_images
+        images = self.weight_sets * self.held_out_images + self.probed_images
+        return self.epoch * epochs + evaluation * images
 
     def scaled(self, factor: float) -> "StepTimes":
         """Return the times of a network that takes `factor` times as long."""
@@ -116,6 +120,7 @@ def measure_step_times(
         patience: factor on `MAX_STEPS` and `MAX_SECONDS`.
     """
     held_out = held_out_images(config, dataset)
+    probed = len(dataset.train) + 2 * len(dataset.val or ()) if config.student.head else 0  # the start is validated
     config = of_images(config, dataset)
     watch = dataset.held_out.get(config.train.validate)
     longer = {"train.epochs": max(int(MAX_STEPS * patience), config.train.epochs)}
@@ -141,6 +146,7 @@ def measure_step_times(
         validate_every=config.train.validate_every,
         evaluation=clock.evaluation,
         weight_sets=3 if config.train.ema_decay else 2,
+        probed_images=probed,
     )
 
 

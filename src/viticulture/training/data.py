@@ -26,7 +26,7 @@ from ..parallel import Progress
 from .assemble import student_of
 from .progress import showing
 
-SEVERAL = "multilabel/photos"
+SEVERAL, FINE_TUNED = "multilabel/photos", "finetune/photos"
 CHOSEN = (
     f"images have several labels, which {SEVERAL} predicts one by one; --recipe default/photos predicts combinations"
 )
@@ -136,7 +136,10 @@ def default_recipe(source: Source) -> str:
 
 
 def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
-    """Return a default recipe with the user's keys, without its patch size where it does not fit the user's student."""
+    """Return a default recipe with the user's keys, without its patch size where it does not fit the user's student; for
+    a trained network, and images of classes, that for fine-tuning."""
+    if (overrides or {}).get("student.init") is not None and name.startswith("default/"):
+        name = FINE_TUNED
     config = load_started(name, overrides)
     given, student, images = overrides or {}, config.student, config.images
     own = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None

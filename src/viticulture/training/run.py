@@ -153,10 +153,16 @@ def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeChec
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0 if validation_split(session) is None else None,
-        num_sanity_val_steps=0,
+        num_sanity_val_steps=-1 if validates_start(session) else 0,
         use_distributed_sampler=False,
         default_root_dir=session.run.path,
     )
+
+
+def validates_start(session: Session) -> bool:
+    """True if the weights before the first step are among those of which the best are chosen."""
+    config = session.config
+    return config.student.head is not None and config.train.validate == "val" and session.dataset.val is not None
 
 
 @contextmanager

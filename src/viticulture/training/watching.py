@@ -21,6 +21,8 @@ class BestCheckpoint(Callback):
     the mean recall where classes are balanced). Few images would otherwise select an early epoch by chance. Other
     metrics must be as high.
 
+    Lightning's check before the first step counts as epoch 0: with a probed head it validates the network as it starts.
+
     Args:
         best_by: the metric; None for the method's.
     """
@@ -46,7 +48,7 @@ class BestCheckpoint(Callback):
             self.error = None if recalls is None else error_of_recalls(*recalls)
         level = indistinct(metric if name in values else "loss", self.best, self.images)
         if value >= self.best - (level if self.error is None else self.error):
-            self.best_epoch = trainer.current_epoch
+            self.best_epoch = -1 if trainer.sanity_checking else trainer.current_epoch
             if trainer.is_global_zero:
                 self.run.check_there()
                 metadata = {**self.metadata, "epoch": self.best_epoch + 1}
@@ -71,6 +73,8 @@ class Perfect(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
+        if trainer.sanity_checking:
+            return
         value = trainer.callback_metrics.get(f"val/{pl_module.method.best_metric}")
         perfect = value is not None and float(value) >= 1
         self.since = (self.since or trainer.current_epoch + 1) if perfect else 0
