@@ -19,6 +19,7 @@ from huggingface_hub import constants
 import viticulture
 from fake_hub import FakeHub, used_instead
 from made_results import classified
+from refusals import refused
 from untrained import photo, untrained
 from viticulture.api import predict
 from viticulture.cli import main
@@ -27,7 +28,6 @@ from viticulture.config.load import shipped
 from viticulture.deploy.hub.card import CardNetwork
 from viticulture.deploy.hub.push import contents, push
 from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
-from viticulture.errors import UserError
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.weights.files import fetch, initialize, load
 from viticulture.report.run_page import costs_of
@@ -81,8 +81,7 @@ def test_a_network_of_the_hub_is_built_where_it_fits_its_weights(
     config |= {**described, "model_args": {**config["model_args"], **described["model_args"]}}
     online.repositories["stranger/vines"] = {"config.json": json.dumps(config).encode(), "model.safetensors": weights}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(UserError, match=rf"could not be fetched \({why}"):
-        fetch("hf-hub:stranger/vines")
+    refused(rf"could not be fetched \({why}", fetch, "hf-hub:stranger/vines")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes
 
 
@@ -91,8 +90,7 @@ def test_an_unknown_architecture_is_one_line(network: Any, run: RunFolder, tmp_p
     other = RunFolder(shutil.copytree(run.path, tmp_path / "run"))
     path = other.weights("last") / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "architecture": network}))
-    with pytest.raises(UserError, match=r"run is damaged: no network of timm is the architecture .* of config.json$"):
-        contents(other, NAME)
+    refused(r"run is damaged: no network of timm is the architecture .* of config.json$", contents, other, NAME)
 
 
 def test_a_pushed_run_is_used_by_its_name(
@@ -108,8 +106,7 @@ def test_a_pushed_run_is_used_by_its_name(
     assert opened.classes == CLASSES
     assert opened.accuracy == pytest.approx(26 / 30)
     assert not len(opened.history)
-    with pytest.raises(UserError, match="which no repository holds"):
-        opened.export(tmp_path / "a.onnx", int8=True)
+    refused("which no repository holds", opened.export, tmp_path / "a.onnx", int8=True)
     student = load(run.weights("last"))[0]
     theirs = timm.create_model(f"hf-hub:{NAME}", pretrained=True, cache_dir=str(tmp_path / "timm")).eval()
     pixels = torch.randn(2, 3, 16, 16)
@@ -135,8 +132,7 @@ def test_a_private_push_to_a_public_repository_is_refused(run: RunFolder, online
     push(run, NAME, private=True)
     assert online.private == {NAME}
     online.repositories["somebody/public"] = {}
-    with pytest.raises(UserError, match="is public"):
-        push(run, "somebody/public", private=True)
+    refused("is public", push, run, "somebody/public", private=True)
     assert online.repositories["somebody/public"] == {}
     push(run, "somebody/public")
 

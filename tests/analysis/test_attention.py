@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from refusals import refused
 from viticulture.analysis.attention import (
     AttentionStatistics,
     RunningMean,
@@ -196,7 +197,6 @@ def test_a_students_layers_are_measured_in_pixels_of_its_input() -> None:
 
 
 def test_masked_images_and_no_images_are_refused() -> None:
-    with pytest.raises(UserError, match="without masked patches"):
-        attention_distance(torch.full((1, 1, 4, 4), 0.25), (3, 3), 1.0)
+    refused("without masked patches", attention_distance, torch.full((1, 1, 4, 4), 0.25), (3, 3), 1.0)
     with pytest.raises(UserError, match="no mean of no images"):
         RunningMean().value()

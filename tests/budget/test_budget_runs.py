@@ -22,6 +22,7 @@ from children import die_at, start
 from colored import colored_csv
 from dense_scenes import coco_folder, mask_folder
 from photographs import pictures
+from refusals import refused
 from resumed import check_same_bits
 from trained import weights
 from viticulture.api.training import _planned
@@ -305,8 +306,7 @@ def test_stages_build_on_one_another(
     check_same_bits(weights(out), before)
     assert viticulture.evaluate(str(out))
     assert main(["report", str(out)]) == 0
-    with pytest.raises(UserError, match="exists already"):
-        viticulture.train("digits", out=str(out), overrides=TINY, budget="60s")
+    refused("exists already", viticulture.train, "digits", out=str(out), overrides=TINY, budget="60s")
 
 
 @pytest.mark.parametrize(
@@ -668,14 +668,11 @@ def test_a_run_before_its_last_stage_says_how_to_resume(tmp_path: Path) -> None:
     run = tmp_path / "run"
     planned(run)
     for verb in (viticulture.evaluate, viticulture.report):
-        with pytest.raises(UserError, match="not come to its last stage yet: viticulture resume"):
-            verb(str(run))
-    with pytest.raises(UserError, match="exists already"):
-        viticulture.train("digits", "default/digits", out=str(run), overrides=TINY)
+        refused("not come to its last stage yet: viticulture resume", verb, str(run))
+    refused("exists already", viticulture.train, "digits", "default/digits", out=str(run), overrides=TINY)
     planned(run, overwrite=True)
     (run / "budget.json").write_text(json.dumps({"format": 2, "stages": []}))
-    with pytest.raises(UserError, match=r"budget.json is damaged"):
-        viticulture.resume(str(run))
+    refused(r"budget.json is damaged", viticulture.resume, str(run))
 
 
 def test_a_run_interrupted_in_a_stage_is_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -708,11 +705,9 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest
     known = json.loads((tmp_path / "run/budget.json").read_text())
     known["version"] = "0.0.0"
     (tmp_path / "run/budget.json").write_text(json.dumps(known))
-    with pytest.raises(UserError, match=r"was planned by viticulture 0\.0\.0"):
-        trained(tmp_path / "run")
+    refused(r"was planned by viticulture 0\.0\.0", trained, tmp_path / "run")
     (tmp_path / "run/budget.json").write_text(json.dumps({**known, "format": 1}))
-    with pytest.raises(UserError, match="another version of viticulture \\(layout 1"):
-        read_plan(tmp_path / "run")
+    refused("another version of viticulture \\(layout 1", read_plan, tmp_path / "run")
 
 
 def test_progress_false_prints_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -728,8 +723,7 @@ def test_progress_false_prints_no_plan(tmp_path: Path, capsys: pytest.CaptureFix
 def test_loggers_get_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="needs mlflow, not installed"):
-        planned(tmp_path / "run", overrides={"engine.logger": "mlflow"})
+    refused("needs mlflow, not installed", planned, tmp_path / "run", overrides={"engine.logger": "mlflow"})
     config = load_config("default/digits", {**TINY, "engine.logger": "mlflow"})
     dataset = load_dataset(open_source("digits"), config, 0)
     assert measure_step_times(config, dataset, tmp_path / "pace").step > 0
@@ -809,8 +803,7 @@ def test_a_stage_trains_on_the_images_of_the_earlier_ones_alone(
     planned(run, data=str(photos), overrides={"data.per_class": None})
     with pytest.raises(KeyboardInterrupt):
         trained(run, most=1)
-    with pytest.raises(UserError, match="are not those"):
-        trained(run, data=str(others))
+    refused("are not those", trained, run, data=str(others))
     assert not (run / "stages/2-teacher").exists()
     moved = photos.rename(tmp_path / "moved")
     with pytest.raises(KeyboardInterrupt):
@@ -855,8 +848,7 @@ def test_a_stage_trains_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: p
     plan = planned(run)
     images = tmp_path / "images/photos"
     replace(plan, data="photos", folder=str(images)).write(run)
-    with pytest.raises(UserError, match=f"images.*viticulture resume {re.escape(shell_word(run))} DATA"):
-        trained(run)
+    refused(f"images.*viticulture resume {re.escape(shell_word(run))} DATA", trained, run)
     images.mkdir(parents=True)
     (tmp_path / "photos").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -879,8 +871,7 @@ def test_a_run_is_not_replaced_while_a_stage_trains(tmp_path: Path, monkeypatch:
     planned(run)
 
     def under_way(session: Session, trial: Calibration | None) -> None:
-        with pytest.raises(UserError, match="in use by another process"):
-            RunFolder.create(run, overwrite=True)
+        refused("in use by another process", RunFolder.create, run, overwrite=True)
         session.run.unlock()
         raise KeyboardInterrupt
 
@@ -1080,8 +1071,7 @@ def test_a_run_of_other_images_keeps_its_length(tmp_path: Path) -> None:
 def test_a_budget_can_be_ended_early(killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     before = planned(run, **SETTLED).stages[0]
-    with pytest.raises(UserError, match="not come to its last stage"):
-        follow_module.change_length(run, 3)
+    refused("not come to its last stage", follow_module.change_length, run, 3)
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -1093,8 +1083,7 @@ def test_a_budget_can_be_ended_early(killed: bool, tmp_path: Path, monkeypatch: 
 
     with pytest.raises(KeyboardInterrupt):
         follow_module.follow(run, stopped, print)
-    with pytest.raises(UserError, match="has come to epoch 4"):
-        follow_module.change_length(run, 3)
+    refused("has come to epoch 4", follow_module.change_length, run, 3)
     assert read_plan(run).stages[0].epochs == before.epochs
     if killed:
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from refusals import refused
 from viticulture.data.dataset import ImageSettings, prepare
 from viticulture.data.image_set import CachedImages, StreamedImages
 from viticulture.data.images.decode import OtherValues, as_pixels, decode, image_size, numbers_of
@@ -427,8 +428,7 @@ def test_a_hue_is_refused_where_there_are_no_three_colors() -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        ImageSettings(**settings)
+    refused(words, ImageSettings, **settings)
 
 
 @pytest.mark.parametrize(("kind", "scale", "shift"), [(np.int64, 1, 0), (np.float64, 1 / 127.5, -1)])
@@ -445,8 +445,7 @@ def test_arrays_of_unknown_range_are_refused_until_it_is_named(kind: type, scale
 
 def test_images_of_other_channels_are_refused_before_any_is_stored(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "data", {f"{name}/{i}.npy": noise(8, 8, 5) for i in range(2) for name in "ab"})
-    with pytest.raises(UserError, match=r"a/0.npy: holds 5 channels, and images.channels is 3: --images.channels 5"):
-        prepare(str(root))
+    refused(r"a/0.npy: holds 5 channels, and images.channels is 3: --images.channels 5", prepare, str(root))
     assert not (tmp_path / "cache" / "decoded").exists()
 
 

@@ -15,9 +15,9 @@ from timm.data.imagenet_info import ImageNetInfo
 from torch import nn
 from torchvision.models._meta import _IMAGENET_CATEGORIES
 
+from refusals import refused
 from viticulture import api
 from viticulture.cli import main
-from viticulture.errors import UserError
 from viticulture.evaluation.model import OutputHeads
 from viticulture.evaluation.robustness import evaluate as out_of_distribution
 from viticulture.evaluation.robustness.corrupt import CleanImages, corrupt, corrupted_batches
@@ -209,8 +209,7 @@ def test_imagenet_c_is_read_by_its_layout(run: api.Run, tmp_path: Path) -> None:
         plain = api.evaluate(str(run.path), str(tmp_path / "c" / "fog" / str(severity)))
         assert found.errors["fog"][severity - 1][0] == pytest.approx(1 - next(iter(plain.values())).top1)
     (tmp_path / "c" / "fog" / "3").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match="severities 1 to 5"):
-        evaluate_robustness(run.folder, str(tmp_path / "c"))
+    refused("severities 1 to 5", evaluate_robustness, run.folder, str(tmp_path / "c"))
 
 
 @pytest.mark.parametrize("absent", range(3))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import viticulture
 from photographs import pictures
+from refusals import refused
 from untrained import photo, untrained
 from viticulture.config.checks import check_parts
 from viticulture.config.load import load_config
@@ -206,8 +207,7 @@ def test_without_validation_images_one_view_is_used(wanted: str, kept: str, tmp_
 def test_damage_is_told(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run")
     note(run.weights("last"), {TTA_KEY: "for"})
-    with pytest.raises(UserError, match="did you mean four"):
-        of_run(run)
+    refused("did you mean four", of_run, run)
 
 
 def test_one_view_is_the_network_itself() -> None:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from conftest import Golden
 from plain_loop import plain_loop
+from refusals import refused
 from resumed import check_same_bits, check_same_weights, whole_and_resumed
 from trained import weights
-from viticulture.errors import UserError
 from viticulture.guides.attention_link import AttentionLink, Decay, TeacherView, link_loss
 from viticulture.guides.logits import Logits
 from viticulture.methods.method import Setup
@@ -266,5 +266,4 @@ def test_settings_without_meaning_are_refused(teacher: str) -> None:
             "class token's attention, which this VisionTransformer lacks",
         ),
     ):
-        with pytest.raises(UserError, match=words):
-            make()
+        refused(words, make)

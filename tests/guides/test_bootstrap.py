@@ -18,10 +18,10 @@ import boot_names
 from conftest import Golden
 from exact import CLOSE, in_double
 from plain_loop import plain_loop
+from refusals import refused
 from resumed import check_same_bits, check_same_weights, whole_and_resumed
 from slowly import slow_but
 from trained import weights
-from viticulture.errors import UserError
 from viticulture.guides.bootstrap import (
     Bootstrap,
     Features,
@@ -364,5 +364,4 @@ def test_the_decay_is_the_authors(golden: Load) -> None:
 )
 def test_invalid_settings_are_refused(make: Callable[[nn.Module], Any], message: str) -> None:
     student = create_student("vit_nano", TASK, 8)
-    with pytest.raises(UserError, match=message):
-        make(student)
+    refused(message, make, student)

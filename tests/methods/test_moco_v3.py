@@ -16,6 +16,7 @@ from conftest import Golden
 from exact import CLOSE, doubled, never_single
 from label_free import SMALL, start
 from networks import error
+from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
 from viticulture.errors import UserError
@@ -215,8 +216,7 @@ def test_validation_compares_images_with_their_mirror_images() -> None:
     ],
 )
 def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        method(**options)
+    refused(message, method, **options)
 
 
 def test_a_batch_of_one_is_refused() -> None:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, doubled, never_single
 from label_free import start
+from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
-from viticulture.errors import UserError
 from viticulture.methods.method import Setup, StepContext
 from viticulture.methods.seed import Seed, similarity_loss
 from viticulture.models.data_spec import DataSpec
@@ -185,5 +185,4 @@ def test_a_student_learns(teacher: str) -> None:
     ],
 )
 def test_invalid_settings_are_refused(teacher: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        method(**{"teacher": teacher, **options})
+    refused(message, method, **{"teacher": teacher, **options})

@@ -12,6 +12,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from refusals import refused
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -172,8 +173,7 @@ def test_a_cnns_blocks_are_its_stages() -> None:
         readings.blocks, net.forward_intermediates(pixels, intermediates_only=True), rtol=0, atol=0
     )
     assert torch.equal(readings.outputs[0], net(pixels))
-    with pytest.raises(UserError, match="reads attention, which ResNet lacks"):
-        Taps(net, BOTH)
+    refused("reads attention, which ResNet lacks", Taps, net, BOTH)
 
 
 def test_a_bottlenecks_attention_is_timms() -> None:

@@ -23,6 +23,7 @@ import viticulture
 from children import die_at, start
 from made_results import save_classes
 from noise import photographs
+from refusals import refused
 from untrained import untrained
 from viticulture.api.training import winner
 from viticulture.errors import UserError
@@ -390,8 +391,7 @@ def test_changes_under_a_study_are_noticed(finished: Path, tmp_path: Path) -> No
     copy = study.path / "recipes" / "mine.yaml"
     text = copy.read_text()
     copy.write_text(text.replace("lr: 0.001", "lr: 0.002"))
-    with pytest.raises(UserError, match="was edited after cells were trained"):
-        study.extend()
+    refused("was edited after cells were trained", study.extend)
     copy.write_text(text)
 
     yaml = (study.path / "study.yaml").read_text()
@@ -488,15 +488,13 @@ def test_halving_without_validation_is_reported() -> None:
 
 def test_halving_of_two_is_refused_before_training(tmp_path: Path) -> None:
     study = StudyFolder.create(tmp_path / "s", grid(terms=Terms(halving=True), epochs=4), "test")
-    with pytest.raises(UserError, match=r"of 2 it drops none .* leave --halving out"):
-        plan_study(study, 1, print)
+    refused(r"of 2 it drops none .* leave --halving out", plan_study, study, 1, print)
 
 
 def test_a_study_without_held_out_images_is_refused_before_training(tmp_path: Path) -> None:
     held_out = {"data.val_fraction": 0, "data.test_fraction": 0}
     study = StudyFolder.create(tmp_path / "s", grid(conditions={**CONDITIONS, **held_out}), "test")
-    with pytest.raises(UserError, match="no validation or test images to compare by"):
-        plan_study(study, 1, print)
+    refused("no validation or test images to compare by", plan_study, study, 1, print)
 
 
 def test_halving_is_refused_without_labels(tmp_path: Path) -> None:
@@ -578,8 +576,7 @@ def test_a_cell_is_trained_again_only_where_its_files_are_broken(tmp_path: Path)
     run = untrained(tmp_path / "run")
     run.write("split.json", {"names": {}})
     run.write("recipe.yaml", run.text("recipe.yaml").replace("name: supervised", "name: gone_today.Mine"))
-    with pytest.raises(UserError, match="gone_today"):
-        config_of(run)
+    refused("gone_today", config_of, run)
     assert not is_damaged(run)
     run.checkpoint.parent.mkdir()
     torch.save({"state_dict": {}}, run.checkpoint)
@@ -589,8 +586,7 @@ def test_a_cell_is_trained_again_only_where_its_files_are_broken(tmp_path: Path)
     for error, words in ((torchs, "enough memory"), (MemoryError(), "enough memory"), (failing, "cannot be read")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("torch.load", Mock(side_effect=error))
-            with pytest.raises(UserError, match=words):
-                is_damaged(run)
+            refused(words, is_damaged, run)
     run.checkpoint.unlink()
     for path in (run.checkpoint, run.path / "split.json", run.path / "recipe.yaml"):
         whole = path.read_bytes() if path.exists() else None
@@ -619,11 +615,9 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
     (tmp_path / "used" / "thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="exists already"):
         StudyFolder.create(tmp_path / "used", grid(), "x")
-    with pytest.raises(UserError, match="not a study folder"):
-        StudyFolder.open(tmp_path / "used")
+    refused("not a study folder", StudyFolder.open, tmp_path / "used")
     (tmp_path / "used" / "run.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is a run, not a study; .* --recipe .*used/recipe\.yaml"):
-        StudyFolder.open(tmp_path / "used")
+    refused(r"is a run, not a study; .* --recipe .*used/recipe\.yaml", StudyFolder.open, tmp_path / "used")
     (tmp_path / "ranked").mkdir()
     (tmp_path / "ranked" / "study.json").write_text("{}")
     with pytest.raises(UserError, match=r"is a study, no run; to go on .* resume .*; its runs lie in .*ranked/cells"):

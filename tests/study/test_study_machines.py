@@ -13,6 +13,7 @@ import pytest
 
 import viticulture
 from children import start
+from refusals import refused
 from study_processes import TINY, Killer, made, statuses
 from viticulture.errors import UserError
 from viticulture.study.clusters import write_script
@@ -173,8 +174,7 @@ def test_a_slurm_array_has_a_task_per_cell(tmp_path: Path) -> None:
     assert "--array=0-0\n" in again
     assert "seed-0" in again
     assert "seed-1" not in again
-    with pytest.raises(UserError, match="cell of"):
-        cell_named(study, "taken-out.2-a-class.seed-0")
+    refused("cell of", cell_named, study, "taken-out.2-a-class.seed-0")
     with pytest.raises(UserError, match="halving"):
         write_script(made(tmp_path / "h", 1, 4, Terms(halving=True)), StudyPlan({}, {}, {}, {}))
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from refusals import refused
 from viticulture.errors import UserError
 from viticulture.report.study_tables import plan_note, plan_table
 from viticulture.study.grid import Candidate, Cell, Grid, of_recipes, slug
@@ -78,8 +79,7 @@ def test_a_grid_survives_yaml() -> None:
     ],
 )
 def test_a_grid_that_says_nothing_sensible_is_refused(text: str, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Grid.from_yaml(text, "study.yaml")
+    refused(words, Grid.from_yaml, text, "study.yaml")
 
 
 def test_a_budget_may_be_a_number_of_minutes() -> None:
@@ -144,18 +144,18 @@ def test_a_budget_is_used_and_not_exceeded() -> None:
 
 def test_a_budget_that_is_too_short_names_one_that_is_enough() -> None:
     many = Subsets(per_class=tuple(range(1, 12)))
-    with pytest.raises(UserError, match=r"too short .* takes about \d+ min") as refused:
+    with pytest.raises(UserError, match=r"too short .* takes about \d+ min") as error:
         planned(grid("1m", subsets=many))
-    enough = re.search(r"\d+ min", str(refused.value))
+    enough = re.search(r"\d+ min", str(error.value))
     assert enough
     planned(grid(enough[0], subsets=many))
 
 
 def test_a_budget_of_too_few_steps_is_refused_with_a_sufficient_time() -> None:
     made = grid("15s", equal="recipe")
-    with pytest.raises(UserError, match=r"leaves 40 steps to the shortest of 6 trainings, too few") as refused:
+    with pytest.raises(UserError, match=r"leaves 40 steps to the shortest of 6 trainings, too few") as error:
         check_budget(made, planned(made))
-    times = [int(minutes) for minutes in re.findall(r"about (\d+) min", str(refused.value))]
+    times = [int(minutes) for minutes in re.findall(r"about (\d+) min", str(error.value))]
     assert times[0] > times[1] >= 1
     for budget, seeds in ((f"{times[0]}m", (0, 1, 2)), (f"{times[1]}m", (0,))):
         enough = grid(budget, equal="recipe", seeds=seeds)

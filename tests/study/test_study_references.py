@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 import viticulture
+from refusals import refused
 from viticulture.config.load import parse
 from viticulture.config.references import references, replaced
 from viticulture.config.resolve import resolve
-from viticulture.errors import UserError
 from viticulture.study.cell import train_cell
 from viticulture.study.clusters import write_script
 from viticulture.study.declare import grid_of_recipes, grid_of_table
@@ -106,8 +106,7 @@ def test_references_are_replaced_at_any_depth() -> None:
     ],
 )
 def test_a_study_that_could_never_end_is_refused(candidates: tuple[Candidate, ...], terms: Terms, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Grid("digits", candidates, terms=terms)
+    refused(words, Grid, "digits", candidates, terms=terms)
 
 
 def test_teachers_are_trained_first_and_every_student_has_its_own(photos: Path, tmp_path: Path) -> None:
@@ -256,10 +255,14 @@ def test_students_are_measured_with_untrained_teachers(photos: Path, tmp_path: P
 
 
 def test_a_row_that_needs_another_is_not_trained_alone(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"guides.co_advise.teachers.conv is the run of another row, 'ResNet-10, a teac"
-    ):
-        viticulture.train_row("co_advise/cpu", "one convolution teacher", str(photos), out=str(tmp_path / "r"))
+    refused(
+        r"guides.co_advise.teachers.conv is the run of another row, 'ResNet-10, a teac",
+        viticulture.train_row,
+        "co_advise/cpu",
+        "one convolution teacher",
+        str(photos),
+        out=str(tmp_path / "r"),
+    )
     assert not (tmp_path / "r").exists()
 
 
@@ -291,10 +294,8 @@ def test_a_table_may_be_a_users_file(tmp_path: Path) -> None:
         ("title: t\nrows: [{name: a, seeds: 3}]", "unknown key of table .*, rows 'seeds'"),
     ):
         file.write_text(text)
-        with pytest.raises(UserError, match=told):
-            read_table(str(file))
-    with pytest.raises(UserError, match="No such file"):
-        read_table(str(tmp_path / "other.yaml"))
+        refused(told, read_table, str(file))
+    refused("No such file", read_table, str(tmp_path / "other.yaml"))
 
 
 def test_a_cells_changes_leave_the_recipe_alone() -> None:

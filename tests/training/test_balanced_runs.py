@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from sklearn.metrics import balanced_accuracy_score
 
+from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from viticulture.config.checks import check_parts
 from viticulture.config.load import load_config
@@ -149,8 +150,7 @@ def _fitted(out: Path) -> RunFolder:
 def test_what_would_change_nothing_is_refused(
     recipe: str, overrides: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=said):
-        begin("digits", recipe, 0, str(tmp_path / "run"), False, overrides, "test")
+    refused(said, begin, "digits", recipe, 0, str(tmp_path / "run"), False, overrides, "test")
     assert not (tmp_path / "run").exists()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import viticulture
 from photographs import pictures
+from refusals import refused
 from trained import trained
 from viticulture.errors import UserError
 from viticulture.training.session import begin
@@ -43,8 +44,7 @@ def test_weights_trained_on_test_images_are_refused(tmp_path: Path, photos: str)
         warnings(tmp_path / "taught", photos, {**more, **teacher})
     assert not (tmp_path / "taught").exists(), "told before the folder is made"
     file = {"guides.logits": {"teacher": f"vit_nano={known.path}/weights/last/model.safetensors"}}
-    with pytest.raises(UserError, match=r"guides\.logits\.teacher: .*known learned from"):
-        warnings(tmp_path / "file", photos, {**more, **file})
+    refused(r"guides\.logits\.teacher: .*known learned from", warnings, tmp_path / "file", photos, {**more, **file})
     same = {**FEW, "data.test_fraction": 0.1}
     assert not any("learned from" in said for said in warnings(tmp_path / "same", photos, {**same, **teacher}))
 
@@ -56,8 +56,7 @@ def test_one_folder_is_one_by_any_path(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(photos / "a")
     heir = {**FEW, "data.test_fraction": 0.4, "student.init": str(known.path)}
     for number, same in enumerate((str(photos), f"{tmp_path}/link/*", "..")):
-        with pytest.raises(UserError, match=r"known learned from \d+ of the \d+ images"):
-            warnings(tmp_path / f"heir{number}", same, heir)
+        refused(r"known learned from \d+ of the \d+ images", warnings, tmp_path / f"heir{number}", same, heir)
 
 
 def test_weights_trained_on_validation_images_are_reported(tmp_path: Path, photos: str) -> None:

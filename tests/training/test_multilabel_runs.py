@@ -14,6 +14,7 @@ import torch
 import viticulture
 from colored import COLORS, SMALL, colored_csv, picture
 from plain_loop import plain_loop
+from refusals import refused
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.open import open_source
 from viticulture.data.sources.several import separated
@@ -196,11 +197,9 @@ def test_other_images_are_evaluated_by_the_runs_thresholds(run: viticulture.Run,
     viticulture.evaluate(run, str(other), out=str(tmp_path / "other.json"))
     assert json.loads((tmp_path / "other.json").read_text())["results"].keys() == judged.results.keys()
     other.write_text("path,red,green,split\n000.png,1,0,train\n001.png,0,0,test\n")
-    with pytest.raises(UserError, match=r"no image of .*shows a label"):
-        viticulture.evaluate(run, str(other))
+    refused(r"no image of .*shows a label", viticulture.evaluate, run, str(other))
     other.write_text("path,label\n000.png,purple\n001.png,red|green\n")
-    with pytest.raises(UserError, match="purple"):
-        viticulture.evaluate(run, str(other))
+    refused("purple", viticulture.evaluate, run, str(other))
 
 
 def test_an_exported_file_returns_probabilities(run: viticulture.Run, data: Path, tmp_path: Path) -> None:
@@ -218,8 +217,7 @@ def test_an_exported_file_returns_probabilities(run: viticulture.Run, data: Path
     (found,) = InferenceSession(str(path)).run(None, {"pixels": np.asarray(Image.open(image).convert("RGB"))})
     # a gray level of a resize may tip between kernels
     np.testing.assert_allclose(found[0], list(said.probabilities.values()), atol=5e-3)
-    with pytest.raises(UserError, match="--int8"):
-        viticulture.export(str(run.path), str(tmp_path / "eight.onnx"), int8=True)
+    refused("--int8", viticulture.export, str(run.path), str(tmp_path / "eight.onnx"), int8=True)
 
 
 def test_served_and_pushed_weights_predict_alike(run: viticulture.Run, data: Path) -> None:
@@ -270,9 +268,9 @@ def test_one_class_per_image_is_required_in_one_line(run: viticulture.Run, verb:
         "probe": viticulture.probe,
         "report --compare-with": lambda path: viticulture.report(path, compare_with=path),
     }
-    with pytest.raises(UserError, match="several labels") as refused:
+    with pytest.raises(UserError, match="several labels") as error:
         calls[verb](str(run.path))
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_run_of_a_python_object_is_opened_again(data: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 
 import viticulture
 from photographs import pictures
+from refusals import refused
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.api.lists import resolved
 from viticulture.cache import locked
@@ -155,8 +156,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_step_and_terms(tmp_path: P
         return {name: term * (float("nan") if next(step) == 2 else 1.0) for name, term in terms.items()}
 
     session.method.losses = losses
-    with pytest.raises(UserError, match=r"step 3 \(label nan\)"):
-        fit(session)
+    refused(r"step 3 \(label nan\)", fit, session)
     state = load_checkpoint(session.run.checkpoint)["state_dict"]  # of the end of the first epoch, two steps long
     assert all(value.isfinite().all() for value in state.values())
 
@@ -246,8 +246,7 @@ def test_saving_checks_the_loss() -> None:
         trainer.global_step = step
         module = with_terms({"label": value})
         watch.on_train_batch_end(trainer, module, None, None, step - 1)
-    with pytest.raises(UserError, match=r"step 3 \(label inf\)"):
-        watch.on_save_checkpoint(trainer, module, {})
+    refused(r"step 3 \(label inf\)", watch.on_save_checkpoint, trainer, module, {})
 
 
 def test_weights_spoiled_by_an_epochs_last_step_are_not_saved(tmp_path: Path) -> None:
@@ -488,8 +487,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_that_cannot_resume_exactly_says_why(tmp_path: Path, stopped: Path, what: str, words: str) -> None:
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
     damage(run, what)
-    with pytest.raises(UserError, match=words):
-        viticulture.resume(str(run))
+    refused(words, viticulture.resume, str(run))
     assert not Path("evil").exists()
 
 
@@ -525,8 +523,7 @@ def test_streamed_shards_may_move(tmp_path: Path) -> None:
     assert (again.fingerprint, again.dataset.split_names) == (begun.fingerprint, begun.dataset.split_names)
     again.run.unlock()
     os.utime(tmp_path / "moved" / "all-0.tar", (0, 0))
-    with pytest.raises(UserError, match="are not those"):
-        reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
+    refused("are not those", reopen, str(tmp_path / "run"), str(tmp_path / "moved"))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -538,8 +535,7 @@ def test_resume_takes_the_new_place_of_the_images(stream: bool, tmp_path: Path) 
     )
     session.run.unlock()
     photos.rename(tmp_path / "moved")
-    with pytest.raises(UserError, match=r"photos.*viticulture resume .* DATA"):
-        reopen(str(tmp_path / "run"))
+    refused(r"photos.*viticulture resume .* DATA", reopen, str(tmp_path / "run"))
     again = reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
     assert again.dataset.split_names == session.dataset.split_names
     assert again.fingerprint == session.fingerprint
@@ -547,9 +543,9 @@ def test_resume_takes_the_new_place_of_the_images(stream: bool, tmp_path: Path) 
     reopen(str(tmp_path / "run")).run.unlock()
     changed = tmp_path / "moved" / session.dataset.split_names["train"][0]
     Image.new("RGB", (20, 30)).save(changed)
-    with pytest.raises(UserError, match=r"are not those.*bring them back.*train anew: viticulture train") as refused:
+    with pytest.raises(UserError, match=r"are not those.*bring them back.*train anew: viticulture train") as error:
         reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
-    assert ("cp -a" in str(refused.value)) is stream
+    assert ("cp -a" in str(error.value)) is stream
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -587,8 +583,7 @@ def test_a_run_finds_its_images_from_any_folder(data: str, tmp_path: Path, monke
         assert again.dataset.classes == begun.dataset.classes
     if data != "digits":
         (tmp_path / data).parent.rename(tmp_path / "moved")
-        with pytest.raises(UserError, match=r"which is not there.*resume .* DATA"):
-            reopen(str(tmp_path / "run"))
+        refused(r"which is not there.*resume .* DATA", reopen, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(
@@ -637,8 +632,7 @@ def test_a_run_is_evaluated_on_its_own_images_alone(change: str, tmp_path: Path)
         listed([(path, "ba"["ab".index(label)] if path == tested[0] else label) for path, label in rows])
     if change == "class":
         listed([(path, "c" if label == "a" else label) for path, label in rows])
-    with pytest.raises(UserError, match=r"are not those.*viticulture evaluate .* DATA"):
-        viticulture.evaluate(str(run.path))
+    refused(r"are not those.*viticulture evaluate .* DATA", viticulture.evaluate, str(run.path))
     assert (run.path / "evaluation.json").read_text() == before
 
 
@@ -697,8 +691,7 @@ def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Pa
     RunFolder.check_free(run)  # killed this early, a run leaves nothing that bars the next
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("dear")
-    with pytest.raises(UserError, match="replaces runs only"):
-        RunFolder.create(tmp_path / "letters", overwrite=True)
+    refused("replaces runs only", RunFolder.create, tmp_path / "letters", overwrite=True)
 
 
 def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -710,8 +703,7 @@ def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: p
     assert "is already finished" in capsys.readouterr().err
     shutil.rmtree(run / "weights")
     for verb in (viticulture.resume, viticulture.evaluate):
-        with pytest.raises(UserError, match=r"its folder weights is gone or empty; .*train anew: viticulture train"):
-            verb(str(run))
+        refused(r"its folder weights is gone or empty; .*train anew: viticulture train", verb, str(run))
 
 
 @pytest.mark.parametrize("budget", ["", "5m"])
@@ -778,10 +770,8 @@ def test_a_command_takes_the_next_free_name(tmp_path: Path, monkeypatch: pytest.
         raise UserError("a mistake in the data")
 
     monkeypatch.setattr("viticulture.budget.prepare.open_by_default", opened)
-    with pytest.raises(UserError, match="a mistake in the data"):
-        viticulture.train("digits", budget="60s")
-    with pytest.raises(UserError, match="unknown recipe"):
-        viticulture.compare("digits", ("default/digit",))
+    refused("a mistake in the data", viticulture.train, "digits", budget="60s")
+    refused("unknown recipe", viticulture.compare, "digits", ("default/digit",))
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["digits", "digits-2"]
     assert not (tmp_path / "studies").exists()
 
@@ -794,8 +784,7 @@ def test_a_changed_recipe_is_refused_with_a_new_command(tmp_path: Path, stopped:
     recipe.write_text(whole.replace("  epochs: 2", "  epochs: 3").replace("  clip_norm: null", "  clip_norm: 1.5"))
     words = rf"train.clip_norm from None to 1.5, train.epochs from 2 to 3; .*--recipe {recipe} --seed 0"
     for use in (viticulture.resume, viticulture.evaluate):
-        with pytest.raises(UserError, match=words):
-            use(str(run))
+        refused(words, use, str(run))
 
 
 def test_a_run_killed_while_created_blocks_nothing(tmp_path: Path) -> None:
@@ -806,14 +795,12 @@ def test_a_run_killed_while_created_blocks_nothing(tmp_path: Path) -> None:
     run.unlock()
     for overwrite in (False, True):
         RunFolder.check_free(run.path, overwrite)
-    with pytest.raises(UserError, match=r"before its first step.*begin it again"):
-        viticulture.resume(str(run.path))
+    refused(r"before its first step.*begin it again", viticulture.resume, str(run.path))
     RunFolder.create(run.path).unlock()
     assert [path.name for path in run.path.iterdir()] == ["run.lock"]
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "recipe.yaml").write_text("train: {epochs: 1}")
-    with pytest.raises(UserError, match="exists already"):
-        RunFolder.check_free(tmp_path / "own")
+    refused("exists already", RunFolder.check_free, tmp_path / "own")
     with pytest.raises(UserError, match="is no text; choose another --out"):
         RunFolder.check_free(os.fsdecode(bytes(tmp_path / "own") + b"\xff"))
 
@@ -831,10 +818,8 @@ def test_leftovers_of_killed_writers_are_removed_by_the_next(tmp_path: Path, sto
 
 def test_a_folder_that_cannot_be_made_is_refused_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="is a file, and a run is a folder"):
-        small(tmp_path / "file")
-    with pytest.raises(UserError, match=r"file is no folder that may be written"):
-        small(tmp_path / "file" / "run")
+    refused("is a file, and a run is a folder", small, tmp_path / "file")
+    refused(r"file is no folder that may be written", small, tmp_path / "file" / "run")
 
 
 def test_a_run_removed_while_it_trains_ends_in_one_line(tmp_path: Path) -> None:
@@ -847,8 +832,7 @@ def test_a_run_removed_while_it_trains_ends_in_one_line(tmp_path: Path) -> None:
         return terms
 
     session.method.losses = losses
-    with pytest.raises(UserError, match=r"run was removed|cannot write .*run"):
-        fit(session)
+    refused(r"run was removed|cannot write .*run", fit, session)
     assert not session.run.path.exists()
 
 
@@ -858,8 +842,7 @@ def test_advice_on_disk_space_is_given_where_it_is_the_cause(tmp_path: Path) -> 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (metrics.path.stat().st_size + 3, hard))
-        with pytest.raises(UserError, match=r"metrics.csv.*free some space"):
-            metrics.log_metrics({"train/loss": 0.5}, 50)
+        refused(r"metrics.csv.*free some space", metrics.log_metrics, {"train/loss": 0.5}, 50)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     (tmp_path / "file").write_text("")
@@ -939,8 +922,7 @@ def test_a_run_resumes_under_its_teachers_alone(tmp_path: Path) -> None:
     reopen(str(tmp_path / "run")).run.unlock()
     shutil.rmtree(teacher)
     shutil.copytree(tmp_path / "teacher-1", teacher)
-    with pytest.raises(UserError, match=r"the teachers of .* are not those"):
-        reopen(str(tmp_path / "run"))
+    refused(r"the teachers of .* are not those", reopen, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "tag"])
@@ -1063,8 +1045,7 @@ def test_batches_of_another_version_are_not_resumed(tmp_path: Path) -> None:
     fit(session, until=1)
     session.run.update(batch_size=7)
     session.run.unlock()
-    with pytest.raises(UserError, match=r"begun in batches of 7, where this version .* chooses 20"):
-        reopen(str(tmp_path / "run"))
+    refused(r"begun in batches of 7, where this version .* chooses 20", reopen, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("written", [1, 2])
@@ -1096,17 +1077,16 @@ def test_a_stopped_training_takes_another_length(tmp_path: Path) -> None:
     session = small(run, **{"train.epochs": 8})
     fit(session, until=2)
     session.run.unlock()
-    with pytest.raises(UserError, match="has come to epoch 2, so it cannot end sooner; got 1") as refused:
+    with pytest.raises(UserError, match="has come to epoch 2, so it cannot end sooner; got 1") as error:
         viticulture.resume(str(run), epochs=1)
-    assert refused.tb  # it is kept, and yet the run is free again
+    assert error.tb  # it is kept, and yet the run is free again
     ended = viticulture.resume(str(run), epochs=4)
     fit(small(straight, **{"train.epochs": 4}))
     rates = [[epoch["lr"] for epoch in read_history(one / "metrics.csv")] for one in (run, straight)]
     assert [mine == theirs for mine, theirs in zip(*rates, strict=True)] == [False, False, True, True]
     assert ended.metadata["steps"] == json.loads((straight / "run.json").read_text())["steps"] == 8
     assert "4 epochs in place of 8 by `resume --epochs`, once 2 had begun" in ended.metadata["warnings"][-1]
-    with pytest.raises(UserError, match="finished, after 4 epochs"):
-        viticulture.resume(str(run), epochs=9)
+    refused("finished, after 4 epochs", viticulture.resume, str(run), epochs=9)
     assert viticulture.resume(str(run), epochs=4).accuracy == ended.accuracy
 
 
@@ -1161,16 +1141,14 @@ def test_other_processes_wait_for_a_length_without_reading_the_checkpoint(
 
     monkeypatch.setattr(length, "load_checkpoint", read)
     monkeypatch.setattr("time.sleep", first_works)
-    with pytest.raises(UserError, match="has come to epoch 2"):
-        change_length(tmp_path / "run", 1)
+    refused("has come to epoch 2", change_length, tmp_path / "run", 1)
     change_length(tmp_path / "run", 4)
     assert (looks, reads) == (6, ["last.ckpt"] * 2)
 
 
 def test_an_invalid_length_is_refused_and_forgotten(tmp_path: Path) -> None:
     stopped_at_2(tmp_path / "run", **{"schedule.warmup_epochs": 4})
-    with pytest.raises(UserError, match="warmup_epochs must be fewer"):
-        viticulture.resume(str(tmp_path / "run"), epochs=3)
+    refused("warmup_epochs must be fewer", viticulture.resume, str(tmp_path / "run"), epochs=3)
     assert viticulture.resume(str(tmp_path / "run")).metadata["settings"]["train"]["epochs"] == 8
 
 

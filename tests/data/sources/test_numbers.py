@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
+from refusals import refused
 from viticulture.data.open import open_source
 from viticulture.errors import UserError
 
@@ -67,7 +68,5 @@ def test_labels_that_are_no_numbers_are_refused(cells: tuple[str, ...], words: s
 
 
 def test_numbers_are_refused_where_classes_are_required() -> None:
-    with pytest.raises(UserError, match="labels of arrays are numbers, not classes"):
-        open_source((PIXELS, np.array(VALUES)), "classes")
-    with pytest.raises(UserError, match=r"all be classes or all be numbers, got 'red' and 0\.5"):
-        open_source((PIXELS, ["red", 0.5, 1, None]))
+    refused("labels of arrays are numbers, not classes", open_source, (PIXELS, np.array(VALUES)), "classes")
+    refused(r"all be classes or all be numbers, got 'red' and 0\.5", open_source, (PIXELS, ["red", 0.5, 1, None]))

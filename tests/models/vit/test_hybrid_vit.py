@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from refusals import refused
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import count, create_student, fitting_patch, takes_patch_size
@@ -94,8 +95,7 @@ def test_mistakes_are_told(pixels: int, patch: int, options: dict[str, object], 
 
 def test_an_image_of_another_size_is_refused() -> None:
     embed = ResidualEmbed(32, 8, 3, 32)
-    with pytest.raises(UserError, match=r"made for 32x32 pixels, got \(16, 16\)"):
-        embed(torch.zeros(1, 3, 16, 16))
+    refused(r"made for 32x32 pixels, got \(16, 16\)", embed, torch.zeros(1, 3, 16, 16))
 
 
 def test_an_exported_hybrid_has_operators_that_converters_support() -> None:
