@@ -230,10 +230,8 @@ def test_settings_that_cannot_work_are_refused() -> None:
         refused(words, Schedule, **keywords)
     with pytest.raises(UserError, match=r"fewer than train.epochs, got 5 and 3"):
         Schedule(warmup_epochs=5).attach(torch.optim.SGD([torch.zeros(1)], lr=1.0), 1, 3, 1.0)
-    with pytest.raises(UserError, match="timm's group_matcher; Linear has none"):
-        Optim(layer_decay=0.5).groups(nn.Linear(1, 1))
-    with pytest.raises(UserError, match="nothing to train"):
-        Optim().build(Optim().groups(nn.Linear(1, 1).requires_grad_(False)))
+    refused("timm's group_matcher; Linear has none", lambda: Optim(layer_decay=0.5).groups(nn.Linear(1, 1)))
+    refused("nothing to train", lambda: Optim().build(Optim().groups(nn.Linear(1, 1).requires_grad_(False))))
 
 
 def test_rates_never_leave_their_bounds() -> None:

@@ -436,8 +436,7 @@ def test_arrays_of_unknown_range_are_refused_until_it_is_named(kind: type, scale
     levels = noise(8, 6, 8, 3)
     levels[0, 0, 0], levels[0, 0, 1] = 0, 255
     given: Any = ((levels * scale + shift).astype(kind), [0, 1] * 4)
-    with pytest.raises(UserError, match=r"images.normalize\).* images.range, such as \[(0, 255|-1, 1)\]"):
-        prepare(open_source(given))
+    refused(r"images.normalize\).* images.range, such as \[(0, 255|-1, 1)\]", lambda: prepare(open_source(given)))
     named = ImageSettings(image_size=8, cache_size=8, range=[shift, 255 * scale + shift])
     plain = ImageSettings(image_size=8, cache_size=8)
     assert torch.equal(trained_on(given, named), trained_on((levels, given[1]), plain))

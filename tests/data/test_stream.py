@@ -29,7 +29,6 @@ from viticulture.data.transforms.erase import Erase
 from viticulture.data.transforms.geometry import Flip
 from viticulture.data.transforms.view import Augment
 from viticulture.data.workers import ahead
-from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 
 MEAN, STD, COUNT, SIDE = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 12, 64
@@ -165,8 +164,7 @@ def test_without_shared_memory_batches_are_the_same(
 
 
 def test_a_killed_worker_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"worker process was killed.*lack of memory"):
-        list(ahead(killed, [0, 1], workers=1))
+    refused(r"worker process was killed.*lack of memory", lambda: list(ahead(killed, [0, 1], workers=1)))
 
 
 def killed(number: int) -> int:

@@ -220,8 +220,7 @@ def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> 
 
 
 def test_a_batch_of_one_is_refused() -> None:
-    with pytest.raises(UserError, match=r"the batch size is 1; take a larger train.batch_size"):
-        method().warnings(1)
+    refused(r"the batch size is 1; take a larger train.batch_size", lambda: method().warnings(1))
 
 
 def test_one_view_is_refused(tmp_path: Path) -> None:

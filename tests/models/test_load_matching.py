@@ -147,8 +147,7 @@ def test_the_first_blocks_are_loaded_and_the_rest_is_initialized(tmp_path: Path,
 
 def test_blocks_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
     save(student(data_spec()), tmp_path, data_spec())
-    with pytest.raises(UserError, match="between 0 and the student's 3 blocks, got 4"):
-        initialize(student(data_spec()), str(tmp_path), 4)
+    refused("between 0 and the student's 3 blocks, got 4", lambda: initialize(student(data_spec()), str(tmp_path), 4))
     cnn = create_student("resnet10t", data_spec(32, 32))
     save(cnn, tmp_path / "cnn", data_spec(32, 32))
     refused("needs a student with blocks, and a ResNet has none", initialize, cnn, str(tmp_path / "cnn"), 1)

@@ -10,7 +10,6 @@ import torch
 
 from networks import data_spec
 from refusals import refused
-from viticulture.errors import UserError
 from viticulture.models.heads import token_logits
 from viticulture.models.students import blueprint, count, create_student, matching, takes_patch_size
 from viticulture.models.vit import plain_vit
@@ -128,5 +127,4 @@ def test_students_are_found_by_pattern() -> None:
 
 
 def test_a_network_made_elsewhere_has_no_blueprint() -> None:
-    with pytest.raises(UserError, match="make students with create_student"):
-        blueprint(timm.create_model("resnet10t", num_classes=3))
+    refused("make students with create_student", lambda: blueprint(timm.create_model("resnet10t", num_classes=3)))

@@ -341,8 +341,7 @@ def test_a_study_moves_with_its_half_trained_cells(finished: Path, tmp_path: Pat
     work(tmp_path / "undisturbed")
     shutil.move(study.path, tmp_path / "elsewhere")
     shutil.move(tmp_path / "photos", tmp_path / "pictures")
-    with pytest.raises(UserError, match="photos"):
-        train_cell(StudyFolder.open(tmp_path / "elsewhere"), cell, plan)
+    refused("photos", lambda: train_cell(StudyFolder.open(tmp_path / "elsewhere"), cell, plan))
     Worker(StudyFolder.open(tmp_path / "elsewhere", str(tmp_path / "pictures")), str).run()
     assert weights(tmp_path / "elsewhere") == weights(tmp_path / "undisturbed")
 
@@ -613,8 +612,7 @@ def test_damaged_files_of_a_study_are_named(tmp_path: Path) -> None:
 def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="exists already"):
-        StudyFolder.create(tmp_path / "used", grid(), "x")
+    refused("exists already", lambda: StudyFolder.create(tmp_path / "used", grid(), "x"))
     refused("not a study folder", StudyFolder.open, tmp_path / "used")
     (tmp_path / "used" / "run.json").write_text("{}")
     refused(r"is a run, not a study; .* --recipe .*used/recipe\.yaml", StudyFolder.open, tmp_path / "used")
@@ -624,8 +622,7 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
         RunFolder.open(tmp_path / "ranked")
     with pytest.raises(UserError, match=r"nowhere does not exist; runs are made .*, studies by `viticulture compare`"):
         viticulture.report(str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="unknown recipe"):
-        StudyFolder.create(tmp_path / "new", grid(Candidate("a", "default/digit")), "x")
+    refused("unknown recipe", lambda: StudyFolder.create(tmp_path / "new", grid(Candidate("a", "default/digit")), "x"))
     assert not (tmp_path / "new").exists()
     with pytest.raises(UserError, match="one device"):
         StudyFolder.create(tmp_path / "new", grid(Candidate("a", "default/digits", {"engine.devices": 2})), "x")
@@ -635,11 +632,9 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
         (folder / "plain-vit.yaml").write_text("mine")
     theirs = torn.parent / "study.yaml"
     theirs.write_text("# what I want to compare")
-    with pytest.raises(UserError, match="exists already"):
-        StudyFolder.create(torn.parent, grid(), "x")
+    refused("exists already", lambda: StudyFolder.create(torn.parent, grid(), "x"))
     assert theirs.read_text() == "# what I want to compare"
     theirs.write_text(comment("x") + grid().to_yaml())  # killed before it was complete
     StudyFolder.create(torn.parent, grid(), "x")
-    with pytest.raises(UserError, match="exists already"):
-        StudyFolder.create(mine.parent, grid(), "x")
+    refused("exists already", lambda: StudyFolder.create(mine.parent, grid(), "x"))
     assert (mine / "plain-vit.yaml").read_text() == "mine"

@@ -15,7 +15,6 @@ import viticulture
 from children import start
 from refusals import refused
 from study_processes import TINY, Killer, made, statuses
-from viticulture.errors import UserError
 from viticulture.study.clusters import write_script
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
@@ -175,13 +174,11 @@ def test_a_slurm_array_has_a_task_per_cell(tmp_path: Path) -> None:
     assert "seed-0" in again
     assert "seed-1" not in again
     refused("cell of", cell_named, study, "taken-out.2-a-class.seed-0")
-    with pytest.raises(UserError, match="halving"):
-        write_script(made(tmp_path / "h", 1, 4, Terms(halving=True)), StudyPlan({}, {}, {}, {}))
+    refused("halving", lambda: write_script(made(tmp_path / "h", 1, 4, Terms(halving=True)), StudyPlan({}, {}, {}, {})))
 
 
 def test_ray_is_asked_for_by_name(tmp_path: Path) -> None:
     if importlib.util.find_spec("ray") is None:
         from viticulture.study.clusters import run_on_ray
 
-        with pytest.raises(UserError, match="pip install"):
-            run_on_ray(made(tmp_path / "s", 1), "local", str)
+        refused("pip install", lambda: run_on_ray(made(tmp_path / "s", 1), "local", str))

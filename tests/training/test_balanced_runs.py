@@ -18,7 +18,6 @@ from viticulture.config.checks import check_parts
 from viticulture.config.load import load_config
 from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
-from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
 from viticulture.training import feed
 from viticulture.training.feed import training_loader
@@ -156,5 +155,4 @@ def test_what_would_change_nothing_is_refused(
 
 def test_objects_have_no_classes_of_images_to_balance() -> None:
     name = "detection/photos"
-    with pytest.raises(UserError, match="method detection uses none"):
-        check_parts(load_config(name, {"data.sampling": "balanced"}))
+    refused("method detection uses none", lambda: check_parts(load_config(name, {"data.sampling": "balanced"})))

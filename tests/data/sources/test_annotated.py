@@ -1104,8 +1104,7 @@ def test_palettes_name_the_values_that_occur(tmp_path: Path) -> None:
 def test_the_recipe_of_the_other_task_is_named(
     tmp_path: Path, made: Callable[[Path, dict[str, int]], Path], wanted: str, words: str
 ) -> None:
-    with pytest.raises(UserError, match=words):
-        open_source(made(tmp_path / "set", {"train": 2}), wanted)
+    refused(words, lambda: open_source(made(tmp_path / "set", {"train": 2}), wanted))
 
 
 def test_areas_of_a_list_are_used_where_each_object_has_one(tmp_path: Path) -> None:
