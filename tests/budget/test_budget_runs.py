@@ -644,7 +644,7 @@ def test_weights_trained_on_test_images_are_refused_with_the_plan(key: str, tmp_
     divided = {"images.image_size": 16, "images.cache_size": 16, "data.test_fraction": 0.1}
     begin(photos, "default/digits", 0, str(tmp_path / "known"), False, divided, "test").run.unlock()
     more = {"data.per_class": None, "data.test_fraction": 0.4, key: str(tmp_path / "known")}
-    with pytest.raises(UserError, match=rf"{key}: .*known learned from \d+ of the \d+ images"):
+    with pytest.raises(UserError, match=rf"{key}: .*known was trained on \d+ of the \d+ test images"):
         planned(tmp_path / "run", data=photos, overrides=more)
     assert not (tmp_path / "run").exists()
 

@@ -486,7 +486,7 @@ def test_data_describes_channels_and_bits(tmp_path: Path) -> None:
         file.write_bytes(deep_png(np.dstack([ramp + i] * 3)).read())
     assert inspect(str(root)).values.startswith("values of more than 8 bits lie in 1000 to 1068, of which 8 bits")
     root = folder_of(tmp_path / "many", {f"{name}/{i}.npy": noise(8, 8, 7, seed=i) for i in range(3) for name in "ab"})
-    assert inspect(str(root)).values == "7 channels, kept by --images.channels 7"
+    assert inspect(str(root)).values == "7 channels, read by --images.channels 7"
     assert inspect("digits").values == ""
 
 

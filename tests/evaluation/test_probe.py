@@ -260,4 +260,4 @@ def test_a_squashed_crop_of_timm_becomes_the_whole_image(tmp_path: Path, capsys:
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": described})
     settings = of_source(str(tmp_path)).image_settings
     assert (settings.fit, settings.eval_crop) == ("stretch", 1.0)
-    assert "images are shown whole, where timm cuts their edges off as well (crop_pct 0.9)" in capsys.readouterr().err
+    assert "whole images are used, where timm cuts their edges off as well (crop_pct 0.9)" in capsys.readouterr().err

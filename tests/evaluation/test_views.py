@@ -139,7 +139,7 @@ def test_the_first_of_the_best_is_chosen(name: TTAMode, run: RunFolder) -> None:
         choose_views(run, dataset.val, score)
         assert {of_run(run, each).eval_views for each in run.which()} == {name}
         choose_views(run, dataset.val, lambda said: float(not score(said)))
-        assert of_run(run).eval_views == name, "what is settled stays"
+        assert of_run(run).eval_views == name, "what is chosen stays"
         config = json.loads(before["last"])
         del config[TTA_KEY]
         (run.weights("last") / "config.json").write_text(json.dumps(config))  # as a resumed run writes it

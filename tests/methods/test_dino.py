@@ -294,7 +294,7 @@ def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> 
 
 def test_local_crops_need_their_section(tmp_path: Path) -> None:
     silent = {key: value for key, value in RUN.items() if not key.startswith("augment_local_crops")}
-    refused(r"dino looks at 2 local crops.*augment_local_crops", start, tmp_path / "run", **silent)
-    with pytest.raises(UserError, match=r"mae looks at 0 local crops.*take augment_local_crops out"):
+    refused(r"dino needs 2 local crops.*augment_local_crops", start, tmp_path / "run", **silent)
+    with pytest.raises(UserError, match=r"mae needs 0 local crops.*take augment_local_crops out"):
         start(tmp_path / "run", **{"augment_local_crops.resized_crop.scale": [0.1, 0.4]})
     assert not (tmp_path / "run").exists()

@@ -105,7 +105,7 @@ def test_a_warning_names_positions_that_are_not_loaded(positions: str, data: Dat
     }
     changed = {**values, "student": student, "method": {**values["method"], "positions": positions}}
     method, warnings = assemble(replace(recipe("mae", "none", teachers), values=changed), data.bare, seed=0)
-    told = [warning for warning in warnings if "not kept: pos_embed, which method mae sets itself" in warning]
+    told = [warning for warning in warnings if "not loaded: pos_embed, which method mae sets itself" in warning]
     assert len(told) == (positions == "fixed")
     assert method.student.pos_embed.requires_grad == (positions == "learned")
 
@@ -117,7 +117,7 @@ def test_a_warning_names_a_teacher_of_another_value_range(
     shutil.copytree(teachers, tmp_path / "there")
     for folder in (tmp_path / "there").iterdir():
         note(folder, {"range": [0, 4095]})
-    words = "learned by images.range [0, 4095] and is shown images by null"
+    words = "was trained with images.range [0, 4095] and gets images of null"
     for place, told in ((teachers, 0), (tmp_path / "there", 1)):
         assert sum(words in warning for warning in pair(method, guide, "vit", data, place).warnings) == told
 

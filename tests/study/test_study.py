@@ -129,7 +129,7 @@ def test_a_cell_equals_its_command(finished: Path, tmp_path: Path) -> None:
     """Bit for bit the weights of `viticulture train`, by the recorded command."""
     study = StudyFolder.open(finished)
     cell = study.grid.cells()[-1]
-    words = command(study, cell, StudyPlan.from_dict(study.facts["plan"]))
+    words = command(study, cell, StudyPlan.from_dict(study.metadata["plan"]))
     import shlex
 
     from viticulture.cli import main
@@ -448,7 +448,7 @@ def test_a_claim_of_a_dead_process_accuses_no_other_cell(tmp_path: Path) -> None
 
 def test_a_cell_of_other_settings_is_refused(finished: Path, tmp_path: Path) -> None:
     study = StudyFolder.open(shutil.copytree(finished, tmp_path / "study"))
-    plan = StudyPlan.from_dict(study.facts["plan"])
+    plan = StudyPlan.from_dict(study.metadata["plan"])
     assert changed(study, plan) == []
     longer = StudyPlan(dict.fromkeys(plan.epochs, 3), plan.step_times, plan.recipe_epochs, plan.warmups)
     assert changed(study, longer) == [cell.name for cell in every_cell(study.grid)]
@@ -464,9 +464,9 @@ def test_halving_trains_in_rounds_and_logs_dropped_candidates(tmp_path: Path) ->
     trained = [words for words in said if words.startswith("[")]
     assert [words.count("rung 1") for words in trained] == [1] * 4 + [0] * 4
     assert len(trained) == 4 + 2 + 2
-    assert ", by validation images: " in study.facts["decisions"][0]
-    assert "dropped lr" in study.facts["decisions"][0]
-    assert study.facts["decisions"][1].endswith("all continue")
+    assert ", by validation images: " in study.metadata["decisions"][0]
+    assert "dropped lr" in study.metadata["decisions"][0]
+    assert study.metadata["decisions"][1].endswith("all continue")
     rows = table(study.path)
     assert [row["status"] for row in rows if row["candidate"].startswith("lr") and row["rung"] != "1"] == [
         "dropped"
@@ -543,7 +543,7 @@ def test_a_row_of_another_metric_shares_the_training(tmp_path: Path) -> None:
     assert outcomes[1].test is None, "it was logged on validation images"
     assert [one.row["measure"] for one in outcomes] == ["accuracy", "loss", "robustness/imagenet-a/student"]
     (comparison,) = compare(study, outcomes)
-    assert comparison.measure.title == "Results, each row by its own measure"
+    assert comparison.measure.title == "Results, each row by its measure"
     assert not comparison.images_interval
     assert comparison.reported == "test"
     assert all(entry.versus_baseline is None for entry in comparison.ranking)

@@ -158,7 +158,7 @@ def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_a_slurm_array_has_a_task_per_cell(tmp_path: Path) -> None:
     study = made(tmp_path / "s", 2)
-    script = write_script(study, StudyPlan.from_dict(study.facts["plan"]))
+    script = write_script(study, StudyPlan.from_dict(study.metadata["plan"]))
     assert "--array=0-1\n" in script.read_text()
     declared = (study.path / "study.yaml").read_text()
     added = declared.replace("candidates:\n", "candidates:\n- name: A first one\n  recipe: dhvt/digits\n")
@@ -169,7 +169,7 @@ def test_a_slurm_array_has_a_task_per_cell(tmp_path: Path) -> None:
     done = subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert statuses(study) == ["missing", "finished"]
-    again = write_script(study, StudyPlan.from_dict(study.facts["plan"])).read_text()
+    again = write_script(study, StudyPlan.from_dict(study.metadata["plan"])).read_text()
     assert "--array=0-0\n" in again
     assert "seed-0" in again
     assert "seed-1" not in again

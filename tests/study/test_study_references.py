@@ -140,7 +140,7 @@ def test_a_subset_chosen_by_the_study_holds_for_every_teacher() -> None:
 
 def test_a_moved_study_resumes_a_student(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = made(tmp_path / "old", photos, TEACHER, TAUGHT)
-    plan = StudyPlan.from_dict(study.facts["plan"])
+    plan = StudyPlan.from_dict(study.metadata["plan"])
     teacher, student = study.grid.cells()
     train_cell(study, teacher, plan)
     with monkeypatch.context() as stopped:
@@ -216,7 +216,7 @@ def test_a_failed_teacher_fails_its_students_alone(photos: Path, tmp_path: Path)
 def test_a_single_task_trains_what_it_needs_and_waits_for_others(photos: Path, tmp_path: Path) -> None:
     study = made(tmp_path / "s", photos, TAUGHT, TEACHER)
     taught, teacher = study.grid.cells()
-    plan = StudyPlan.from_dict(study.facts["plan"])
+    plan = StudyPlan.from_dict(study.metadata["plan"])
     said: list[str] = []
     with study.claim(teacher) as mine:
         assert mine

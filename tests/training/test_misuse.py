@@ -115,7 +115,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --student vit_nano --student.options '{5: 3}'", "unknown option of vit_nano '5'"),
     ("train digits --student '[1]'", "student"),
     ("train digits --student.init 007", "must be a word or null, got 7; a name that YAML reads as a number"),
-    ("train digits --student.init no", "got False; a name that YAML reads as a number or as true or false stands in"),
+    ("train digits --student.init no", "got False; a name that YAML reads as a number or as true or false needs"),
     # augmentations are built before the run's folder is made
     ("train digits --augment.erase.probability 2", "erase.probability"),
     ("train digits --augment.padded_crop.padding -5", "padding"),

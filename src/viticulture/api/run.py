@@ -91,8 +91,8 @@ class Run:
         results = self.results
         for key, result in results.items():
             weights, _, split = key.partition("/")
-            known = {"images": result.images, **result.measures, **vars(result)}
-            numbers = {k: v for k, v in known.items() if isinstance(v, (int, float))}
+            fields = {"images": result.images, **result.measures, **vars(result)}
+            numbers = {k: v for k, v in fields.items() if isinstance(v, (int, float))}
             rows.append({"weights": weights, "split": split, "counts": key == results.counts, **numbers})
         return _frame(rows)
 

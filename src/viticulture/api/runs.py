@@ -51,7 +51,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     if not stands_for_own(folder, data):
         return evaluate_other(task, data, out)
     if out:
-        raise UserError(f"--out is for other images; of its own, {folder.path} keeps its results and report.html")
+        raise UserError(f"--out is for other images; results of a run's images are in {folder.path}")
     dataset = dataset_of(folder, config_of(folder), data)
     evaluations = measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
@@ -83,9 +83,9 @@ def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: 
     from ..tasks.task import task_of
 
     folder = trained_run(run_folder_of(run))
-    learnt = folder.read("run.json")["data"]["folder"]
-    if out and learnt and Path(out).resolve() == Path(learnt).resolve():
-        raise UserError(f"{out} is what {run} learnt from; choose another --out")
+    folder_of_data = folder.read("run.json")["data"]["folder"]
+    if out and folder_of_data and Path(out).resolve() == Path(folder_of_data).resolve():
+        raise UserError(f"{out} has the training images of {run}; choose another --out")
     return task_of(folder).predict(as_images(images), weights, top, out)
 
 
@@ -128,38 +128,38 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         raise UserError(f"what --int8 costs is measured on images of {run}, which no repository holds; leave it out")
     if int8 and folder.read("run.json")["data"].get("given") is not None:
         raise UserError(
-            f"what --int8 costs is measured on images, and {run} learnt from an object of a Python program, which its "
+            f"what --int8 costs is measured on images, and {run} was trained on a Python object, which its "
             "folder does not hold; leave it out, or train on the images as files"
         )
     which = weights or folder.which()[0]
-    subject = of_run(folder, which)
-    several, number = subject.data_spec.multilabel, subject.data_spec.scale is not None
-    if int8 and (several or number or not subject.data_spec.classes):
+    trained_model = of_run(folder, which)
+    several, number = trained_model.data_spec.multilabel, trained_model.data_spec.scale is not None
+    if int8 and (several or number or not trained_model.data_spec.classes):
         what = "predicts several labels" if several else "predicts a number" if number else "was trained without labels"
         raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} {what}; leave it out")
     more: dict[str, Any] = {}
     if several:
-        more["thresholds"] = thresholds_of(task, which, len(subject.data_spec.classes))
-    if (kept := subject.image_settings.range) is not None:
-        more["range"] = kept
-    if subject.eval_views != "one":
-        more[TTA_KEY] = subject.eval_views
+        more["thresholds"] = thresholds_of(task, which, len(trained_model.data_spec.classes))
+    if (value_range := trained_model.image_settings.range) is not None:
+        more["range"] = value_range
+    if trained_model.eval_views != "one":
+        more[TTA_KEY] = trained_model.eval_views
     written: Path | Quantized
 
     def finish(path: Path) -> None:
         if from_pixels:
             from ..deploy.onnx.pixels import add_preparation
 
-            add_preparation(path, subject.data_spec, subject.image_settings)
+            add_preparation(path, trained_model.data_spec, trained_model.image_settings)
 
     log(f"weights  {which}")
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, config_of(folder))
-            written = to_int8(subject, dataset.train, dataset.test, Path(out), more, finish)
+            written = to_int8(trained_model, dataset.train, dataset.test, Path(out), more, finish)
         else:
-            written = to_onnx(subject.tta_network, Path(out), subject.data_spec, more, finish)
-        compared = not from_pixels and subject.data_spec.classes and not (several or number)
+            written = to_onnx(trained_model.tta_network, Path(out), trained_model.data_spec, more, finish)
+        compared = not from_pixels and trained_model.data_spec.classes and not (several or number)
         if compared and (moved := compare_preparations(folder, weights)) and moved.visible:
             log(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written
@@ -171,13 +171,13 @@ def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
     from ..tasks.annotated_task import model_of
     from ..training.run_inputs import config_of
 
-    subject = model_of(run, weights)
+    trained_model = model_of(run, weights)
     images = config_of(run).images
     assert images.cache_size is not None, "a run's recipe says it"
     more = {} if images.range is None else {"range": images.range}
     log(f"weights  {weights or run.which()[0]}")
     with waiting("writing ONNX"):
-        return to_onnx(subject.network, out, subject.data_spec, more, cache_size=images.cache_size)
+        return to_onnx(trained_model.network, out, trained_model.data_spec, more, cache_size=images.cache_size)
 
 
 def measure(run: "RunFolder", dataset: "Dataset") -> "Results[Any]":

@@ -61,7 +61,7 @@ def check_key(key: str) -> None:
     """Raises: UserError for a dotted key without a section, or one that a dataclass section lacks."""
     section, _, rest = key.partition(".")
     if section not in ORDER:
-        whole = [known for known in fixed_keys() if known.partition(".")[2] == key.replace("-", "_")]
+        whole = [full for full in fixed_keys() if full.partition(".")[2] == key.replace("-", "_")]
         raise (
             UserError(f"unknown recipe key {key}; did you mean {whole[0]}?")
             if whole

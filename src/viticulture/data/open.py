@@ -120,16 +120,16 @@ def annotation_format(data: str | Path) -> tuple[str, Open | None]:
     return "", None
 
 
-def _open_annotated(data: Any, wanted: Contents) -> Source:
-    if isinstance(data, Source) and data.contents == wanted:
+def _open_annotated(data: Any, expected: Contents) -> Source:
+    if isinstance(data, Source) and data.contents == expected:
         return data
     if not isinstance(data, str | Path):
-        raise UserError(f"{ANNOTATED[wanted][0]} are read from files; name a folder")
+        raise UserError(f"{ANNOTATED[expected][0]} are read from files; name a folder")
     path = Path(data).expanduser()
     if not path.exists():
         raise UserError(f"no such file or folder: {str(data)!r}")
     contents, opener = annotation_format(path)
-    if contents == wanted and opener is not None:
+    if contents == expected and opener is not None:
         return opener(path)
     if contents:
         have, fix = (
@@ -137,7 +137,7 @@ def _open_annotated(data: Any, wanted: Contents) -> Source:
             "train on it with --recipe ",
         )
         raise UserError(f"{path} holds {have}; {fix}{ANNOTATED[contents][1]}/photos")
-    fix = "unpack it first" if path.suffix == ".zip" else f"expected {_EXPECTED[wanted]}"
+    fix = "unpack it first" if path.suffix == ".zip" else f"expected {_EXPECTED[expected]}"
     raise UserError(f"{path} holds neither boxes nor masks; {fix}")
 
 

@@ -38,7 +38,7 @@ def plan_note(grid: Grid, plan: StudyPlan) -> str:
     terms = {
         "epochs": "Every cell trains for the same number of epochs",
         "time": "Every cell of one training subset trains for the same time",
-        "recipe": "Every recipe trains for its own number of epochs",
+        "recipe": "Every recipe trains for the number of epochs it sets",
     }[grid.terms.equal]
     if plan.scale < 1:
         budget = f"the budget of {grid.terms.budget}"
@@ -137,15 +137,15 @@ def all_results_table(study: Study) -> Table:
                     _divided(entry.mean("macs"), 1e6),
                 ]
             )
-    known = comparisons[-1].measure if comparisons else measure(["accuracy"])
+    ranked_measure = comparisons[-1].measure if comparisons else measure(["accuracy"])
     ranked_by = "validation" if all(comparison.ranked_by == "val" for comparison in comparisons) else reported
     difference, names = "Student's interval", {name for comparison in comparisons for name in comparison.measured}
-    if known.images or "accuracy" in names:
-        of = "" if known.images else ", for accuracies,"
+    if ranked_measure.images or "accuracy" in names:
+        of = "" if ranked_measure.images else ", for accuracies,"
         over = f"{'' if grid.overlap else 'seeds and '}{reported} images"
         difference = f"the wider of {difference} and{of} the interval over {over}"
     note = (
-        f"Candidates are ordered by {ranked_by} {known.word}. Intervals: 95 %, "
+        f"Candidates are ordered by {ranked_by} {ranked_measure.word}. Intervals: 95 %, "
         f"{intervals(grid, sorted(names), reported)}. − baseline: paired difference to {grid.baseline.name} on the "
         f"same {grid.unit}s, with {difference}."
     )
@@ -174,7 +174,7 @@ def intervals(grid: Grid, measured: Sequence[str], reported: str) -> str:
     def wider(images: str) -> str:
         return f"the wider of {students}{',' * bool(grid.overlap)} and {images}" if images else students
 
-    images = {known.word: known.images.format(reported) for known in (measure([name]) for name in measured)}
+    images = {entry.word: entry.images.format(reported) for entry in (measure([name]) for name in measured)}
     if len(set(images.values())) == 1:
         return wider(next(iter(images.values())))
     return wider("") + "".join(f"; of {word} {wider(over)}" for word, over in images.items() if over)

@@ -432,7 +432,7 @@ def test_splits_of_a_csv_are_compared_by_meaning(tmp_path: Path) -> None:
 
     splits = opened("Train", "val", "valid").splits
     assert {kind: rows.tolist() for kind, rows in splits.items()} == {"train": [0], "val": [1]}
-    refused(r"line 4: images/001\.png stands in two splits, val and test", opened, "train", "val", "test")
+    refused(r"line 4: images/001\.png is in two splits, val and test", opened, "train", "val", "test")
     refused("line 2: split must be train, val or test, got an empty cell; fill the column", opened, "", "val", "val")
 
 
@@ -947,7 +947,7 @@ def test_what_vocs_lists_do_not_name_is_reported(tmp_path: Path) -> None:
         "1 image for training that no list of ImageSets/Main names (train.txt, val.txt, test.txt): 007",
     )
     (lists / "test.txt").write_text("006\n005\n")
-    with pytest.raises(UserError, match=r"test.txt names 1 image that val.txt names, too: 005; an image stands in one"):
+    with pytest.raises(UserError, match=r"test.txt names 1 image that val.txt names, too: 005; an image is in one"):
         open_source(root, "objects")
     (lists / "test.txt").write_text("O06\nO07\n")
     refused(r"test.txt names no image of .*: O06, O07$", open_source, root, "objects")

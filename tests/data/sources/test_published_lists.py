@@ -61,7 +61,7 @@ def test_cub_is_read_by_its_three_lists(tmp_path: Path) -> None:
     for name, text, words in (
         ("train_test_split.txt", "8 1\n7 1\n", "do not list the same images: 9"),
         ("train_test_split.txt", "8 1\n7 1\n9 2\n", "must say 1"),
-        ("train_test_split.txt", "8 1\n8 1\n", "line 2: 8 stands there twice"),
+        ("train_test_split.txt", "8 1\n8 1\n", "line 2: 8 appears twice"),
         ("images.txt", "7\n", "line 1: expected a number and a value"),
     ):
         kept = (tmp_path / name).read_text()

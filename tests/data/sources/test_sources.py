@@ -534,10 +534,10 @@ def test_whole_numbers_with_a_point_equal_those_without(
 def test_nearly_equal_names_are_reported(tmp_path: Path) -> None:
     text = "path,label\nimg/a b.png,Old_cat\n3.png,old cat\n4.png,old cat 2\n"
     source = open_source(table(tmp_path, "path,label,group\nimg/a b.png,x,P-1\n3.png,x,p_1\n4.png,x,P-2\n"))
-    assert source.warnings[1:] == ("groups of nearly the same name, each taken as its own: 'P-1' and 'p_1'",)
+    assert source.warnings[1:] == ("groups of nearly the same name, each taken as a separate one: 'P-1' and 'p_1'",)
     source = open_source(table(tmp_path, text))
     _, notes = select(source, DataSettings(test_fraction=0, val_fraction=0), 0)
-    assert notes == ["classes of nearly the same name, each taken as its own: 'old cat' and 'Old_cat'"]
+    assert notes == ["classes of nearly the same name, each taken as a separate one: 'old cat' and 'Old_cat'"]
     assert alike(("1", "1.0", "10", "1.05")) == [notes[0].partition(": ")[0] + ": '1' and '1.0'"]
     assert alike(("A", "A+", "Ä", "cat1", "cat2")) == []
 
