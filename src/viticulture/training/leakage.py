@@ -32,8 +32,8 @@ def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) ->
         shared = {split: len(trained_on.intersection(names)) for split, names in dataset.split_names.items()}
         if shared.get("test"):
             raise UserError(
-                f"{key}: {run.path} was trained on {shared['test']:,} of the {len(dataset.split_names['test']):,} "
-                "test images of this training; divide the images as that run did (its data.* keys; for images added since, by "
+                f"{key}: {run.path} was trained on {shared['test']:,} of the {len(dataset.split_names['test']):,} test "
+                "images of this training; divide the images as that run did (its data.* keys; for images added since, by "
                 "test/CLASS or a column `split`), or take other weights"
             )
         if shared.get("val"):
