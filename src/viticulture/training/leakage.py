@@ -33,8 +33,8 @@ def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) ->
         if shared.get("test"):
             raise UserError(
                 f"{key}: {run.path} was trained on {shared['test']:,} of the {len(dataset.split_names['test']):,} test "
-                "images of this training; divide the images as that run did (its data.* keys; for images added since, by "
-                "test/CLASS or a column `split`), or take other weights"
+                "images of this training; divide the images as that run did (its data.* keys; for images added since, "
+                "by test/CLASS or a column `split`), or take other weights"
             )
         if shared.get("val"):
             count = f"{shared['val']:,} of the {len(dataset.split_names['val']):,}"
