@@ -529,7 +529,7 @@ def test_views_are_counted_in_step_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("said", "views"), [({}, "best"), ({"images.eval_views": "one"}, "one")])
-def test_the_plan_says_how_images_are_asked(said: dict[str, Any], views: str, tmp_path: Path) -> None:
+def test_the_plan_names_the_views(said: dict[str, Any], views: str, tmp_path: Path) -> None:
     keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.val_fraction": 0.2, **said}
     plan = planned(tmp_path / "run", "4h", keys)
     assert ("eval_views" in str(plan_table(plan).note)) is (views == "best")
@@ -694,7 +694,7 @@ def test_a_run_interrupted_in_a_stage_is_one_run(tmp_path: Path, monkeypatch: py
     refused(f"viticulture resume {re.escape(shell_word(run))} ", lambda: RunFolder(run / "stages/1-mae").which())
 
 
-def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eager(monkeypatch)
     plan = planned(tmp_path / "run")
     back = read_plan(tmp_path / "run")

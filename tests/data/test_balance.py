@@ -99,5 +99,5 @@ def test_parts_of_a_batch_add_up_to_the_whole() -> None:
     torch.testing.assert_close(torch.stack(halves).mean(), cross_entropy(logits, label, 0.1, weights))
 
 
-def test_from_ten_times_on_a_person_is_told() -> None:
+def test_a_tenfold_imbalance_is_reported() -> None:
     assert [is_unbalanced(sizes) for sizes in ((10, 1), (11, 1), (3, 3), ())] == [False, True, False, False]

@@ -101,7 +101,7 @@ def test_a_16_bit_ramp_needs_its_range() -> None:
     np.testing.assert_array_equal(color, np.repeat(told, 3, axis=2))
 
 
-def test_values_beyond_a_range_are_cut_off_and_each_channel_may_have_its_own() -> None:
+def test_values_beyond_a_range_are_clipped_by_channel() -> None:
     values = np.array([[[-5.0, 10, np.nan], [100, 20, 5], [51, 15.1, 7.55]]], dtype=np.float32)
     kept = PixelFormat(3, ((0, 100), (10, 20), (5, 10)))(values)
     assert kept.tolist() == [[[0, 0, 0], [255, 255, 0], [130, 130, 130]]]
@@ -442,7 +442,7 @@ def test_arrays_of_unknown_range_are_refused_until_it_is_named(kind: type, scale
     assert torch.equal(trained_on(given, named), trained_on((levels, given[1]), plain))
 
 
-def test_images_of_other_channels_are_refused_before_any_is_stored(tmp_path: Path) -> None:
+def test_images_of_other_channels_are_refused_before_any_is_cached(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "data", {f"{name}/{i}.npy": noise(8, 8, 5) for i in range(2) for name in "ab"})
     refused(r"a/0.npy: holds 5 channels, and images.channels is 3: --images.channels 5", prepare, str(root))
     assert not (tmp_path / "cache" / "decoded").exists()
@@ -524,7 +524,7 @@ def test_only_the_first_page_or_frame_is_read_and_reported(tmp_path: Path) -> No
     assert np.array_equal(once, again)
 
 
-def test_people_are_shown_gray_two_as_their_mean_and_of_more_the_first_three() -> None:
+def test_pictures_have_gray_the_mean_of_two_or_the_first_three_channels() -> None:
     pixels = noise(3, 4, 6)
     np.testing.assert_array_equal(as_picture(pixels), pixels[..., :3])
     np.testing.assert_array_equal(as_picture(pixels[..., :1]), pixels[..., [0, 0, 0]])

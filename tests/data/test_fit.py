@@ -141,7 +141,7 @@ def test_a_run_predicts_as_evaluated_and_exports_its_fit_to_timm(photos: Path, t
     refused(r"boxes refer to the originals.*images\.fit pad", viticulture.localize, str(run.path), str(boxes))
 
 
-def test_what_cuts_edges_off_is_refused_beside_what_keeps_them() -> None:
+def test_crops_are_refused_with_whole_images() -> None:
     refused(r"fit pad keeps images whole, and images\.eval_crop 0\.9", ImageSettings, 32, eval_crop=0.9, fit="pad")
     with pytest.raises(UserError, match="fit"):
         ImageSettings(32, fit="squash")  # type: ignore[arg-type]

@@ -109,7 +109,7 @@ def test_evaluation_of_a_stream_is_that_of_a_cache(source: Source) -> None:
         assert all(torch.equal(streamed[key], stored[key]) for key in stored)
 
 
-def test_an_original_is_shown_as_it_is(source: Source) -> None:
+def test_an_original_is_unchanged(source: Source) -> None:
     assert (stream(source).original(0) == np.asarray(source.read(COUNT - 1))).all()
 
 

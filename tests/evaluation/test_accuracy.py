@@ -189,7 +189,7 @@ def test_the_most_confident_mistakes_come_first() -> None:
         (Predictions(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), []), ["a", "b"], "got 0 images"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(given: Predictions, classes: list[str], words: str) -> None:
+def test_invalid_predictions_are_refused(given: Predictions, classes: list[str], words: str) -> None:
     refused(words, evaluate_predictions, given, classes)
 
 

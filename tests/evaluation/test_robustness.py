@@ -85,7 +85,7 @@ def test_the_mean_corruption_error_of_alexnet_is_one() -> None:
     assert some_errors(0.5).mean_corruption_error() == pytest.approx(expected)
 
 
-def test_the_mean_is_not_told_where_a_corruption_is_missing_or_classes_are_not_imagenets() -> None:
+def test_the_mean_needs_every_corruption_and_imagenets_classes() -> None:
     few = {name: errors for name, errors in some_errors().errors.items() if name != "fog"}
     assert Robustness("d", "last", 1, 9, 9, "", "", ("student",), (), few).mean_error() is None
     other = dataclasses.replace(some_errors(), imagenet=False)
@@ -277,7 +277,7 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path, monkeypatc
     assert list(api.evaluate(run, "val")) == ["best/./val", "last/./val"]
 
 
-def test_mistakes_are_said_in_a_line(run: api.Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_mistakes_are_one_line(run: api.Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     photos(tmp_path / "other", 1, 0, ("cats", "dogs"))
     for words, expected in (
         (["--limit", "-3"], "0 takes all images"),

@@ -204,7 +204,7 @@ def test_without_validation_images_one_view_is_used(wanted: str, kept: str, tmp_
     )
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_is_reported(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run")
     note(run.weights("last"), {TTA_KEY: "for"})
     refused("did you mean four", of_run, run)
@@ -217,7 +217,7 @@ def test_one_view_is_the_network_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
-def test_what_finds_objects_or_tells_pixels_apart_is_not_asked_by_views(name: str) -> None:
+def test_detectors_and_segmenters_have_no_views(name: str) -> None:
     with pytest.raises(UserError, match=r"images\.eval_views four is for classes of images, which method"):
         check_parts(load_config(name, {"images.eval_views": "four"}))
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
-from exact import CLOSE, doubled, never_single
+from exact import CLOSE, check_same_gradients, doubled, never_single
 from label_free import start
 from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
@@ -259,9 +259,7 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     dino.losses(doubled(views((2, 12))))["views"].backward()
     for gradients, center in halves:
         torch.testing.assert_close(center, dino.center, **CLOSE)
-        for name, parameter in dino.named_parameters():
-            if parameter.grad is not None:
-                torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
+        check_same_gradients(gradients, dino)
 
 
 def test_validation_leaves_no_trace() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
 from conftest import Golden
-from exact import CLOSE, doubled, never_single
+from exact import CLOSE, check_same_gradients, doubled, never_single
 from label_free import SMALL, start
 from networks import error
 from refusals import refused
@@ -157,9 +157,7 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     moco = method().double()
     moco.losses(doubled(views()))["contrast"].backward()
     for gradients, buffers in halves:
-        for name, parameter in moco.named_parameters():
-            if parameter.grad is not None:
-                torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
+        check_same_gradients(gradients, moco)
         for name, value in moco.named_buffers():
             torch.testing.assert_close(buffers[name], value, **CLOSE)
 

@@ -59,7 +59,7 @@ def test_soft_distillation_of_labels_is_a_divergence_per_label(temperature: floa
     assert float(binary_distillation(OTHER, OTHER, temperature)) == pytest.approx(0, abs=1e-12)
 
 
-def test_the_method_weighs_smooths_and_learns() -> None:
+def test_the_method_applies_weights_and_smoothing() -> None:
     weights = torch.tensor([2.0, 1.0, 0.5])
     method = Multilabel(Setup(student(), TASK, class_weights=weights), smoothing=0.1, label_weight=0.5)
     logits = method.student(BATCH["image"])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
-from exact import CLOSE, doubled, never_single
+from exact import CLOSE, check_same_gradients, doubled, never_single
 from label_free import start
 from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
@@ -154,9 +154,7 @@ def test_two_processes_are_one(teacher: str, tmp_path: Path, monkeypatch: pytest
         seed.losses(doubled({"image": batch}))["similarity"].backward()
         seed.after_step()
     for gradients, queue in halves:
-        for name, parameter in seed.named_parameters():
-            if parameter.grad is not None:
-                torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
+        check_same_gradients(gradients, seed)
         torch.testing.assert_close(queue, seed.queue, **CLOSE)
 
 

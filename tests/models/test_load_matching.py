@@ -145,7 +145,7 @@ def test_the_first_blocks_are_loaded_and_the_rest_is_initialized(tmp_path: Path,
         assert torch.equal(value, theirs.state_dict()[name] if name.startswith(before) else fresh[name]), name
 
 
-def test_blocks_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
+def test_invalid_numbers_of_blocks_are_refused(tmp_path: Path) -> None:
     save(student(data_spec()), tmp_path, data_spec())
     refused("between 0 and the student's 3 blocks, got 4", lambda: initialize(student(data_spec()), str(tmp_path), 4))
     cnn = create_student("resnet10t", data_spec(32, 32))

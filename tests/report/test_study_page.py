@@ -236,7 +236,7 @@ def test_an_incomplete_cell_is_shown(file: str, content: str, tmp_path: Path) ->
     assert little.rows[0]["test_accuracy"] == made.rows[0]["test_accuracy"]
 
 
-def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
+def test_published_numbers_are_listed_with_ours(tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["row 1", "row 2"], (10,), 2)
     yaml = (tmp_path / "s" / "study.yaml").read_text()
     yaml = yaml.replace("- name: row 1\n", "- name: row 1\n  published: 80.98\n") + "table: dhvt/table4\n"

@@ -177,7 +177,7 @@ def test_a_slurm_array_has_a_task_per_cell(tmp_path: Path) -> None:
     refused("halving", lambda: write_script(made(tmp_path / "h", 1, 4, Terms(halving=True)), StudyPlan({}, {}, {}, {})))
 
 
-def test_ray_is_asked_for_by_name(tmp_path: Path) -> None:
+def test_ray_must_be_installed(tmp_path: Path) -> None:
     if importlib.util.find_spec("ray") is None:
         from viticulture.study.clusters import run_on_ray
 

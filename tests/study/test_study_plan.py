@@ -273,7 +273,7 @@ def test_images_of_a_candidate_added_later_follow_its_recipe() -> None:
     assert (again.image_size(newcomer), again.image_size(made.baseline)) == ({}, {"images.image_size": 64})
 
 
-def test_each_recipe_may_keep_its_own_length() -> None:
+def test_each_recipe_may_keep_its_length() -> None:
     own = {"fast": 300, "slow": 100}
     assert planned(grid(equal="recipe"), own).epochs == {("fast", "all images"): 300, ("slow", "all images"): 100}
     assert set(planned(grid(), own).epochs.values()) == {300}  # equal epochs: the longest

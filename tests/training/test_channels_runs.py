@@ -227,6 +227,6 @@ def test_a_network_of_other_channels_cannot_be_compared(run: viticulture.Run, tm
         viticulture.explain(run, compare_with=str(tmp_path / "color"), images=16)
 
 
-def test_corruptions_of_color_are_refused_and_other_images_judged(run: viticulture.Run, data: Path) -> None:
+def test_corruptions_of_color_are_refused_and_other_images_evaluated(run: viticulture.Run, data: Path) -> None:
     refused(r"19 corruptions need color images, and .* images.channels [15]", viticulture.robustness, run)
     assert viticulture.evaluate(run, str(data)) is not None

@@ -17,7 +17,7 @@ from PIL import Image
 
 import viticulture
 from dense_scenes import coco_folder, mask_folder
-from plain_loop import plain_loop
+from plain_loop import check_plain_loop
 from refusals import refused
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
@@ -79,14 +79,8 @@ def test_an_interrupted_run_resumes_exactly(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, kind: str) -> None:
-    ours = session(kind, tmp_path, "trainer", **{"train.validate": "none", "train.ema_decay": None, "train.epochs": 1})
-    theirs = session(kind, tmp_path, "plain", **{"train.validate": "none", "train.ema_decay": None, "train.epochs": 1})
-    state = torch.get_rng_state()
-    fit(ours)
-    torch.set_rng_state(state)
-    method = plain_loop(theirs)
-    for name, value in ours.method.student.state_dict().items():
-        torch.testing.assert_close(value, method.student.state_dict()[name], rtol=0, atol=0)
+    plain = {"train.validate": "none", "train.ema_decay": None, "train.epochs": 1}
+    check_plain_loop(*(session(kind, tmp_path, name, **plain) for name in ("trainer", "plain")))
 
 
 def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
@@ -177,7 +171,7 @@ def trained_pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
-def test_other_data_are_evaluated_as_the_runs_own(
+def test_other_data_are_evaluated_as_the_runs_data(
     trained_pair: dict[str, Path], tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunFolder(trained_pair[kind])

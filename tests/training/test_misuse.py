@@ -329,6 +329,6 @@ def test_export_takes_its_file_with_or_without_the_option() -> None:
     assert short.keywords == long.keywords == expected
 
 
-def test_one_thing_is_said_in_the_singular() -> None:
+def test_one_thing_is_in_the_singular() -> None:
     said = [counted(1, "epoch"), counted(2, "epoch"), counted(1, "class"), counted(1000, "class"), counted(0, "file")]
     assert said == ["1 epoch", "2 epochs", "1 class", "1,000 classes", "0 files"]

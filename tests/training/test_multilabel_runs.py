@@ -13,7 +13,7 @@ import torch
 
 import viticulture
 from colored import COLORS, SMALL, colored_csv, picture
-from plain_loop import plain_loop
+from plain_loop import check_plain_loop
 from refusals import refused
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.open import open_source
@@ -27,7 +27,6 @@ from viticulture.tasks.multilabel import LabelsPrediction, summary, thresholds_o
 from viticulture.tasks.results import Results, SavedPredictions, read_predictions, save_predictions
 from viticulture.tasks.task import task_of
 from viticulture.training.data import CHOSEN, open_by_default
-from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin, reopen
 
@@ -84,13 +83,7 @@ def test_an_interrupted_run_resumes_exactly(tmp_path: Path, data: Path) -> None:
 
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
     plain = {"train.validate": "none", "train.ema_decay": None, "train.epochs": 1}
-    ours, theirs = session(data, tmp_path / "trainer", **plain), session(data, tmp_path / "plain", **plain)
-    state = torch.get_rng_state()
-    fit(ours)
-    torch.set_rng_state(state)
-    method = plain_loop(theirs)
-    for name, value in ours.method.student.state_dict().items():
-        torch.testing.assert_close(value, method.student.state_dict()[name], rtol=0, atol=0)
+    check_plain_loop(*(session(data, tmp_path / name, **plain) for name in ("trainer", "plain")))
 
 
 def test_joined_labels_choose_the_recipe_and_others_are_reported(data: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 import viticulture
 from label_free import SMALL, start
-from plain_loop import plain_loop
+from plain_loop import check_plain_loop
 from refusals import refused
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
@@ -23,7 +23,6 @@ from viticulture.data.transforms.crop import PaddedCrop
 from viticulture.data.transforms.erase import Erase
 from viticulture.data.transforms.view import Augment
 from viticulture.models.weights.files import load
-from viticulture.training.run import fit
 from viticulture.training.session import begin
 
 
@@ -74,10 +73,7 @@ def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
 
 def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
     options = {"student.options": {"depth": 2}}
-    session, other = start(tmp_path / "run", **options), start(tmp_path / "other", **options)
-    fit(session)
-    for name, value in plain_loop(other).state_dict().items():
-        torch.testing.assert_close(session.method.state_dict()[name], value, rtol=0, atol=0)
+    check_plain_loop(start(tmp_path / "run", **options), start(tmp_path / "other", **options))
 
 
 def test_noise_is_one_table_for_all_processes(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def first_box(box: list[float]) -> Callable[[dict[str, Any]], object]:
         (lambda content: content["images"][0].update(width="80"), "must be numbers"),
     ],
 )
-def test_what_a_list_gets_wrong_is_told_in_a_line(
+def test_an_invalid_list_is_refused_in_one_line(
     tmp_path: Path, mend: Callable[[dict[str, Any]], object], words: str
 ) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
@@ -388,7 +388,7 @@ def test_invalid_boxes_can_be_skipped(tmp_path: Path) -> None:
         ("0 0.5 0.5 1.5 0.1", "1 box empty or reaching outside"),
     ],
 )
-def test_what_yolo_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, words: str) -> None:
+def test_an_invalid_yolo_label_is_refused_in_one_line(tmp_path: Path, line: str, words: str) -> None:
     root = yolo(tmp_path / "set")
     (root / "labels" / "train" / "000.txt").write_text(line)
     refused(words, prepared, root)
@@ -1015,7 +1015,7 @@ def test_vocs_difficult_objects_are_not_trained_on(tmp_path: Path, word: str) ->
         ),
     ],
 )
-def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
+def test_invalid_masks_are_refused_in_one_line(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
     root = mask_folder(tmp_path / "set", {"train": 3, "val": 2})
     spoil(root)
     refused(words, prepared, root, "pixels", test_fraction=0)

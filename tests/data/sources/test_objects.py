@@ -383,7 +383,7 @@ def test_a_damaged_file_of_a_data_set_is_refused_or_skipped(damaged: ImageFolder
         (("photos", "labels"), "a pair is images and their labels, got str first"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_learnt_from_is_said_in_a_line(data: Any, said: str) -> None:
+def test_unusable_objects_are_refused_in_one_line(data: Any, said: str) -> None:
     with pytest.raises(UserError, match=said) as caught:
         open_source(data)
     assert len(str(caught.value)) < 300

@@ -888,7 +888,7 @@ def test_invalid_names_are_refused_in_one_line(word: str, message: str) -> None:
     assert len(str(caught.value)) < 600
 
 
-def test_a_nul_in_a_csv_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_nul_in_a_csv_is_refused_with_its_line(tmp_path: Path) -> None:
     write(tmp_path, "1.png")
     (tmp_path / "list.csv").write_text("path,label\n1.png,a\n2\0.png,b\n")
     refused(r"line 3.*NUL|line contains NUL", open_source, tmp_path / "list.csv")

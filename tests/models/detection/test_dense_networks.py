@@ -178,7 +178,7 @@ def test_windows_restrict_attention() -> None:
         assert (patches[:2, :2] > 0).all()
 
 
-def test_relative_positions_are_learnt() -> None:
+def test_relative_positions_are_trained() -> None:
     vit = student("mae_tiny", 16, depth=1, **NO_TOKEN)
     network = detector(vit, TASK, heads=SMALL, window=2, relative_positions=True).train()
     torch.stack(list(network.losses(images(), scenes()).values())).sum().backward()

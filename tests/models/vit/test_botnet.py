@@ -113,7 +113,7 @@ def test_muon_excludes_stem_head_and_positions() -> None:
         (64, 16, {"embed_dim": 36}, "embed_dim must be a multiple of patch_size / 2, got 36 and 16"),
     ],
 )
-def test_mistakes_are_told(pixels: int, patch: int, options: dict[str, object], words: str) -> None:
+def test_invalid_settings_are_refused(pixels: int, patch: int, options: dict[str, object], words: str) -> None:
     refused(words, lambda: create_student(NAME, data_spec(pixels), patch, options))
 
 

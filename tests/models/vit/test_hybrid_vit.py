@@ -87,7 +87,7 @@ def test_it_takes_its_patch_from_the_data_and_oblong_images() -> None:
         (32, 8, {"dynamic_img_size": True}, "a hybrid ViT decides dynamic_img_size itself"),
     ],
 )
-def test_mistakes_are_told(pixels: int, patch: int, options: dict[str, object], words: str) -> None:
+def test_invalid_settings_are_refused(pixels: int, patch: int, options: dict[str, object], words: str) -> None:
     refused(words, lambda: create_student("hybrid_nano", data_spec(pixels), patch, options))
 
 
