@@ -5,7 +5,6 @@ import copy
 import errno
 import json
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import viticulture
-from refusals import refused
+from refusals import file_limit, refused
 from untrained import untrained
 from viticulture.deploy.onnx.export import to_onnx
 from viticulture.deploy.onnx.int8 import _quantize, to_int8
@@ -255,14 +254,9 @@ def test_a_full_disk_in_int8_names_the_requested_file(
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     subject: Any = SimpleNamespace(network=student, tta_network=student, data_spec=TASK)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # bytes of a file; more is as on a full disk
-    try:
-        with pytest.raises(UserError, match="free some space") as error:
-            to_int8(subject, [1], [1], out)  # type: ignore[arg-type]
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert str(error.value).startswith(f"cannot write {out}: ")
+    with file_limit(1000):
+        line = refused("free some space", to_int8, subject, [1], [1], out)
+    assert line.startswith(f"cannot write {out}: ")
     free = 2 * sum(weight.nbytes for weight in student.parameters())  # enough for float32 alone
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     with pytest.raises(UserError, match=f"cannot write {out}: it needs .* bytes"):

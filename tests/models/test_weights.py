@@ -19,7 +19,7 @@ import torch
 from timm.models._registry import _model_pretrained_cfgs
 from torch import Tensor, nn
 
-from refusals import refused
+from refusals import file_limit, refused
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import blueprint, create_student
@@ -133,15 +133,10 @@ def test_layers_that_share_weights_are_saved(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_the_previous_weights(tmp_path: Path) -> None:
-    """With a limit on file size, which no write fits."""
     save(student(seed=0), tmp_path, data_spec())
-    before = (tmp_path / "model.safetensors").read_bytes()
-    net, limits = student(seed=1), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
-    try:
+    before, net = (tmp_path / "model.safetensors").read_bytes(), student(seed=1)
+    with file_limit(5000):
         refused("cannot write", lambda: save(net, tmp_path, data_spec()))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / "model.safetensors").read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 2
 

@@ -6,12 +6,12 @@ import itertools
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
 import tarfile
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 
 import viticulture
 from photographs import pictures
-from refusals import refused
+from refusals import file_limit, refused
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.api.lists import resolved
 from viticulture.cache import locked
@@ -352,17 +352,12 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
-    """A limit on file sizes stands for a full disk."""
     session = small(tmp_path / "run")
     fit(session)
     whole = session.run.checkpoint.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) // 2, hard))
-        with pytest.raises(UserError, match="free some space"):
-            WholeCheckpointIO().save_checkpoint(load_checkpoint(session.run.checkpoint), session.run.checkpoint)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with file_limit(len(whole) // 2):
+        content = load_checkpoint(session.run.checkpoint)
+        refused("free some space", WholeCheckpointIO().save_checkpoint, content, session.run.checkpoint)
     assert session.run.checkpoint.read_bytes() == whole
     assert [path.name for path in session.run.checkpoint.parent.iterdir()] == ["last.ckpt"]
 
@@ -391,52 +386,44 @@ def test_a_run_resumes_once_a_full_disk_has_room(tmp_path: Path) -> None:
     ).read_bytes()
 
 
-def damage(run: Path, what: str) -> None:
-    """Damage one thing of a stopped run."""
-    facts = json.loads((run / "run.json").read_text())
-    if what == "layout":
-        facts["format"] = 0
-    elif what == "version":
-        facts["versions"]["viticulture"] = "9.9.9"
-    elif what == "images":
-        facts["data"]["fingerprint"] = facts["data"]["portable"] = "other"
-    elif what == "facts":
-        (run / "run.json").write_text("{")
-        return
-    elif what == "checkpoint":
-        path = run / "checkpoints" / "last.ckpt"
-        path.write_bytes(path.read_bytes()[:1000])
-    elif what == "pickle":
-        torch.save({"state_dict": Evil()}, run / "checkpoints" / "last.ckpt")
-    elif what == "nothing":
-        torch.save({"state_dict": {}}, run / "checkpoints" / "last.ckpt")
-    elif what == "other":
-        path = run / "checkpoints" / "last.ckpt"
-        WholeCheckpointIO("other").save_checkpoint(load_checkpoint(path), path)
-    elif what == "bits":
-        path = run / "checkpoints" / "last.ckpt"
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    elif what in ("recipe", "seed", "data", "status", "student", "warnings"):
-        del facts[what]
-    elif what == "text":
-        facts["seed"] = "one"
-    elif what == "deep":
-        (run / "run.json").write_text('{"a":' * 100_000)
-        return
-    elif what == "splits":
-        (run / "split.json").write_text('{"names": {"train": [1]}}')
-    elif what == "no recipe":
-        (run / "recipe.yaml").unlink()
-    elif what == "binary recipe":
-        (run / "recipe.yaml").write_bytes(b"\xff\xfe\x00")
-    elif what == "binary metrics":
-        (run / "metrics.csv").write_bytes(b"\xff\xfe\x00")
-    elif what == "folder":
-        (run / "metrics.csv").unlink()
-        (run / "metrics.csv").mkdir()
-    (run / "run.json").write_text(json.dumps(facts))
+CHECKPOINT = "checkpoints/last.ckpt"
+Damage = Callable[[Path], object]
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> Damage:
+    """Return a change of run.json."""
+
+    def apply(run: Path) -> None:
+        metadata = json.loads((run / "run.json").read_text())
+        change(metadata)
+        (run / "run.json").write_text(json.dumps(metadata))
+
+    return apply
+
+
+def written(file: str, content: Callable[[bytes], bytes] | bytes) -> Damage:
+    """Return a change of a file's content."""
+    return lambda run: (run / file).write_bytes(
+        content if isinstance(content, bytes) else content((run / file).read_bytes())
+    )
+
+
+def of_another(run: Path) -> None:
+    WholeCheckpointIO("other").save_checkpoint(load_checkpoint(run / CHECKPOINT), run / CHECKPOINT)
+
+
+def without(key: str) -> Damage:
+    return changed(lambda metadata: metadata.pop(key))
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def to_a_folder(run: Path) -> None:
+    (run / "metrics.csv").unlink()
+    (run / "metrics.csv").mkdir()
 
 
 class Evil:
@@ -457,36 +444,37 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("layout", "another version"),
-        ("version", "9.9.9"),
-        ("images", "are not those"),
-        ("facts", "damaged"),
-        ("checkpoint", "damaged"),
-        ("pickle", "damaged or no checkpoint"),
-        ("bits", "damaged or no checkpoint.*train anew"),
-        ("nothing", "not of this run"),
-        ("other", "not of this run"),
-        ("recipe", "recipe is missing"),
-        ("seed", "seed is missing"),
-        ("data", "data.source is missing"),
-        ("status", "status is missing"),
-        ("student", "student.name is missing"),
-        ("warnings", "warnings is missing"),
-        ("text", "seed must be a whole number, got 'one'"),
-        ("deep", "run.json is damaged"),
-        ("splits", "split.json is damaged"),
-        ("no recipe", "holds no recipe.yaml"),
-        ("binary recipe", "recipe.yaml is not UTF-8 text.*bring back a copy"),
-        ("binary metrics", "metrics.csv is damaged"),
-        ("folder", "metrics.csv is damaged"),
-    ],
-)
-def test_a_run_that_cannot_resume_exactly_says_why(tmp_path: Path, stopped: Path, what: str, words: str) -> None:
+DAMAGED: dict[str, tuple[Damage, str]] = {
+    "layout": (changed(lambda metadata: metadata.update(format=0)), "another version"),
+    "version": (changed(lambda metadata: metadata["versions"].update(viticulture="9.9.9")), "9.9.9"),
+    "images": (changed(lambda metadata: metadata["data"].update(fingerprint="", portable="")), "are not those"),
+    "json": (written("run.json", b"{"), "damaged"),
+    "deep": (written("run.json", b'{"a":' * 100_000), "run.json is damaged"),
+    "checkpoint": (written(CHECKPOINT, lambda content: content[:1000]), "damaged"),
+    "pickle": (lambda run: torch.save({"state_dict": Evil()}, run / CHECKPOINT), "damaged or no checkpoint"),
+    "bits": (written(CHECKPOINT, flipped), "damaged or no checkpoint.*train anew"),
+    "nothing": (lambda run: torch.save({"state_dict": {}}, run / CHECKPOINT), "not of this run"),
+    "other": (of_another, "not of this run"),
+    "recipe": (without("recipe"), "recipe is missing"),
+    "seed": (without("seed"), "seed is missing"),
+    "data": (without("data"), "data.source is missing"),
+    "status": (without("status"), "status is missing"),
+    "student": (without("student"), "student.name is missing"),
+    "warnings": (without("warnings"), "warnings is missing"),
+    "text": (changed(lambda metadata: metadata.update(seed="one")), "seed must be a whole number, got 'one'"),
+    "splits": (written("split.json", b'{"names": {"train": [1]}}'), "split.json is damaged"),
+    "no recipe": (lambda run: (run / "recipe.yaml").unlink(), "holds no recipe.yaml"),
+    "binary recipe": (written("recipe.yaml", b"\xff\xfe\x00"), "recipe.yaml is not UTF-8 text.*bring back a copy"),
+    "binary metrics": (written("metrics.csv", b"\xff\xfe\x00"), "metrics.csv is damaged"),
+    "folder": (to_a_folder, "metrics.csv is damaged"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_run_that_cannot_resume_exactly_says_why(tmp_path: Path, stopped: Path, what: str) -> None:
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
-    damage(run, what)
+    damage, words = DAMAGED[what]
+    damage(run)
     refused(words, viticulture.resume, str(run))
     assert not Path("evil").exists()
 
@@ -839,12 +827,8 @@ def test_a_run_removed_while_it_trains_ends_in_one_line(tmp_path: Path) -> None:
 def test_advice_on_disk_space_is_given_where_it_is_the_cause(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "metrics.csv")
     metrics.log_metrics({"train/loss": 1.0}, 0)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (metrics.path.stat().st_size + 3, hard))
+    with file_limit(metrics.path.stat().st_size + 3):
         refused(r"metrics.csv.*free some space", metrics.log_metrics, {"train/loss": 0.5}, 50)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="check that its folder exists"), replacing(tmp_path / "file" / "x"):
         raise AssertionError("there is nothing to write to")
@@ -1052,16 +1036,12 @@ def test_batches_of_another_version_are_not_resumed(tmp_path: Path) -> None:
 def test_a_length_interrupted_by_a_kill_is_set_by_resume(
     written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = small(tmp_path / "run", **{"train.epochs": 8})
-    fit(session, until=2)
-    session.run.unlock()
-    write, count = RunFolder.write, 0
+    stopped_at_2(tmp_path / "run")
+    write, writes = RunFolder.write, itertools.count()
 
     def killed(run: RunFolder, name: str, content: Any) -> Path:
-        nonlocal count
-        if count == written:
+        if next(writes) == written:
             raise KeyboardInterrupt
-        count += 1
         return write(run, name, content)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):  # noqa: PT012
@@ -1074,9 +1054,7 @@ def test_a_length_interrupted_by_a_kill_is_set_by_resume(
 
 def test_a_stopped_training_takes_another_length(tmp_path: Path) -> None:
     run, straight = tmp_path / "run", tmp_path / "straight"
-    session = small(run, **{"train.epochs": 8})
-    fit(session, until=2)
-    session.run.unlock()
+    stopped_at_2(run)
     with pytest.raises(UserError, match="has come to epoch 2, so it cannot end sooner; got 1") as error:
         viticulture.resume(str(run), epochs=1)
     assert error.tb  # it is kept, and yet the run is free again
