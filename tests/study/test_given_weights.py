@@ -43,7 +43,7 @@ def test_a_row_without_its_weights_is_refused_until_they_are_named(
     assert [row["status"] for row in study.rows] == ["failed", "failed", "failed", "finished"]
     errors = {row["error"] for row in study.rows[:3]}
     assert len(errors) == 1
-    assert "student.init asks for weights that you name, a ViT that knows much" in (line := errors.pop())
+    assert "student.init needs weights that you name, a ViT that knows much" in (line := errors.pop())
     assert '--init "ROW=WEIGHTS"' in line
     assert "\n" not in line
     assert "could not be measured on all images: student.init asks for" in capsys.readouterr().err

@@ -245,7 +245,7 @@ def test_custom_method_student_and_augmentation(tmp_path: Path, monkeypatch: pyt
         ({"guides": {"a": {"class": "broken.Guide"}}}, r"broken fails at .*broken.py:2: ZeroDivisionError"),
         ({"guides": {"a": {"class": "needy.Guide"}}}, "module needy needs not_there, which is not installed"),
         ({"guides": {"a": {"class": "guide"}}}, "unknown guide 'guide'"),
-        ({"guides": {"my.Own": {}}}, r"needs a name without dots beside its class: guides: \{own: \{class: my.Own\}\}"),
+        ({"guides": {"my.Own": {}}}, r"name without dots next to its class: guides: \{own: \{class: my.Own\}\}"),
         ({"guides": {"keys": {"class": "logits"}}}, "'keys' cannot be the name of an entry of guides"),
         ({"guides": {"a": {"class": "logits", "teachr": "x"}}}, "unknown recipe key 'guides.a.teachr'"),
         ({"augment": {"a": {"class": "my_vineyard.Alone"}}}, "augmentation my_vineyard.Alone must be a subclass of"),

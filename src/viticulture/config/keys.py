@@ -82,7 +82,7 @@ def check_names(values: dict[str, Any]) -> None:
             if "." in name:
                 short = re.sub(r"\W", "_", name.rpartition(".")[2].lower())
                 raise UserError(
-                    f"{section}.{name}: an entry needs a name without dots beside its class: "
+                    f"{section}.{name}: an entry needs a name without dots next to its class: "
                     f"{section}: {{{short}: {{class: {name}}}}}"
                 )
             if not name.isidentifier() or (section == "guides" and hasattr(nn.ModuleDict, name)):
@@ -116,7 +116,7 @@ def override(values: dict[str, Any], key: str, value: Any) -> None:
             place[part] = {}
         place = place[part]
         if not isinstance(place, dict):
-            raise UserError(f"--{key} asks for a key inside {part!r}, which holds {place!r}")
+            raise UserError(f"--{key} names a key inside {part!r}, which holds {place!r}")
     if parts[0] in NAMED and len(parts) == 2 and not isinstance(value, dict):
         raise UserError(f"--{key} needs keywords, as --{key}.KEY VALUE, or null to take it out; got {value!r}")
     place[parts[-1]] = value

@@ -106,4 +106,4 @@ def check_given(values: Mapping[str, Any]) -> None:
     """Raises: UserError for weights that the user must name and did not, and how to name them."""
     for key, weights in references(values, GIVEN).items():
         how = f'--{key} WEIGHTS (of one row of a table: --init "ROW=WEIGHTS")'
-        raise UserError(f"{key} asks for weights that you name, {weights}: {how}")
+        raise UserError(f"{key} needs weights that you name, {weights}: {how}")
