@@ -18,9 +18,17 @@ from viticulture.data.batches.evaluation import whole_views
 from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.transforms.resample import resize_to_square
 from viticulture.deploy.onnx.agreement import check_agreement, different, perturbed, random_image, stable_image
-from viticulture.deploy.onnx.detection import Canvas, ImageGraph, paste, stretch, to_image
+from viticulture.deploy.onnx.detection import (
+    Canvas,
+    DetectorGraph,
+    ImageGraph,
+    SegmenterGraph,
+    paste,
+    stretch,
+    to_image,
+)
 from viticulture.deploy.onnx.detections import Detections, _top
-from viticulture.deploy.onnx.export import graph_of, to_onnx
+from viticulture.deploy.onnx.export import to_onnx
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.detector import DetectorSizes
@@ -62,6 +70,11 @@ def network(kind: str, masks: bool = False) -> Any:
         torch.nn.init.normal_(made.roi_heads.box_predictor.cls_score.weight, std=1.0)
         torch.nn.init.normal_(made.roi_heads.box_predictor.bbox_pred.weight, std=0.3)
     return made.eval().requires_grad_(False)
+
+
+def graph_of(made: Any) -> Any:
+    """The computation of a network's file."""
+    return (SegmenterGraph if isinstance(made, Segmenter) else DetectorGraph)(made, TASK, STORE)
 
 
 def shown(picture: Tensor) -> CachedImages:
@@ -158,10 +171,10 @@ def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
     assert found.outlines is not None
     masks = torch.stack([torch.from_numpy(decode(outline)).bool() for outline in found.outlines])
     expected = (torch.from_numpy(found.boxes), torch.from_numpy(found.scores), torch.from_numpy(found.labels), masks)
-    said = graph_of(network("detector", masks=True), TASK, STORE)(picture)
+    said = graph_of(network("detector", masks=True))(picture)
     assert len(said) == 4
     assert different(list(said[:3]), expected[:3]) < 0.25
-    (classes,) = graph_of(network("segmenter"), TASK, STORE)(picture)
+    (classes,) = graph_of(network("segmenter"))(picture)
     (known,) = classify_pixels(AnnotatedModel(network("segmenter"), TASK), shown(picture))
     assert (classes.numpy() == known).mean() > 0.97
     assert len(np.unique(known)) > 1
@@ -200,7 +213,7 @@ def test_a_file_is_judged_on_an_image_on_which_its_network_agrees_with_itself() 
     of the file, because gray levels that tip change more on it than a file may."""
     made = network("detector")
     made.backbone.student.patch_embed.proj.weight.mul_(3)  # sees a gray level as if it were three
-    file, picture = graph_of(made, TASK, STORE), random_image((48, 64), 3)
+    file, picture = graph_of(made), random_image((48, 64), 3)
     changed = max(different(canvas_of(file, seed)(picture), file(picture)) for seed in range(6))
     _, _, alone = stable_image(file, (48, 64))
     assert alone <= 0.02 < changed
@@ -208,7 +221,7 @@ def test_a_file_is_judged_on_an_image_on_which_its_network_agrees_with_itself() 
 
 def test_pixels_that_tip_by_a_gray_level_are_no_disagreement() -> None:
     """Of a segmenter, of which few pixels lie between two classes. Catches a file that is thrown away for them."""
-    file = graph_of(network("segmenter"), TASK, STORE)
+    file = graph_of(network("segmenter"))
     for seed in (11, 12):
         check_agreement(canvas_of(file, seed), file)
 
@@ -223,7 +236,7 @@ def test_of_places_that_are_equally_likely_the_first_are_taken() -> None:
     assert _top(objectness, [2000, 1000], 1000)[1000:].tolist() == [2200, *range(2000, 2200), *range(2201, 3000)]
     made = network("detector")
     torch.nn.init.zeros_(made.rpn.head.cls_logits.weight)  # all places alike
-    file: Any = graph_of(made, TASK, STORE)
+    file: Any = graph_of(made)
     picture = random_image((48, 64), 0)
     with perturbed(file.canvas, 0):
         changed = file(picture)
@@ -235,7 +248,7 @@ def test_of_places_that_are_equally_likely_the_first_are_taken() -> None:
 @pytest.mark.parametrize("wrong", ["moved", "others", "nothing"])
 def test_answers_that_are_wrong_are_refused_all_the_same(kind: str, wrong: str) -> None:
     """Boxes a pixel off, other classes, no answers. Catches a check that bears everything."""
-    file = graph_of(network(kind), TASK, STORE)
+    file = graph_of(network(kind))
 
     def answers(picture: Tensor) -> Any:
         said = file(picture)
@@ -257,7 +270,7 @@ def test_a_detector_that_finds_all_places_alike_is_written(tmp_path: Path) -> No
     of a trained detector, asked about what it had never seen, were not the network's."""
     made = network("detector")
     torch.nn.init.zeros_(made.rpn.head.cls_logits.weight)
-    assert to_onnx(made, tmp_path / "a.onnx", TASK, cache_size=STORE).exists()
+    assert to_onnx(made, tmp_path / "a.onnx", TASK, graph=type(graph_of(made)), cache_size=STORE).exists()
 
 
 @needs_onnx
@@ -270,10 +283,10 @@ def test_onnxruntime_says_what_the_network_says(tmp_path: Path, kind: str) -> No
     import onnxruntime
 
     made = network(kind.split()[0], masks="masks" in kind)
-    path = to_onnx(made, tmp_path / "a.onnx", TASK, cache_size=STORE)
+    path = to_onnx(made, tmp_path / "a.onnx", TASK, graph=type(graph_of(made)), cache_size=STORE)
     assert [file.name for file in tmp_path.iterdir()] == ["a.onnx"]
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    eager = graph_of(made, TASK, STORE)
+    eager = graph_of(made)
     names = [each.name for each in session.get_outputs()]
     for size in SIZES:
         picture = image(*size)
@@ -303,7 +316,7 @@ def test_a_file_that_disagrees_is_not_kept(tmp_path: Path) -> None:
     made = network("segmenter")
     made.__class__ = Other
     with pytest.raises(RuntimeError, match="of its outputs differ"):
-        to_onnx(made, tmp_path / "a.onnx", TASK, cache_size=STORE)
+        to_onnx(made, tmp_path / "a.onnx", TASK, graph=type(graph_of(made)), cache_size=STORE)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -314,4 +327,4 @@ def test_a_place_that_cannot_be_written_is_refused_before_tracing(
     (tmp_path / "file").touch()
     for name, said in {"x.txt": "must end in .onnx", "file/x.onnx": "not a writable folder"}.items():
         with pytest.raises(UserError, match=said):
-            to_onnx(network("segmenter"), tmp_path / name, TASK, cache_size=STORE)
+            to_onnx(network("segmenter"), tmp_path / name, TASK, graph=SegmenterGraph, cache_size=STORE)

@@ -253,7 +253,7 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
     card = sent["README.md"]
     assert isinstance(card, bytes)
     assert "evaluation.json" in sent
-    assert b"**mAP" in card
+    assert b"mAP" in card
     assert b"top-1" not in card
     for name in COLORS:
         assert f"| {name} |".encode() in card
