@@ -112,9 +112,10 @@ def are_numbers(source: Source) -> bool:
     if source.contents != "classes" or 2 * len(source.classes) <= len(source):
         return False
     try:
-        return not all(number(name).is_integer() for name in source.classes)
-    except (ValueError, OverflowError):
+        values = np.array([number(name) for name in source.classes])
+    except ValueError:
         return False
+    return bool(np.isfinite(values).all() and (values % 1).any())
 
 
 def several_words(labels: np.ndarray) -> str:
