@@ -28,7 +28,8 @@ from viticulture.deploy.hub.card import CardNetwork
 from viticulture.deploy.hub.push import contents, push
 from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.evaluation.outputs import Predictions
-from viticulture.models.weights.files import fetch, initialize, load
+from viticulture.models.weights.files import load
+from viticulture.models.weights.sources import fetch, initialize
 from viticulture.report.run_page import costs_of
 from viticulture.tasks.classification_metrics import evaluate_predictions
 from viticulture.text import read_yaml
@@ -173,7 +174,7 @@ def test_results_and_metadata_are_those_of_the_pushed_weights(run: RunFolder, tm
     best = {"best/test": replace(kept, top1=0.99), "last/test": kept, "last/val": kept}
     other.write("evaluation.json", classified("best/test", best).to_dict())
     sent = contents(other, NAME, "last")
-    assert "**86.7 %** of 30 test images" in bytes(sent["README.md"]).decode()
+    assert "classifies 86.7 % (95 % interval" in bytes(sent["README.md"]).decode()
     results = json.loads(bytes(sent["evaluation.json"]))
     assert (results["counts"], set(results["results"])) == ("last/test", {"last/test", "last/val"})
     assert json.loads(bytes(sent["config.json"]))["recipe"] == "mine.yaml"
@@ -242,15 +243,15 @@ def test_the_card_agrees_with_the_files(run: RunFolder) -> None:
     (result,) = about["model-index"][0]["results"]
     assert result["metrics"][0]["value"] == round(26 / 30, 4)
     assert about["library_name"] == "timm"
-    assert "**86.7 %** of 30 test images" in body
+    assert "of 30 test images correctly" in body
     low, high = viticulture.Run(run.path).results["last/test"].top1_interval
-    assert f"{100 * low:.1f} % to {100 * high:.1f} %" in body
+    assert f"classifies 86.7 % (95 % interval {100 * low:.1f} to {100 * high:.1f})" in body
     assert "| mer\\|lot | 0 | 9 | 1 |" in body
     assert "<b>pinot" not in body
-    assert "| classes | cabernet, mer\\|lot, '\\<b\\>pinot\\</b\\>, red' |" in body
+    assert "| outputs | cabernet, mer\\|lot, '\\<b\\>pinot\\</b\\>, red' |" in body
     assert "other thing" not in body
     lines = re.findall(r"^viticulture .*?(?=\s+#|$)", body, re.MULTILINE)
-    assert len(lines) == 2
+    assert len(lines) == 3
     for line in lines:
         parse_command(line.split()[1:])
     assert "\n\n\n" not in body

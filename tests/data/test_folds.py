@@ -119,7 +119,7 @@ def test_a_declared_test_split_stays_and_folds_validate(tmp_path: Path) -> None:
     assert all(one["test"].tolist() == list(range(8)) for one in splits)
     assert sorted(np.concatenate([one["val"] for one in splits]).tolist()) == list(range(8, 40))
     told = select(source, DataSettings(folds=4), 0)[1]
-    assert "data's own in every fold" in told[0]
+    assert "the same in every fold" in told[0]
     assert "groups of images are in several" in told[1]
     whole = listed(
         tmp_path / "whole", "path,label,split", [f"{'ab'[i % 2]},{['test', 'val', 'train'][i % 3]}" for i in range(24)]

@@ -49,15 +49,13 @@ def page_of(run: RunFolder) -> RunPage:
     running = metadata["status"] == "running" and results is None
     lost = (results is None or pictures is None) and not running
     drawn = (pictures or {}) if results is not None else {}  # those of weights that are gone are left out
-    classes = len(metadata["data"]["classes"])
     config = config_of(run)
     height, width = config.images.shape
     counts = ", ".join(f"{count:,} {split}" for split, count in metadata["data"]["images"].items())
-    of_classes = f" of {counted(classes, task.unit[0])}" if classes else ", labels unused"
-    of_classes = ", a number each" if task.contents == "numbers" else of_classes
+    annotation = task.annotation(metadata["data"]["classes"])
     sentence = (
-        f"{metadata['student']['name']}, trained on {metadata['data']['name']} ({counts} images{of_classes}, {height} "
-        f"x {width} pixels) by recipe {metadata['recipe']}, seed {metadata['seed']}."
+        f"{metadata['student']['name']}, trained on {metadata['data']['name']} ({counts} images, {annotation}, "
+        f"{height} x {width} pixels) by recipe {metadata['recipe']}, seed {metadata['seed']}."
     )
     return RunPage(
         title=f"{metadata['student']['name']} on {metadata['data']['name']}",
