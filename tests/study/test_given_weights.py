@@ -46,7 +46,7 @@ def test_a_row_without_its_weights_is_refused_until_they_are_named(
     assert "student.init needs weights that you name, a ViT that knows much" in (line := errors.pop())
     assert '--init "ROW=WEIGHTS"' in line
     assert "\n" not in line
-    assert "could not be measured on all images: student.init asks for" in capsys.readouterr().err
+    assert "could not be measured on all images: student.init needs" in capsys.readouterr().err
     start = str(tmp_path / "s" / study.rows[3]["folder"])
     declared = tmp_path / "s" / "study.yaml"
     assert declared.read_text().count(GIVEN) == 3
