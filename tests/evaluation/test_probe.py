@@ -13,6 +13,8 @@ from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
+from viticulture.evaluation.probe.classifiers import fit, vote
+from viticulture.evaluation.probe.features import frozen_features
 
 import viticulture
 from dense_scenes import mask_folder
@@ -25,9 +27,7 @@ from viticulture.data.dataset import Dataset, ImageSettings, prepare
 from viticulture.errors import UserError
 from viticulture.evaluation.model import EvaluatedModel, of_source
 from viticulture.evaluation.probe import classifiers
-from viticulture.evaluation.probe.classifiers import fit, vote
 from viticulture.evaluation.probe.evaluate import DECAYS, Part, _find, read_probes
-from viticulture.evaluation.probe.features import frozen_features
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import features

@@ -92,7 +92,7 @@ def reference() -> str:
     return text().partition("\noptions:\n")[2]  # without the usage
 
 
-def resolved(
+def resolved(  # noqa: PLR0913  (its parameters are options of the command)
     data: str = "",
     recipe: str = "default",
     overrides: dict[str, Any] | None = None,

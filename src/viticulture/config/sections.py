@@ -27,10 +27,11 @@ class Student:
             line without a student, it also names the network, and brings its colors and image size.
         init_blocks: take only this many leading blocks and the layers before them from init, and start the rest from
             random numbers; null takes every tensor that fits.
-        head: how the classifier starts. null: from init where its classes are the same, else from random numbers; probe:
-            as the optimum of logistic regression on the features of the training images, so that the first steps do
+        head: how the classifier starts. null: from init where its classes are the same, else from random numbers;
+            probe: as the optimum of logistic regression on features of the training images, so that the first steps do
             not distort what init has learned (LP-FT, Kumar et al., ICLR 2022). With `train.validate val` the weights
-            before the first step then count among those of which the best are chosen.
+            before the first step are validated, too, and may be the best.
+        frozen_layers: share of the layers, from the first on, that keep the weights of init; a step takes less time.
         options: further keywords of the timm model, such as {drop_path_rate: 0.1}.
     """
 
@@ -39,6 +40,7 @@ class Student:
     init: str | None = None
     init_blocks: int | None = None
     head: Literal["probe"] | None = None
+    frozen_layers: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,8 +52,13 @@ class Student:
             )
         if self.head is not None and self.init is None:
             raise UserError(
-                f"student.head {self.head} trains the classifier on features of student.init, which is null; add --init "
-                "NETWORK, or --student.head null"
+                f"student.head {self.head} trains the classifier on features of student.init, which is null; add "
+                "--init NETWORK, or --student.head null"
+            )
+        if not 0 <= self.frozen_layers < 1 or (self.frozen_layers and self.init is None):
+            raise UserError(
+                "student.frozen_layers must lie in [0, 1), and freezes layers of student.init, got "
+                f"{self.frozen_layers} and init {self.init}"
             )
         if self.init_blocks is not None and self.init_blocks < 0:
             raise UserError(f"student.init_blocks must not be negative, got {self.init_blocks}")

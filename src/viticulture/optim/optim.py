@@ -161,18 +161,31 @@ def layer_scales(student: nn.Module, decay: float) -> dict[str, float]:
     the last block is layer L + 1 and keeps the full rate. Layers are read from timm's `group_matcher`.
     Source: BEiT's rule as in MAE's `lr_decay.py`. Deviation from timm, which puts a final norm with the last block.
     """
+    layers = layers_of(student, "optim.layer_decay")
+    last = max(layers.values())
+    return {name: decay ** (last - layer) for name, layer in layers.items()}
+
+
+def freeze_layers(student: nn.Module, share: float) -> None:
+    """Stop gradients of the first layers, in place: those whose number is below `share` of the last one's, see
+    `layer_scales`. Statistics of their batch norms still follow the images."""
+    layers = layers_of(student, "student.frozen_layers")
+    for name, parameter in student.named_parameters():
+        if layers[name] < share * max(layers.values()):
+            parameter.requires_grad_(False)
+
+
+def layers_of(student: nn.Module, key: str) -> dict[str, int]:
+    """Return the layer of every parameter, see `layer_scales`. Raises: UserError naming the recipe's key."""
     read: Callable[..., dict[str, Any]] | None = getattr(student, "group_matcher", None)
     if read is None:
-        raise UserError(
-            f"optim.layer_decay needs a student with timm's group_matcher; {type(student).__name__} has none"
-        )
+        raise UserError(f"{key} needs a student with timm's group_matcher; {type(student).__name__} has none")
     matcher = {
         part: [rule for rule in rules if rule[1] != TIED_TO_LAST_BLOCK] if isinstance(rules, (list, tuple)) else rules
         for part, rules in read(coarse=False).items()
     }
     layers: dict[str, int] = group_parameters(student, matcher, reverse=True)
-    last = max(layers.values())
-    return {name: decay ** (last - layer) for name, layer in layers.items()}
+    return layers
 
 
 DROPS = (24, 26)

@@ -87,10 +87,11 @@ def introduce_budget(run: Path | None, plan: BudgetPlan) -> None:
     print_table(plan_table(plan), file=STDERR)
     config = plan.stages[-1].config
     if config.student.init is None and learns_classes(config):
-        terms = get_pretrained_cfg(PUBLIC).license
-        log(f"note     with few images a public network is often ahead: --init {PUBLIC} downloads one (license {terms})")
-    if run is not None and len(plan.stages) > 1:  # a single one says so itself
-        print(clean(f"run      {run}"), file=STDERR, flush=True)
+        cfg = get_pretrained_cfg(PUBLIC)
+        terms = cfg.license if cfg else "unknown"
+        log(
+            f"note     with few images a public network is often ahead: --init {PUBLIC} downloads one (license {terms})"
+        )
 
 
 def introduce_study(study: StudyFolder, plan: StudyPlan) -> None:

@@ -25,6 +25,8 @@ from ..models.students import create_student, fitting_patch
 from ..models.taps import Taps
 from ..models.weights.files import read_config
 from ..models.weights.sources import find_weights, initialize, start_digest
+from ..optim.optim import freeze_layers
+from .linear_head import first_device, probe_head
 
 
 def data_spec_of(dataset: Dataset) -> DataSpec:
@@ -59,6 +61,10 @@ def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[
     )  # detectors bring heads of their own
     student = student_of(config, task_spec)
     warnings = initialize(student, requested.init, requested.init_blocks, task_spec.classes) if requested.init else []
+    if requested.frozen_layers:
+        freeze_layers(student, requested.frozen_layers)
+    if requested.head is not None:
+        warnings.append(_with_probed_head(student, config, dataset))
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if requested.init else {}
     guides = build_guides(config, student, data_spec)
     keywords = {key: value for key, value in made_parts(made, config.values["method"]).items() if key != "name"}
@@ -76,6 +82,14 @@ def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[
             "method.positions learned keeps the loaded ones"
         )
     return method, [*warnings, *_other_ranges(config)]
+
+
+def _with_probed_head(student: nn.Module, config: Config, dataset: Dataset) -> str:
+    """Train a student's head on its features of the training images, in place; return a note on it."""
+    head = probe_head(student, data_spec_of(dataset), dataset, config.images.crop, first_device(config.engine))
+    student.cpu().train()
+    correct = ", ".join(f"{100 * share:.1f} % correct in {name}" for name, share in head.accuracy.items())
+    return f"the head starts as the optimum of logistic regression on features: weight decay {head.decay:g}, {correct}"
 
 
 def _other_ranges(config: Config) -> list[str]:

@@ -150,8 +150,10 @@ def default_recipe(source: Source) -> str:
 
 
 def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
-    """Return a default recipe with the user's keys, without its patch size where it does not fit the user's student; for
-    a trained network, and images of classes, that for fine-tuning."""
+    """Return a default recipe with the user's keys, without its patch size where it does not fit the user's student.
+
+    That of a class an image is the one for fine-tuning where the user names a trained network.
+    """
     if (overrides or {}).get("student.init") is not None and name.startswith("default/"):
         name = FINE_TUNED
     config = load_started(name, overrides)

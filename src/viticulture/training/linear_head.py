@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from ..config.sections import Engine
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU
 from ..data.dataset import Dataset
@@ -174,6 +175,11 @@ def probe_head(
     return head
 
 
+def first_device(engine: Engine) -> torch.device:
+    """Return the device on which a single process of a training computes."""
+    return CPU if engine.on_cpu else torch.device(torch.accelerator.current_accelerator() or CPU)
+
+
 def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
     """Train the classifier of a session's frozen student, and write its weights and metrics into the run.
 
@@ -183,7 +189,7 @@ def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
     Raises: UserError, as `probe_head`.
     """
     began, method, config, run = time.perf_counter(), session.method, session.config, session.run
-    device = CPU if config.engine.on_cpu else torch.device(torch.accelerator.current_accelerator() or CPU)
+    device = first_device(config.engine)
     decay: float | None = config.values["method"]["decay"]
     head = probe_head(method.student, method.data_spec, session.dataset, config.images.crop, device, decay)
     run.check_there()
