@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/papers.md says what the table files hold, item by item."""
+"""docs/papers.md agrees with the table files, item by item."""
 
 import re
 from types import ModuleType
@@ -20,14 +20,12 @@ def script() -> ModuleType:
     return doc_script("papers")
 
 
-def test_the_page_is_what_the_script_makes_of_the_tables(script: ModuleType) -> None:
-    """Fails if a table was changed and the page was not: python docs/papers.py."""
+def test_the_page_is_generated_from_the_tables(script: ModuleType) -> None:
+    """After changing a table: python docs/papers.py."""
     assert (DOCS / "papers.md").read_text(encoding="utf-8") == script.render()
 
 
-def test_every_item_is_trained_shown_or_says_why_not() -> None:
-    """Fails for an item without table, place or reason, a table that does not exist, or a shipped table of a paper that
-    no item names, but for those of our own at CPU size."""
+def test_every_item_has_a_table_a_place_or_a_reason() -> None:
     named = set()
     for paper, about in PAPERS.items():
         for name, item in about["items"].items():
@@ -41,8 +39,7 @@ def test_every_item_is_trained_shown_or_says_why_not() -> None:
     assert all(name.endswith("/cpu") for name in rest), rest
 
 
-def test_every_row_and_number_is_told_by_one_item(script: ModuleType) -> None:
-    """The counts of a paper's items sum to those of the paper. Fails if a shared table is counted twice, or by none."""
+def test_every_row_and_number_belongs_to_one_item(script: ModuleType) -> None:
     text = script.render()
     for about, part in zip(PAPERS.values(), text.split("\n## ")[1:], strict=False):
         rows, numbers = map(int, re.search(rf"\| {about['name']} \| \d+ \| \d+ \| (\d+) \| (\d+) \|", text).groups())  # type: ignore[union-attr]
