@@ -22,7 +22,7 @@ from viticulture.cli import main
 from viticulture.command import parse_command
 from viticulture.deploy.hub.push import contents
 from viticulture.models.detection.networks import load_network
-from viticulture.models.weights.files import initialize
+from viticulture.models.weights.sources import initialize
 from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 

@@ -29,7 +29,8 @@ from viticulture.deploy.hub.push import contents, push
 from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.errors import UserError
 from viticulture.evaluation.outputs import Predictions
-from viticulture.models.weights.files import fetch, initialize, load
+from viticulture.models.weights.files import load
+from viticulture.models.weights.sources import fetch, initialize
 from viticulture.report.run_page import costs_of
 from viticulture.tasks.classification_metrics import evaluate_predictions
 from viticulture.text import read_yaml

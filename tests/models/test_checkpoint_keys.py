@@ -20,9 +20,9 @@ from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, Sizes
 from viticulture.models.cit.rednet import RedNet
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.teachers.open import open_teacher
 from viticulture.models.weights.checkpoint_keys import strip_prefixes
-from viticulture.models.weights.files import initialize, place_of, read_checkpoint, read_weights
+from viticulture.models.weights.files import read_checkpoint, read_weights
+from viticulture.models.weights.sources import initialize, open_network, place_of
 
 Load = Callable[[str], Golden]
 HALF = (0.5, 0.5, 0.5)
@@ -104,7 +104,7 @@ def test_moco_v2_gives_its_encoder_without_projector(tmp_path: Path) -> None:
     queried = prefixed("module.encoder_q.", {**net.state_dict(), **heads})
     followed = prefixed("module.encoder_k.", {name: 0 * value for name, value in net.state_dict().items()})
     torch.save({"state_dict": {**queried, **followed, "module.queue": torch.zeros(2)}}, tmp_path / "w.pth.tar")
-    taken, _ = open_teacher(f"test_resnet={tmp_path / 'w.pth.tar'}")
+    taken, *_ = open_network(f"test_resnet={tmp_path / 'w.pth.tar'}")
     assert taken.state_dict().keys() == net.state_dict().keys()
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in taken.state_dict().items())
 
@@ -133,7 +133,7 @@ def test_a_checkpoint_gives_a_teacher_its_encoder_alone(tmp_path: Path, prefix: 
     others = dict.fromkeys([*beside, f"{prefix}head.0.weight"], torch.ones(2))
     torch.save({"model": {**prefixed(prefix, net.state_dict()), **others}}, tmp_path / "w.pth")
     x = torch.randn(2, 3, 32, 32)
-    assert torch.equal(open_teacher(f"vit_nano={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
+    assert torch.equal(open_network(f"vit_nano={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
 
 
 @pytest.mark.parametrize(("key", "mean_first"), [("state_dict", True), ("model", False)])
@@ -211,7 +211,7 @@ def test_an_official_rednet_is_a_teacher(tmp_path: Path, prefix: str) -> None:
         stored[official] = value
     torch.save({"state_dict": stored}, tmp_path / "w.pth")
     x = torch.randn(1, 3, 64, 64)
-    assert torch.equal(open_teacher(f"rednet26={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
+    assert torch.equal(open_network(f"rednet26={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
 
 
 def test_other_objects_are_refused_by_name(tmp_path: Path) -> None:

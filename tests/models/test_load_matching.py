@@ -15,7 +15,8 @@ from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.weights.files import initialize, save
+from viticulture.models.weights.files import save
+from viticulture.models.weights.sources import initialize
 
 TINY = {"embed_dim": 16, "depth": 3, "num_heads": 2}
 FILE = "model.safetensors"

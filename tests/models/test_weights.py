@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import blueprint, create_student
-from viticulture.models.weights.files import fetch, find_weights, initialize, load, read_weights, save
+from viticulture.models.weights.files import load, read_weights, save
 from viticulture.models.weights.load_matching import resample_positions
+from viticulture.models.weights.sources import fetch, find_weights, initialize
 
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 

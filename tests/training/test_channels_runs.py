@@ -22,7 +22,8 @@ from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run, of_source
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.weights.files import initialize, save
+from viticulture.models.weights.files import save
+from viticulture.models.weights.sources import initialize
 from viticulture.tasks.classification import ClassPrediction
 from viticulture.tasks.results import read_predictions
 from viticulture.tasks.task import task_of

@@ -23,7 +23,8 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.heads import token_logits
 from viticulture.models.students import count, create_student
 from viticulture.models.taps import Taps
-from viticulture.models.weights.files import initialize, load, save
+from viticulture.models.weights.files import load, save
+from viticulture.models.weights.sources import initialize
 from viticulture.optim import Optim
 
 NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["co_advise"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...errors import UserError, counted
 from ..data_spec import DataSpec
 from ..heads import token_logits
-from .open import open_teacher
+from ..weights.sources import open_network
 
 
 class Frozen(nn.Module):
@@ -97,13 +97,12 @@ def load_teacher(source: str, data_spec: DataSpec, image_size: int | None = None
     """Load a frozen teacher for the student's images and classes.
 
     Args:
-        source: a run or a folder of weights; a timm name with pretrained weights, such as
-            regnety_160.deit_in1k; or ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
+        source: of a trained network, as for `weights.sources.open_network`.
         image_size: side of the teacher's input, pixels; None: as in its training.
 
     Raises: UserError if the teacher cannot be read, or has other classes than the student.
     """
-    net, spec = open_teacher(source)
+    net, spec, _ = open_network(source)
     _check_classes(source, spec, data_spec)
     return adapted(source, net, spec, data_spec, image_size)
 
@@ -113,25 +112,27 @@ def load_embedding(source: str, data_spec: DataSpec, image_size: int | None) -> 
 
     Args, Raises: as of `load_teacher`.
     """
-    net, spec = open_teacher(source)
+    net, spec, _ = open_network(source)
     return adapted(source, Embedding(net), spec, data_spec, image_size)
 
 
 def adapted(source: str, net: nn.Module, spec: DataSpec, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
     """Freeze a network for a student's images.
 
-    Raises: UserError if it cannot read images of that size or of so many channels.
+    Raises: UserError if it cannot read images of that size or of so many channels, or its outputs are not finite.
     """
     if image_size is not None:
         spec = replace(spec, image_size=(image_size, image_size))
     check_channels(source, spec, data_spec)
     teacher = Frozen(Adapted(net, data_spec, spec))
     try:
-        teacher(torch.zeros(1, data_spec.channels, *data_spec.image_size))
+        outputs = teacher(torch.zeros(1, data_spec.channels, *data_spec.image_size))
     except Exception as error:
         height, width = spec.image_size
         reason = " ".join(str(error).split())
         raise UserError(f"the teacher {source} cannot read images of {height}x{width} pixels: {reason}") from error
+    if isinstance(outputs, Tensor) and not outputs.isfinite().all():
+        raise UserError(f"the outputs of the teacher {source} are not finite; name a trained network")
     return teacher
 
 
