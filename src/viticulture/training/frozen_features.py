@@ -27,7 +27,7 @@ from ..models.data_spec import DataSpec
 from .machine import keep_freed_memory
 from .progress import showing
 
-VERSION = "2"  # of the features that the same weights make of the same images
+VERSION = "3"  # of the features that the same weights make of the same images
 PIXELS = 2**21
 """Of a batch: 41 images of 224 px. Larger batches take no less time, and their activations more memory."""
 MAX_BATCH = 256

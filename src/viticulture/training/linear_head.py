@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+FINAL_TOLERANCE = 1e-6  # nats, of the classifier that stays; those that are compared have the usual one
 FOLDS = 5
 ONE_FOLD_FROM = 20_000
 """Training images from which a single fold is held out in cross-validation."""
@@ -108,7 +109,7 @@ def train_head(
         shares = torch.cat(hits, dim=1).mean(1).tolist()
         decay = DECAYS[shares.index(max(shares))]
         accuracy = {"cross-validation" if val is None else "validation": max(shares)}
-    weight, bias = fit(features, labels, classes, [decay]).on_features(0)
+    weight, bias = fit(features, labels, classes, [decay], FINAL_TOLERANCE).on_features(0)
     return Head(weight, bias, decay, accuracy)
 
 

@@ -110,11 +110,7 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
     checksum = checksum_of(run, weights) if run else ""
     model = of_run(run, weights) if run else of_source(source)
     dataset = _images(run, data, model)
-    vectors_by_split = frozen_features(
-        lambda images: features_by_name(model.network, images),
-        [model.architecture, weights_digest(model.network)],
-        dataset, model.data_spec, model.image_settings.crop, model.device,
-    )  # fmt: skip
+    vectors_by_split = model_features(model, dataset)
     for split, vectors in vectors_by_split.items() if features else ():
         if features not in vectors:
             raise unknown(f"features of {source}", features, vectors)
@@ -127,6 +123,15 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
             findings.append(_find(name, classifier, parts[name], len(dataset.classes)))
     sizes = {split: len(labels) for split, (_, labels) in next(iter(parts.values())).items()}
     return Probe(source, weights, dataset.name, len(dataset.classes), sizes, tuple(findings), checksum)
+
+
+def model_features(model: EvaluatedModel, dataset: Dataset) -> Features:
+    """Compute the features of every image, by the names of `models.taps.features`, or read them from the cache."""
+    network = [model.architecture, weights_digest(model.network)]
+    return frozen_features(
+        lambda images: features_by_name(model.network, images),
+        network, dataset, model.data_spec, model.image_settings.crop, model.device,
+    )  # fmt: skip
 
 
 def save(result: Probe, out: str = "") -> Path | None:
