@@ -33,7 +33,7 @@ WHOLE_WARMUP_FROM = 3
 """Epochs from which a warm-up that a recipe leaves open takes a whole one at least: else the first epoch could not
 calibrate the length. Of four it is as good as a fifth of an epoch."""
 
-FINE_TUNED_SIZES = (64, 96, 128, 160, 192)
+FINE_TUNED_SIZES = (96, 128, 160)
 """Image sizes of a trained network (`--init`) below its own; the largest that there is time for is taken."""
 FINE_TUNED_EPOCHS, FINE_TUNED_STEPS = 4, 150
 """Minimum that the time must buy at such a size: the start is worth more than many epochs."""
