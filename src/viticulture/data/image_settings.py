@@ -57,6 +57,9 @@ class ImageSettings:
         cache_margin: room for random crops: a crop of 1 / cache_margin^2 of an image still has image_size pixels a
             side. 1.25 suits crops of two fifths and more, 2.25 crops of a twelfth and more, for a cache 3.2 times as
             large.
+        teacher_size: height and width of the images that guides' teachers read, pixels: the student's crop, with the
+            same changes, as sharp as this size allows; the cache has room for it. null: teachers read the student's
+            images, enlarged.
         normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), or dataset
             (computed from the training images). Of other than three channels: half or dataset.
         max_cache_gb: maximum size of the cache, 10^9 bytes; larger data sets are streamed.
@@ -82,6 +85,7 @@ class ImageSettings:
     image_size: int | list[int] | None = None
     cache_size: int | None = None
     cache_margin: float = 1.25
+    teacher_size: int | None = None
     normalize: Literal["imagenet", "cifar10", "cifar100", "half", "dataset"] = "imagenet"
     max_cache_gb: float = 16.0
     stream: bool | None = None
@@ -100,7 +104,8 @@ class ImageSettings:
                 raise UserError(f"image_size is a side or [height, width], pixels, got {pair}")
             object.__setattr__(self, "image_size", pair[0] if pair[0] == pair[1] else pair)
         sides = list(self.shape) if self.image_size is not None else []
-        for name, value in [*(("image_size", side) for side in sides), ("cache_size", self.cache_size)]:
+        named = [*(("image_size", side) for side in sides), ("cache_size", self.cache_size)]
+        for name, value in [*named, ("teacher_size", self.teacher_size)]:
             if value is not None and value < 1:
                 raise UserError(f"{name} must be at least 1 pixel, got {value}")
             if value is not None and value > MAX_SIDE:
@@ -210,10 +215,11 @@ def usual_sizes(sizes: np.ndarray) -> list[int]:
     return [] if sizes.max() <= _SMALL else [size for size in _USUAL if size <= choose_image_size(sizes)]
 
 
-def choose_cache_size(image_size: int | list[int], sizes: np.ndarray, margin: float) -> int:
-    """Choose the cache's size for images of these sizes [n, 2]: theirs where all equal the input's, else `margin` times
-    the longer side of `image_size` up to a multiple of 16, but no more than the longest side of any."""
-    longer = max(shape_of(image_size))
+def choose_cache_size(settings: ImageSettings, sizes: np.ndarray) -> int:
+    """Choose the cache's size for images of these sizes [n, 2]: theirs where all equal the input's, else `cache_margin`
+    times the longest side of the student's and the teacher's input up to a multiple of 16, but no more than the longest
+    side of any."""
+    longer, margin = max(*settings.shape, settings.teacher_size or 1), settings.cache_margin
     if (sizes == longer).all():
         return longer
     return min(math.ceil(longer * margin / 16) * 16, int(sizes.max()))

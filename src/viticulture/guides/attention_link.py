@@ -34,7 +34,7 @@ from ..models.data_spec import DataSpec
 from ..models.links import Links, read_link_set
 from ..models.taps import Readings, layout
 from ..models.teachers.feature_maps import load_maps
-from .guide import Batch, Capability, Guide
+from .guide import Batch, Capability, Guide, teacher_images
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TeacherView:
     """Input of the teacher and the maps taken from it.
 
     Args:
-        image_size: side of the teacher's images, pixels; null: the student's images unchanged.
+        image_size: side of the teacher's input, pixels; null: images.teacher_size, else the student's images unchanged.
         stages: names of the teacher's modules whose outputs are taken; null: the outputs of its stages.
     """
 
@@ -126,7 +126,7 @@ class AttentionLink(Guide):
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """Return one term, `attention_link`: lambda L_att, no unit."""
-        targets = self.teacher(batch["image"])
+        targets = self.teacher(teacher_images(batch))
         with torch.autocast(batch["image"].device.type, enabled=False):
             augmented = self.links([maps.float() for maps in readings.class_attention])
             pairs = [

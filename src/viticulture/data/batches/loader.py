@@ -25,7 +25,7 @@ from ..transforms.resample import ImageBatch
 from ..transforms.transform import send
 from ..transforms.view import Augment
 from ..workers import ahead, worker_count
-from .batch import Batch
+from .batch import TEACHER_IMAGE, Batch
 from .sampling import NATURAL, Sampling, repeated, seeded
 from .targets import target_batch
 
@@ -72,6 +72,7 @@ class Loader:
         images: of the training split. Cached ones move to the device if they take less than half of its free memory.
         augments: one a view; methods that compare views have several.
         batch_size: images a step over all processes; an epoch's remainder is left out.
+        teacher_size: side of the first view's images for teachers, which batches have besides; null makes none.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Loader:
         sampling: Sampling = NATURAL,
         shard: Shard = Shard(),
         device: torch.device = CPU,
+        teacher_size: int | None = None,
     ) -> None:
         if not augments:
             raise UserError("a loader makes one view at least, got none")
@@ -92,7 +94,10 @@ class Loader:
             raise UserError(f"batch_size must be a multiple of the {shard.world} processes, got {batch_size}")
         if seed < 0:
             raise UserError(f"seed must be at least 0, got {seed}")
+        if teacher_size is not None:
+            augments = [*augments, augments[0].resized((teacher_size, teacher_size))]
         self.augments, self.batch_size, self.seed, self.sampling = tuple(augments), batch_size, seed, sampling
+        self.has_teacher_view = teacher_size is not None
         self.shard, self.device = shard, device
         self.images = resident(images, device)
         self.steps = len(repeated(torch.arange(len(images)), sampling.repeats, shard.world)) // batch_size
@@ -157,10 +162,12 @@ class Loader:
         numbers = self.order(epoch)[start : start + self.batch_size][mine]
         generator = seeded(self.seed, epoch, step + 1)
         u, batch_u = [], []
-        for augment in self.augments:
+        for augment in self.augments[: len(self.augments) - self.has_teacher_view]:
             table = torch.rand(self.batch_size, augment.columns, generator=generator, dtype=torch.float64)
             u.append(table[mine])
             batch_u.append(torch.rand(Mix.columns, generator=generator, dtype=torch.float64))
+        if self.has_teacher_view:  # of the same numbers as the first view
+            u, batch_u = [*u, u[0]], [*batch_u, batch_u[0]]
         return Draw(numbers, u, batch_u)
 
     def order(self, epoch: int) -> Tensor:
@@ -219,16 +226,20 @@ class Loader:
         """Make a batch of transformed views, on the device."""
         labels = send(self.images.records.labels[draw.numbers], self.device)
         batch = {"index": send(draw.numbers, self.device)}
-        for k, augment in enumerate(self.augments):
-            image, batch["label"] = augment.finish(views[k], draw.u[k], draw.batch_u[k], labels)
-            batch[f"image{k + 1}" if k else "image"] = image
-            if augment.noise:
+        names = ["image", *(f"image{k}" for k in range(2, 1 + len(self.augments)))]
+        if self.has_teacher_view:
+            names[-1] = TEACHER_IMAGE
+        for k, (name, augment) in enumerate(zip(names, self.augments, strict=True)):
+            batch[name], label = augment.finish(views[k], draw.u[k], draw.batch_u[k], labels)
+            batch.setdefault("label", label)  # of mixed images those of the first view
+            if augment.noise and name != TEACHER_IMAGE:
                 batch["noise"] = send(draw.u[k][:, -augment.noise :].float(), self.device)
         if self.targets is None:
             return batch
         place = placement(self.augments[0], self.images.sizes(draw.numbers), self.images.side, draw.u[0])
         truth = target_batch(place, draw.numbers, self.targets, self.masks)
-        return {"image": batch["image"], "index": batch["index"], **{k: send(v, self.device) for k, v in truth.items()}}
+        images = {name: batch[name] for name in ("image", TEACHER_IMAGE, "index") if name in batch}
+        return {**images, **{k: send(v, self.device) for k, v in truth.items()}}
 
 
 def _joined(draws: Sequence[Draw]) -> Draw:
