@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from viticulture.methods.seed import Seed, similarity_loss
 
 from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, doubled, never_single
@@ -17,7 +18,6 @@ from resumed import check_same_bits, whole_and_resumed
 from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.method import Setup, StepContext
-from viticulture.methods.seed import Seed, similarity_loss
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.teachers.frozen import load_teacher

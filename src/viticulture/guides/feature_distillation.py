@@ -34,12 +34,12 @@ class FeatureDistillation(Guide):
     Args:
         student: any classifier, or network without classes.
         data_spec: input of the student.
-        teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file.
+        teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file. It reads
+            images of images.teacher_size, else the student's, enlarged to the size it was trained at.
         queue: K, images that each image is compared with, besides itself.
         temperature: T_S, of the student.
         teacher_temperature: T_T; the smaller, the more an image is similar to itself alone.
         weight: factor of this guide's term.
-        teacher_size: side of the teacher's input, pixels; null: images.teacher_size, else the size it was trained at.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"features"})
@@ -57,7 +57,6 @@ class FeatureDistillation(Guide):
         temperature: float = 0.1,
         teacher_temperature: float = 0.05,
         weight: float = 1.0,
-        teacher_size: int | None = None,
     ) -> None:
         super().__init__()
         if min(temperature, teacher_temperature) <= 0:
@@ -69,8 +68,8 @@ class FeatureDistillation(Guide):
         if weight <= 0:
             raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
         self.temperatures, self.weight = (temperature, teacher_temperature), weight
-        self.teacher = load_teacher(teacher, data_spec, teacher_size, "features")
-        width, teacher_width = feature_width(student, data_spec), self.teacher.width
+        self.teacher = load_teacher(teacher, data_spec, output="features")
+        width, teacher_width = feature_width(student, data_spec.image_size, data_spec.channels), self.teacher.width
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, teacher_width))
         self.register_buffer("queue", normalized(torch.randn(queue, teacher_width)))
         self.register_buffer("oldest", torch.zeros((), dtype=torch.int64))  # row of the queue that is replaced next

@@ -27,10 +27,10 @@ class RelationDistillation(Guide):
     Args:
         student: a network whose blocks or stages can be read: a ViT, a hybrid, a CNN.
         data_spec: input of the student.
-        teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file.
+        teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file. It reads
+            images of images.teacher_size, else the student's, enlarged to the size it was trained at.
         temperature: T; the smaller, the more a patch is similar to itself alone.
         weight: factor of this guide's term.
-        teacher_size: side of the teacher's input, pixels; null: images.teacher_size, else the size it was trained at.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"blocks"})
@@ -44,14 +44,13 @@ class RelationDistillation(Guide):
         teacher: str,
         temperature: float = 0.1,
         weight: float = 1.0,
-        teacher_size: int | None = None,
     ) -> None:
         super().__init__()
         if temperature <= 0:
             raise UserError(f"temperature must be positive, got {temperature}")
         if weight <= 0:
             raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
-        self.teacher = load_teacher(teacher, data_spec, teacher_size, "relations")
+        self.teacher = load_teacher(teacher, data_spec, output="relations")
         self.grid = self.teacher.outputs.grid
         if self.grid == (1, 1):
             raise UserError(

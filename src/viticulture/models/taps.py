@@ -31,7 +31,6 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import UserError, unknown
-from .data_spec import DataSpec
 from .heads import token_logits
 from .vit.attention import is_plain
 from .vit.patches import PatchGrid
@@ -393,11 +392,11 @@ def _pooled(features: Tensor) -> Tensor:
     return features.flatten(1)
 
 
-def feature_width(student: nn.Module, data_spec: DataSpec) -> int:
-    """Return the length of the pooled features that a student's classifier reads."""
+def feature_width(student: nn.Module, image_size: tuple[int, int], channels: int) -> int:
+    """Return the length of the pooled features that a student's classifier reads, or returns where it has none."""
     copied = copy.deepcopy(student).to("meta").eval()
     with torch.no_grad():
-        images = torch.zeros(1, data_spec.channels, *data_spec.image_size, device="meta")
+        images = torch.zeros(1, channels, *image_size, device="meta")
         return Taps(copied, frozenset({"features"}))(images).features[0].shape[1]
 
 

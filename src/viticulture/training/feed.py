@@ -66,8 +66,9 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
         Sampling(train.repeats, session.config.data.sampling == "balanced"),
         shard,
         device,
-        session.config.images.teacher_size,
     )
+    if (side := session.config.images.teacher_size) is not None:
+        loader = loader.with_teacher_view(side)
     targets = session.dataset.annotations.get("train")
     return loader if targets is None else loader.with_targets(targets, session.method.batch_spec.masks)
 

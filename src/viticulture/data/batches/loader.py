@@ -72,7 +72,6 @@ class Loader:
         images: of the training split. Cached ones move to the device if they take less than half of its free memory.
         augments: one a view; methods that compare views have several.
         batch_size: images a step over all processes; an epoch's remainder is left out.
-        teacher_size: side of the first view's images for teachers, which batches have besides; null makes none.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Loader:
         sampling: Sampling = NATURAL,
         shard: Shard = Shard(),
         device: torch.device = CPU,
-        teacher_size: int | None = None,
     ) -> None:
         if not augments:
             raise UserError("a loader makes one view at least, got none")
@@ -94,10 +92,8 @@ class Loader:
             raise UserError(f"batch_size must be a multiple of the {shard.world} processes, got {batch_size}")
         if seed < 0:
             raise UserError(f"seed must be at least 0, got {seed}")
-        if teacher_size is not None:
-            augments = [*augments, augments[0].resized((teacher_size, teacher_size))]
         self.augments, self.batch_size, self.seed, self.sampling = tuple(augments), batch_size, seed, sampling
-        self.has_teacher_view = teacher_size is not None
+        self.has_teacher_view = False
         self.shard, self.device = shard, device
         self.images = resident(images, device)
         self.steps = len(repeated(torch.arange(len(images)), sampling.repeats, shard.world)) // batch_size
@@ -109,7 +105,6 @@ class Loader:
         self._order: tuple[int, Tensor] | None = None
         self._running: tuple[Key, Iterator[tuple[Draw, list[Tensor]]]] | None = None  # and the key of its next step
         on_cpu, streamed = device.type == "cpu", isinstance(self.images, StreamedImages)
-        self.at_once = 1 if on_cpu else steps_at_once(self.images, augments, batch_size // shard.world)
         self.workers = worker_count(shard.workers, streamed) if streamed or on_cpu else 0
         # Workers, where there are any, do all that a CPU can: with a GPU, views are transformed there.
         self.worker_stages = 0 if not self.workers else 2 if on_cpu else 1
@@ -117,6 +112,18 @@ class Loader:
     def with_targets(self, targets: Annotations, masks: bool = False) -> Self:
         """Give batches objects or masks of the same images, in place of labels (targets.py)."""
         self.targets, self.masks = targets, masks
+        return self
+
+    @property
+    def at_once(self) -> int:
+        """Steps whose views are made together."""
+        if self.device.type == "cpu":
+            return 1
+        return steps_at_once(self.images, self.augments, self.batch_size // self.shard.world)
+
+    def with_teacher_view(self, size: int) -> Self:
+        """Give batches the first view also as teachers read it, in squares of this side, pixels."""
+        self.augments, self.has_teacher_view = (*self.augments, self.augments[0].resized((size, size))), True
         return self
 
     def __len__(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Teachers: trained, frozen networks that are run on the student's images (outputs.py and feature_maps.py load them)."""
+"""Teachers: trained, frozen networks that are run on the student's images; outputs.py and feature_maps.py load them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -113,7 +113,8 @@ def check_reads(source: str, teacher: Frozen, data_spec: DataSpec) -> Any:
     try:
         outputs = teacher(torch.zeros(data_spec.teacher_shape))
     except Exception as error:
-        height, width = teacher.net.image_size
+        net: Any = teacher.net
+        height, width = net.image_size
         reason = " ".join(str(error).split())
         raise UserError(f"the teacher {source} cannot read images of {height}x{width} pixels: {reason}") from error
     if isinstance(outputs, Tensor) and not outputs.isfinite().all():

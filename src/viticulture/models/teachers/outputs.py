@@ -84,6 +84,11 @@ class TeacherOutput(nn.Module):
         return vars(self)["outputs"]
 
     @property
+    def net(self) -> nn.Module:
+        """The network."""
+        return self.outputs.net
+
+    @property
     def width(self) -> int:
         """Numbers of an image."""
         return self.outputs.widths[self.outputs.names.index(self.name)]
