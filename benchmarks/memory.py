@@ -50,6 +50,7 @@ from viticulture.models.teachers import frozen as teachers
 from viticulture.models.teachers import patches as patch_teacher
 from viticulture.models.vit import attention
 from viticulture.models.vit.attention import DroppedAttention
+from viticulture.models.weights.sources import Description
 from viticulture.training.assemble import build_guides, patch_size
 
 WARM, TIMED = 2, 5
@@ -238,22 +239,24 @@ def assembled(config: Config, classes: int, side: int) -> Method:
 def random_teachers(folder: Path) -> Iterator[None]:
     """Teachers are made of their architecture alone: a timm tag's, or that of the recipe that trains runs/NAME."""
 
-    def opened(source: str) -> tuple[nn.Module, DataSpec]:
+    def opened(source: str) -> tuple[nn.Module, DataSpec, Description]:
         if not source.startswith("runs/"):
             net: Any = timm.create_model(source.partition("=")[0].partition(".")[0])
             height, width = net.pretrained_cfg["input_size"][1:]
-            return net, DataSpec(tuple(map(str, range(net.num_classes))), (height, width), GRAY, GRAY)
+            data_spec = DataSpec(tuple(map(str, range(net.num_classes))), (height, width), GRAY, GRAY)
+            return net, data_spec, Description(source, "", {})
         run = source.removeprefix("runs/")
         name = max((n for n in shipped() if run.startswith(Path(n).name)), key=lambda n: len(Path(n).name))
         config = load_config(name)
         side, wanted = config.images.shape[0] if config.images.image_size else 64, config.student
         data_spec = DataSpec(tuple(map(str, range(classes_of(name)))), (side, side), GRAY, GRAY)
-        return create_student(wanted.name, data_spec, patch_size(wanted, data_spec), wanted.options), data_spec
+        net = create_student(wanted.name, data_spec, patch_size(wanted, data_spec), wanted.options)
+        return net, data_spec, Description(source, wanted.name, {})
 
     with (
-        patch.object(teachers, "open_teacher", opened),
-        patch.object(patch_teacher, "open_teacher", opened),
-        patch.object(teacher_maps, "open_teacher", opened),
+        patch.object(teachers, "open_network", opened),
+        patch.object(patch_teacher, "open_network", opened),
+        patch.object(teacher_maps, "open_network", opened),
         patch.object(teachers, "_check_classes", lambda *_: None),
     ):
         yield

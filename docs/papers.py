@@ -3,7 +3,8 @@
 
     python docs/papers.py
 
-The items, and why some are left out, stand in papers.yaml; rows and published numbers are counted in the table files.
+The items, and what is left out of them, are in papers.yaml; rows and published numbers are counted in the table files,
+our results are those of the recipes' headers.
 """
 
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from viticulture.config.load import about as header
 from viticulture.config.references import GIVEN, references
 from viticulture.study.paper_tables import PaperTable, read_table, tables
 
@@ -29,18 +31,25 @@ What trains or shows every table and figure. A *table file* holds the rows of a 
     viticulture compare --table co_advise/table7                              # all rows, ours beside theirs
     viticulture train imagenet100 --table co_advise/table7 --row "1 token"    # one row
 
-Where no published number stands, the paper draws and prints none. Which recipes have been trained here, and what they
-gave, stands in their headers (`viticulture recipes`). Made by `python docs/papers.py`.
+Where no published number stands, the paper draws and prints none. *Ours* is what the recipes of a table file have given
+here, with seeds and hardware, as their headers say (`viticulture recipes`); "untested" means that no training of that
+size has been run. Rivals left out are networks of other papers, whose numbers the authors cite; they are named below
+each table. Made by `python docs/papers.py`.
 """
-TABLE = "| item | shows | table file | rows | published numbers | command or place |\n|---|---|---|---|---|---|\n"
-COUNTS = "\n| paper | items | table files | rows | published numbers | left out |\n|---|---|---|---|---|---|\n"
+TABLE = """| item | shows | table file | rows | published numbers | ours | command or place |
+|---|---|---|---|---|---|---|
+"""
+COUNTS = (
+    "\n| paper | items | table files | rows | published numbers | items left out | rivals left out |\n"
+    "|---|---|---|---|---|---|---|\n"
+)
 OWN = """
 ## Our own comparisons
 
 Unpublished; `viticulture compare --table TABLE`, most of them at CPU size.
 
-| table file | shows | rows |
-|---|---|---|
+| table file | shows | rows | ours |
+|---|---|---|---|
 """
 
 
@@ -57,14 +66,16 @@ def render() -> str:
         notes = [f"- {note}\n" for note in _notes(paper, about)]
         parts += ["\n", *notes] if notes else []
     own = [read_table(name) for name in sorted(tables()) if not _shown(papers, name)]
-    return "".join([*parts, OWN, *(f"| `{table.name}` | {table.title} | {len(table.rows)} |\n" for table in own)])
+    lines = (f"| `{table.name}` | {table.title} | {len(table.rows)} | {_ours([table])} |\n" for table in own)
+    return "".join([*parts, OWN, *lines])
 
 
 def _counts(paper: str, about: dict[str, Any]) -> str:
     """Items, rows and published numbers of a paper; a row that two items share counts once."""
     made = _tables(paper, about)
-    left = sum(item.get("state") == "missing" for item in about["items"].values())
-    cells = [about["name"], len(about["items"]), len(made), *_rows(made), left]
+    items = about["items"].values()
+    left = sum(item.get("state") == "missing" for item in items), sum(len(item.get("rivals", ())) for item in items)
+    cells = [about["name"], len(items), len(made), *_rows(made), *left]
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
@@ -87,7 +98,8 @@ def _line(paper: str, name: str, item: dict[str, Any], owners: dict[str, str]) -
     if others:
         rows = "; ".join(filter(None, [str(rows), f"those of {' and '.join(others)}"]))
     place = ": ".join(filter(None, [STATES.get(item.get("state", ""), ""), item.get("place", "")]))
-    cells = [name, item["shows"], ", ".join(f"`{paper}/{file}`" for file in files), rows, numbers or "", place]
+    files_cell = ", ".join(f"`{paper}/{file}`" for file in files)
+    cells = [name, item["shows"], files_cell, rows, numbers or "", _ours(made), place]
     return f"| {' | '.join(map(str, cells))} |\n"
 
 
@@ -97,8 +109,19 @@ def _rows(made: list[PaperTable]) -> tuple[int, int]:
     return len(rows), sum(row.published is not None for row in rows)
 
 
+def _ours(made: list[PaperTable]) -> str:
+    """Return results and hardware of the tables' recipes, as their headers say; those without are untested."""
+    results = []
+    for recipe in dict.fromkeys(row.recipe for table in made for row in table.rows):
+        head = header(recipe)
+        if not head["Result"].startswith("untested"):
+            where = head.get("Hardware", "untested")
+            results.append(f"`{recipe}`: {head['Result']}" + ("" if where.startswith("untested") else f"; {where}"))
+    return "<br>".join(results).replace("|", "\\|") or ("untested" if made else "")
+
+
 def _notes(paper: str, about: dict[str, Any]) -> list[str]:
-    """What a person must name first, and what is not here."""
+    """Return the notes below a table: weights to name first, rivals left out, and items that are not here."""
     made, asking = _tables(paper, about), dict[str, list[str]]()
     for table in made:
         for weights in dict.fromkeys(weights for row in table.rows for weights in _asks(row.recipe, row.overrides)):
@@ -107,7 +130,13 @@ def _notes(paper: str, about: dict[str, Any]) -> list[str]:
         f"{' and '.join(names)}: rows start from {weights}, which you name by `--init ROW=WEIGHTS`."
         for weights, names in asking.items()
     ]
-    missing = {name: item["why"] for name, item in about["items"].items() if item.get("state") == "missing"}
+    items = about["items"]
+    notes += [
+        f"{name} has {len(item['rivals'])} further rows of other papers' networks: {', '.join(item['rivals'])}."
+        for name, item in items.items()
+        if "rivals" in item
+    ]
+    missing = {name: item["why"] for name, item in items.items() if item.get("state") == "missing"}
     return [*notes, *(f"{name} is not here: {why}." for name, why in missing.items())]
 
 

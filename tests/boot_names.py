@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the names and shapes of the Bootstrapping ViTs code to ours: weights, statistics and gradients alike."""
+"""Names and shapes of the Bootstrapping ViTs code, converted to ours: weights, statistics and gradients."""
 
 import re
 
@@ -25,12 +25,12 @@ LENT = (
 
 
 def vit(arrays: Arrays) -> Arrays:
-    """Arrays of their ViT as timm's `VisionTransformer` names and shapes them."""
+    """Convert arrays of their ViT to timm's `VisionTransformer`."""
     return {renamed(name, VIT): x.transpose(0, 1) if name.startswith("pos_embed") else x for name, x in arrays.items()}
 
 
 def both(arrays: Arrays) -> tuple[Arrays, Arrays]:
-    """Arrays of a joint or shared model, (student's, agent's); shared ones are the student's."""
+    """Convert arrays of a joint or shared model to (student's, agent's); shared ones are the student's."""
     student, rest = {}, {}
     for name, x in arrays.items():
         part, _, name = name.removeprefix("models.").partition(".")

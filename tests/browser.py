@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real browser for tests: headless Chromium, spoken to through a pipe in its own protocol."""
+"""A real browser for tests: headless Chromium, driven through a pipe by its protocol."""
 
 import base64
 import json
@@ -22,11 +22,7 @@ PATIENCE = 600.0
 
 
 class Browser:
-    """One page in one browser; as a context it ends the browser.
-
-    Args:
-        profile: an empty folder for the browser's own files.
-    """
+    """A page in a browser, closed with the context; `profile` is an empty folder for its files."""
 
     def __init__(self, profile: Path) -> None:
         assert CHROMIUM is not None
@@ -66,7 +62,7 @@ class Browser:
         os.close(self.writing)
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and wait for its answer."""
+        """Send a command and wait for its reply."""
         self.number += 1
         message: dict[str, Any] = {"id": self.number, "method": method, "params": params}
         if self.session:
@@ -81,7 +77,7 @@ class Browser:
             self.events.append(found)
 
     def open(self, page: Path | str, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
-        """Show a file or an address, at a size and in a scheme, and wait until it is there."""
+        """Open a file or an address at a size and color scheme, and wait until it has loaded."""
         self.ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -93,48 +89,48 @@ class Browser:
             self.events.append(self._next())
 
     def run(self, script: str) -> Any:
-        """A script's value."""
+        """Return a script's value."""
         found = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def choose(self, selector: str, files: list[Path]) -> None:
-        """Give files to a file input."""
+        """Select files in a file input."""
         root = self.ask("DOM.getDocument")["root"]["nodeId"]
         node = self.ask("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.ask("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
 
     def wait(self, condition: str) -> None:
-        """Until an expression of the page is true."""
+        """Wait until an expression of the page is true."""
         end = time.monotonic() + PATIENCE
         while not self.run(f"Boolean({condition})"):
             assert time.monotonic() < end, f"{condition} does not come true"
             self.value("new Promise((done) => setTimeout(done, 10))")
 
     def value(self, promise: str) -> Any:
-        """What a promise comes to."""
+        """Return the value of a promise."""
         found = self.ask("Runtime.evaluate", expression=promise, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def complaints(self) -> list[str]:
-        """Errors and warnings since the page was opened."""
+        """Return errors and warnings since the page was opened."""
         self.run("0")
         said = [e["params"] for e in self.events if e.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown")]
         return [json.dumps(one) for one in said]
 
     def requests(self) -> list[str]:
-        """Addresses that the page asked for, but for itself and what it carries."""
+        """Return the addresses that the page requested, without itself and embedded data."""
         sent = [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
         return [url for url in sent if not url.startswith(("data:", "file:"))]
 
     def picture(self, path: Path) -> None:
-        """The whole page as a PNG."""
+        """Return the whole page as a PNG."""
         found = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
     def _next(self, patience: float = PATIENCE) -> dict[str, Any]:
-        """The next message."""
+        """Read the next message."""
         end = time.monotonic() + patience
         while b"\0" not in self.left:
             ready, _, _ = select.select([self.reading], [], [], end - time.monotonic())

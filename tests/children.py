@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that start with everything imported, so that a test can afford several, and that die at a chosen moment."""
+"""Processes with everything imported, so that a test can afford several, and that die at a chosen moment."""
 
 import multiprocessing
 import os
@@ -28,10 +28,7 @@ IMPORTED = (
 
 
 def start(function: Callable[..., None], *args: Any) -> ForkServerProcess:
-    """A process of its own that calls a function of a test's file, in this process's environment, on one thread.
-
-    All of them are forked off one server, which imports torch once for all tests that a worker runs.
-    """
+    """Start a process that calls a function of a test's file; all are forked from one server that imported torch."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(IMPORTED))
     process = context.Process(target=_child, args=(dict(os.environ), function, args))
@@ -40,15 +37,14 @@ def start(function: Callable[..., None], *args: Any) -> ForkServerProcess:
 
 
 def ends_well(function: Callable[..., None], *args: Any) -> None:
-    """The same, to its end. Fails if it does not end well."""
+    """Run such a process and check that it succeeds."""
     process = start(function, *args)
     process.join()
     assert process.exitcode == 0
 
 
 def pair(function: Callable[[int, str], None], folder: Path) -> list[Any]:
-    """What two processes leave in RANK.pt of a folder, which each is told beside its rank. Fails if one does not end
-    well."""
+    """Run two processes, given folder and rank; return what they saved in RANK.pt of the folder."""
     processes = [start(function, rank, str(folder)) for rank in range(2)]
     for process in processes:
         process.join()
@@ -58,7 +54,7 @@ def pair(function: Callable[[int, str], None], folder: Path) -> list[Any]:
 
 @contextmanager
 def one_of_pair(rank: int, folder: str) -> Iterator[None]:
-    """In a process of `pair`: the two know of each other, as under Lightning."""
+    """Set up the process group in a process of `pair`, as under Lightning."""
     store = f"file://{folder}/store"
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2, timeout=timedelta(minutes=10))
     yield
@@ -66,7 +62,7 @@ def one_of_pair(rank: int, folder: str) -> Iterator[None]:
 
 
 def shared_gradients(module: nn.Module) -> dict[str, Tensor]:
-    """The gradients of a module, averaged over the pair as DDP would."""
+    """Average the gradients of a module over the pair as DDP would."""
     gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
     for gradient in gradients.values():
         distributed.all_reduce(gradient)
@@ -74,7 +70,7 @@ def shared_gradients(module: nn.Module) -> dict[str, Tensor]:
 
 
 def command(folder: Path, log: Path, words: list[str], environment: dict[str, str] | None = None) -> ForkServerProcess:
-    """A process that does in a folder what the installed `viticulture` does, and writes what is said to a file."""
+    """Start the installed `viticulture` in a folder, with its output in a file."""
     return start(_command, folder, log, words, environment or {})
 
 
@@ -97,16 +93,7 @@ def _child(environment: dict[str, str], function: Callable[..., None], args: tup
 
 
 def die_at(folder: Path, moment: int, after: str = "") -> None:
-    """kill -9 for this process the next time but `moment` that it opens, renames or removes something in a folder.
-
-    Between two such moments nothing changes that a process leaves behind, so they stand for all others, whatever the
-    processor's speed.
-
-    Args:
-        folder: what lies in it, however deep, counts.
-        moment: how many times go well.
-        after: end of a name; counting starts when a file of that name has been put in its place for the first time.
-    """
+    """Kill this process after `moment` openings, renames or removals in a folder, counted once `after` exists."""
     begun, left = not after, moment
 
     def count(event: str, args: tuple[Any, ...]) -> None:

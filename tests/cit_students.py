@@ -11,7 +11,7 @@ Load = Callable[[str], Golden]
 
 
 def aligned(golden: Load) -> tuple[CiT, Golden]:
-    """The authors' student with narrow stems and their weights."""
+    """Create the authors' student with narrow stems and their weights."""
     data = golden("cit_tiny")
     sizes = {key: data.about["config"][key] for key in ("embed_dim", "depth", "num_heads", "mlp_ratio", "num_classes")}
     model = CiT(stems=("conv", "inv"), stem_width=8, img_size=64, patch_size=16, inference="mean", **sizes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Little pictures that show several labels each: red, green and blue squares on gray, any of them, also none."""
+"""Small pictures with several labels each: red, green and blue squares on gray, any of them, also none."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ SMALL = {
 
 
 def picture(shown: np.ndarray, generator: np.random.Generator, side: int = 24) -> Image.Image:
-    """A gray, noisy picture with a square of every color that it shows, each in a quarter of its own."""
+    """Draw a gray, noisy picture with a square of every color, each in its quarter."""
     pixels = generator.integers(90, 130, (side, side, 3))
     half = side // 2
     quarters = generator.permutation(4)[: len(shown)]
@@ -29,17 +29,17 @@ def picture(shown: np.ndarray, generator: np.random.Generator, side: int = 24) -
     return Image.fromarray(pixels.astype(np.uint8))
 
 
-def shown_labels(images: int, seed: int = 0) -> np.ndarray:
-    """[N, 3] 1 or 0: red is frequent, blue rare, and an image in eight shows none."""
+def drawn_labels(images: int, seed: int = 0) -> np.ndarray:
+    """Draw [N, 3] 1 or 0: red is frequent, blue rare, and an image in eight has none."""
     shown = np.random.default_rng(seed).random((images, 3)) < (0.6, 0.4, 0.15)
     shown[::8] = False
     return shown.astype(np.int64)
 
 
 def colored_csv(root: Path, images: int = 96, columns: bool = False, seed: int = 0) -> Path:
-    """A folder of pictures and a CSV, whose labels are joined (`red|blue`), or a column each."""
+    """Write a folder of pictures and a CSV, whose labels are joined (`red|blue`), or a column each."""
     root.mkdir(parents=True, exist_ok=True)
-    generator, shown = np.random.default_rng(seed), shown_labels(images, seed)
+    generator, shown = np.random.default_rng(seed), drawn_labels(images, seed)
     lines = [f"path,{','.join(COLORS)}" if columns else "path,label"]
     for i, row in enumerate(shown):
         picture(row, generator).save(root / f"{i:03d}.png")

@@ -29,13 +29,13 @@ class Golden:
         return self.arrays[key]
 
     def part(self, prefix: str) -> "dict[str, Tensor]":
-        """Every array under a prefix, such as `w/`, without it."""
+        """Return the arrays under a prefix, such as `w/`, without it."""
         return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
 
 
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], Golden]:
-    """Outputs of the official code by file name; tests/golden/README.md says where they come from."""
+    """Load outputs of the official code by file name; tests/golden/README.md describes them."""
 
     import torch
 
@@ -52,7 +52,7 @@ def golden() -> Callable[[str], Golden]:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Data]":
-    """Eight random images, see `pairs`."""
+    """Create eight random images, see `pairs`."""
     from pairs import make_data
 
     with pytest.MonkeyPatch.context() as patch:
@@ -62,15 +62,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Data]":
 
 @pytest.fixture(scope="session")
 def teachers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ViT and a CNN with random weights, see `pairs`."""
+    """Create a ViT and a CNN with random weights, see `pairs`."""
     from pairs import make_teachers
 
     return make_teachers(tmp_path_factory.mktemp("teachers"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start processes are slow, for the server of these imports everything once more; and they come first:
-    all fall to the first of several workers, and none is taken from it. Who only hands out tests imports no torch."""
+    """Mark tests that start processes as slow and put them first, so that one worker starts their server."""
     import torch
 
     torch.set_num_threads(1)  # small tensors; several threads on busy cores wait for one another
@@ -82,6 +81,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees or fills a person's cache."""
+    """Give every test an empty cache."""
     monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("VITICULTURE_DATA", str(tmp_path / "sets"))

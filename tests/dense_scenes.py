@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drawn pictures with objects that are known: disks and squares on a plain ground, in the formats that people have."""
+"""Drawn pictures with annotated objects: disks and squares on a plain ground, in common formats."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ Object = tuple[int, tuple[int, int, int, int]]
 
 
 def picture(seed: int, size: tuple[int, int] = (64, 80), most: int = 3) -> tuple[Image.Image, list[Object]]:
-    """An image of that height and width with one to `most` objects that do not overlap."""
+    """Draw an image of that height and width with one to `most` objects that do not overlap."""
     generator = np.random.default_rng(seed)
     height, width = size
     image = Image.new("RGB", (width, height), (150, 150, 140))
@@ -35,10 +35,7 @@ def picture(seed: int, size: tuple[int, int] = (64, 80), most: int = 3) -> tuple
 
 
 def coco_folder(root: Path, splits: dict[str, int], size: tuple[int, int] = (64, 80), first: int = 0) -> Path:
-    """images/ and annotations/instances_SPLIT.json with boxes and polygons; categories are numbered 3 and 7.
-
-    `first` is the seed of the first picture.
-    """
+    """Write images/ and annotations/instances_SPLIT.json with boxes and polygons; categories are numbered 3 and 7."""
     (root / "images").mkdir(parents=True)
     (root / "annotations").mkdir()
     seed = first
@@ -70,7 +67,7 @@ def coco_folder(root: Path, splits: dict[str, int], size: tuple[int, int] = (64,
 
 
 def mask_folder(root: Path, splits: dict[str, int], size: tuple[int, int] = (64, 80), first: int = 0) -> Path:
-    """SPLIT/images and SPLIT/masks with classes.json: ground, disk, square, and 9 for nothing; `first` as above."""
+    """Write SPLIT/images and SPLIT/masks with classes.json: ground, disk, square, and 9 for unlabeled."""
     seed = first
     for split, count in splits.items():
         for folder in ("images", "masks"):

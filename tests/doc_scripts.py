@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scripts that write the site's pages."""
+"""Scripts that write the site's pages."""
 
 import importlib.util
 from pathlib import Path
@@ -9,7 +9,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def doc_script(name: str) -> ModuleType:
-    """docs/NAME.py as a module."""
+    """Import docs/NAME.py."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training in double precision, where sums in another order and a mistake are eight digits apart.
-
-In single precision how far two correct trainings drift depends on the processor: it chooses how its sums are split.
-"""
+"""Training in double precision, where sums in another order and a mistake are eight digits apart."""
 
 from torch import Tensor
 
@@ -13,7 +10,7 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-8}
 
 
 def in_double(session: Session) -> Session:
-    """The session with every number of its method in float64, images and mixed labels included."""
+    """Make every number of a session's method float64, images and mixed labels included."""
     method = session.method.double()
     losses, metrics = method.losses, method.all_metrics
     method.losses = lambda batch: losses(doubled(batch))  # type: ignore[method-assign]
@@ -22,10 +19,10 @@ def in_double(session: Session) -> Session:
 
 
 def doubled(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A batch with images and mixed labels in float64."""
+    """Return a batch with images and mixed labels in float64."""
     return {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
 
 
 def never_single() -> None:
-    """For a child: what asks for single precision, as losses do, gets double; monkeypatch does it in a test itself."""
+    """Make conversions to single precision give double, in a child; monkeypatch does it in a test itself."""
     Tensor.float = Tensor.double  # type: ignore[method-assign]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small Hub for tests, on this machine: what `huggingface_hub` asks of the real one to send and to fetch."""
+"""A small Hub for tests, on this machine: the requests of `huggingface_hub` for upload and download."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ COMMIT = "c0ffee" * 6 + "cafe"
 
 
 class FakeHub(ThreadingHTTPServer):
-    """Repositories in memory; those who write must know `TOKEN`. What is there stays as private as it was."""
+    """Repositories in memory; writing needs `TOKEN`. Existing ones stay as private as they were."""
 
     daemon_threads = True
 
@@ -44,7 +44,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_POST(self) -> None:
         path, body = urlsplit(self.path).path, self._body()
@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def hub() -> Iterator[FakeHub]:
-    """A Hub that answers while the context lasts."""
+    """Start a Hub for the context."""
     served = FakeHub()
     thread = threading.Thread(target=served.serve_forever)
     thread.start()
@@ -165,8 +165,8 @@ def hub() -> Iterator[FakeHub]:
 
 
 @contextmanager
-def asked_instead(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FakeHub]:
-    """A Hub that `huggingface_hub` takes for the real one while the context lasts; the folder keeps what is fetched."""
+def used_instead(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FakeHub]:
+    """Replace the real Hub of `huggingface_hub` for the context; the folder holds downloads."""
     with hub() as served:
         monkeypatch.setattr(constants, "ENDPOINT", served.address)
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace("https://huggingface.co", served.address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks whose tensors are fake: they have a shape, a type and a device, and no numbers."""
+"""Networks with fake tensors, which have a shape, a type and a device, and no numbers."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from viticulture.methods.method import Method
 
 
 def fake(mode: FakeTensorMode, device: str) -> Callable[[Tensor], Tensor]:
-    """What makes a fake of a tensor, on another device."""
+    """Return a function that makes a fake of a tensor, on another device."""
 
     def make(tensor: Tensor) -> Tensor:
         with mode:
@@ -23,7 +23,7 @@ def fake(mode: FakeTensorMode, device: str) -> Callable[[Tensor], Tensor]:
 
 
 def fake_module(module: nn.Module, mode: FakeTensorMode, device: str) -> None:
-    """Replace its parameters and buffers, frozen teachers' included, by fakes on a device."""
+    """Replace parameters and buffers, frozen teachers' included, by fakes on a device."""
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     try:
         module._apply(fake(mode, device))
@@ -32,10 +32,7 @@ def fake_module(module: nn.Module, mode: FakeTensorMode, device: str) -> None:
 
 
 def fake_method(method: Method, mode: FakeTensorMode, device: str) -> Optimizer:
-    """Move a method to a fake device. Returns its optimizer, without the fused kernel that a fake device lacks.
-
-    Groups are made first: a fake has no storage to tell shared weights by.
-    """
+    """Move a method to a fake device; return its optimizer, grouped before, since a fake has no storage."""
     others = nn.ModuleDict({**method.guides, **method.auxiliary})
     groups = method.optim.groups(method.student, others)
     fake_module(method, mode, device)
@@ -50,5 +47,5 @@ def fake_method(method: Method, mode: FakeTensorMode, device: str) -> Optimizer:
 
 
 def fake_batch(batch: Batch, mode: FakeTensorMode, device: str) -> Batch:
-    """The same entries, fake."""
+    """Return a fake batch."""
     return {name: fake(mode, device)(value) for name, value in batch.items()}

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights and images made by a formula, so that full-size models are pinned without storing their weights.
-
-Element j of stream k is an integer hash of (j, k), mapped to [-1, 1). The reference figures `full_*` were computed with
-the same formula: arithmetic must not change.
-"""
+"""Weights and images by a formula (an integer hash of element and stream), which `full_*` figures depend on."""
 
 from collections.abc import Iterable, Sequence
 from math import prod, sqrt
@@ -17,7 +13,7 @@ IMAGE_STREAM = 9999
 
 
 def hash_uniform(count: int, stream: int) -> NDArray[np.float32]:
-    """`count` numbers in [-1, 1)."""
+    """Return `count` numbers in [-1, 1)."""
     bits = np.uint64(0xFFFFFFFF)
     u = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(2654435761)
     u = (u + np.uint64((stream + 1) * 2246822519 % 2**32)) & bits
@@ -30,7 +26,7 @@ def hash_uniform(count: int, stream: int) -> NDArray[np.float32]:
 
 
 def value(name: str, shape: Sequence[int], stream: int) -> NDArray[np.float32]:
-    """One tensor; its scale follows from what its name and shape say it is."""
+    """Return a tensor, scaled by its name and shape."""
     u = hash_uniform(prod(shape), stream).reshape(shape)
     if len(shape) >= 3 and shape[0] == 1:  # tokens, position tables, affine scales and shifts
         filled = 1 + 0.1 * u if name.endswith("alpha") else 0.1 * u
@@ -46,10 +42,10 @@ def value(name: str, shape: Sequence[int], stream: int) -> NDArray[np.float32]:
 
 
 def fill(state: Iterable[tuple[str, Sequence[int]]]) -> dict[str, Tensor]:
-    """A whole state dict from names and shapes; the stream is a name's place among all names, sorted."""
+    """Return a state dict for names and shapes; the stream is a name's place among all names, sorted."""
     return {name: torch.from_numpy(value(name, shape, k)) for k, (name, shape) in enumerate(sorted(state))}
 
 
 def image(shape: Sequence[int], stream: int = IMAGE_STREAM) -> Tensor:
-    """Numbers in [-1.5, 1.5)."""
+    """Return numbers in [-1.5, 1.5)."""
     return torch.from_numpy((1.5 * hash_uniform(prod(shape), stream)).reshape(shape))

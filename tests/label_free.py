@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of methods that read no labels, on digits."""
+"""Sessions of methods without labels, on digits."""
 
 from pathlib import Path
 from typing import Any
@@ -18,5 +18,5 @@ SMALL: dict[str, Any] = {
 
 
 def start(out: Path, data: str = "digits", **overrides: Any) -> Session:
-    """A session of the digits' recipe with another method."""
+    """Start a session of the digits' recipe with another method."""
     return begin(data, "default/digits", 0, str(out), False, {**SMALL, **overrides}, "test")

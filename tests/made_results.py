@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results and predictions that no training made."""
+"""Results and predictions without training."""
 
 from collections.abc import Mapping
 from functools import partial

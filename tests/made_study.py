@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A study's folder as trainings would leave it, without any training."""
+"""A study's folder without training."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ CLASSES = [EVIL, "a, b; c", "50 % & $x_1$ #\\{}", "Rebe ü 日本 👩‍🔬"]
 
 
 def study(path: Path, names: list[str], subsets: tuple[int, ...], seeds: int, step: float = 0.04) -> Study:
-    """A study's folder as trainings would leave it, with made-up answers: each candidate is a `step` better."""
+    """Create a study's folder with synthetic predictions: each candidate is a `step` better."""
     classes = CLASSES
     candidates = tuple(Candidate(name, "default/digits", {"optim.lr": 1e-3 + 1e-6 * i}) for i, name in enumerate(names))
     grid = Grid("digits", candidates, Subsets(per_class=subsets), tuple(range(seeds)), epochs=4)

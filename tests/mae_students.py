@@ -17,7 +17,7 @@ HALF = (0.5, 0.5, 0.5)
 
 
 def vit(image_size: Any = 32, patch: int = 8, **options: Any) -> VisionTransformer:
-    """A tiny student; the golden one unless told otherwise."""
+    """Create a tiny student, the golden one by default."""
     sizes = {"embed_dim": 24, "depth": 2, "num_heads": 4, "mlp_ratio": 2, "num_classes": 0, **options}
     torch.manual_seed(0)
     return check(timm.create_model("mae_tiny", img_size=image_size, patch_size=patch, **sizes))
@@ -28,7 +28,7 @@ def method(student: nn.Module, side: int = 32, **options: Any) -> MAE:
 
 
 def ours(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The authors' weights as our encoder's and our decoder's."""
+    """Convert the authors' weights to our encoder's and decoder's."""
     renamed = {"mask_token": "mask_token", "decoder_pred": "predict"}
     decoder, encoder = {}, {}
     for key, value in state.items():

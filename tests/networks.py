@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small networks away from their start, and how far results lie apart."""
+"""Small networks away from their initialization, and distances between results."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,8 +16,8 @@ BACKENDS = ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)]
 """Of `torch.compile`: the first one already fails at a graph break; the second one also traces the backward pass."""
 
 
-class Answers(nn.Module):
-    """A network with known logits."""
+class Constant(nn.Module):
+    """A network with preset logits."""
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Answers(nn.Module):
 
 
 def data_spec(classes: int = 3, height: int = 32, width: int = 32) -> DataSpec:
-    """Numbered classes of images of some pixels."""
+    """Describe numbered classes of images of some pixels."""
     return DataSpec(tuple(map(str, range(classes))), (height, width), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
@@ -37,7 +37,7 @@ def tiny(patch_size: int = 4, **options: Any) -> DHVT:
 
 
 def randomized(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Every parameter and buffer away from the values that hide mistakes (ones, zeros, tiny weights)."""
+    """Move every parameter and buffer away from the values that hide mistakes (ones, zeros, tiny weights)."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, tensor in module.state_dict().items():
@@ -52,14 +52,14 @@ def random_images(*shape: int) -> Tensor:
 
 
 def error(ours: Tensor, theirs: Tensor) -> float:
-    """Distance as a share of the reference's length."""
+    """Return the distance as a share of the reference's length."""
     return float((ours.detach() - theirs.detach()).norm() / theirs.detach().norm())
 
 
 def check_one_graph(
     network: nn.Module, x: Tensor, backend: str, rtol: float | None = None, atol: float | None = None
 ) -> None:
-    """`fullgraph` forbids breaks; random decisions, outputs and gradients are those of eager mode."""
+    """Check that `fullgraph` works, and that random decisions, outputs and gradients are those of eager mode."""
     results = []
     for run in (network, torch.compile(network, fullgraph=True, backend=backend)):
         network.zero_grad()
@@ -72,12 +72,12 @@ def check_one_graph(
 
 
 def check_gradients(weights: Iterable[Tensor]) -> None:
-    """Each has one, finite and in float32."""
+    """Check that each parameter has a finite float32 gradient."""
     assert all(p.grad is not None and p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in weights)
 
 
 def neighbor_matrices(heads: int, rows: int, columns: int) -> Tensor:
-    """Phi_h of Eq. (13) and (15), [H, n, n], entry by entry: 1 where token p is the h-th neighbor of token q."""
+    """Return Phi_h of Eq. (13) and (15), [H, n, n]: 1 where token p is the h-th neighbor of token q."""
     matrices = torch.zeros(heads, rows * columns, rows * columns, dtype=torch.float64)
     for h, (down, right) in enumerate(kernel_positions(heads)):
         for q in range(rows * columns):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noise that is the same every time: numbers, images, and folders of pictures that a study learns from."""
+"""Deterministic noise: numbers, images, and folders of pictures for studies."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 
 def uniform(*shape: int, seed: int = 0) -> Tensor:
-    """Numbers in [0, 1), float64."""
+    """Return numbers in [0, 1), float64."""
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def noise(count: int, height: int = 8, width: int = 8, seed: int = 0) -> np.ndarray:
-    """Images, [count, height, width, 3] uint8."""
+    """Return images, [count, height, width, 3] uint8."""
     return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
 
 
 def photographs(root: Path) -> Path:
-    """Three classes of 20 random pictures each."""
+    """Write three classes of 20 random pictures each."""
     draw = np.random.default_rng(0)
     for c in range(3):
         (root / f"class {c}").mkdir(parents=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every method beside every guide, for students of every family: small recipes and the sessions that train them."""
+"""Every method with every guide, for students of every family: small recipes and their sessions."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -89,7 +89,7 @@ class Data:
 
 
 def make_data() -> Data:
-    """They are stored in the cache of whoever asks."""
+    """Create the data in the cache."""
     pixels = np.random.default_rng(0).integers(0, 255, (8, SIDE, SIDE, 3), dtype=np.uint8)
     source = from_arrays("noise", CLASSES, {"train": (pixels, np.arange(8) % 3)})
     labeled, bare = (load_dataset(source, recipe(method, "none", Path()), seed=0) for method in ("supervised", "mae"))
@@ -97,7 +97,7 @@ def make_data() -> Data:
 
 
 def make_teachers(folder: Path) -> Path:
-    """A ViT and a CNN with random weights in a folder."""
+    """Save a ViT and a CNN with random weights in a folder."""
     torch.manual_seed(0)
     save(create_student("vit_nano", TASK, 4, TINY), folder / "vit", TASK)
     save(create_student("resnet10", TASK, None, STUDENTS["cnn"][2]), folder / "cnn", TASK)
@@ -105,7 +105,7 @@ def make_teachers(folder: Path) -> Path:
 
 
 def pair(method: str, guide: str, student: str, data: Data, teachers: Path) -> Session:
-    """The session that would train these. Raises: UserError where they do not go together."""
+    """Start the session of a pair; raises UserError where they do not go together."""
     known, (name, patch, options) = recipe(method, guide, teachers), STUDENTS[student]
     values = {
         **known.values,
@@ -119,7 +119,7 @@ def pair(method: str, guide: str, student: str, data: Data, teachers: Path) -> S
 
 @cache
 def recipe(method: str, guide: str, teachers: Path) -> Config:
-    """A recipe of few and small images, for the first of the students."""
+    """Return a recipe of few and small images, for the first of the students."""
     name, keywords = GUIDES[guide]
     named, own = (
         {
@@ -148,7 +148,7 @@ def recipe(method: str, guide: str, teachers: Path) -> Config:
 
 
 def step(session: Session, batch: Batch, optimizer: Optimizer) -> Tensor:
-    """One training step but for Lightning: forward, backward, guides' after_backward, clipping, optimizer. The loss."""
+    """Run one training step without Lightning; return the loss."""
     method = session.method
     for guide in method.guides.values():
         guide.start_epoch(0, 2)
@@ -163,6 +163,6 @@ def step(session: Session, batch: Batch, optimizer: Optimizer) -> Tensor:
 
 
 def optimizer_of(session: Session) -> Optimizer:
-    """As Lightning is given it."""
+    """Create the optimizer that Lightning gets."""
     method = session.method
     return method.optim.build(method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary})))

@@ -8,7 +8,7 @@ from PIL import Image
 
 
 def pictures(root: Path, counts: dict[str, int], side: int = 16) -> Path:
-    """A folder CLASS/number.png of random images."""
+    """Write a folder CLASS/number.png of random images."""
     draw = np.random.default_rng(0)
     for name, count in counts.items():
         (root / name).mkdir(parents=True)

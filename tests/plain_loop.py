@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop that anyone can read, whose weights the Trainer must end with."""
+"""A plain training loop, whose weights the Trainer must end with."""
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from viticulture.training.session import Session
 
 
 def plain_loop(session: Session) -> Method:
-    """Train, by ten lines of torch and to the end, a session that was only begun."""
+    """Train a new session to its end by ten lines of torch."""
     method, loader, train = session.method.train(), training_loader(session), session.config.train
     trained = method.optim.groups(method.student, nn.ModuleDict({**method.guides, **method.auxiliary}))
     optimizer = method.optim.build(trained)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes whose teachers, which a test cannot fetch or train, are networks of the same architecture as they start."""
+"""Recipes whose teachers are replaced by networks of the same architecture with random weights."""
 
 import copy
 from pathlib import Path
@@ -19,13 +19,7 @@ CLASSES = 2
 
 
 def with_random_teachers(config: Config, folder: Path) -> Config:
-    """The recipe with every teacher replaced by a file of random weights, and a file of links by one with a link.
-
-    Args:
-        config: left as it is. A teacher is a timm tag, ARCHITECTURE=FILE, or runs/NAME..., which the shipped recipe
-            of that name trains.
-        folder: where the files are kept; one an architecture, or a recipe.
-    """
+    """Replace every teacher of a recipe by a file in `folder`, and a file of links by one with a link."""
     values = copy.deepcopy(config.values)
     _replace(values["guides"], folder)
     _replace(values["method"], folder)
@@ -46,7 +40,7 @@ def _replace(values: dict[str, Any], folder: Path) -> None:
 
 
 def _weights(teacher: str, folder: Path) -> str:
-    """Random weights to name instead: a folder as a run leaves it for runs/NAME, else a file of timm's architecture."""
+    """Save random weights: a run's folder for runs/NAME, else a file of timm's architecture."""
     torch.manual_seed(0)
     if not teacher.startswith("runs/"):
         architecture = teacher.partition("=")[0].partition(".")[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same training twice: in one piece, and stopped in its second epoch and gone on with."""
+"""The same training twice: uninterrupted, and stopped in its second epoch and resumed."""
 
 import itertools
 from collections.abc import Callable
@@ -16,13 +16,7 @@ from viticulture.training.session import Session, reopen
 
 
 def whole_and_resumed(make: Callable[..., Session], folder: Path, steps: int = 7) -> tuple[Session, Session]:
-    """Both sessions at their end; a checkpoint is kept after every step.
-
-    Args:
-        make: a new session in a folder, by recipe keys.
-        folder: where both lie.
-        steps: of the one that is stopped, before it is.
-    """
+    """Train sessions made by `make(folder, keys)` to their end: uninterrupted, and stopped after `steps`."""
     whole = make(folder / "whole")
     fit(whole)
     broken = make(folder / "broken", **{"engine.checkpoint_minutes": 1e-9})
@@ -43,18 +37,12 @@ def whole_and_resumed(make: Callable[..., Session], folder: Path, steps: int = 7
 
 
 def check_same_bits(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Two dictionaries of tensors are equal, key by key."""
+    """Check that two dictionaries of tensors are equal, key by key."""
     assert ours.keys() == theirs.keys()
     assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
 
 
 def check_same_weights(ours: Session, theirs: Session, which: tuple[str, ...]) -> None:
-    """The weights that two runs have kept are equal, bit for bit.
-
-    Args:
-        ours: one run.
-        theirs: the other.
-        which: weights: last, best, ema.
-    """
+    """Check that weights of two runs are equal, bit for bit; `which` is last, best or ema."""
     for name in which:
         check_same_bits(*(load_file(run.run.weights(name) / "model.safetensors") for run in (ours, theirs)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that answers in a thread of its own, asked by hand: forms with files, headers, broken images."""
+"""A server in a thread, and requests by hand: forms with files, headers, broken images."""
 
 import http.client
 import json
@@ -15,7 +15,7 @@ BOUNDARY = "----parts"
 
 @contextmanager
 def serving(run: Any) -> Iterator[int]:
-    """The port of a real server of a run, while the context lasts."""
+    """Serve a run for the context; return the port."""
     from viticulture.deploy.serve import app as server_app
     from viticulture.deploy.serve.page import page
     from viticulture.deploy.serve.predictor import Predictor
@@ -36,7 +36,7 @@ def serving(run: Any) -> Iterator[int]:
 
 
 def form(files: list[tuple[str, bytes]]) -> bytes:
-    """The body of a form that holds files."""
+    """Encode the body of a form that holds files."""
     parts = [
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n\r\n'.encode() + content
         for name, content in files
@@ -47,7 +47,7 @@ def form(files: list[tuple[str, bytes]]) -> bytes:
 def ask(
     port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """Status, headers and content of an answer."""
+    """Send a request; return status, headers and content."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"} if body is not None else {}
     connection.request(method, path, body, {**kind, **(headers or {})})
@@ -64,7 +64,7 @@ def sent(port: int, files: list[tuple[str, bytes]], query: str = "") -> Any:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG whose header says so many pixels."""
+    """Write a PNG whose header declares so many pixels."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

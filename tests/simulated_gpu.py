@@ -1,12 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU made of the CPU: tensors that say they are on cuda:0, refuse what a GPU refuses, and hold numbers.
-
-Fake tensors know no numbers, so what chooses rows by numbers is not seen by them, and they let a tensor on the CPU be
-indexed by one on the GPU. Here every function of torch that is given such a tensor, or asked for one, is looked at
-before it runs: two devices meet nowhere but in copies, numpy gets nothing, and what has no kernel does not run. Then
-the CPU computes it. What a program would wait for the GPU for is noted down (`waits`). Not simulated: most kernels'
-limits, compiled passes, several GPUs, autocast's own lists of functions, which are a CPU's here.
-"""
+"""A GPU made of the CPU: tensors that say they are on cuda:0, refuse what a GPU refuses, and hold numbers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,7 +35,7 @@ waits: list[str] = []
 
 
 class OnGpu(Tensor):
-    """A tensor on the simulated GPU; `held` is the one that the CPU computes with, gradients included."""
+    """A tensor on the simulated GPU; `held` is the CPU's, gradients included."""
 
     held: Tensor
 
@@ -81,7 +74,7 @@ class OnApple(Tensor):
 
 
 class Event:
-    """A mark in the GPU's queue, which is always worked off."""
+    """An event in the GPU's queue, which is always empty."""
 
     def record(self) -> None: ...
     def synchronize(self) -> None: ...
@@ -90,14 +83,14 @@ class Event:
 
 
 class Simulated(TorchFunctionMode):
-    """Also sees the functions that are given no such tensor yet: those that make one."""
+    """Intercepts functions that create tensors on the GPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return compute(func, args, kwargs or {})
 
 
 def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a GPU would answer. Raises: RuntimeError or TypeError where it would."""
+    """Compute on the CPU; raises RuntimeError or TypeError where a GPU would."""
     name = getattr(func, "__name__", "")
     if name == "_has_compatible_shallow_copy_type":  # modules then replace their parameters
         return False
@@ -139,7 +132,7 @@ def _kept(tensor: Tensor) -> OnGpu:
 
 
 def check(name: str, args: tuple[Any, ...], there: list[OnGpu], here: list[Tensor]) -> None:
-    """Raises: RuntimeError where devices meet; TypeError where numpy is given what is on the GPU."""
+    """Raise RuntimeError where devices meet, and TypeError where numpy gets a GPU's tensor."""
     if there and name in ("numpy", "__array__"):
         raise TypeError(f"{name}: a tensor on cuda:0 is no numpy array")
     if there and name == "pin_memory":
@@ -157,7 +150,7 @@ def check(name: str, args: tuple[Any, ...], there: list[OnGpu], here: list[Tenso
 
 
 def check_kernels(name: str, words: tuple[Any, ...], there: list[OnGpu], on_gpu: bool) -> None:
-    """Raises: RuntimeError where a GPU has no kernel for whole numbers, or is to draw by a CPU's generator."""
+    """Raise RuntimeError where a GPU has no kernel for integers, or would draw by a CPU's generator."""
     if on_gpu and any(isinstance(word, torch.Generator) and word.device == CPU for word in words):
         raise RuntimeError(f"{name}: expected a generator of cuda:0, got one of the CPU")
     filters = name == "interpolate" and any(isinstance(word, str) and word in FILTERS for word in words)
@@ -166,8 +159,7 @@ def check_kernels(name: str, words: tuple[Any, ...], there: list[OnGpu], on_gpu:
 
 
 def waits_for_gpu(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], there: list[OnGpu], on_gpu: bool) -> bool:
-    """Whether the program goes on only when the GPU has done all that it was told before: numbers are read, a mask
-    decides how many there are, or a copy from or to it is not left to itself."""
+    """Return True if the program waits for the GPU: numbers are read, a mask is counted, or a copy blocks."""
     masks = [leaf for leaf in tree_leaves(args[1:2]) if isinstance(leaf, OnGpu) and leaf.held.dtype == torch.bool]
     if there and (name in READ or (name == "__getitem__" and masks)):
         return True
@@ -176,7 +168,7 @@ def waits_for_gpu(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], ther
 
 
 def device_wanted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
-    """The device that a call names for its result."""
+    """Return the device that a call names for its result."""
     if name in ("cuda", "cpu"):
         return GPU if name == "cuda" else CPU
     named = kwargs.get("device")
@@ -188,7 +180,7 @@ def device_wanted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 @contextmanager
 def simulated_gpu() -> Iterator[torch.device]:
-    """Inside, torch has one GPU."""
+    """Give torch one GPU for the context."""
     answers = {
         "is_available": True, "device_count": 1, "current_device": 0, "is_bf16_supported": True, "memory_allocated": 0,
         "mem_get_info": (10**10, 10**10), "get_device_name": "NVIDIA Simulated", "get_device_capability": (9, 0),

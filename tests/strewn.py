@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systems leave among a user's own files, strewn over a folder."""
+"""Files that operating systems leave in a user's folders."""
 
 import shutil
 from pathlib import Path
@@ -18,8 +18,7 @@ every_left_behind = pytest.mark.parametrize("name", [*LEFT, "._NAME", "thumbs.db
 
 
 def strew(root: Path, name: str) -> None:
-    """Put one thing of that name into every folder: a folder that holds what the folder holds, a file of its own, or,
-    for ._NAME, a file for each file."""
+    """Put one thing of that name into every folder: a copy of the folder, a file, or ._NAME for each file."""
     for folder in [root, *(path for path in root.rglob("*") if path.is_dir())]:
         files = [path for path in folder.iterdir() if path.is_file()]
         if name == "._NAME":

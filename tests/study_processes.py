@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of one candidate, and somebody who kills its workers."""
+"""Studies of one candidate, and a killer of its workers."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ TINY = {"train.batch_size": 8}
 
 
 def made(path: Path, seeds: int, epochs: int = 1, terms: Terms = Terms()) -> StudyFolder:  # noqa: B008
-    """One candidate on a few digits, planned without measuring."""
+    """Create a study of one candidate on a few digits, planned without measuring."""
     grid = Grid(
         "digits",
         (Candidate("a", "default/digits", TINY),),
@@ -37,7 +37,7 @@ def statuses(study: StudyFolder) -> list[str]:
 
 
 class Killer(threading.Thread):
-    """kill -9 the first process that holds a cell and has begun to train it; gives up when the study is over."""
+    """Kills the first process that has begun to train a cell, by kill -9, until the study is over."""
 
     def __init__(self, study: StudyFolder) -> None:
         super().__init__()

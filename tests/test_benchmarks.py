@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks refuse counts that leave nothing to measure, and say when their figures may not be quoted."""
+"""Benchmarks refuse counts that leave nothing to measure, and mark figures of a busy machine."""
 
 import importlib
 import json
@@ -39,10 +39,9 @@ UNTESTED = ["--data.test_on", "none"]
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_a_benchmark_refuses_counts_that_leave_nothing_to_measure(
+def test_a_benchmark_refuses_counts_without_measurement(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is measured. `benchmarks.step 3`, all of it warm-up, divided by zero."""
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setattr(sys, "argv", [name, *COUNTED[name]])
     with pytest.raises(SystemExit) as stopped:
@@ -52,7 +51,6 @@ def test_a_benchmark_refuses_counts_that_leave_nothing_to_measure(
 
 
 def test_steps_are_measured_on_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches a session that can no longer be begun on images of the benchmark's own."""
     monkeypatch.syspath_prepend(ROOT)
     session = importlib.import_module("benchmarks.step").session_on_noise(2, str(tmp_path / "run"))
     assert (session.dataset.name, len(session.dataset.train)) == ("noise", 128)
@@ -68,7 +66,6 @@ def test_steps_are_measured_on_noise(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_contest_reads_its_sets(words: str, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails for a name with a colon that is cut, or a size that is lost."""
     monkeypatch.syspath_prepend(ROOT)
     contest = importlib.import_module("benchmarks.contest")
     images = contest.Images(words)
@@ -77,7 +74,6 @@ def test_a_contest_reads_its_sets(words: str, options: list[str], monkeypatch: p
 
 
 def test_a_contest_is_drawn_over_time_and_over_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if sets of some images a class are drawn as other sets, or seeds as points of their own."""
     monkeypatch.syspath_prepend(ROOT)
     contest, page = importlib.import_module("benchmarks.contest"), importlib.import_module("benchmarks.contest_page")
     assert contest.Images("tiny=./tiny:64@15").name == "tiny@15"
@@ -98,8 +94,7 @@ def test_a_contest_is_drawn_over_time_and_over_images(monkeypatch: pytest.Monkey
     assert [("tiny, 1core-m" in chart) for chart in page.against_images(results)] == [True]
 
 
-def test_a_contest_is_kept_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a number or a name with a comma comes back otherwise, or a number that was not kept as 0."""
+def test_a_contest_is_saved_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
     contest = importlib.import_module("benchmarks.contest")
     results = [contest.Result("5core-m", "tiny, 20 classes@15", "ours", 1, 13.5, 50.1, 60.25, 300.5, 1.0)]
@@ -107,8 +102,7 @@ def test_a_contest_is_kept_in_a_table(tmp_path: Path, monkeypatch: pytest.Monkey
     assert contest.read_table(tmp_path / "contest.csv") == results
 
 
-def test_a_contest_prints_the_row_of_fastai(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if what the script of another environment writes is not what the contest reads."""
+def test_a_contest_reads_rows_of_fastai(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
     names = ["ImageDataLoaders", "Resize", "accuracy", "aug_transforms", "resnet18", "set_seed", "vision_learner"]
     monkeypatch.setitem(sys.modules, "fastai.vision.all", SimpleNamespace(**dict.fromkeys(names)))
@@ -138,8 +132,7 @@ def test_a_contest_prints_the_row_of_fastai(tmp_path: Path, monkeypatch: pytest.
     assert page.rows_of([result]) == ["fastai-resnet18"]
 
 
-def test_the_contests_of_the_readme_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a mean, a spread or a lead that README tells does not follow from the results that are kept."""
+def test_contests_of_the_readme_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
     contest = importlib.import_module("benchmarks.contest")
     kept: dict[tuple[str, str], dict[str, list[float]]] = {}
@@ -159,11 +152,9 @@ def test_the_contests_of_the_readme_are_those_of_the_table(monkeypatch: pytest.M
         assert [float(one) for one in re.findall(r"-?[\d.]+", "".join(figures))] == pytest.approx(follows, abs=0.11)
 
 
-def test_few_images_all_teach_and_each_seed_draws_its_own(
+def test_few_images_all_train_and_each_seed_draws_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Commands that would be run, and the table of what they found. Fails if images are held out to choose by, one
-    draw serves all seeds, what is finished is trained again, or what was interrupted begins anew."""
     monkeypatch.syspath_prepend(ROOT)
     few = importlib.import_module("benchmarks.few_images")
     commands: list[list[str]] = []
@@ -197,7 +188,6 @@ def test_few_images_all_teach_and_each_seed_draws_its_own(
 
 
 def test_a_student_of_three_networks_shares_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if stages take more than the budget, or the student is taught by others than were trained for its seed."""
     monkeypatch.syspath_prepend(ROOT)
     few = importlib.import_module("benchmarks.few_images")
     folder = Path("few/2core-h-taught/x@50/1")
@@ -210,10 +200,9 @@ def test_a_student_of_three_networks_shares_their_budget(monkeypatch: pytest.Mon
     assert all(f"{name}: {run.absolute()}" in teachers for name, run in zip(few.TEACHERS, runs, strict=False))
 
 
-def test_a_contest_counts_the_time_of_processors(
+def test_a_contest_counts_processor_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A budget by the wall's clock would be shown as core-seconds."""
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setattr(sys, "argv", ["contest", "--budget", "5m", "--out", str(tmp_path)])
     with pytest.raises(SystemExit):
@@ -221,16 +210,16 @@ def test_a_contest_counts_the_time_of_processors(
     assert "such as 15core-m, got 5m" in capsys.readouterr().err
 
 
-def test_work_of_others_is_told_from_the_benchmarks_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a benchmark's own threads or finished children count as others' work, or others' work as its own."""
+def test_load_of_others_is_separate_from_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
     clock = importlib.import_module("benchmarks.clock")
     assert clock.foreign(machine=1210, own=1200, wall=600) < clock.OTHERS
     assert clock.foreign(machine=2400, own=1200, wall=600) == 2
 
 
-def test_a_busy_machine_is_told_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first line names processor, threads and load; the last forbids quoting where others work, and only there."""
+def test_a_busy_machine_is_reported_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.syspath_prepend(ROOT)
     clock = importlib.import_module("benchmarks.clock")
     comparisons: list[object] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: quick to answer, and every mistake ends in a clear line and exit code 2 before training starts."""
+"""The command line: quick help, and every mistake is one clear line with exit code 2 before training starts."""
 
 import inspect
 import json
@@ -39,24 +39,21 @@ SLOW = {"torch", "torchvision", "timm", "lightning", "numpy", "PIL", "jsonargpar
 
 
 def imported_by(program: str) -> set[str]:
-    """The packages that a Python program imports."""
+    """Return the packages that a Python program imports."""
     program += "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_help_answers_without_importing_what_takes_time() -> None:
-    """Of the program and of every verb. Catches: an import of torch and its like outside a verb; recipe keys, which
-    only their classes can tell, read for the short help. What is imported decides the time on every machine."""
+def test_help_imports_nothing_slow() -> None:
+    """What is imported decides the time on every machine."""
     helps = "from viticulture.cli import COMMANDS, main\nmain(['--help'])\nfor verb in COMMANDS: main([verb, '--help'])"
     imported = imported_by(helps)
     assert "viticulture" in imported
     assert not imported & SLOW
 
 
-def test_what_needs_no_torch_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
-    """Keys, budgets, folders and files, and a port in use: seconds of imports before each are in vain. Catches: a check
-    that comes after them, or one of a study's folder that does not name the way on."""
+def test_mistakes_without_torch_are_refused_before_it_is_imported(tmp_path: Path) -> None:
     run, study = tmp_path / "run", tmp_path / "study"
     untrained(run, ("a", "b"))
     study.mkdir()
@@ -81,9 +78,7 @@ def test_what_needs_no_torch_is_refused_before_it_is_loaded(tmp_path: Path) -> N
         assert not imported_by(program) & {"torch", "torchvision", "timm", "lightning"}
 
 
-def test_help_is_short_unless_everything_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails if `--help` lists recipe keys again or hides the verb's own words, if `--help-all` leaves a section out, or
-    if a short option that a verb takes in a sense of its own is said to be the recipe's."""
+def test_help_is_short_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help"]) == 0
     short = capsys.readouterr().out
     assert short.count("\n") < 50
@@ -101,8 +96,7 @@ def test_help_is_short_unless_everything_is_asked_for(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("verb", [[], *([name] for name in COMMANDS), ["compare", "resume"], ["train", "--table"]])
-def test_every_verb_says_what_it_takes(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails for an argument without a meaning, and for help that is an error."""
+def test_every_command_documents_its_arguments(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*verb, "--help"]) == 0
     assert f"usage: viticulture {' '.join(verb[:1]) or 'COMMAND'}" in capsys.readouterr().out
     if verb:
@@ -123,19 +117,14 @@ def test_every_verb_says_what_it_takes(verb: list[str], capsys: pytest.CaptureFi
         ("train --table dhvt/table4", "required: --row; see `viticulture train --table TABLE --help`"),
     ],
 )
-def test_a_mistyped_option_is_named_with_the_nearest_one(
-    command: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Fails if the beginning of an option is taken for it (`--over` would replace a run), or if what is missing is said
-    first and hides the slip."""
+def test_a_mistyped_option_names_the_nearest_one(command: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command.split()) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_stopped_training_is_told_by_its_name(
+def test_a_stopped_training_is_named_for_pasting(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Catches: advice that a person cannot paste, for a placeholder or a path whose blank a shell takes apart."""
     import viticulture.training.run
 
     def stop(*_: object, **__: object) -> None:
@@ -152,15 +141,14 @@ def test_a_stopped_training_is_told_by_its_name(
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_training_with_its_own_status(
+def test_a_signal_sets_the_exit_status(
     number: signal.Signals,
     status: int,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """128 and the signal's number, as shells and those who hand out machines read it, through Lightning and all who add
-    the way on. Fails if one is taken for the other, the way on is not told or there is nothing to go on from."""
+    """128 and the signal's number."""
     from viticulture.training.state import KeepLast, load_checkpoint
 
     save = KeepLast._save
@@ -185,8 +173,8 @@ def test_a_signal_ends_a_training_with_its_own_status(
     assert load_checkpoint(run / "checkpoints/last.ckpt")["epoch"] == 0
 
 
-def test_a_reader_who_has_seen_enough_ends_a_list_without_a_word() -> None:
-    """`viticulture recipes | head -1`. Catches: a traceback of the pipe that nobody reads."""
+def test_a_closed_pipe_ends_a_list_silently() -> None:
+    """`viticulture recipes | head -1`."""
     program = [sys.executable, "-m", "viticulture", "recipes"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -211,8 +199,6 @@ def test_a_reader_who_has_seen_enough_ends_a_list_without_a_word() -> None:
     ],
 )
 def test_a_list_that_cannot_be_printed_ends_without_a_traceback(streams: str, status: int, words: str) -> None:
-    """Catches: Python's own complaints of a closed or full output, its exit status 120, and a list that is lost with
-    status 0; standard error that is needed for what is printed elsewhere."""
     program = shlex.join([sys.executable, "-m", "viticulture", "recipes"])
     done = subprocess.run(["bash", "-c", f"{program} {streams}"], capture_output=True, text=True)
     assert done.returncode == status
@@ -222,10 +208,7 @@ def test_a_list_that_cannot_be_printed_ends_without_a_traceback(streams: str, st
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is full, by Linux's /dev/full")
 @pytest.mark.parametrize("stderr", ["full", "closed", "never open"])
-def test_a_training_goes_on_whatever_cannot_be_printed(
-    stderr: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As of a daemon, or where a log's disk is full. Catches: a line, a bar or a table that ends the training."""
+def test_a_training_survives_a_failing_output(stderr: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/full").open("w") as full, Path(os.devnull).open("w") as closed:
         closed.close()
         monkeypatch.setattr(sys, "stderr", {"full": full, "closed": closed}.get(stderr))
@@ -235,8 +218,7 @@ def test_a_training_goes_on_whatever_cannot_be_printed(
     assert viticulture.open(tmp_path / "run").metadata["status"] == "finished"
 
 
-def test_a_process_without_standard_streams_gives_their_numbers_to_no_file() -> None:
-    """Catches: a run's file that is opened as number 2, to which libraries in C write their warnings."""
+def test_missing_standard_streams_reserve_their_numbers() -> None:
     program = (
         "import os; from viticulture.cli import _open_standard_streams; [os.close(i) for i in range(3)]; "
         "_open_standard_streams(); opened = os.open('/', os.O_RDONLY); os._exit(opened + 100 * os.get_inheritable(2))"
@@ -246,9 +228,7 @@ def test_a_process_without_standard_streams_gives_their_numbers_to_no_file() -> 
 
 
 @pytest.mark.parametrize("words", [["recipes"], ["train", "digits"], ["runs", "/tmp"]])
-def test_a_command_in_a_removed_folder_is_refused_in_a_line(words: list[str], tmp_path: Path) -> None:
-    """Catches: a traceback of `Path.cwd`, or PyTorch's libraries that abort the process, where a job's scratch folder
-    was cleaned up below an open shell."""
+def test_a_command_in_a_removed_folder_is_one_line(words: list[str], tmp_path: Path) -> None:
     script = (
         f"import os, sys; os.rmdir(os.getcwd()); sys.argv[1:] = {words!r}; from viticulture.cli import entry; entry()"
     )
@@ -261,10 +241,9 @@ def test_a_command_in_a_removed_folder_is_refused_in_a_line(words: list[str], tm
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"])
 @pytest.mark.parametrize("value", ["", "none"])
-def test_a_rank_that_is_no_number_is_refused_in_a_line(
+def test_an_invalid_rank_is_one_line(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Catches: a traceback of Lightning's import where a container's file sets such a variable to nothing."""
     monkeypatch.setenv(name, value)
     assert main(["data", "digits"]) == 2
     assert capsys.readouterr().err == (
@@ -272,8 +251,7 @@ def test_a_rank_that_is_no_number_is_refused_in_a_line(
     )
 
 
-def test_recipes_begin_with_the_defaults_and_are_named_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails if a name is cut where a terminal is narrow, or if beginners read the papers' recipes first."""
+def test_recipes_begin_with_the_defaults_and_have_full_names(capsys: pytest.CaptureFixture[str]) -> None:
     table = viticulture.recipes()
     names = [str(row[0]) for row in table.rows]
     defaults = [name.startswith("default/") for name in names]
@@ -285,15 +263,13 @@ def test_recipes_begin_with_the_defaults_and_are_named_whole(capsys: pytest.Capt
 
 
 def test_a_list_in_a_pipe_is_as_wide_as_a_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails for lines of hundreds of columns, or for a recipe's name that is cut or wrapped."""
     assert main(["recipes"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 200
     assert all(any(line.startswith(f"{name} ") for line in lines) for name in shipped())
 
 
-def test_what_takes_long_says_so_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    """Catches: half a minute without a sign of life, and a line for what is over at once."""
+def test_slow_work_reports_progress_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     from threading import Event
 
     written = Event()
@@ -307,17 +283,14 @@ def test_what_takes_long_says_so_in_a_pipe(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == ""
 
 
-def test_a_verb_has_one_name_in_python_and_takes_the_others_in_a_shell() -> None:
-    """`data` is the same in both. Fails for two names of one verb that Tab shows, or a command refused for an s."""
+def test_a_command_has_one_name_in_python_and_aliases_in_a_shell() -> None:
     assert parse_command(["localise", "r", "--boxes", "b"]) == parse_command(["localize", "r", "--boxes", "b"])
     assert parse_command(["inspect", "x"]) == parse_command(["data", "x"])
     assert "localise" not in dir(viticulture)
     assert inspect.signature(viticulture.data) == inspect.signature(viticulture.inspect)
 
 
-def test_the_package_offers_every_verb_and_imports_none() -> None:
-    """Fails if a verb of the command line has no function, if Tab does not show it, or if importing the package or
-    asking for a verb that needs no torch imports it."""
+def test_the_package_offers_every_command_and_imports_none() -> None:
     required = (
         (viticulture.train_row, "table"),
         (viticulture.train_row, "row"),
@@ -360,16 +333,14 @@ def rooms_are_verbs() -> None:
 
 
 @pytest.mark.children
-def test_a_room_that_shares_its_name_with_a_verb_can_be_called() -> None:
-    """Before and after its import, from inside or outside. Fails if Python's binding of an imported module hides the
-    verb, if the verb hides the module, or if a new room of a verb's name is forgotten."""
+def test_a_module_named_like_a_command_can_be_called() -> None:
     ends_well(rooms_are_verbs)
     rooms = {name for _, name, _ in pkgutil.iter_modules(viticulture.__path__)}
     assert rooms & set(viticulture.__all__) == {"cache", "data", "models", "report"}
 
 
 def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
-    """Name of a mistake -> command and the words that its message must hold."""
+    """Return name of a mistake -> command and the words that its message must hold."""
     one = pictures(tmp_path / "one class", {"only": 3})
     good = pictures(tmp_path / "good", {"a": 10, "b": 10})
     gap = pictures(tmp_path / "gap", {"train/a": 3, "train/b": 3, "test/a": 2, "test/b": 2, "test/c": 2})
@@ -423,10 +394,9 @@ def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
     }
 
 
-def test_every_mistake_ends_in_a_clear_line_and_exit_code_2(
+def test_every_mistake_is_one_clear_line_with_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is written, nothing is trained, no traceback; the message names what to mend."""
     monkeypatch.chdir(tmp_path)
     for name, (command, words) in mistakes(tmp_path).items():
         assert main(command) == 2, name
@@ -445,8 +415,8 @@ def test_a_folder_that_may_not_be_written_is_an_error(tmp_path: Path, capsys: py
     assert "cannot write" in capsys.readouterr().err
 
 
-def test_a_person_can_train_look_and_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The tour of the README on a folder with awkward names: train, evaluate, predict, report; class names survive."""
+def test_the_tour_of_the_readme(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """train, evaluate, predict, report, on a folder with awkward names."""
     names = {"<b>fett & 'co'": 12, "zwei Wörter": 12}
     photos = pictures(tmp_path / "my photos", names)
     run = tmp_path / "run"
@@ -476,7 +446,6 @@ def test_a_person_can_train_look_and_use(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_budgets_recipe_cannot_be_printed_before_it_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    """Catches: the recipe without a budget, printed as if there were none."""
     assert main(["train", "digits", "--budget", "2h", "--print-config"]) == 2
     assert "leave out --budget or --print-config" in capsys.readouterr().err
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What we tell people to type: README, docs and the headers of recipes and tables hold commands that are understood."""
+"""Commands in README, docs and headers of recipes and tables are valid."""
 
 import re
 import shlex
@@ -21,8 +21,7 @@ FILES |= {f"table {name}": path for name, path in tables().items()}
 
 
 def commands(text: str) -> Iterator[str]:
-    """The commands of a page or a comment: from `viticulture VERB WORD` to the end of the line, of the quoted code, or
-    of the sentence; an option at the beginning of the next line belongs to it. A verb alone is its name."""
+    """Find the commands of a page or a comment, continued on lines that begin with an option."""
     joined = re.sub(r"\n#?\s+(?=--[a-z])", " ", text)
     for match in re.finditer(r"\bviticulture ([a-z]+) [^\n`;]+", joined):
         if match[1] in {*COMMANDS, *ALIASES}:
@@ -32,8 +31,7 @@ def commands(text: str) -> Iterator[str]:
 SHOWN = sorted({(source, words) for source, path in FILES.items() for words in commands(path.read_text("utf-8"))})
 
 
-def test_the_commands_of_every_kind_of_file_are_found() -> None:
-    """Fails if the search stops seeing a page's code, a header's command or a command that goes on on the next line."""
+def test_commands_are_found_in_every_kind_of_file() -> None:
     found = {source: [command for name, command in SHOWN if name == source] for source in FILES}
     assert {"viticulture data ./photos", "viticulture export runs/photos --out vines.onnx"} <= set(found["README.md"])
     assert all(found[f"recipe {name}"] for name in shipped() if not name.startswith("default/"))
@@ -41,9 +39,7 @@ def test_the_commands_of_every_kind_of_file_are_found() -> None:
 
 
 @pytest.mark.parametrize(("source", "command"), SHOWN)
-def test_a_command_that_we_show_is_understood(source: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real parser takes it, and what it would train is a valid recipe. Fails for an option, verb, recipe, row or
-    key that is misspelt or gone."""
+def test_a_documented_command_is_valid(source: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent / "plugins")
     words = shlex.split(command, comments=True)[1:]
     if {"--help", "--help-all", "TABLE"} & set(words):  # TABLE stands for any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a shell completes: read off the verbs, by the shell itself."""
+"""Completion in the shell itself."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ from viticulture.command import COMMANDS
 
 
 def completed(script: Path, line: str) -> set[str]:
-    """What bash offers, beside the script, for a command line that ends in a word begun."""
+    """Return bash's completions, and the script, for a command line that ends in part of a word."""
     words = line.split(" ")
     program = (
         f"source {shlex.quote(str(script))}; "
@@ -28,8 +28,7 @@ def completed(script: Path, line: str) -> set[str]:
     return {word.strip() for word in done.stdout.split("\n") if word.strip()}
 
 
-def test_bash_completes_verbs_options_and_recipes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Catches: a verb that is not offered, short options of recipe keys left out, a verb's own option twice."""
+def test_bash_completes_commands_options_and_recipes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("shtab", reason="the extra `completion`")
     if shutil.which("bash") is None:
         pytest.skip("no bash here")
@@ -52,9 +51,7 @@ def test_bash_completes_verbs_options_and_recipes(tmp_path: Path, capsys: pytest
         assert "skip-unreadable" in text
 
 
-def test_the_lines_that_are_shown_make_the_folders_that_they_write_into(tmp_path: Path) -> None:
-    """Catches: a line that fails in a home where nothing was ever completed, as a new account's is, or in one with a
-    blank in its name."""
+def test_documented_lines_create_their_folders(tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     (command := programs / "viticulture").write_text("#!/bin/sh\necho script of $2\n")
@@ -70,8 +67,7 @@ def test_the_lines_that_are_shown_make_the_folders_that_they_write_into(tmp_path
         assert f"script of {shell}\n" in [file.read_text() for file in home.rglob("*viticulture*") if file.is_file()]
 
 
-def test_what_cannot_be_completed_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: a traceback without shtab, help that does not say where the script belongs."""
+def test_missing_completion_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["completion"]) == 2
     assert "completion bash >" in capsys.readouterr().err
     assert main(["completion", "bsh"]) == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contest of small detectors and segmenters: one command, all contenders, what is finished is not trained again."""
+"""The contest of small detectors and segmenters: one command, all contenders, finished ones are not trained again."""
 
 import importlib
 import json
@@ -23,9 +23,7 @@ def contest(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["objects", "pixels"])
-def test_every_contender_is_trained_and_judged_once(tmp_path: Path, contest: Any, kind: str) -> None:
-    """On a few drawn images for no time at all, which is an epoch each. Fails if a contender cannot be built, takes
-    labels that begin with another number, learns from test images, or is trained a second time."""
+def test_every_contender_is_trained_and_evaluated_once(tmp_path: Path, contest: Any, kind: str) -> None:
     data = (coco_folder if kind == "objects" else mask_folder)(tmp_path / "data", {"train": 4, "val": 1, "test": 2})
     terms = contest.Contest(kind, str(data), tmp_path / "out", 1e-3, TINY)
     names = list(contest.contenders(terms))
@@ -44,8 +42,7 @@ def test_every_contender_is_trained_and_judged_once(tmp_path: Path, contest: Any
         contest.compete(terms, 1, ["YOLO"])
 
 
-def test_a_table_has_a_row_a_contender_with_its_spread(tmp_path: Path, contest: Any) -> None:
-    """Mean and deviation over seeds. Fails for shares taken for percent, or seeds that stand in rows of their own."""
+def test_a_table_has_a_row_per_contender_with_its_spread(tmp_path: Path, contest: Any) -> None:
     terms = contest.Contest("objects", "bccd", tmp_path, 60.0, {})
     scores = [contest.Score("DHVT", seed, "9", 1.0, 1_500_000, {"ap": 0.1 * seed, "ap50": 0.5}) for seed in range(3)]
     lines = contest.table(scores, terms).splitlines()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A detector or a segmenter that is sent to the Hub is used by its name, and its card says what its files say."""
+"""Detectors and segmenters on the Hub are used by name, and their cards agree with their files."""
 
 import json
 import re
@@ -15,14 +15,14 @@ import torch
 import yaml
 
 import viticulture
-from fake_hub import FakeHub, asked_instead
+from fake_hub import FakeHub, used_instead
 from untrained import photo
-from untrained_dense import CLASSES, judged_objects, judged_pixels, untrained_dense
+from untrained_dense import CLASSES, object_results, pixel_results, untrained_dense
 from viticulture.cli import main
 from viticulture.command import parse_command
 from viticulture.deploy.hub.push import contents
 from viticulture.models.detection.networks import load_network
-from viticulture.models.weights.files import initialize
+from viticulture.models.weights.sources import initialize
 from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 
@@ -32,33 +32,27 @@ KINDS = ("detection", "segmentation")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
-    """Of images in a folder of somebody's, with results."""
+    """Create runs on images in a folder, with results."""
     root = tmp_path_factory.mktemp("runs")
     made = {kind: untrained_dense(root / kind, kind) for kind in KINDS}
     for run in made.values():
         data = {**run.read("run.json")["data"], "source": f"{SECRET}/cells", "folder": f"{SECRET}/cells"}
         run.update(command=f"viticulture train {SECRET}/cells", data=data)
-    judged_objects(made["detection"])
-    judged_pixels(made["segmentation"])
+    object_results(made["detection"])
+    pixel_results(made["segmentation"])
     return made
 
 
 @pytest.fixture
 def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    with asked_instead(monkeypatch, tmp_path) as served:
+    with used_instead(monkeypatch, tmp_path) as served:
         yield served
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_was_sent_is_used_by_its_name(
+def test_a_pushed_run_is_used_by_its_name(
     kind: str, runs: dict[str, RunFolder], online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same boxes or classes of pixels to the last bit, drawn from the same score; the student alone in bare timm,
-    and as another training's start.
-
-    Catches: a file that a stranger needs and does not get, a detector where timm looks for a student, a threshold that
-    stays behind, results that are not sent.
-    """
     run = runs[kind]
     assert main(["push", str(run.path), NAME, "--weights", "last"]) == 0
     assert f"{online.address}/{NAME}" in capsys.readouterr().out
@@ -94,8 +88,7 @@ def test_a_run_that_was_sent_is_used_by_its_name(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(kind: str, runs: dict[str, RunFolder]) -> None:
-    """Catches: the folder of the images in a fact, the command or the recipe; a picture, a file's name."""
+def test_nothing_that_is_pushed_names_a_local_path(kind: str, runs: dict[str, RunFolder]) -> None:
     sent = contents(runs[kind], NAME)
     assert set(sent) == {
         *("README.md", "run.json", "recipe.yaml", "evaluation.json", "config.json", "model.safetensors"),
@@ -107,8 +100,8 @@ def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(kind: str,
         assert str(runs[kind].path.parent).encode() not in held, name
 
 
-def test_a_student_made_for_windows_is_not_sent_alone(tmp_path: Path) -> None:
-    """timm knows no relative positions within windows. Catches weights where timm looks that it would refuse."""
+def test_a_student_with_windows_is_not_pushed_alone(tmp_path: Path) -> None:
+    """timm knows no relative positions within windows."""
     run = untrained_dense(tmp_path / "run", "detection", class_token=False, global_pool="avg")
     for window in (0, 4):
         file = run.weights("last") / "config.json"
@@ -119,10 +112,7 @@ def test_a_student_made_for_windows_is_not_sent_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunFolder]) -> None:
-    """Catches: a number that is not the result's, an interval or a limit left out, the best weights' numbers beside the
-    last ones, a class's name that is markup, commands that the parser does not take, a block of YAML that cannot be
-    read."""
+def test_the_card_agrees_with_the_files(kind: str, runs: dict[str, RunFolder]) -> None:
     card = bytes(contents(runs[kind], NAME, "last")["README.md"]).decode()
     _, head, body = card.split("---\n", 2)
     about = yaml.safe_load(head)
@@ -155,10 +145,7 @@ def test_the_card_says_what_the_files_say(kind: str, runs: dict[str, RunFolder])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_card_of_weights_that_were_not_measured_promises_nothing(
-    kind: str, runs: dict[str, RunFolder], tmp_path: Path
-) -> None:
-    """Catches other weights' AP or mIoU beside them, and a table of nothing."""
+def test_a_card_without_results_has_no_metrics(kind: str, runs: dict[str, RunFolder], tmp_path: Path) -> None:
     other = RunFolder(Path(shutil.copytree(runs[kind].path, tmp_path / "run")))
     shutil.copytree(other.weights("last"), other.weights("last").with_name("ema"))
     sent = contents(other, NAME, "ema")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A served detector or segmenter says what `predict` says, draws what it draws, and bears what is sent."""
+"""A served detector or segmenter predicts and draws as `predict` does."""
 
 import base64
 import csv
@@ -20,7 +20,7 @@ from PIL import Image
 from browser import CHROMIUM, Browser
 from served import ask, bomb, form, sent, serving
 from untrained import photo
-from untrained_dense import CLASSES, judged_objects, untrained_dense
+from untrained_dense import CLASSES, object_results, untrained_dense
 from viticulture.cli import main
 from viticulture.data.targets.outlines import encoded
 from viticulture.tasks import segmentation
@@ -55,14 +55,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
 
 @pytest.fixture(scope="module")
 def ports(runs: dict[str, RunFolder]) -> Iterator[dict[str, int]]:
-    """Of real servers, each in a thread of its own."""
+    """Start real servers, each in a thread."""
     with ExitStack() as stack:
         yield {kind: stack.enter_context(serving(run)) for kind, run in runs.items()}
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Of several shapes, the second torn."""
+    """Write images of several shapes, the second truncated."""
     root = tmp_path_factory.mktemp("photos")
     found = [photo(root / f"{i}.png", i, shape) for i, shape in enumerate([(64, 80), (90, 37), (300, 200)])]
     (root / "torn.png").write_bytes(b"torn")
@@ -73,14 +73,9 @@ def contents(paths: list[Path]) -> list[tuple[str, bytes]]:
     return [(path.name, path.read_bytes()) for path in paths]
 
 
-def test_a_served_detector_says_what_the_command_says(
+def test_a_served_detector_predicts_as_the_command(
     runs: dict[str, RunFolder], ports: dict[str, int], photos: list[Path], tmp_path: Path
 ) -> None:
-    """Boxes, scores, classes and masks as COCO's results have them, and the CSV, image by image.
-
-    Catches: boxes of the canvas in place of the image, uncertain objects that are dropped, answers moved by a file that
-    cannot be read, another row order.
-    """
     run, port = str(runs["detection"].path), ports["detection"]
     for out in ("said.json", "said.csv"):
         assert main(["predict", run, *map(str, photos), "--out", str(tmp_path / out)]) == 0
@@ -106,13 +101,9 @@ def test_a_served_detector_says_what_the_command_says(
     assert {row["label"] for row in rows} <= {"", "'=cmd()", *CLASSES[1:]}
 
 
-def test_a_served_segmenter_says_what_the_command_says(
+def test_a_served_segmenter_predicts_as_the_command(
     runs: dict[str, RunFolder], ports: dict[str, int], photos: list[Path], tmp_path: Path
 ) -> None:
-    """The mask's values are the classes that `predict` writes, in the image's size; shares are theirs.
-
-    Catches: a palette in place of classes, a mask of the canvas, shares of another image.
-    """
     run, port = str(runs["segmentation"].path), ports["segmentation"]
     assert main(["predict", run, *map(str, photos), "--out", str(tmp_path / "drawn")]) == 0
     assert main(["predict", run, *map(str, photos), "--out", str(tmp_path / "said.csv")]) == 0
@@ -138,8 +129,7 @@ def test_a_served_segmenter_says_what_the_command_says(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_is_drawn_beside_the_same_numbers(kind: str, ports: dict[str, int], photos: list[Path]) -> None:
-    """Catches: a drawing that alters the answer, a picture of another image, one for a file that cannot be read."""
+def test_a_drawing_leaves_the_predictions_unchanged(kind: str, ports: dict[str, int], photos: list[Path]) -> None:
     plain, told = sent(ports[kind], contents(photos)), sent(ports[kind], contents(photos), "?draw=1")
     looks = [answer.pop("picture") for answer in told]
     assert told == plain
@@ -148,9 +138,7 @@ def test_a_picture_is_drawn_beside_the_same_numbers(kind: str, ports: dict[str, 
     assert [list(size) for size in sizes] == [answer["size"] for answer in plain if not answer["error"]]
 
 
-def test_what_is_drawn_on_a_smaller_picture_lies_where_it_lay() -> None:
-    """An oblong image at half its size: what is painted covers the same places. Fails for boxes or masks left in the
-    pixels of the original, or turned over."""
+def test_drawings_on_a_smaller_picture_keep_their_place() -> None:
     mask = np.zeros((180, 120), bool)
     mask[70:150, 20:50] = mask[130:150, 20:100] = True
     boxes, sure = np.array([[20, 70, 100, 150], [60, 10, 110, 40]], np.float32), np.array([0.9, 0.8], np.float32)
@@ -168,8 +156,7 @@ def test_what_is_drawn_on_a_smaller_picture_lies_where_it_lay() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_at_once_each_get_their_own_answer(kind: str, ports: dict[str, int], tmp_path: Path) -> None:
-    """Catches: requests that share a network's state, are mixed up, or are turned away."""
+def test_concurrent_requests_get_their_predictions(kind: str, ports: dict[str, int], tmp_path: Path) -> None:
     images = [photo(tmp_path / f"{i}.png", i, (30, 40)).read_bytes() for i in range(5)]
     alone = [sent(ports[kind], [("x", image)]) for image in images]
     assert len({json.dumps(answer) for answer in alone}) == 5
@@ -179,8 +166,7 @@ def test_many_at_once_each_get_their_own_answer(kind: str, ports: dict[str, int]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_image_is_said_of_that_image(kind: str, ports: dict[str, int]) -> None:
-    """Catches: a bomb that is decoded, an answer of 500, a name that is a path."""
+def test_an_invalid_image_is_reported_alone(kind: str, ports: dict[str, int]) -> None:
     bad = {"../../etc/passwd": b"", "a.svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>", "b": bomb(50_001, 1000)}
     answers = sent(ports[kind], list(bad.items()), "?draw=1")
     assert [answer["error"][:9] for answer in answers] == ["empty fil", "not an im", "50001 x 1"]
@@ -195,8 +181,7 @@ def test_what_is_no_image_is_said_of_that_image(kind: str, ports: dict[str, int]
         assert ask(ports[kind], *request)[0] == status
 
 
-def test_a_large_image_is_told_pixel_by_pixel_a_few_classes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: another class where two parts meet, or where two classes are equally likely."""
+def test_a_large_image_is_predicted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(1, 7, 6, 8, generator=torch.Generator().manual_seed(0))
     logits[:, 5] = logits[:, 2]
     whole = F.interpolate(logits, size=(50, 70), mode="bilinear")[0].argmax(0).to(torch.uint8)
@@ -206,14 +191,12 @@ def test_a_large_image_is_told_pixel_by_pixel_a_few_classes_at_a_time(monkeypatc
     assert 5 not in whole
 
 
-def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> None:
-    """Of a detector's last weights their own AP, and their own score from which objects are drawn; of a run not
-    judged, nothing. Catches the best weights' number or threshold beside the last weights' answers."""
+def test_the_page_has_the_results_of_its_weights(tmp_path: Path) -> None:
     run = untrained_dense(tmp_path / "run", "detection")
     network = image_predictor(run, "last")
     assert isinstance(network.predictor, AnnotatedPredictor)
     assert (network.predictor.threshold, "AP" in page(task_of(run), network).html) == (0.5, False)
-    judged_objects(run)
+    object_results(run)
     network = image_predictor(run, "last")
     html = page(task_of(run), network, "last").html
     assert isinstance(network.predictor, AnnotatedPredictor)
@@ -226,12 +209,11 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
     assert (prediction.threshold, image) == (0.25, None)
 
 
-def test_an_object_whose_score_is_the_threshold_counts(tmp_path: Path) -> None:
-    """A threshold is the score of some object. Catches one that is drawn and not counted, for scores are rounded."""
+def test_a_score_at_the_threshold_counts(tmp_path: Path) -> None:
     run, image = untrained_dense(tmp_path / "run", "detection"), np.full((70, 50, 3), 200, np.uint8)
     ((first, _),) = list(image_predictor(run).predictor.predict([("x", image)]))
     assert first.objects is not None
-    judged_objects(run)
+    object_results(run)
     kept = run.read("evaluation.json")
     for number, score in enumerate(first.objects.scores.tolist()[:10], 1):
         kept["results"]["last/test"]["threshold"] = score
@@ -243,14 +225,10 @@ def test_an_object_whose_score_is_the_threshold_counts(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_browser_shows_what_is_found_over_the_image(
+def test_a_browser_draws_detections_over_the_image(
     kind: str, ports: dict[str, int], photos: list[Path], tmp_path: Path
 ) -> None:
-    """Wide and narrow, light and dark: one picture an image with what was found in it, and what each color is.
-
-    Catches: a script or a style that the policy forbids, the sent image beside its drawing, a count with the uncertain
-    ones, a class's name that is obeyed.
-    """
+    """Wide and narrow, light and dark."""
     said: list[dict[str, Any]] = sent(ports[kind], contents(photos))
     with Browser(tmp_path / "profile") as browser:
         for width, dark in ((1400, False), (1400, True), (420, False), (420, True)):

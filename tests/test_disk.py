@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that a person names is read whole, or refused in a line before it fills the memory; a lock is one process's."""
+"""Text files are read whole or refused; a lock belongs to one process."""
 
 import errno
 import fcntl
@@ -22,8 +22,7 @@ from viticulture.study.terms import Subsets
 from viticulture.training.run_folder import RunFolder
 
 
-def test_text_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
-    """Catches: a pipe that is waited for, bytes that become other letters, a name that no file can have."""
+def test_text_is_read_and_other_files_are_refused(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("a: \u4e2d\r\n", encoding="utf-8", newline="")
     assert disk.read_text(good, "recipe") == "a: \u4e2d\r\n"
@@ -40,8 +39,7 @@ def test_text_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
             disk.read_text(path, "recipe")
 
 
-def test_text_longer_than_anybody_writes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: a disk image by mistake, or a file that a program still writes to, that is read until memory is full."""
+def test_overlong_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "MAX_TEXT", 10)
     path = tmp_path / "long.yaml"
     path.write_text("a" * 10)
@@ -51,9 +49,7 @@ def test_text_longer_than_anybody_writes_is_refused(tmp_path: Path, monkeypatch:
         disk.read_text(path, "recipe")
 
 
-def test_half_written_files_are_swept_where_nobody_writes_them(tmp_path: Path) -> None:
-    """However deep. Catches: what another process is writing taken away, what is left of a killed one kept, a file of
-    a machine whose clock is ahead kept where nobody else may write."""
+def test_partial_files_are_removed_where_no_process_writes(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     left, written, ahead, own = (tmp_path / "deep" / name for name in (".a.1.part", ".b.2.part", ".c.3.part", "d.part"))
     now = time.time()
@@ -67,9 +63,7 @@ def test_half_written_files_are_swept_where_nobody_writes_them(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["x" * 251 + ".csv", "\u4e2d" * 85], ids=["letters", "signs"])
-def test_a_file_may_have_the_longest_name_that_the_disk_takes(tmp_path: Path, name: str) -> None:
-    """Its half-written self has a short one, of its own. Fails if that is longer than the file's, if it is one for two
-    files, or if what a kill leaves of it is not swept."""
+def test_a_file_may_have_the_longest_name_of_the_disk(tmp_path: Path, name: str) -> None:
     other = tmp_path / f"y{name[1:]}"
     with disk.replacing(tmp_path / name) as part, disk.replacing(other) as second:
         part.write_text("one")
@@ -93,9 +87,7 @@ with replacing(path) as part:
 """
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_file_of_its_folder(tmp_path: Path) -> None:
-    """A report, an evaluation or an export that is killed, in a folder that no training writes to again. Catches: files
-    that stay for ever, one that is removed while its process writes."""
+def test_leftovers_of_a_killed_writer_are_removed_by_the_next(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path / "report.html")],
         stdin=subprocess.PIPE,
@@ -113,9 +105,8 @@ def test_what_a_killed_writer_left_goes_with_the_next_file_of_its_folder(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_no_two_machines_write_one_unfinished_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of two containers are both number 1. Catches: one name for both, a file of a running process elsewhere
-    that is removed because no process of its number runs here."""
+def test_two_machines_have_separate_partial_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of two containers are both number 1."""
     monkeypatch.setattr(os, "getpid", lambda: 1)
     path = tmp_path / "a.json"
     assert len({disk.partial_path(path) for _ in range(100)}) == 100
@@ -133,11 +124,9 @@ def test_no_two_machines_write_one_unfinished_file(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
-def test_a_file_system_without_locks_is_named_with_a_cure_that_works(
+def test_a_file_system_without_locks_is_named_with_a_fix(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below the cache, the run and the study. Catches: a traceback, a lock that is taken for granted, advice that does
-    not help, a word about locks where one is held by another process."""
     without, locking, data = tmp_path / "nfs", fcntl.flock, tmp_path / "data"
     without.mkdir()
 
@@ -184,9 +173,7 @@ with file_lock(Path(sys.argv[1])):
 """
 
 
-def test_a_lock_falls_with_its_process_though_a_child_of_it_lives(tmp_path: Path) -> None:
-    """Catches: a lock that stays after kill -9, one that a forked child keeps, one that two hold, a wait where none was
-    asked for."""
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person reads of a mistake, whatever the names in it hold."""
+"""Error messages, whatever the names in them hold."""
 
 import numpy as np
 import torch
@@ -7,8 +7,7 @@ import torch
 from viticulture.errors import as_named, received, some, unknown
 
 
-def test_a_name_with_a_line_break_is_seen_to_be_one_name() -> None:
-    """Catches: a class called `a<newline>error: b` whose error looks like two lines, or one that colors a terminal."""
+def test_a_name_with_a_line_break_is_printed_as_one() -> None:
     broken = "dog\nerror: all is lost"
     names = ["cat", broken, "red\x1b[31m"]
     for told in (some(names), str(unknown("class", "zebra", names)), str(unknown("class", "dog\nerror: all", names))):
@@ -18,8 +17,7 @@ def test_a_name_with_a_line_break_is_seen_to_be_one_name() -> None:
     assert some(["cat", "größe, 3"]) == "cat, größe, 3"
 
 
-def test_what_was_received_is_told_on_a_line() -> None:
-    """Catches: the numbers of a tensor, a repr of many lines, a path that differs from the one that was named."""
+def test_values_are_printed_on_one_line() -> None:
     assert received(torch.zeros(3, 4)) == "Tensor [3, 4] of torch.float32"
     assert received((np.zeros((2, 2), np.uint8), 3)) == "(ndarray [2, 2] of uint8, 3)"
     assert received({"a": torch.zeros(2)}) == "{'a': Tensor [2] of torch.float32}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exported student says what the student says, and tells a stranger how to ask it."""
+"""An exported student predicts as the student, and its metadata describe its input."""
 
 import copy
 import errno
@@ -56,7 +56,7 @@ def test_an_ending_of_another_program_names_the_way_to_it(
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, dict[str, Tensor], Path]:
-    """A student, its weights as they were, and the file."""
+    """Export a student; return it, its weights before, and the file."""
     student, path = small_student(), tmp_path_factory.mktemp("exported") / "student.onnx"
     before = {name: value.clone() for name, value in student.state_dict().items()}
     assert to_onnx(student, path, TASK) == path
@@ -65,10 +65,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, dict[
 
 @needs_onnx
 def test_exported_equals_eager_for_any_batch(exported: tuple[nn.Module, dict[str, Tensor], Path]) -> None:
-    """Four equalities, the last: logits of 1, 2 and 5 images agree to float32 rounding; metadata are complete.
-
-    Fails if the batch is fixed at tracing, dropout is left on, or probabilities are written instead of logits.
-    """
+    """Logits of 1, 2 and 5 images agree to float32 rounding."""
     import onnxruntime
 
     student, _, path = exported
@@ -90,8 +87,7 @@ def test_exported_equals_eager_for_any_batch(exported: tuple[nn.Module, dict[str
 
 @needs_onnx
 @pytest.mark.parametrize("name", ["botnet14t", "hybrid_nano", "dhvt_nano", "resnet10t"])
-def test_what_a_budget_chooses_can_be_exported(name: str, tmp_path: Path) -> None:
-    """Fails if a student that people are given asks, while it is traced, how many images there are."""
+def test_students_of_budgets_can_be_exported(name: str, tmp_path: Path) -> None:
     import onnxruntime
 
     torch.manual_seed(0)
@@ -106,10 +102,9 @@ def test_what_a_budget_chooses_can_be_exported(name: str, tmp_path: Path) -> Non
 
 
 @needs_onnx
-def test_exporting_leaves_the_student_and_the_folder_clean(
+def test_exporting_leaves_student_and_folder_unchanged(
     exported: tuple[nn.Module, dict[str, Tensor], Path],
 ) -> None:
-    """It stays in training mode with its gradients on; the file is alone in its folder, weights inside."""
     student, before, path = exported
     assert student.training
     assert all(parameter.requires_grad for parameter in student.parameters())
@@ -118,7 +113,7 @@ def test_exporting_leaves_the_student_and_the_folder_clean(
 
 
 class Chameleon(nn.Module):
-    """Says something else while it is traced, as a wrong kernel or a lost branch would."""
+    """Computes something else under tracing, as a wrong kernel would."""
 
     def forward(self, image: Tensor) -> Tensor:
         return image.mean((2, 3)) * (1.01 if torch.compiler.is_compiling() else 1.0)
@@ -126,31 +121,28 @@ class Chameleon(nn.Module):
 
 @needs_onnx
 def test_a_file_that_disagrees_is_not_kept(tmp_path: Path) -> None:
-    """One percent off is an error, and no file is left, whole or half."""
     with pytest.raises(RuntimeError, match="logits differ"):
         to_onnx(Chameleon(), tmp_path / "student.onnx", TASK)
     assert list(tmp_path.iterdir()) == []
 
 
 class Countable(nn.Module):
-    """Counts its images with len, which a trace writes down as a constant."""
+    """Counts its images with len, which a trace records as a constant."""
 
     def forward(self, image: Tensor) -> Tensor:
         return image.mean((2, 3)) + torch.zeros(1, 3).expand(len(image), -1)
 
 
 @needs_onnx
-def test_a_student_that_fixes_its_batch_size_is_refused(tmp_path: Path) -> None:
-    """torch.onnx.export on its own falls back to a file that takes batches of two and nothing else."""
+def test_a_student_with_a_fixed_batch_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"x\.shape\[0\]"):
         to_onnx(Countable(), tmp_path / "student.onnx", TASK)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_extra_it_says_what_to_install(
+def test_without_the_extra_it_names_what_to_install(
     student: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch imports onnxscript only while exporting, and then fails with an import error of its own."""
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "onnxscript", raising=False)
     with pytest.raises(UserError, match=r"viticulture\[onnx\]"):
@@ -159,16 +151,14 @@ def test_without_the_extra_it_says_what_to_install(
 
 @needs_onnx
 def test_a_missing_folder_is_made(student: nn.Module, tmp_path: Path) -> None:
-    """As `predict` makes one."""
     to_onnx(student, tmp_path / "new" / "student.onnx", TASK)
     assert (tmp_path / "new" / "student.onnx").is_file()
 
 
 @needs_onnx
-def test_a_place_that_cannot_be_written_is_refused_before_the_export(
+def test_an_unwritable_path_is_refused_before_the_export(
     student: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches: a folder or another format told after the tracing, or not at all; a disk too small for the weights."""
     monkeypatch.setattr(torch.export, "export", None)
     (tmp_path / "file").touch()
     for name, said in {
@@ -193,10 +183,7 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_onnx
 @pytest.mark.slow
-def test_eight_bits_say_nearly_what_the_student_says(digits_run: Path, tmp_path: Path) -> None:
-    """Fails if scales come from other images than it is shown, accuracy is that of one file twice, weights stay in
-    float32 or take eight bits (of which two products overflow on processors without VNNI), the products of attention
-    are quantized, or the metadata are lost."""
+def test_int8_is_close_to_float32(digits_run: Path, tmp_path: Path) -> None:
     import onnx
     import onnxruntime
     from onnx import TensorProto, numpy_helper
@@ -222,7 +209,6 @@ def test_eight_bits_say_nearly_what_the_student_says(digits_run: Path, tmp_path:
 
 @needs_onnx
 def test_a_student_without_classes_gives_features(tmp_path: Path) -> None:
-    """Catches: features that are called logits; an accuracy of features, told as the cost of eight bits."""
     import onnxruntime
 
     run = untrained(tmp_path / "run", ())
@@ -234,8 +220,7 @@ def test_a_student_without_classes_gives_features(tmp_path: Path) -> None:
     assert output.name == "features"
 
 
-def test_eight_bits_need_images_in_files(tmp_path: Path) -> None:
-    """Of a run from an object in Python. Catches: advice to give the object again, which export does not take."""
+def test_int8_needs_images_in_files(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run")
     run.write("split.json", {"names": {"train": ["a.png"], "test": ["b.png"]}})
     run.update(data={**run.read("run.json")["data"], "given": "an object's fingerprint"})
@@ -244,8 +229,7 @@ def test_eight_bits_need_images_in_files(tmp_path: Path) -> None:
 
 
 @needs_onnx
-def test_eight_bits_need_test_images(student: nn.Module, tmp_path: Path) -> None:
-    """Catches: a drop that nobody measured, and a file left behind."""
+def test_int8_needs_test_images(student: nn.Module, tmp_path: Path) -> None:
     subject = SimpleNamespace(network=student, data_spec=TASK)
     with pytest.raises(UserError, match="has none"):
         to_int8(subject, [1], None, tmp_path / "student.onnx")  # type: ignore[arg-type]
@@ -254,11 +238,9 @@ def test_eight_bits_need_test_images(student: nn.Module, tmp_path: Path) -> None
 
 @needs_onnx
 @pytest.mark.parametrize("free", [[0], [10**9, 0]], ids=["from the first", "on the way"])
-def test_a_disk_that_is_full_is_what_ends_eight_bits(
+def test_a_full_disk_is_the_reported_cause_in_int8(
     free: list[int], student: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """onnxruntime writes what there is room for, and then cannot read it. Catches: protobuf's traceback of that."""
-
     def cut_off(*_: Any, **__: Any) -> None:
         raise ValueError("Wire format was corrupt")
 
@@ -271,14 +253,9 @@ def test_a_disk_that_is_full_is_what_ends_eight_bits(
 
 
 @needs_onnx
-def test_a_disk_without_room_for_eight_bits_names_the_file_that_was_asked_for(
+def test_a_full_disk_in_int8_names_the_requested_file(
     student: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The float32 file that stands on the way there has no name that a person gave, and no disk of its own.
-
-    Catches: an error that names a temporary file; a disk that is found to be full when onnxruntime cannot read what it
-    wrote; something left behind.
-    """
     out, scratch = tmp_path / "out" / "student.onnx", tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A detector's and a segmenter's file: each part beside what a run does, and the whole in onnxruntime."""
+"""Exported detectors and segmenters: each part against a run's, and the whole in onnxruntime."""
 
 import json
 from dataclasses import replace
@@ -42,14 +42,14 @@ needs_masks = pytest.mark.skipif(find_spec("pycocotools") is None, reason="needs
 
 
 def image(height: int, width: int) -> Tensor:
-    """Smooth colors, [H, W, 3] uint8."""
+    """Draw smooth colors, [H, W, 3] uint8."""
     coarse = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(height + width))
     smooth = F.interpolate(coarse, size=(height, width), mode="bicubic").clamp(0, 1)[0]
     return (255 * smooth).permute(1, 2, 0).to(torch.uint8).contiguous()
 
 
 def network(kind: str, masks: bool = False) -> Any:
-    """With heads that are sure of something, so that boxes differ from image to image and suppress each other."""
+    """Create a network with confident heads, so that boxes differ from image to image and suppress each other."""
     torch.manual_seed(0)
     student = create_student("vit_nano", replace(TASK, classes=()), 8, {"depth": 1})
     if kind == "segmenter":
@@ -64,18 +64,17 @@ def network(kind: str, masks: bool = False) -> Any:
     return made.eval().requires_grad_(False)
 
 
-def shown(picture: Tensor) -> CachedImages:
-    """An image as a run keeps it."""
+def fitted(picture: Tensor) -> CachedImages:
+    """Return an image as a run caches it."""
     pixels = torch.from_numpy(resize_to_square(picture.numpy(), STORE)).permute(2, 0, 1)[None]
     return CachedImages(pixels, torch.arange(1), Records(torch.tensor([-1]), torch.tensor([picture.shape[:2]]), [""]))
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_canvas_shows_what_a_run_shows(size: tuple[int, int]) -> None:
-    """The image in the same place, to two gray levels (one of either rounding), and the very same padding. Fails for
-    another filter, an extent off by a pixel, padding in another color or before normalization, or BGR."""
+def test_the_canvas_is_the_runs(size: tuple[int, int]) -> None:
+    """Two gray levels (one of either rounding) are allowed."""
     picture = image(*size)
-    ((_, expected, place),) = whole_views(shown(picture), TASK, 1, torch.device("cpu"))
+    ((_, expected, place),) = whole_views(fitted(picture), TASK, 1, torch.device("cpu"))
     canvas = Canvas(TASK, STORE)
     height, width = place.extents[0].tolist()
     assert canvas.extent(picture) == (height, width)
@@ -88,10 +87,9 @@ def test_the_canvas_shows_what_a_run_shows(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_way_back_is_the_runs(size: tuple[int, int]) -> None:
-    """Boxes as `Placement.back`, maps as F.interpolate of the shown part. Fails for height taken for width, padding
-    stretched along, or half a pixel."""
-    ((_, _, place),) = whole_views(shown(image(*size)), TASK, 1, torch.device("cpu"))
+def test_results_are_mapped_back_as_in_a_run(size: tuple[int, int]) -> None:
+    """Boxes as `Placement.back`, maps as F.interpolate of the image's part."""
+    ((_, _, place),) = whole_views(fitted(image(*size)), TASK, 1, torch.device("cpu"))
     height, width = extent = tuple(place.extents[0].tolist())
     generator = torch.Generator().manual_seed(0)
     boxes = 64 * torch.rand(5, 4, generator=generator).sort(1).values
@@ -101,9 +99,7 @@ def test_the_way_back_is_the_runs(size: tuple[int, int]) -> None:
     torch.testing.assert_close(stretch(maps, extent, size), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_masks_are_pasted_as_torchvision_does() -> None:
-    """Boxes inside, at the edges, of less than a pixel and of all the image. Fails if the border is left out, a box is
-    rounded in place of cut, or its last pixel is not its own."""
+def test_masks_are_pasted_as_by_torchvision() -> None:
     shares = torch.rand(5, 28, 28, generator=torch.Generator().manual_seed(0))
     boxes = torch.tensor(
         [[3.2, 4.7, 20.1, 33.9], [0, 0, 50, 40], [45.5, 30, 50, 40], [7.1, 7.2, 7.5, 7.9], [0, 9, 4, 11]]
@@ -113,9 +109,7 @@ def test_masks_are_pasted_as_torchvision_does() -> None:
 
 
 @pytest.mark.parametrize("masks", [False, True])
-def test_the_graph_finds_what_the_detector_finds(masks: bool) -> None:
-    """The same boxes, scores, labels and masks in the same order, on several images. Fails for another threshold,
-    suppression across classes or levels, a map of another stride, or the mask of another class."""
+def test_the_graph_detects_as_the_detector(masks: bool) -> None:
     made = network("detector", masks)
     graph = Detections(made, 64)
     told: list[list[int]] = []
@@ -131,9 +125,8 @@ def test_the_graph_finds_what_the_detector_finds(masks: bool) -> None:
     assert len({label for labels in told for label in labels}) > 1
 
 
-def test_boxes_are_pooled_as_torchvision_does_of_an_odd_number_of_tokens() -> None:
-    """29 tokens a side leave 14 on the coarsest map, from which a box of 224 pixels is pooled. Fails if its stride is
-    taken for 17 pixels, where torchvision takes the next power of two."""
+def test_boxes_are_pooled_as_by_torchvision_for_odd_grids() -> None:
+    """29 tokens a side leave 14 on the coarsest map."""
     data_spec = replace(TASK, image_size=(232, 232))
     torch.manual_seed(0)
     student = create_student("vit_nano", replace(data_spec, classes=()), 8, {"depth": 1})
@@ -148,13 +141,12 @@ def test_boxes_are_pooled_as_torchvision_does_of_an_odd_number_of_tokens() -> No
 
 @needs_masks
 @pytest.mark.parametrize("size", SIZES[:4])
-def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
-    """The file's module beside what a run answers of the same image: all but a few boxes and pixels, where gray levels
-    that are rounded otherwise tip the balance."""
+def test_a_file_predicts_as_predict(size: tuple[int, int]) -> None:
+    """All but a few boxes and pixels, where gray levels are rounded otherwise."""
     from pycocotools.mask import decode
 
     picture = image(*size)
-    (found,) = find(AnnotatedModel(network("detector", masks=True), TASK), shown(picture))
+    (found,) = find(AnnotatedModel(network("detector", masks=True), TASK), fitted(picture))
     assert found.outlines is not None
     masks = torch.stack([torch.from_numpy(decode(outline)).bool() for outline in found.outlines])
     expected = (torch.from_numpy(found.boxes), torch.from_numpy(found.scores), torch.from_numpy(found.labels), masks)
@@ -162,13 +154,13 @@ def test_a_file_says_what_predict_says(size: tuple[int, int]) -> None:
     assert len(said) == 4
     assert different(list(said[:3]), expected[:3]) < 0.25
     (classes,) = graph_of(network("segmenter"), TASK, STORE)(picture)
-    (known,) = classify_pixels(AnnotatedModel(network("segmenter"), TASK), shown(picture))
+    (known,) = classify_pixels(AnnotatedModel(network("segmenter"), TASK), fitted(picture))
     assert (classes.numpy() == known).mean() > 0.97
     assert len(np.unique(known)) > 1
 
 
-def test_answers_that_differ_are_counted() -> None:
-    """By place, class, score and mask. Fails if a box too many or too few is the same to it, or order matters."""
+def test_differences_are_counted() -> None:
+    """By place, class, score and mask."""
     boxes, scores, labels = (
         torch.tensor([[0.0, 0, 9, 9], [5, 5, 20, 20]]),
         torch.tensor([0.9, 0.5]),
@@ -186,7 +178,7 @@ def test_answers_that_differ_are_counted() -> None:
 
 
 def canvas_of(file: Any, seed: int) -> Any:
-    """The same file where gray levels tip as other kernels tip them."""
+    """Return the same file with gray levels rounded as by other kernels."""
 
     def answers(picture: Tensor) -> Any:
         with perturbed(file.canvas, seed):
@@ -195,9 +187,7 @@ def canvas_of(file: Any, seed: int) -> Any:
     return answers
 
 
-def test_a_file_is_judged_on_an_image_on_which_its_network_agrees_with_itself() -> None:
-    """A detector that is a hair from another choice on one image is not so on all. Catches an image that says nothing
-    of the file, because gray levels that tip change more on it than a file may."""
+def test_a_file_is_checked_on_an_image_with_stable_predictions() -> None:
     made = network("detector")
     made.backbone.student.patch_embed.proj.weight.mul_(3)  # sees a gray level as if it were three
     file, picture = graph_of(made, TASK, STORE), random_image((48, 64), 3)
@@ -206,16 +196,13 @@ def test_a_file_is_judged_on_an_image_on_which_its_network_agrees_with_itself() 
     assert alone <= 0.02 < changed
 
 
-def test_pixels_that_tip_by_a_gray_level_are_no_disagreement() -> None:
-    """Of a segmenter, of which few pixels lie between two classes. Catches a file that is thrown away for them."""
+def test_rounding_of_pixels_is_no_disagreement() -> None:
     file = graph_of(network("segmenter"), TASK, STORE)
     for seed in (11, 12):
         check_agreement(canvas_of(file, seed), file)
 
 
-def test_of_places_that_are_equally_likely_the_first_are_taken() -> None:
-    """Where nothing is to be seen, thousands of anchors get the very same objectness. Catches a choice among them that
-    is another in every library, by which a file was taken for wrong."""
+def test_of_equally_likely_places_the_first_are_taken() -> None:
     objectness = torch.zeros(3000)
     objectness[[1500, 2200]] = 1.0
     expected = [1500, *range(998), 2200, *range(2000, 2999)]
@@ -233,8 +220,7 @@ def test_of_places_that_are_equally_likely_the_first_are_taken() -> None:
 
 @pytest.mark.parametrize("kind", ["detector", "segmenter"])
 @pytest.mark.parametrize("wrong", ["moved", "others", "nothing"])
-def test_answers_that_are_wrong_are_refused_all_the_same(kind: str, wrong: str) -> None:
-    """Boxes a pixel off, other classes, no answers. Catches a check that bears everything."""
+def test_wrong_predictions_are_refused(kind: str, wrong: str) -> None:
     file = graph_of(network(kind), TASK, STORE)
 
     def answers(picture: Tensor) -> Any:
@@ -252,9 +238,7 @@ def test_answers_that_are_wrong_are_refused_all_the_same(kind: str, wrong: str) 
 
 @needs_onnx
 @pytest.mark.slow
-def test_a_detector_that_finds_all_places_alike_is_written(tmp_path: Path) -> None:
-    """Its file takes the same ones of equals. Failed before: every library took others, and 53 to 100 % of the boxes
-    of a trained detector, asked about what it had never seen, were not the network's."""
+def test_a_detector_with_equal_scores_everywhere_is_exported(tmp_path: Path) -> None:
     made = network("detector")
     torch.nn.init.zeros_(made.rpn.head.cls_logits.weight)
     assert to_onnx(made, tmp_path / "a.onnx", TASK, cache_size=STORE).exists()
@@ -263,9 +247,8 @@ def test_a_detector_that_finds_all_places_alike_is_written(tmp_path: Path) -> No
 @needs_onnx
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["detector", "detector with masks", "segmenter"])
-def test_onnxruntime_says_what_the_network_says(tmp_path: Path, kind: str) -> None:
-    """On images of five sizes, of which it was traced by none. Fails if a size is fixed at tracing, a box's choice is
-    written down as it was then, or metadata are lost."""
+def test_onnxruntime_predicts_as_the_network(tmp_path: Path, kind: str) -> None:
+    """On images of five sizes, none of them that of tracing."""
     import onnx
     import onnxruntime
 
@@ -290,7 +273,7 @@ def test_onnxruntime_says_what_the_network_says(tmp_path: Path, kind: str) -> No
 
 
 class Other(Segmenter):
-    """Says something else while it is traced."""
+    """Computes something else under tracing."""
 
     def forward(self, images: Tensor) -> Tensor:
         logits = super().forward(images)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""timmx takes our weights to ExecuTorch, LiteRT and Core ML, as docs/tutorials/deploy.md says."""
+"""timmx takes our weights to ExecuTorch, LiteRT and Core ML, as docs/tutorials/deploy.md describes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ TOLERANCE = 1e-4
 
 
 def saved(name: str, patch: int | None, folder: Path) -> nn.Module:
-    """A student whose weights timm loads from the folder; none of its layers is silent, as some are at the start."""
+    """Save a student that timm loads; none of its layers is zero, as some are initially."""
     torch.manual_seed(0)
     student = create_student(name, TASK, patch).eval()
     for key, weight in student.state_dict().items():
@@ -34,7 +34,7 @@ def saved(name: str, patch: int | None, folder: Path) -> nn.Module:
 
 
 def check(student: nn.Module, answers: Callable[[Tensor], Tensor], numbers: tuple[int, ...]) -> None:
-    """Logits of batches of these numbers of images."""
+    """Compare logits of batches of these numbers of images."""
     for number in numbers:
         images = torch.randn(number, 3, *TASK.image_size)
         with torch.inference_mode():
@@ -44,9 +44,7 @@ def check(student: nn.Module, answers: Callable[[Tensor], Tensor], numbers: tupl
 
 
 @pytest.mark.parametrize(("name", "patch"), STUDENTS)
-def test_executorch_says_what_torch_says(name: str, patch: int | None, tmp_path: Path) -> None:
-    """Of a batch of any size. Catches: an image asked for channels last while it is traced, of which ExecuTorch 1.5.1
-    makes zeros; an operation that XNNPACK computes otherwise."""
+def test_executorch_equals_torch(name: str, patch: int | None, tmp_path: Path) -> None:
     runtime = pytest.importorskip("executorch.runtime")
     student, path = saved(name, patch, tmp_path), tmp_path / "a.pte"
     timmx.export_model(
@@ -57,9 +55,8 @@ def test_executorch_says_what_torch_says(name: str, patch: int | None, tmp_path:
 
 
 @pytest.mark.parametrize(("name", "patch"), STUDENTS)
-def test_litert_says_what_torch_says(name: str, patch: int | None, tmp_path: Path) -> None:
-    """With pixels in [0, 1] going in and channels last, as phones have them: the run's own mean and standard deviation
-    are inside. Catches: timm's mean in their place, an operation that LiteRT computes otherwise."""
+def test_litert_equals_torch(name: str, patch: int | None, tmp_path: Path) -> None:
+    """With pixels in [0, 1], channels last."""
     pytest.importorskip("litert_torch")
     interpreter = pytest.importorskip("ai_edge_litert.interpreter")
     student, path = saved(name, patch, tmp_path), tmp_path / "a.tflite"
@@ -78,8 +75,7 @@ def test_litert_says_what_torch_says(name: str, patch: int | None, tmp_path: Pat
 
 @pytest.mark.parametrize(("name", "patch"), STUDENTS)
 def test_core_ml_takes_every_operation(name: str, patch: int | None, tmp_path: Path) -> None:
-    """The file names its classes; on macOS timmx compares its answers too, elsewhere nothing runs it. Catches: an
-    operation that coremltools 9.0 lacks, such as the empty cut before an average over tokens."""
+    """On macOS timmx compares predictions too; elsewhere nothing runs the file."""
     coremltools = pytest.importorskip("coremltools")
     saved(name, patch, tmp_path)
     path, labels = tmp_path / "a.mlpackage", tmp_path / "classes.txt"

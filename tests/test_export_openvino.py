@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenVINO reads our ONNX files and says what torch says."""
+"""OpenVINO reads our ONNX files and equals torch."""
 
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,8 @@ TASK = DataSpec(("a", "b", "c"), (32, 32), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 
 
 @pytest.mark.parametrize(("name", "patch"), [("vit_nano", 4), ("dhvt_nano", 4)])
-def test_openvino_says_what_torch_says(name: str, patch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One image and several, by the lines of the page on deploying. Catches: an operation that it computes otherwise,
-    such as DHVT's depthwise convolutions, head tokens or affine BatchNorms; a batch of fixed size; lines by which it
-    computes in bfloat16 where a processor has it."""
+def test_openvino_equals_torch(name: str, patch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the lines of the page on deploying."""
     torch.manual_seed(0)
     student = create_student(name, TASK, patch).eval()
     to_onnx(student, tmp_path / "vines.onnx", TASK)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that takes pixels says what `predict` says, and how far other hands move its answers is measured."""
+"""A file that takes pixels predicts as `predict`, and effects of other preprocessing are measured."""
 
 import json
 from dataclasses import replace
@@ -39,13 +39,7 @@ SHAPES = [(24, 40), (300, 200), (20, 20), (8, 8), (17, 401)]
     ],
 )  # fmt: skip
 def test_the_steps_inside_are_pillows_within_a_gray_level(interpolation: str, crop: float, fit: Any, tall: int) -> None:
-    """Pad or stretch, squeeze, crop, resize of images of several shapes, as Pillow does them in turn. Pillow computes
-    with weights of some 20 bits, so that a value near a half may be rounded the other way, as happens to 1 in 100 or
-    less.
-
-    Catches: rows resized before columns, gray levels not rounded in between, halves rounded to even, a crop that is a
-    pixel off, no antialiasing; a frame of another color or a pixel off, edges that are cut off what is kept whole.
-    """
+    """Pillow computes with weights of some 20 bits: 1 in 100 values or less is rounded otherwise."""
     import onnxruntime
 
     from viticulture.deploy.onnx.pixels import _steps
@@ -75,8 +69,7 @@ def test_the_steps_inside_are_pillows_within_a_gray_level(interpolation: str, cr
 
 
 @needs_onnx
-def test_the_steps_inside_give_as_many_channels_as_they_declare() -> None:
-    """Five bands. Catches: three channels by the graph's word, of which onnxruntime warns."""
+def test_the_steps_inside_declare_their_channels() -> None:
     import onnxruntime
 
     from viticulture.deploy.onnx.pixels import _steps
@@ -94,9 +87,7 @@ def test_the_steps_inside_give_as_many_channels_as_they_declare() -> None:
 
 
 @needs_onnx
-def test_a_file_that_takes_pixels_says_what_predict_says(tmp_path: Path) -> None:
-    """Within what a gray level moves: torch's kernel computes in integers. Catches: colors normalized twice or in
-    another order of channels, metadata lost."""
+def test_a_file_that_takes_pixels_predicts_as_predict(tmp_path: Path) -> None:
     import onnxruntime
 
     run = untrained(tmp_path / "run")
@@ -113,7 +104,7 @@ def test_a_file_that_takes_pixels_says_what_predict_says(tmp_path: Path) -> None
 
 
 def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunFolder:
-    """A run whose test images lie in a folder, and are stored with so many pixels a side."""
+    """Create a run with test images in a folder, cached with so many pixels a side."""
     for i in range(6):
         photo(folder / "photos" / "ab"[i % 2] / f"{i}.png", i, size)
     sizes: dict[str, Any] = {"images.eval_crop": 1.0, "images.cache_size": stored}
@@ -126,7 +117,6 @@ def of_photos(folder: Path, size: tuple[int, int], stored: int) -> RunFolder:
 
 @needs_onnx
 def test_a_file_appears_once_it_takes_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill in the last step leaves the older file. Catches: one that takes another input for a while."""
     out = tmp_path / "student.onnx"
     out.write_bytes(b"older")
     monkeypatch.setattr("viticulture.deploy.onnx.pixels.add_preparation", Mock(side_effect=KeyboardInterrupt))
@@ -136,13 +126,7 @@ def test_a_file_appears_once_it_takes_pixels(tmp_path: Path, monkeypatch: pytest
     assert [path.name for path in tmp_path.glob("*onnx*")] == ["student.onnx"]
 
 
-def test_what_timms_transform_moves_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing for images of the network's own size, stored so; something for oblong ones; none where images are gone.
-
-    Catches: a note that nothing moves, a comparison of a preparation with itself, one of images in another order, a
-    person's own large photographs taken for a stranger's, a set that is called as an object of a Python program was
-    (torchvision's `CIFAR10`, which would be downloaded) taken for it.
-    """
+def test_the_effect_of_timms_transform_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same = compare_preparations(of_photos(tmp_path / "same", (SIDE, SIDE), SIDE))
     moved = compare_preparations(of_photos(tmp_path / "moved", (60, 40), 20))
     assert same is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that nobody imports: workflows, hooks, citation and the package's description agree with what there is."""
+"""Workflows, hooks, citation and the package's description agree with the repository."""
 
 import re
 import tomllib
@@ -19,18 +19,17 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 def parsed(path: Path) -> Any:
-    """A YAML file's values."""
+    """Parse a YAML file."""
     return yaml.safe_load(path.read_text("utf-8"))
 
 
 def targets() -> dict[str, list[str]]:
-    """Target of the Makefile -> its commands."""
+    """Return target of the Makefile -> its commands."""
     rules = re.findall(r"^([a-z-]+):[^\n=]*\n((?:\t.*\n?)*)", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     return {name: [line.strip() for line in commands.splitlines()] for name, commands in rules}
 
 
-def test_what_calls_make_calls_targets_that_exist() -> None:
-    """Fails for a target that is renamed or gone, and if a file ceases to be read: each calls at least one."""
+def test_make_targets_in_use_exist() -> None:
     for path in SAYS_MAKE:
         called = re.findall(r"(?:^|run:|    )\s*make ([a-z-]+)", path.read_text("utf-8"), re.MULTILINE)
         assert called, path
@@ -38,9 +37,7 @@ def test_what_calls_make_calls_targets_that_exist() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_is_whole(path: Path) -> None:
-    """Each job has a machine, a limit and steps that do something, runs after jobs that exist, and names files that
-    exist. Fails for a slip of indentation, which the host would only report after a push."""
+def test_a_workflow_is_complete(path: Path) -> None:
     jobs = parsed(path)["jobs"]
     for job in jobs.values():
         assert job["runs-on"] == "ubuntu-latest"
@@ -51,8 +48,7 @@ def test_a_workflow_is_whole(path: Path) -> None:
             assert (ROOT / file).is_file()
 
 
-def test_every_python_that_is_promised_is_tested() -> None:
-    """Fails if the classifiers, the lowest version and the versions of the workflow drift apart."""
+def test_every_supported_python_is_tested() -> None:
     ci = parsed(ROOT / ".github" / "workflows" / "ci.yml")
     versions = ci["jobs"]["check-and-test"]["strategy"]["matrix"]["python"]
     promised = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", line)]
@@ -60,16 +56,14 @@ def test_every_python_that_is_promised_is_tested() -> None:
     assert PROJECT["requires-python"] == f">={versions[0]}"
 
 
-def test_before_a_commit_runs_what_make_check_runs() -> None:
-    """Fails if a check is added to one of the two alone. ruff format changes files there and compares them here."""
+def test_pre_commit_runs_make_check() -> None:
     (repository,) = parsed(ROOT / ".pre-commit-config.yaml")["repos"]
     hooks = [hook["entry"].removeprefix(".venv/bin/") for hook in repository["hooks"]]
     checks = [re.sub(r"^\$\(BIN\)/| --check| \.$", "", command) for command in targets()["check"]]
     assert hooks == checks
 
 
-def test_a_form_asks_for_what_it_shows() -> None:
-    """Fails for a field without a label, or two of one id, which the host refuses."""
+def test_an_issue_form_labels_its_fields() -> None:
     assert [path.stem for path in FORMS] == ["bug", "feature"]
     for path in FORMS:
         form = parsed(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is sent to the Hub is used by its name as it was here, and tells nothing of the machine that it left."""
+"""A run on the Hub is used by name as it was here, and reveals nothing of its machine."""
 
 import json
 import re
@@ -17,7 +17,7 @@ import yaml
 from huggingface_hub import constants
 
 import viticulture
-from fake_hub import FakeHub, asked_instead
+from fake_hub import FakeHub, used_instead
 from made_results import classified
 from untrained import photo, untrained
 from viticulture.api import predict
@@ -29,7 +29,8 @@ from viticulture.deploy.hub.push import contents, push
 from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.errors import UserError
 from viticulture.evaluation.outputs import Predictions
-from viticulture.models.weights.files import fetch, initialize, load
+from viticulture.models.weights.files import load
+from viticulture.models.weights.sources import fetch, initialize
 from viticulture.report.run_page import costs_of
 from viticulture.tasks.classification_metrics import evaluate_predictions
 from viticulture.text import read_yaml
@@ -42,7 +43,7 @@ NAME = "somebody/vines"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """Trained on images in a folder of somebody's, with results."""
+    """Train on images in a folder, with results."""
     run = untrained(tmp_path_factory.mktemp("runs") / "run", CLASSES)
     facts = run.read("run.json")
     run.update(
@@ -59,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @pytest.fixture
 def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    with asked_instead(monkeypatch, tmp_path) as served:
+    with used_instead(monkeypatch, tmp_path) as served:
         yield served
 
 
@@ -75,8 +76,6 @@ def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]
 def test_a_network_of_the_hub_is_built_where_it_fits_its_weights(
     described: dict[str, Any], why: str, online: FakeHub, tmp_path: Path
 ) -> None:
-    """A config.json of a few words, beside the weights of a small network. Catches: gigabytes that are taken before
-    timm compares shapes, hours that blocks are counted in."""
     folder = untrained(tmp_path / "run", CLASSES).weights("last")
     config = json.loads((folder / "config.json").read_text("utf-8"))
     weights = (folder / "model.safetensors").read_bytes()
@@ -89,8 +88,7 @@ def test_a_network_of_the_hub_is_built_where_it_fits_its_weights(
 
 
 @pytest.mark.parametrize("network", [None, "no_such", "a:b", ["vit_nano"], {"class_path": "a.B"}])
-def test_an_architecture_that_is_none_is_a_line(network: Any, run: RunFolder, tmp_path: Path) -> None:
-    """Our own name of the student, by which the weights are loaded, stands beside it. Catches: a traceback of timm."""
+def test_an_unknown_architecture_is_one_line(network: Any, run: RunFolder, tmp_path: Path) -> None:
     other = RunFolder(shutil.copytree(run.path, tmp_path / "run"))
     path = other.weights("last") / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "architecture": network}))
@@ -98,14 +96,9 @@ def test_an_architecture_that_is_none_is_a_line(network: Any, run: RunFolder, tm
         contents(other, NAME)
 
 
-def test_a_run_that_was_sent_is_used_by_its_name(
+def test_a_pushed_run_is_used_by_its_name(
     run: RunFolder, online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same probabilities to the last bit, the same weights in bare timm, and a start for another training.
-
-    Catches: a file that a stranger needs and does not get, weights that are fetched twice, weights where timm does not
-    look.
-    """
     assert main(["push", str(run.path), NAME]) == 0
     assert f"{online.address}/{NAME}" in capsys.readouterr().out
     assert len(online.stored) == 1, "equal files are kept once"
@@ -129,9 +122,7 @@ def test_a_run_that_was_sent_is_used_by_its_name(
     assert torch.equal(weight, sent)
 
 
-def test_what_an_earlier_run_left_answers_no_more(run: RunFolder, online: FakeHub) -> None:
-    """Files of others stay. Catches: best weights of the run before that stand beside this one's and are preferred, its
-    results beside this one's card."""
+def test_files_of_an_earlier_run_are_removed(run: RunFolder, online: FakeHub) -> None:
     left = dict.fromkeys(("weights/best/model.safetensors", "weights/best/config.json", "evaluation.json"), b"older")
     online.repositories[NAME] = {**left, "notes.txt": b"mine", ".gitattributes": b""}
     push(run, NAME)
@@ -140,8 +131,7 @@ def test_what_an_earlier_run_left_answers_no_more(run: RunFolder, online: FakeHu
     assert viticulture.open(f"hf-hub:{NAME}").folder.which()[0] == "last"
 
 
-def test_what_is_to_be_private_is_not_sent_where_everybody_sees_it(run: RunFolder, online: FakeHub) -> None:
-    """The Hub leaves a repository that is there as it is, whatever was asked of a new one."""
+def test_a_private_push_to_a_public_repository_is_refused(run: RunFolder, online: FakeHub) -> None:
     push(run, NAME, private=True)
     push(run, NAME, private=True)
     assert online.private == {NAME}
@@ -152,8 +142,7 @@ def test_what_is_to_be_private_is_not_sent_where_everybody_sees_it(run: RunFolde
     push(run, "somebody/public")
 
 
-def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunFolder) -> None:
-    """Catches: the folder of the images in a fact, the command, a warning or the recipe; a picture, a file's name."""
+def test_nothing_that_is_pushed_names_a_local_path(run: RunFolder) -> None:
     sent = contents(run, NAME)
     assert set(sent) == {
         *("README.md", "run.json", "recipe.yaml", "evaluation.json", "config.json", "model.safetensors"),
@@ -166,8 +155,7 @@ def test_nothing_that_is_sent_names_a_folder_or_a_file_of_the_machine(run: RunFo
     assert json.loads(sent["run.json"])["data"]["source"] == "photos"  # type: ignore[arg-type]
 
 
-def test_what_is_sent_tells_what_the_student_costs() -> None:
-    """Catches: a page of a run from the Hub that ends in a KeyError, or tells of one view where there are six."""
+def test_the_costs_of_the_student_are_pushed() -> None:
     student = {"parameters": 5, "macs": 7}
     data: dict[str, Any] = {"source": "digits", "folder": None, "name": "digits", "skipped": {}}
     facts = {"data": data, "recipe": "r", "student": student, "seconds": 2.0, "steps": 3, "batch_size": 4, "views": 6}
@@ -187,15 +175,13 @@ def test_what_is_sent_tells_what_the_student_costs() -> None:
         ("cifar100", "cifar100"),
     ],
 )
-def test_the_name_of_data_that_is_no_folder_tells_no_place(source: str, kept: str, tmp_path: Path) -> None:
-    """Patterns of files and arguments of somebody's code are no folders. Catches: the place that they name is sent."""
+def test_names_of_data_reveal_no_path(source: str, kept: str, tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", CLASSES)
     run.update(data={**run.read("run.json")["data"], "source": source, "images": {"train": 90}})
     assert json.loads(contents(run, NAME)["run.json"])["data"]["source"] == kept  # type: ignore[arg-type]
 
 
-def test_the_numbers_and_the_facts_are_those_of_the_weights_that_are_sent(run: RunFolder, tmp_path: Path) -> None:
-    """Catches: the best weights' accuracy on the card of the last ones, a recipe's folder in config.json."""
+def test_results_and_metadata_are_those_of_the_pushed_weights(run: RunFolder, tmp_path: Path) -> None:
     other = untrained(tmp_path / "run", CLASSES)
     other.update(data={**other.read("run.json")["data"], "images": {"train": 90}})
     for name in ("best", "ema"):
@@ -216,13 +202,9 @@ def test_the_numbers_and_the_facts_are_those_of_the_weights_that_are_sent(run: R
     assert "evaluation.json" not in unmeasured
 
 
-def test_a_strangers_recipe_that_names_code_is_not_read(
+def test_a_foreign_recipe_that_names_code_is_not_loaded(
     online: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Their guide, method or student is named and refused, before anything is imported; what ships is read.
-
-    Catches: a module of this machine that is imported, and a function of it called, for a name in a stranger's file.
-    """
     recipes = {
         "student: {name: shutil.rmtree}": "shutil.rmtree",
         "student: antigravity.fly": "antigravity.fly",
@@ -272,10 +254,7 @@ def test_a_path_keeps_its_name_alone(given: Any, kept: Any) -> None:
     assert without_folders(given) == kept
 
 
-def test_the_card_says_what_the_files_say(run: RunFolder) -> None:
-    """Catches: a number that is not the result's, an interval left out, a class's name that breaks its table, is
-    markup or, with a comma, looks like two, commands that the parser does not take, a block of YAML that cannot be
-    read."""
+def test_the_card_agrees_with_the_files(run: RunFolder) -> None:
     card = bytes(contents(run, NAME)["README.md"]).decode()
     _, head, body = card.split("---\n", 2)
     about = yaml.safe_load(head)
@@ -297,8 +276,7 @@ def test_the_card_says_what_the_files_say(run: RunFolder) -> None:
     assert not re.search(r"[^\n]\n#+ ", body), "a heading within a table"
 
 
-def test_a_run_without_labels_is_sent_as_features(tmp_path: Path) -> None:
-    """Catches: a card that promises classes."""
+def test_a_run_without_labels_is_pushed_as_features(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", ())
     run.update(data={**run.read("run.json")["data"], "images": {"train": 90}})
     card = bytes(contents(run, NAME)["README.md"]).decode()
@@ -306,18 +284,13 @@ def test_a_run_without_labels_is_sent_as_features(tmp_path: Path) -> None:
     assert "viticulture predict" not in card
 
 
-def test_a_mistake_is_said_in_a_line(
+def test_a_mistake_is_one_line(
     run: RunFolder,
     online: FakeHub,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No such repository, one that holds no run, no token, no connection, and a name that is none.
-
-    Catches: a traceback, a line that does not say what to mend.
-    """
-
     def said(*words: str) -> str:
         assert main(list(words)) == 2
         (error,) = [line for line in capsys.readouterr().err.splitlines() if not line.endswith(" ...")]
@@ -346,11 +319,9 @@ def test_what_is_not_finished_is_not_sent(run: RunFolder, tmp_path: Path) -> Non
         contents(other, NAME)
 
 
-def test_the_card_of_a_recipe_that_names_code_says_how_it_is_used(
+def test_the_card_of_a_recipe_with_user_code_describes_its_use(
     run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches: commands that are refused as soon as they are typed, and not a word of it; an architecture of the
-    author's own that a module of this package is said to know."""
     monkeypatch.syspath_prepend(Path(__file__).parent / "plugins")
     shift = {"class": "my_vineyard.Shift", "most": 8}
     own = untrained(tmp_path / "run", CLASSES, **{"augment.brighter": shift})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What JSON kept comes back by the types that it had."""
+"""Values from JSON have their original types."""
 
 import json
 from collections.abc import Mapping
@@ -24,9 +24,7 @@ class Whole:
     by_name: Mapping[str, Part] = field(default_factory=dict)
 
 
-def test_a_result_comes_back_by_its_types() -> None:
-    """Nested, with numbers as keys, null and defaults. Catches: lists for tuples, words for numbers as keys, a
-    dictionary in place of a part."""
+def test_a_result_is_read_with_its_types() -> None:
     kept = Whole((Part("a", (0.0, 1.0)), Part("b")), None, {0.5: (1, 2)}, {"c": Part("c")})
     assert rebuilt(Whole, json.loads(json.dumps(asdict(kept)))) == kept
     assert rebuilt(Whole, {"parts": [], "best": {"name": "d"}, "sweep": {}}) == Whole((), Part("d"), {})
@@ -55,6 +53,5 @@ def test_a_result_comes_back_by_its_types() -> None:
     ],
 )
 def test_content_of_another_form_is_refused(content: object) -> None:
-    """By the errors that `evaluation.kept` takes for damage; silence would be another result."""
     with pytest.raises((TypeError, LookupError, ValueError, AttributeError)):
         rebuilt(Whole, content)

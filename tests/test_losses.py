@@ -17,11 +17,7 @@ def noise(*shape: int) -> torch.Tensor:
 
 
 def test_deit_losses_equal_the_official_code(golden: Callable[[str], Golden]) -> None:
-    """DeiT's DistillationLoss: (1 - alpha) CE(class head, label) + alpha * distillation of the other head.
-
-    Its soft term also averages over classes: ours divided by C. Fails if temperature, T^2, alpha or the roles of
-    the two heads are wrong.
-    """
+    """(1 - alpha) CE(class head, label) + alpha * distillation of the other head; its soft term is ours by C."""
     data = golden("deit_distillation_loss")
     head, distilled, teacher, label = (data[f"in/{name}"] for name in ("cls", "dist", "teacher", "soft_target"))
     alpha, tau, expected = (data.about["config"][name] for name in ("alpha", "tau", "losses"))
@@ -36,8 +32,7 @@ def test_deit_losses_equal_the_official_code(golden: Callable[[str], Golden]) ->
 
 
 def test_soft_distillation_is_that_of_bootstrapping_vits(golden: Callable[[str], Golden]) -> None:
-    """Value and gradient of the authors' mutual term. Fails if T^2 is lost, the mean also runs over classes, or the
-    arguments of KL are swapped."""
+    """Value and gradient of the authors' mutual term."""
     data = golden("boot_kd_loss")
     student, teacher = (data[f"in/{name}"].double() for name in ("student", "teacher"))
     loss = soft_distillation(student.requires_grad_(), teacher, data.about["config"]["T"])
@@ -48,14 +43,7 @@ def test_soft_distillation_is_that_of_bootstrapping_vits(golden: Callable[[str],
 
 @pytest.mark.parametrize("temperature", [1.0, 4.0, 1000.0])
 def test_the_gradient_of_soft_distillation_follows_hinton(temperature: float) -> None:
-    """Hinton et al. 2015, arXiv:1503.02531, for student logits z, teacher logits v, N classes.
-
-        Eq. (2)  dC/dz = (q - p) / T             at every T
-        Eq. (4)  dC/dz = (z - v) / (N T^2)       for large T and zero-mean logits
-
-    Ours is T^2 C averaged over images. Fails if T^2 is lost, the mean also runs over classes, the arguments of KL
-    are swapped, or the teacher receives a gradient or no temperature.
-    """
+    """arXiv:1503.02531, Eq. (2) dC/dz = (q - p) / T, Eq. (4) dC/dz = (z - v) / (N T^2) for large T; ours: T^2 C."""
     images, classes = 8, 10
     z, v = noise(2, images, classes)
     z, v = ((x - x.mean(-1, keepdim=True)).requires_grad_() for x in (z, v))
@@ -69,12 +57,9 @@ def test_the_gradient_of_soft_distillation_follows_hinton(temperature: float) ->
 
 
 @pytest.mark.parametrize("distillation", [soft_distillation, binary_distillation])
-def test_networks_that_nearly_agree_are_compared_in_single_precision(
+def test_nearly_equal_networks_are_compared_in_single_precision(
     distillation: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor],
 ) -> None:
-    """Logits of half precision under a CPU's autocast, half a percent apart: loss and gradient are those of the same
-    logits in double, but for the gradient's own rounding. Catches: a softmax in bfloat16, which is ten times off.
-    """
     teacher = (3 * noise(64, 100)).bfloat16()
     student = (teacher * 1.005).requires_grad_()
     exact = student.detach().double().requires_grad_()
@@ -87,16 +72,14 @@ def test_networks_that_nearly_agree_are_compared_in_single_precision(
 
 
 def test_the_gradient_of_hard_distillation_is_prediction_minus_decision() -> None:
-    """dL/dz = (softmax(z) - onehot(argmax v)) / B. Fails if the teacher's probabilities replace its decision."""
+    """dL/dz = (softmax(z) - onehot(argmax v)) / B."""
     z, v = noise(2, 6, 5)
     (dz,) = torch.autograd.grad(hard_distillation(z.requires_grad_(), v), z)
     torch.testing.assert_close(6 * dz, z.softmax(-1) - F.one_hot(v.argmax(-1), 5))
 
 
-def test_labels_are_smoothed_once_and_as_timm_smooths() -> None:
-    """timm's mixup smooths one-hot labels over all C classes. Fails if the smoothed part goes to C - 1 classes, or if
-    a label that is a distribution already is smoothed again.
-    """
+def test_labels_are_smoothed_once_as_by_timm() -> None:
+    """timm's mixup smooths one-hot labels over all C classes."""
     images, classes, smoothing = 6, 7, 0.1
     logits, label = noise(images, classes), torch.arange(images)
     mixed = Mixup(prob=0.0, label_smoothing=smoothing, num_classes=classes)(torch.zeros(images, 3, 2, 2), label)[1]
@@ -106,8 +89,6 @@ def test_labels_are_smoothed_once_and_as_timm_smooths() -> None:
 
 
 def test_class_weights_are_factors_of_images() -> None:
-    """Of class numbers, smoothed or not, and of distributions; two halves of a batch average to the whole. Catches:
-    torch's mean over weights, by which the parts of a batch do not add up, or smoothing of distributions."""
     logits, label = noise(6, 5), torch.tensor([0, 1, 1, 4, 4, 4])
     weights = torch.tensor([4.0, 1.0, 1.0, 1.0, 0.5], dtype=torch.float64)
     own = -logits.log_softmax(-1)[torch.arange(6), label]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that recipes' headers name is that of their steps."""
+"""Memory estimates in recipes' headers are those of their steps."""
 
 from itertools import accumulate
 from pathlib import Path
@@ -15,11 +15,7 @@ from viticulture.config.resolve import resolve
 
 @pytest.mark.slow
 def test_an_estimate_is_what_a_step_takes(tmp_path: Path) -> None:
-    """A real step in float32 on a CPU, whose allocations torch's profiler adds up, against the estimate.
-
-    The tolerance, a twentieth, is for scratch space inside kernels. Catches: views counted twice, tensors counted after
-    their end, gradients or the optimizer's state left out.
-    """
+    """torch's profiler on a CPU; the tolerance, a twentieth, is for scratch space inside kernels."""
     config = resolve("x", read("mae/cifar100"), {"student.options": {"embed_dim": 64, "depth": 3, "num_heads": 2}})
     expected = estimate(config, 0, tmp_path, bfloat16=False)
     method = assembled(config, 0, 32)
@@ -44,14 +40,13 @@ def test_an_estimate_is_what_a_step_takes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mae/cifar100-distilled", "dhvt/cifar100-tiny-patch4"])
-def test_a_header_names_the_memory_of_a_step(name: str, tmp_path: Path) -> None:
-    """Catches: a recipe whose batch or student changed after its header was written."""
+def test_a_header_has_the_memory_of_a_step(name: str, tmp_path: Path) -> None:
     assert about(name)["Memory"] == str(estimate(load_config(name), classes_of(name), tmp_path))
 
 
 @pytest.mark.parametrize("name", ["mae/cifar100", "mae/moco-cifar100"])
 def test_real_steps_are_taken(name: str, tmp_path: Path) -> None:
-    """On a CPU, four images at a time. Catches: a part that is fed to fakes only, or an optimizer without weights."""
+    """On a CPU, four images at a time."""
     found = measure(load_config(name, {"train.batch_size": 4}), classes_of(name), tmp_path, "cpu")
     assert found.milliseconds > 0
     assert found.device == "cpu"

@@ -9,8 +9,7 @@ import pytest
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "ten-minutes.ipynb"
 
 
-def test_the_notebook_is_kept_without_outputs() -> None:
-    """Fails for outputs, which hold folders of whoever ran it, and pictures that no diff shows."""
+def test_the_notebook_has_no_outputs() -> None:
     cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert len(code) > 5
@@ -19,7 +18,6 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path) -> None:
-    """In a kernel of its own, as a person runs it. Fails for a cell that raises, or a run that has learnt nothing."""
     pytest.importorskip("nbclient", reason="nbclient runs notebooks")
     pytest.importorskip("ipykernel", reason="nbclient needs a kernel of Python's")
     pytest.importorskip("pandas", reason="the extra `pandas`")

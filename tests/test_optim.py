@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups and learning rates against the official code, timm and torch."""
+"""Parameter groups and learning rates against the official code, timm and torch."""
 
 import math
 from collections.abc import Callable
@@ -23,15 +23,13 @@ def small_vit(depth: int = 3, name: str = "vit_tiny_patch16_224", **options: Any
 
 
 def settings(groups: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Parameter name -> learning rate and weight decay."""
+    """Return parameter name -> learning rate and weight decay."""
     return {name: (group["lr"], group["weight_decay"]) for group in groups for name, _ in group["params"]}
 
 
 @pytest.mark.parametrize("script", ["cifar", "domain", "imagenet", "finetune"])
 def test_the_timm_rule_by_epoch_is_dhvts(golden: Callable[[str], Golden], script: str) -> None:
-    """DHVT's scripts (timm stepped after each epoch with that epoch's index): epochs 0 and 1 share the first value and
-    the cosine's clock includes the warm-up. Fails if the lag is lost, the clock starts late, or min_lr is ignored.
-    """
+    """DHVT's scripts step timm after each epoch with its index: epochs 0 and 1 share a value."""
     data = golden("dhvt_lr_schedules")
     config = data.about["config"][script]
     words = config["args"].split()
@@ -44,9 +42,7 @@ def test_the_timm_rule_by_epoch_is_dhvts(golden: Callable[[str], Golden], script
 
 
 def test_the_timm_rule_by_step_is_cits(golden: Callable[[str], Golden]) -> None:
-    """Swin's loop hands timm the number of the update that just ended, so a golden value belongs to the next update.
-    The rate drops from 1e-3 to 0.989e-3 where the warm-up ends.
-    """
+    """Swin's loop passes the number of the update that just ended, so a golden value belongs to the next update."""
     data = golden("cit_lr_schedule")
     config = data.about["config"]
     schedule = Schedule("timm", "step", config["warmup_epochs"], config["warmup_lr"], config["min_lr"])
@@ -62,14 +58,14 @@ def test_the_timm_rule_by_step_is_cits(golden: Callable[[str], Golden]) -> None:
 def test_the_cosine_rule_is_maes(
     golden: Callable[[str], Golden], stage: str, lr: float, first: float, last: float
 ) -> None:
-    """MAE-lite: the warm-up reaches lr exactly where the cosine begins. Fails with timm's clock or its lag."""
+    """MAE-lite: the warm-up reaches lr exactly where the cosine begins."""
     data = golden("mae_lr_schedules")
     rates = [Schedule("cosine", "step", 40, first, last).rate(int(step), 1, 400, lr) for step in data["in/step"]]
     torch.testing.assert_close(torch.tensor(rates), data[f"out/{stage}"].float(), rtol=1e-6, atol=1e-12)
 
 
 def test_cosine_by_epoch_without_warmup_is_torchs_annealing() -> None:
-    """Bootstrapping ViTs steps CosineAnnealingLR once an epoch. Fails if epoch 0 is skipped or repeated."""
+    """Bootstrapping ViTs steps CosineAnnealingLR once an epoch."""
     epochs, steps, lr = 12, 5, 0.3
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=lr)
     theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
@@ -87,7 +83,7 @@ def test_a_constant_rate_warms_up_and_stays() -> None:
 
 
 def test_no_epoch_of_a_warm_up_is_trained_at_a_rate_of_zero() -> None:
-    """From 0 by epochs: lr / (W + 1) more with each. Fails where the first epoch, or timm's first two, is idle."""
+    """From 0 by epochs: lr / (W + 1) more with each."""
     for rule, shares in (("cosine", (1, 2, 3, 4)), ("timm", (1, 1, 2, 3))):
         schedule = Schedule(rule, "epoch", 3)  # type: ignore[arg-type]
         rates = [schedule.rate(update, 2, 20, 1.0) for update in range(8)]
@@ -95,17 +91,13 @@ def test_no_epoch_of_a_warm_up_is_trained_at_a_rate_of_zero() -> None:
 
 
 def test_a_rate_drops_twice_by_ten() -> None:
-    """At 24/27 and 26/27 of the training; in 27 epochs of one step, with epoch 24 and with epoch 26. Fails for a drop
-    that comes a step late, or twice as deep."""
+    """At 24/27 and 26/27 of the training; in 27 epochs of one step, with epoch 24 and with epoch 26."""
     schedule = Schedule("drops", "step", 0.0)
     rates = [schedule.rate(update, 1, 27, 1.0) for update in range(27)]
     assert rates == pytest.approx([1.0] * 24 + [0.1] * 2 + [0.01])
 
 
-def test_a_scheduler_keeps_the_groups_ratios_and_survives_a_restart() -> None:
-    """Layer-wise rates are fixed fractions of the schedule's rate, warm-up start and end included (MAE's lr_scale).
-    A scheduler restored from its state continues with the same values.
-    """
+def test_a_scheduler_keeps_the_groups_ratios_and_resumes() -> None:
     optim, schedule = Optim(lr=0.1, layer_decay=0.5), Schedule("cosine", "step", 1, 0.01, 0.001)
     optimizer = optim.build(optim.groups(small_vit(depth=1)))
     scheduler = schedule.attach(optimizer, 3, 4, optim.lr)
@@ -123,10 +115,7 @@ def test_a_scheduler_keeps_the_groups_ratios_and_survives_a_restart() -> None:
 
 
 def test_layer_decay_groups_are_maes(golden: Callable[[str], Golden]) -> None:
-    """The groups of MAE-lite's `get_parameter_groups` for a ViT of three blocks that averages its patches, exactly.
-
-    Fails if tokens and positions are decayed, if fc_norm counts with the last block, or if a power is off by one.
-    """
+    """The groups of MAE-lite's `get_parameter_groups` for a ViT of three blocks that averages its patches."""
     about = golden("mae_layer_decay_groups").about
     optim = Optim(lr=2.0, weight_decay=about["weight_decay"], layer_decay=about["layer_decay"])
     groups = optim.groups(small_vit(about["depth"], global_pool="avg"))
@@ -135,7 +124,7 @@ def test_layer_decay_groups_are_maes(golden: Callable[[str], Golden]) -> None:
 
 
 def test_a_final_norm_counts_with_the_head() -> None:
-    """MAE's rule gives everything after the blocks the full rate; timm's matcher ties `norm` to the last block."""
+    """MAE's rule; timm's matcher ties `norm` to the last block."""
     rates = settings(Optim(lr=1.0, layer_decay=0.5).groups(small_vit(2)))
     assert rates["norm.weight"] == rates["head.bias"] == (1.0, 0.0)
     assert rates["blocks.1.norm1.weight"] == (0.5, 0.0)
@@ -143,7 +132,6 @@ def test_a_final_norm_counts_with_the_head() -> None:
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "resnet10t"])
 def test_groups_are_timms(name: str) -> None:
-    """The same decay and the same layers as timm, where timm has no final norm to tie to the last block."""
     student = timm.create_model(name, num_classes=3) if name == "resnet10t" else small_vit(2, name)
     names = {parameter: name for name, parameter in student.named_parameters()}
     listed = student.no_weight_decay() if hasattr(student, "no_weight_decay") else ()
@@ -160,23 +148,20 @@ def test_groups_are_timms(name: str) -> None:
 
 
 def test_decay_can_reach_everything() -> None:
-    """Bootstrapping ViTs and MoCo v3 decay all parameters alike: one group."""
+    """Bootstrapping ViTs and MoCo v3: one group."""
     (group,) = Optim(decay_everything=True).groups(small_vit())
     assert group["weight_decay"] == 0.05
 
 
 def test_decay_can_reach_tokens() -> None:
-    """MAE's code decays the class token; norms and biases stay spared. Catches: everything decayed, or nothing more."""
+    """MAE's code decays the class token, not norms and biases."""
     ordinary = settings(Optim(lr=1.0).groups(small_vit()))
     more = settings(Optim(lr=1.0, decay_tokens=True).groups(small_vit()))
     assert {name for name, value in more.items() if value != ordinary[name]} == {"cls_token", "pos_embed"}
     assert more["cls_token"] == more["pos_embed"] == (1.0, 0.05)
 
 
-def test_guides_are_trained_by_the_ordinary_rule_but_never_the_students_storage_twice() -> None:
-    """A guide's own weights join at the full rate, whatever the layer decay. Frozen ones do not, nor a second
-    parameter on the student's storage, which would step those weights twice.
-    """
+def test_guides_have_the_full_rate_and_shared_weights_are_stepped_once() -> None:
     student = small_vit()
     guide = nn.Module()
     guide.link, guide.frozen = nn.Conv2d(2, 2, 1), nn.Linear(2, 2).requires_grad_(False)
@@ -199,8 +184,7 @@ def test_one_step_of_adamw_is_the_formula() -> None:
 
 
 def test_a_weight_may_get_its_first_gradient_later() -> None:
-    """As DINO's prototypes do, which stand still for an epoch. Catches: torch's fused SGD, which then has no momentum
-    for it and fails."""
+    """As DINO's prototypes; torch's fused SGD has no momentum for it and fails."""
     early, late = (nn.Parameter(torch.ones(2)) for _ in range(2))
     optimizer = Optim(name="sgd", lr=0.5, momentum=0.5).build([{"params": [("a", early), ("b", late)]}])
     early.grad = torch.ones(2)
@@ -213,7 +197,7 @@ def test_a_weight_may_get_its_first_gradient_later() -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "nesterov"])
 def test_two_steps_of_sgd_are_the_formula(name: str) -> None:
-    """m <- mu m + g; step by m, or by g + mu m with Nesterov. Fails if the fused kernel or the name is mixed up."""
+    """m <- mu m + g; step by m, or by g + mu m with Nesterov."""
     weight = nn.Linear(1, 1, bias=False)
     optim = Optim(name, lr=0.1, weight_decay=0.0, momentum=0.5)
     optimizer = optim.build(optim.groups(weight))
@@ -254,7 +238,6 @@ def test_settings_that_cannot_work_are_refused() -> None:
 
 
 def test_rates_never_leave_their_bounds() -> None:
-    """Every rule, each unit: between the lowest and the highest rate, also for one update past the end."""
     for rule in ("cosine", "timm", "constant"):
         for each in ("step", "epoch"):
             schedule = Schedule(rule, each, 1.5, 1e-5, 1e-4)
@@ -263,11 +246,7 @@ def test_rates_never_leave_their_bounds() -> None:
 
 
 def test_muon_steps_matrices_along_their_polar_factor() -> None:
-    """From rest, one step at rate r without decay is r 0.2 sqrt(max(R, C)) U V^T of the gradient U S V^T, up to the
-    iteration's error: singular values between 0.6 and 1.3, the same singular vectors.
-
-    Catches: rows and columns exchanged, the scale of the other side, Adam's second moment left on matrices, a sign.
-    """
+    """r 0.2 sqrt(max(R, C)) U V^T of the gradient U S V^T from rest, with singular values between 0.6 and 1.3."""
     torch.manual_seed(0)
     for shape in ((6, 10), (10, 6), (8, 3, 3, 3)):
         net = nn.Module()
@@ -289,11 +268,7 @@ def test_muon_steps_matrices_along_their_polar_factor() -> None:
 
 
 def test_two_steps_of_muon_are_the_formula() -> None:
-    """M <- beta M + (1 - beta) G, then W <- (1 - lr decay) W - lr 0.2 sqrt(C) orthogonalize(beta M + (1 - beta) G).
-
-    Catches: Nesterov's look ahead or the decay left out, another beta. The tolerance: a processor that rounds what it
-    multiplies to bfloat16 moves each step by 0.05 of lr 0.2 sqrt(C) at most.
-    """
+    """M <- beta M + (1 - beta) G; W <- (1 - lr decay) W - lr 0.2 sqrt(C) orthogonalize(beta M + (1 - beta) G)."""
     torch.manual_seed(0)
     net = nn.Module()
     net.stem, net.inner = nn.Parameter(torch.randn(4, 3, 2, 2)), nn.Parameter(torch.randn(6, 10))
@@ -309,12 +284,8 @@ def test_two_steps_of_muon_are_the_formula() -> None:
     torch.testing.assert_close(net.inner.detach(), weight, rtol=0, atol=2 * 0.05 * length)
 
 
-def test_muon_finds_the_polar_factor_whatever_the_momentums_size() -> None:
-    """Singular values that fall by a hundred, of faded momenta and of huge ones, and beside a matrix of zeros and one
-    below float32's normal range: four fifths end between 0.65 and 1.25, none below 0.3, and the latter two are zero.
-
-    Catches: squares or powers that leave float32; fewer iterations than the norm makes up for; a division by zero.
-    """
+def test_muon_finds_the_polar_factor_at_any_scale() -> None:
+    """Four fifths of the singular values end between 0.65 and 1.25, none below 0.3."""
     torch.manual_seed(0)
     left, right = torch.linalg.qr(torch.randn(64, 64))[0], torch.linalg.qr(torch.randn(300, 64))[0]
     momentum = left * torch.logspace(0, -2, 64) @ right.mT
@@ -327,11 +298,7 @@ def test_muon_finds_the_polar_factor_whatever_the_momentums_size() -> None:
 
 
 def test_muon_on_the_smaller_side_is_the_same_iteration() -> None:
-    """Against X <- a X + (b X X^T + c (X X^T)^2) X written out in float64: singular values that are equal, fall by four
-    and by eight orders, or are mostly zero, wide, tall and square.
-
-    Catches: factors multiplied into the wrong side or one too few; rounding that grows where singular values vanish.
-    """
+    """Against X <- a X + (b X X^T + c (X X^T)^2) X written out in float64."""
     torch.manual_seed(0)
     a, b, c = COEFFICIENTS
     for rows, columns in ((24, 200), (200, 24), (32, 32)):
@@ -346,8 +313,7 @@ def test_muon_on_the_smaller_side_is_the_same_iteration() -> None:
             torch.testing.assert_close(orthogonalize(momentum[None].float())[0].double(), x, rtol=0, atol=1e-3)
 
 
-def test_muon_changes_how_products_are_made_for_its_own_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if its matrices are multiplied at MKL's speed, or what comes after a step by Muon's rounding."""
+def test_muon_changes_matrix_precision_inside_its_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     products, seen = torch.backends.mkldnn.matmul, []  # type: ignore[attr-defined]
 
     def looked(momentum: torch.Tensor) -> torch.Tensor:
@@ -364,10 +330,6 @@ def test_muon_changes_how_products_are_made_for_its_own_alone(monkeypatch: pytes
 
 
 def test_muon_takes_the_matrices_between_stem_and_head() -> None:
-    """Patches, tokens, positions, biases, norms and the head stay with AdamW, as its authors ask.
-
-    Catches: a head or position table that is orthogonalized; blocks left to AdamW.
-    """
     student = small_vit(depth=1)
     routed = {name: group["use_muon"] for group in Optim(name="muon").groups(student) for name, _ in group["params"]}
     inner = {name for name, muon in routed.items() if muon}
@@ -375,8 +337,7 @@ def test_muon_takes_the_matrices_between_stem_and_head() -> None:
     assert routed.keys() == dict(student.named_parameters()).keys()
 
 
-def test_muon_leaves_tables_of_positions_to_adamw_where_they_decay() -> None:
-    """A Swin's relative positions, [N, h]. Fails if `decay_tokens` makes matrices of them."""
+def test_muon_leaves_decayed_position_tables_to_adamw() -> None:
     student = nn.Module()
     student.table, student.inner = nn.Parameter(torch.zeros(9, 2)), nn.Parameter(torch.zeros(4, 4))
     vars(student)["no_weight_decay"] = lambda: {"table"}
@@ -386,8 +347,6 @@ def test_muon_leaves_tables_of_positions_to_adamw_where_they_decay() -> None:
 
 
 def test_muon_leaves_a_guides_stem_and_head_to_adamw() -> None:
-    """Of a network that learns beside the student. Fails if its first kernel, or its rows for classes, are made as
-    long as all others, at a kernel's rate."""
     net = timm.create_model("resnet10t", num_classes=3)
     groups = Optim(name="muon").groups(small_vit(depth=1), nn.ModuleDict({"guide": nn.ModuleDict({"net": net})}))
     muon = {name: group["use_muon"] for group in groups for name, _ in group["params"]}
@@ -395,8 +354,8 @@ def test_muon_leaves_a_guides_stem_and_head_to_adamw() -> None:
     assert {name for name in kernels if not muon[f"guides.guide.net.{name}"]} == {"conv1.0.weight", "fc.weight"}
 
 
-def test_muon_leaves_the_stem_behind_a_table_of_positions_to_adamw() -> None:
-    """PiT's positions, [1, D, H, W], stand before its patches. Fails if they are taken for the kernel of the stem."""
+def test_muon_leaves_the_stem_after_a_position_table_to_adamw() -> None:
+    """PiT's positions, [1, D, H, W]."""
     with torch.device("meta"):
         student = timm.create_model("pit_ti_224", num_classes=3)
     groups = Optim(name="muon").groups(student)
@@ -406,8 +365,7 @@ def test_muon_leaves_the_stem_behind_a_table_of_positions_to_adamw() -> None:
     assert muon["transformers.0.blocks.0.attn.qkv.weight"]
 
 
-def test_kernels_have_a_rate_of_their_own() -> None:
-    """Catches: a rate that reaches a ViT's matrices or AdamW's parameters, or forgets the layers' factors."""
+def test_kernels_have_a_separate_rate() -> None:
     student = small_vit(depth=1)
     student.blocks[0].mlp.fc2 = nn.Conv2d(4, 8, 1)
     groups = Optim(name="muon", lr=1e-3, kernel_lr=1e-2, layer_decay=0.5).groups(student)
@@ -419,9 +377,7 @@ def test_kernels_have_a_rate_of_their_own() -> None:
     assert rates["head.weight"] == pytest.approx(1e-3)
 
 
-def test_muon_goes_on_from_its_state() -> None:
-    """Three steps equal two, a saved state in a new optimizer, and one: all means are in the state."""
-
+def test_muon_resumes_from_its_state() -> None:
     def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         net = small_vit(depth=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task in one file of the user's trains, is evaluated, predicts and reports like those of the package."""
+"""A task in one file of user code trains, is evaluated, predicts and reports like those of the package."""
 
 import csv
 from pathlib import Path
@@ -25,7 +25,7 @@ engine: {device: cpu}
 
 
 def numbered(folder: Path, count: int) -> Path:
-    """A CSV of gray images and their brightness in [-50, 50]."""
+    """Write a CSV of gray images and their brightness in [-50, 50]."""
     generator = np.random.default_rng(count)
     rows = []
     for i in range(count):
@@ -38,11 +38,7 @@ def numbered(folder: Path, count: int) -> Path:
     return folder / f"{count}.csv"
 
 
-def test_a_task_outside_the_package_trains_predicts_and_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Catches: negative numbers taken for missing labels, numbers held out by class, a network without an output,
-    predictions in standardized units, a page that expects classes."""
+def test_a_custom_task_trains_predicts_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PLUGINS)
     monkeypatch.chdir(tmp_path)
     data, other = numbered(tmp_path, 40), numbered(tmp_path, 12)
@@ -73,8 +69,6 @@ def test_a_task_outside_the_package_trains_predicts_and_reports(
 
 
 def test_regression_is_a_task_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the brightness of images, which a few epochs learn. Catches: a recipe of regression that does not train, R2
-    of standardized numbers, an interval without its number, negative numbers lost."""
     monkeypatch.chdir(tmp_path)
     data = numbered(tmp_path, 60)
     (tmp_path / "own.yaml").write_text(
@@ -102,10 +96,7 @@ def test_regression_is_a_task_of_the_package(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "run.onnx").exists()
 
 
-def test_numbers_of_a_data_frame_are_recognized_and_useless_ones_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Catches: a run on an object of Python that does not know its own images; mixed numbers; nothing to predict."""
+def test_numbers_of_a_data_frame_are_recognized_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pandas = pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
     frame = pandas.read_csv(numbered(tmp_path, 40))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/papers/: a page a paper, which names files, functions, tests, recipes and measurements. All of them exist."""
+"""docs/papers/: a page per paper, whose files, functions, tests, recipes and measurements exist."""
 
 import ast
 import re
@@ -24,17 +24,17 @@ TEST = r"(?:`(tests/[\w/]+\.py)`: )?([\w ]+)"
 
 
 def quoted(page: Path) -> list[str]:
-    """What stands between single backquotes, but for names of code, which follow their file."""
+    """Return text between single backquotes, but for names of code, which follow their file."""
     return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(CODE, r"`\1`", page.read_text("utf-8")))
 
 
 def part(text: str, heading: str) -> str:
-    """What stands below a heading of the second level."""
+    """Return the text below a heading of the second level."""
     return text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
 
 
 def file_of(path: str) -> Path:
-    """The file that a page calls so: below the repository or below the package."""
+    """Find the file named by the page: below the repository or below the package."""
     found = [source / path for source in SOURCES if (source / path).exists()]
     assert found, f"there is no {path}"
     return found[0]
@@ -42,7 +42,7 @@ def file_of(path: str) -> Path:
 
 @cache
 def names(file: Path) -> frozenset[str]:
-    """What a module defines on its top level, keys of its tables, and members of its classes as `Class.member`."""
+    """Return top-level names of a module, keys of its tables, and members of its classes as `Class.member`."""
     return frozenset(_defined(ast.parse(file.read_text("utf-8")).body))
 
 
@@ -60,7 +60,7 @@ def _defined(body: list[ast.stmt], within: str = "") -> Iterator[str]:
 
 
 def understood(page: Path, words: str) -> bool:
-    """Whether a recipe of the page takes an option that the page names."""
+    """Return True if a recipe of the page takes an option that the page names."""
     for recipe in (word for word in quoted(page) if word in shipped()):
         try:
             asked = command.parse_command(["train", "digits", "--recipe", recipe, *words.split()])
@@ -71,15 +71,12 @@ def understood(page: Path, words: str) -> bool:
     return False
 
 
-def test_there_is_a_page_a_paper() -> None:
-    """Fails if the search for pages finds none."""
+def test_every_paper_has_a_page() -> None:
     assert len(PAGES) == 5
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_everything_that_a_page_names_exists(page: Path) -> None:
-    """A file, a name in it, a recipe, table, student or option. Fails for one that is renamed or gone, and for anything
-    else between backquotes, which nothing would check. Whole commands are test_commands.py's."""
     for file, name in re.findall(CODE, page.read_text("utf-8")):
         assert name in names(file_of(file)), (file, name)
     for words in quoted(page):
@@ -94,7 +91,6 @@ def test_everything_that_a_page_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_equation_has_a_file_and_a_test(page: Path) -> None:
-    """Each row of the table names code of the package, and tests that pytest finds. Fails for a row without."""
     table = part(page.read_text("utf-8"), "From equation to file")
     rows = re.findall(r"^\| (?!in the paper)(.+?) \| (.+?) \| (.+?) \|$", table, re.MULTILINE)
     assert len(rows) >= 6
@@ -110,8 +106,7 @@ def test_every_equation_has_a_file_and_a_test(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_recipes_of_the_papers_size_are_untested_as_the_page_says(page: Path) -> None:
-    """Fails once a recipe of that part has a result, which then belongs on the page."""
+def test_recipes_of_the_papers_size_are_untested_as_documented(page: Path) -> None:
     below = part(page.read_text("utf-8"), "At the paper's size")
     recipes = {word for word in re.findall(r"[a-z_]+/[\w-]+", below) if word in shipped()}
     assert recipes
@@ -121,9 +116,7 @@ def test_recipes_of_the_papers_size_are_untested_as_the_page_says(page: Path) ->
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_says_was_measured_stands_in_the_log(page: Path) -> None:
-    """Every mean with its spread, and every heading of the log that is quoted. Fails for a number typed wrongly, or one
-    that the log has no longer."""
+def test_measurements_of_a_page_are_in_the_log(page: Path) -> None:
     text = page.read_text("utf-8")
     spreads = re.findall(r"\d+\.\d ± \d\.\d", text)
     headings = re.findall(r"LOG\.md, \"([^\"]+)\"", text.replace("\n", " "))

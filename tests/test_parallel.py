@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work divided among threads comes back in order."""
+"""Threads' results are in order."""
 
 import time
 
@@ -8,9 +8,7 @@ import pytest
 from viticulture.parallel import in_parallel
 
 
-def test_results_keep_their_order_and_errors_come_through() -> None:
-    """Fails if threads' results arrive in the order of their ends, the last part is lost, or a bug is swallowed."""
-
+def test_results_keep_their_order_and_errors_are_raised() -> None:
     def work(i: int) -> int:
         time.sleep(0.002 * (i % 3))
         if i == 1000:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site's generated pages say what the code says, and its pages link to what exists."""
+"""Generated pages of the site agree with the code, and links lead to existing files."""
 
 import re
 import tomllib
@@ -17,19 +17,17 @@ PAGES = sorted(DOCS.rglob("*.md"))
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    """docs/reference.py."""
+    """Load docs/reference.py."""
     return doc_script("reference")
 
 
-def test_the_pages_are_what_the_script_makes_of_the_code(script: ModuleType) -> None:
-    """Fails if a signature, a docstring or a recipe's header was changed and the page was not: python
-    docs/reference.py."""
+def test_the_pages_are_generated_from_the_code(script: ModuleType) -> None:
+    """After changes of signatures, docstrings or recipes' headers: python docs/reference.py."""
     assert (DOCS / "api.md").read_text("utf-8") == script.render_api()
     assert (DOCS / "recipes.md").read_text("utf-8") == script.render_recipes()
 
 
-def test_every_name_of_the_package_and_every_recipe_stands_there() -> None:
-    """Fails for a verb whose room hides it, a member without words, a recipe of a folder that no section names."""
+def test_every_name_of_the_package_and_every_recipe_is_documented() -> None:
     api, recipes = (DOCS / "api.md").read_text("utf-8"), (DOCS / "recipes.md").read_text("utf-8")
     for name in set(viticulture.__all__) - {"__version__", "data"}:
         assert re.search(rf"^## {name}$", api, re.MULTILINE), name
@@ -39,8 +37,7 @@ def test_every_name_of_the_package_and_every_recipe_stands_there() -> None:
     assert all(f"| `{name}` |" in recipes for name in shipped())
 
 
-def test_every_page_is_in_the_sites_contents_and_links_to_files_that_exist() -> None:
-    """Fails for a page that nobody finds, or a link to what was renamed."""
+def test_every_page_is_in_the_contents_and_its_links_exist() -> None:
     contents = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["nav"]
     listed = set(re.findall(r"'([\w/-]+\.md)'", str(contents)))
     assert listed == {str(page.relative_to(DOCS)) for page in PAGES}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python and notebooks see of a training: tables, images of any kind, the head of its page."""
+"""Runs in Python and notebooks: tables, images of any kind, the head of the page."""
 
 import csv
 import io
@@ -39,7 +39,6 @@ def predicted(run: viticulture.Run, images: object) -> list[ClassPrediction]:
 
 
 def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Path) -> None:
-    """Catches: a path that stays a string, a folder without a run that is only told when it is asked something."""
     for opened in (viticulture.open(str(run.path)), viticulture.Run(str(run.path))):  # type: ignore[arg-type]
         assert opened == run
         assert opened.path / "run.json" == run.path / "run.json"
@@ -52,8 +51,7 @@ def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Pat
                 verb(given)
 
 
-def test_a_run_or_a_path_names_itself_to_every_verb(run: viticulture.Run, tmp_path: Path) -> None:
-    """Writing the page again, and what is refused by name: fails if a verb takes words alone."""
+def test_every_command_takes_a_run_or_a_path(run: viticulture.Run, tmp_path: Path) -> None:
     boxes = tmp_path / "boxes.txt"
     boxes.write_text("a 0 0 1 1\n")
     for named in (run, run.path, str(run.path)):
@@ -70,8 +68,7 @@ def test_a_run_or_a_path_names_itself_to_every_verb(run: viticulture.Run, tmp_pa
             viticulture.push(named, "nobody")
 
 
-def test_what_a_program_prints_is_short(run: viticulture.Run, tmp_path: Path) -> None:
-    """Catches: a thousand probabilities in a notebook, an error where a folder holds no run."""
+def test_the_repr_is_short(run: viticulture.Run, tmp_path: Path) -> None:
     assert repr(run) == f"<Run {run.path}: vit_nano on digits, finished>"
     assert repr(viticulture.Run(tmp_path)) == f"<Run {tmp_path}: no run>"
     (prediction,) = predicted(run, np.zeros((8, 8), np.uint8))
@@ -83,8 +80,6 @@ def test_what_a_program_prints_is_short(run: viticulture.Run, tmp_path: Path) ->
 
 
 def test_a_list_of_runs_is_a_table(run: viticulture.Run) -> None:
-    """Catches: a table that pandas does not take, percent in place of shares, two columns of one name that fall
-    together."""
     pandas = pytest.importorskip("pandas")
     listed = viticulture.runs(str(run.path.parent))
     table = pandas.DataFrame(listed)
@@ -97,8 +92,7 @@ def test_a_list_of_runs_is_a_table(run: viticulture.Run) -> None:
     ]  # fmt: skip
 
 
-def test_tables_hold_what_the_files_hold(run: viticulture.Run) -> None:
-    """Catches: a confusion matrix turned over, probabilities beside the wrong image, an epoch counted from 0."""
+def test_tables_agree_with_the_files(run: viticulture.Run) -> None:
     pandas = pytest.importorskip("pandas")
     counting = run.results.counting
     assert counting is not None
@@ -125,9 +119,7 @@ def test_without_pandas_a_table_is_a_list(run: viticulture.Run, monkeypatch: pyt
     assert run.metrics[0].keys() >= {"weights", "split", "top1"}
 
 
-def test_an_image_is_the_same_in_every_guise(run: viticulture.Run, tmp_path: Path) -> None:
-    """A path, a Path, PIL, arrays and tensors, one by one, in a list, a batch or a column get the same probabilities.
-    Catches: a string taken apart letter by letter, channels taken for rows, floats truncated, the order lost."""
+def test_an_image_is_the_same_in_every_form(run: viticulture.Run, tmp_path: Path) -> None:
     gray = np.random.default_rng(0).integers(0, 256, (2, 8, 8), np.uint8)
     pixels = gray[..., None].repeat(3, axis=-1)
     files = []
@@ -158,11 +150,7 @@ def test_an_image_is_the_same_in_every_guise(run: viticulture.Run, tmp_path: Pat
     assert [prediction.name for prediction in predicted(run, [pixels[0], files[1]])] == ["image 0", str(files[1])]
 
 
-def test_a_bad_picture_is_reported_by_its_place_and_the_others_are_predicted(
-    run: viticulture.Run, tmp_path: Path
-) -> None:
-    """Closed and cut pictures, gaps of a column, empty crops, files closed or opened as text. Catches: an error of
-    Pillow's that ends the call, answers moved by a bad image, numbers of an array in an error."""
+def test_an_invalid_picture_is_reported_by_its_place(run: viticulture.Run, tmp_path: Path) -> None:
     content = io.BytesIO()
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
     Image.fromarray(pixels).save(content, "PNG")
@@ -202,10 +190,7 @@ def test_a_bad_picture_is_reported_by_its_place_and_the_others_are_predicted(
             run.predict(alone)
 
 
-def test_bytes_open_files_and_data_frames_are_images_and_color_may_stand_last(
-    run: viticulture.Run, tmp_path: Path
-) -> None:
-    """Catches: bytes taken for lines of text, names of columns for files, rows of a tensor for channels."""
+def test_bytes_open_files_data_frames_and_channels_last_are_images(run: viticulture.Run, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     pixels = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
     path = tmp_path / "a.png"
@@ -243,7 +228,7 @@ def test_what_is_no_image_is_refused(given: object, said: str) -> None:
 
 
 def decoded(given: object) -> None:
-    """As a run of color looks at what it is given."""
+    """Decode as a run of color images."""
     for image in as_images(given):
         inputs.decoded("image", image, 8)
 
@@ -260,28 +245,24 @@ def decoded(given: object) -> None:
     ],
 )
 def test_numbers_that_are_no_colors_are_refused(array: np.ndarray, said: str) -> None:
-    """Catches: an image in [0, 255] as floats that is clipped to white, channels first read as rows."""
     with pytest.raises(UserError, match=said):
         decoded(array)
 
 
-def test_pil_stands_upright() -> None:
-    """A camera's tag turns the pixels, as it does for a file."""
+def test_pil_images_are_upright() -> None:
     image = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(2, 4, 3))
     image.getexif()[0x0112] = 6
     assert decode(as_pixels(image), "image").pixels.shape == (4, 2, 3)
 
 
 def test_a_notebook_shows_the_head_of_the_page(run: viticulture.Run, tmp_path: Path) -> None:
-    """Catches: markup out of a folder's name, an error in place of a word where there is no run."""
     shown = run._repr_html_()
     assert "digits &amp; &lt;co&gt;" in shown
     assert f"top-1 {100 * run.accuracy:.1f} %" in shown
     assert "no run" in viticulture.Run(tmp_path)._repr_html_()
 
 
-def test_answers_of_a_damaged_run_are_refused_in_a_line(run: viticulture.Run, tmp_path: Path) -> None:
-    """Catches: a KeyError for names that are gone, or results that say nothing of what counts."""
+def test_predictions_of_a_damaged_run_are_one_line(run: viticulture.Run, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "run")
     copy = viticulture.Run(tmp_path / "run")
     for content, said in ((b"{}", "must hold names"), (b'{"names": {"train": []}}', "holds no images of test")):
@@ -290,8 +271,7 @@ def test_answers_of_a_damaged_run_are_refused_in_a_line(run: viticulture.Run, tm
             _ = copy.predictions
 
 
-def test_predicting_by_its_source_again(run: viticulture.Run) -> None:
-    """The run's own test images, handed over as arrays, get the answers that were kept of them."""
+def test_test_images_as_arrays_have_the_saved_predictions(run: viticulture.Run) -> None:
     pytest.importorskip("pandas")
     source, answers = open_source("digits"), run.predictions
     arrays = [np.asarray(source.reader.open(list(source.names).index(name))) for name in answers.name[:5]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A served run says what `predict` says, to many at once, and gives nothing of its machine away."""
+"""A served run predicts as `predict`, to many at once, and reveals nothing of its machine."""
 
 import asyncio
 import csv
@@ -48,19 +48,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def port(run: RunFolder) -> Iterator[int]:
-    """Of a real server, in a thread of its own."""
+    """Start a real server in a thread; return its port."""
     with serving(run) as port:
         yield port
 
 
-def test_the_server_the_command_and_python_say_the_same_to_the_last_bit(
-    run: RunFolder, port: int, tmp_path: Path
-) -> None:
-    """As JSON and as CSV, of images of several shapes and one that is torn.
-
-    Catches: another resize or crop than the verb's, numbers rounded on the way, answers moved by a file that cannot be
-    read, a heading that a spreadsheet would compute.
-    """
+def test_server_command_and_python_agree_to_the_last_bit(run: RunFolder, port: int, tmp_path: Path) -> None:
     photos = [photo(tmp_path / f"{i}.png", i, shape) for i, shape in enumerate([(24, 40), (40, 24), (300, 200)])]
     (tmp_path / "torn.png").write_bytes(b"torn")
     photos.insert(1, tmp_path / "torn.png")
@@ -85,8 +78,7 @@ def test_the_server_the_command_and_python_say_the_same_to_the_last_bit(
     assert "attachment" in headers["Content-Disposition"]
 
 
-def test_a_hundred_at_once_each_get_their_own_answer(port: int, tmp_path: Path) -> None:
-    """Catches: requests that share a student's state, are mixed up, or are turned away."""
+def test_concurrent_requests_get_their_predictions(port: int, tmp_path: Path) -> None:
     images = [photo(tmp_path / f"{i}.png", i).read_bytes() for i in range(10)]
     alone = [sent(port, [("x", image)])[0]["probability"] for image in images]
     assert len(set(alone)) == 10
@@ -95,9 +87,7 @@ def test_a_hundred_at_once_each_get_their_own_answer(port: int, tmp_path: Path) 
     assert together == alone * 10
 
 
-def test_where_it_looks_is_drawn_beside_the_same_numbers(port: int, tmp_path: Path) -> None:
-    """Catches: attention read by another forward pass than the answer's changing the answer, pictures moved by a file
-    that cannot be read."""
+def test_attention_is_drawn_with_the_same_predictions(port: int, tmp_path: Path) -> None:
     files = [("torn", b"GIF89a"), ("a", photo(tmp_path / "a.png", 1).read_bytes())]
     plain, drawn = sent(port, files), sent(port, files, "?draw=1")
     assert [answer.pop("picture")[:22] for answer in drawn] == ["", "data:image/png;base64,"]
@@ -116,22 +106,15 @@ def test_where_it_looks_is_drawn_beside_the_same_numbers(port: int, tmp_path: Pa
     ],
     ids=["empty", "script", "svg", "bomb", "large bomb", "torn"],
 )
-def test_what_is_no_image_is_said_of_that_image(port: int, content: bytes, reason: str) -> None:
-    """Catches: a bomb that is decoded, a file that other programs would open, an answer of 500."""
+def test_an_invalid_image_is_reported_alone(port: int, content: bytes, reason: str) -> None:
     (answer,) = sent(port, [("../../etc/passwd", content)])
     assert re.search(reason, answer["error"])
     assert answer["name"] == "../../etc/passwd", "a name is a name"
 
 
-def test_a_request_of_another_kind_is_refused_in_a_sentence(
+def test_a_request_of_another_kind_is_refused_in_one_sentence(
     port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Wrong methods, paths that climb, forms without or with too many images, other pages and names of this machine,
-    bodies that are too large, whether they say so or not.
-
-    Catches: a file that is given away, a form of a website that is answered, a body that is read to its end, a line in
-    the server's own terminal for each.
-    """
     one = form([("a", b"x")])
     refused: list[tuple[int, tuple[Any, ...]]] = [
         (405, ("GET", "/predict")),
@@ -167,7 +150,7 @@ POST = {
 
 
 async def statuses(app: Any, *receives: Any) -> list[int]:
-    """What an application answers to requests that come at the same time, by who gives the messages of each."""
+    """Return what an application replies to concurrent requests, by who sends the messages of each."""
     answers: list[list[Any]] = [[] for _ in receives]
 
     async def one(receive: Any, messages: list[Any]) -> None:
@@ -180,8 +163,7 @@ async def statuses(app: Any, *receives: Any) -> list[int]:
     return [messages[0]["status"] for messages in answers]
 
 
-def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunFolder) -> None:
-    """Somebody closed the page, or pressed Ctrl-C. Catches: a traceback in the server's own terminal for each."""
+def test_an_aborted_upload_is_no_error(run: RunFolder) -> None:
     network = Predictor(task_of(run))
 
     async def ended() -> dict[str, Any]:
@@ -190,9 +172,7 @@ def test_an_upload_that_is_broken_off_is_no_error_of_the_servers(run: RunFolder)
     assert asyncio.run(statuses(application(network, page(task_of(run), network), ["*"]), ended)) == [400]
 
 
-def test_uploads_that_never_end_leave_room_and_are_let_go_of(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: a temporary folder that unfinished uploads fill, room that is not given back, a request that is waited
-    for without end."""
+def test_endless_uploads_are_limited_and_dropped(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     network = Predictor(task_of(run))
     app = application(network, page(task_of(run), network), ["*"])
     monkeypatch.setattr(limits, "MAX_HELD", 1000)
@@ -229,11 +209,9 @@ def test_uploads_that_never_end_leave_room_and_are_let_go_of(run: RunFolder, mon
 
 
 @pytest.mark.parametrize("earlier", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"], ids=["first", "second"])
-def test_a_connection_whose_header_never_ends_is_closed(
+def test_a_connection_with_an_endless_header_is_closed(
     earlier: bytes, run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches: a few hundred half-sent requests after which nothing is answered any more; a limit that holds for the
-    first request of a connection alone."""
     monkeypatch.setattr(limits, "HEADER_SECONDS", 0.5)
     with serving(run) as port, socket.create_connection(("127.0.0.1", port)) as half:
         half.sendall(earlier + b"GET / HTTP/1.1\r\nX: ")
@@ -245,10 +223,9 @@ def test_a_connection_whose_header_never_ends_is_closed(
         assert ask(port, "GET", "/")[0] == 200
 
 
-def test_a_server_that_stops_within_a_request_says_so_and_nothing_else(
+def test_a_server_stopped_within_a_request_says_so(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SIGTERM while an answer takes longer than is waited for. Catches: a traceback, a caller that hears nothing."""
     begun, over = threading.Event(), threading.Event()
 
     class Slow:
@@ -275,10 +252,7 @@ def test_a_server_that_stops_within_a_request_says_so_and_nothing_else(
     assert not caplog.records
 
 
-def test_the_page_holds_names_as_text_and_asks_for_nothing_else(port: int) -> None:
-    """Catches: a class's name that is obeyed, or that looks like two for its comma; a policy that does not fit its own
-    script; one by which browsers send the form, where no script runs, from an origin of `null`, which is refused as
-    another page's (Fetch, Origin header)."""
+def test_the_page_escapes_names_and_loads_nothing(port: int) -> None:
     status, headers, content = ask(port, "GET", "/")
     text = content.decode()
     assert status == 200
@@ -291,12 +265,8 @@ def test_the_page_holds_names_as_text_and_asks_for_nothing_else(port: int) -> No
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
-def test_a_browser_shows_what_the_server_says(port: int, tmp_path: Path) -> None:
-    """Wide and narrow, light and dark: images are chosen, answers appear, nothing leaves the screen sideways.
-
-    Catches: a script that the policy forbids, an answer beside another image, a name that is obeyed, a part that is
-    sent without the others' answers.
-    """
+def test_a_browser_shows_the_servers_predictions(port: int, tmp_path: Path) -> None:
+    """Wide and narrow, light and dark."""
     files = [photo(tmp_path / f"<b>{i}.png", i) for i in range(3)] + [tmp_path / "torn.png"]
     files[-1].write_bytes(b"torn")
     said = sent(port, [(path.name, path.read_bytes()) for path in files])
@@ -324,8 +294,7 @@ def test_a_browser_shows_what_the_server_says(port: int, tmp_path: Path) -> None
         assert [row["error"] for row in rows] == [answer["error"] for answer in said]
 
 
-def test_weights_that_say_no_numbers_are_no_answer(tmp_path: Path) -> None:
-    """Of a training that went astray. Catches: a class told with the probability nan, a traceback at the server's."""
+def test_weights_with_nan_give_no_prediction(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run")
     student, data_spec, _ = load(run.weights("last"))
     torch.nn.init.constant_(student.get_parameter("head.bias"), torch.nan)
@@ -341,8 +310,7 @@ def test_weights_that_say_no_numbers_are_no_answer(tmp_path: Path) -> None:
         export(run.path, tmp_path / "a.onnx")
 
 
-def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> None:
-    """Catches: the best weights' accuracy on the page of the last ones, or of weights that nobody measured."""
+def test_the_page_has_the_results_of_its_weights(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run")
     labels = torch.arange(10) % 2
     said = {"best": labels, "last": labels.roll(1).where(torch.arange(10) < 3, labels)}
@@ -359,10 +327,9 @@ def test_the_page_tells_how_well_the_weights_do_that_answer(tmp_path: Path) -> N
     assert "top-1" not in shown["ema"]
 
 
-def test_a_mistake_is_said_before_anything_is_served(
+def test_a_mistake_is_reported_before_serving(
     run: RunFolder, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Catches: a traceback for a port that is taken or a folder that is no run."""
     for words, said in {
         (str(tmp_path),): "no run folder",
         (str(run.path), "--port", str(port)): "choose another --host or --port",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a run, a study or a budget that anyone may have written: none brings code with it, and damage is said."""
+"""Files of a run, a study or a budget from untrusted sources run no code, and damage is reported."""
 
 import json
 import shutil
@@ -59,7 +59,7 @@ Place = tuple[str | int, ...]
 
 @pytest.fixture(autouse=True)
 def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module in the current folder and on Python's path that must not be imported, and a file that names it."""
+    """Write a module in the current folder and on Python's path that must not be imported, and a file that names it."""
     (tmp_path / f"{CANARY}.py").write_text("class Thing:\n    def __init__(self, *a, **k): pass\n")
     (tmp_path / f"{CANARY}.yaml").write_text(yaml.safe_dump(SPEC))
     monkeypatch.syspath_prepend(tmp_path)
@@ -71,7 +71,7 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def read_by_all(run: Path, image: Path) -> None:
-    """Let everything that looks at a run look at it; only a `UserError` of one line may come out."""
+    """Read a run by everything that reads runs; only a `UserError` of one line may be raised."""
     opened = viticulture.Run(run)
     readers: tuple[Callable[[], object], ...] = (
         lambda: api.predict(str(run), [str(image)]),
@@ -101,7 +101,7 @@ def quietly(reader: Callable[[], object]) -> None:
 
 
 def leaves(content: Any, place: Place = ()) -> Iterator[Place]:
-    """The place of every value in JSON that holds no others; of a long list the first and the last."""
+    """Return the place of every leaf value in JSON; of a long list the first and the last."""
     if isinstance(content, dict) and content:
         for key, value in content.items():
             yield from leaves(value, (*place, key))
@@ -113,7 +113,7 @@ def leaves(content: Any, place: Place = ()) -> Iterator[Place]:
 
 
 def changed(content: Any, place: Place, value: Any) -> Any:
-    """A copy of JSON with one value replaced."""
+    """Return a copy of JSON with one value replaced."""
     if not place:
         return value
     copied: Any = dict(content) if isinstance(content, dict) else list(content)
@@ -124,7 +124,7 @@ def changed(content: Any, place: Place, value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of random weights with results and what was logged; its images are gone."""
+    """Create a finished run of random weights with results and logs; its images are gone."""
     import torch
 
     run = untrained(tmp_path_factory.mktemp("runs") / "run")
@@ -154,9 +154,7 @@ OTHERS: tuple[Any, ...] = (None, "many", -3, 2.5, 10**400, float("nan"), float("
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["run.json", "evaluation.json", "references.json", "split.json"])
-def test_a_value_of_another_type_is_a_line_wherever_it_stands(file: str, measured: Path, tmp_path: Path) -> None:
-    """Every value of a run's files, replaced by each kind of another; what lists runs lists the others still. Catches:
-    a traceback; one damaged run that hides all."""
+def test_a_value_of_another_type_is_one_line_anywhere(file: str, measured: Path, tmp_path: Path) -> None:
     run, image = tmp_path / "runs" / "run", photo(tmp_path / "a.png", 1)
     shutil.copytree(measured, run)
     shutil.copytree(measured, tmp_path / "runs" / "other")
@@ -173,8 +171,7 @@ def test_a_value_of_another_type_is_a_line_wherever_it_stands(file: str, measure
         read_by_all(run, image)
 
 
-def test_a_measurement_that_is_none_is_a_line(measured: Path, tmp_path: Path) -> None:
-    """In every column of metrics.csv. Catches: a traceback of a page, of `Run.history` or of what goes on."""
+def test_an_invalid_metric_is_one_line(measured: Path, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "run"
     shutil.copytree(measured, run)
     lines = (run / "metrics.csv").read_text().splitlines()
@@ -194,13 +191,13 @@ def test_a_measurement_that_is_none_is_a_line(measured: Path, tmp_path: Path) ->
 
 
 def read_results_of(run: Path) -> None:
-    """What Python reads of a run."""
+    """Read results as Python does."""
     opened = viticulture.Run(run)
     _ = opened.metrics, opened.predictions, opened.accuracy, opened.confusion, opened.classes, opened._repr_html_()
 
 
 def report(run: Path) -> None:
-    """The content of its page, not drawn."""
+    """Return the content of its page, not drawn."""
     page_of(RunFolder.open(run))
 
 
@@ -208,8 +205,7 @@ def report(run: Path) -> None:
 @pytest.mark.parametrize(
     "file", ["study.json", "study.yaml", "failures/CELL.json", "cells/CELL/run.json", "cells/CELL/evaluation.json"]
 )
-def test_a_value_of_another_type_in_a_study_is_a_line(file: str, tmp_path: Path) -> None:
-    """As above. Catches: a traceback; a candidate's folder outside the study."""
+def test_a_value_of_another_type_in_a_study_is_one_line(file: str, tmp_path: Path) -> None:
     study = made_study(tmp_path / "study", ["one", "two"], (5,), 2)
     first, second, *_ = study.folder.grid.cells()
     shutil.rmtree(study.folder.run(second).path)
@@ -229,8 +225,7 @@ def test_a_value_of_another_type_in_a_study_is_a_line(file: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_value_of_another_type_in_a_plan_is_a_line(tmp_path: Path) -> None:
-    """As above, of a run within a budget. Catches: a traceback; a stage's folder outside the run."""
+def test_a_value_of_another_type_in_a_plan_is_one_line(tmp_path: Path) -> None:
     run, recipe = tmp_path / "runs" / "run", load_config("default/digits")
     run.mkdir(parents=True)
     pace = StepTimes(0.1, 3, 0.01, 10, 10, 0.1)
@@ -254,9 +249,7 @@ KEYS = (
 )
 
 
-def test_no_recipe_of_a_run_leads_to_an_import(measured: Path, tmp_path: Path) -> None:
-    """In whichever value, in both files that hold the recipe. Catches: a parser that takes a mapping with `class_path`
-    for a class; a guide, method, student or augmentation that is imported to look at a run; a tag of YAML."""
+def test_no_recipe_of_a_run_imports_code(measured: Path, tmp_path: Path) -> None:
     run, image = tmp_path / "runs" / "run", photo(tmp_path / "a.png", 1)
     shutil.copytree(measured, run)
     recipe, facts = yaml.safe_load((run / "recipe.yaml").read_text()), json.loads((run / "run.json").read_text())
@@ -278,9 +271,7 @@ def test_no_recipe_of_a_run_leads_to_an_import(measured: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["run.json", "evaluation.json", "references.json", "split.json", "config.json"])
-def test_no_other_file_of_a_run_leads_to_an_import(file: str, measured: Path, tmp_path: Path) -> None:
-    """Catches: data of a stranger's name that is opened; a class, a layer or an architecture that is imported by its
-    name in config.json."""
+def test_no_other_file_of_a_run_imports_code(file: str, measured: Path, tmp_path: Path) -> None:
     run, image = tmp_path / "runs" / "run", photo(tmp_path / "a.png", 1)
     shutil.copytree(measured, run)
     path = run / "weights" / "last" / file if file == "config.json" else run / file
@@ -296,8 +287,7 @@ def test_no_other_file_of_a_run_leads_to_an_import(file: str, measured: Path, tm
 
 
 @pytest.mark.slow
-def test_no_file_of_a_study_a_budget_or_a_table_leads_to_an_import(tmp_path: Path) -> None:
-    """Catches: a candidate's recipe, override or data that is imported to draw a page or to go on; a plan's."""
+def test_no_file_of_a_study_a_budget_or_a_table_imports_code(tmp_path: Path) -> None:
     made_study(tmp_path / "study", ["one", "two"], (5,), 2)
     for file in ("study.yaml", "study.json", "recipes/one.yaml"):
         whole = (tmp_path / "study" / file).read_text()
@@ -337,8 +327,6 @@ def test_no_file_of_a_study_a_budget_or_a_table_leads_to_an_import(tmp_path: Pat
     ],
 )
 def test_a_value_of_a_recipe_is_never_taken_for_a_class(key: str, value: Any) -> None:
-    """Of any type, in a recipe that a user wrote too, and in overrides. Catches: a library that resolves `class_path`,
-    reads a file that a text names, or parses a text as YAML, for values of type Any, of mappings or of dataclasses."""
     with suppress(UserError):
         told = resolve("x", read("default/digits"), {"method.name": "dino", key: value}).values
         section, *more = key.split(".")
@@ -348,11 +336,9 @@ def test_a_value_of_a_recipe_is_never_taken_for_a_class(key: str, value: Any) ->
     assert CANARY not in sys.modules
 
 
-def test_code_that_a_training_here_has_used_opens_its_runs(
+def test_code_used_by_a_training_here_is_trusted(
     measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In any later process, as the environment's word lets others' do; the refusal says how. Catches: runs of a user's
-    own code that their next command refuses; a word that lets in more than it names."""
     run = tmp_path / "run"
     shutil.copytree(measured, run)
     plugins = Path(__file__).parent / "plugins"

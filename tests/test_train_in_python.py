@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`train` as a Python program calls it: objects as data, callbacks, short keywords; gone on with the same objects."""
+"""`train` from Python: objects as data, callbacks, short keywords; resumed with the same objects."""
 
 import os
 import random
@@ -25,19 +25,14 @@ FEW: dict[str, Any] = {"data.per_class": 4, "train.batch_size": 20, "schedule.wa
 
 
 def digits(most: int = 200) -> tuple[np.ndarray, np.ndarray]:
-    """Images [N, 8, 8] and labels of scikit-learn's digits, as a program would hold them."""
+    """Return images [N, 8, 8] and labels of scikit-learn's digits."""
     source = open_source("digits")
     rows = range(most)
     return np.stack([np.asarray(source.reader.open(i)) for i in rows]), source.labels[:most]
 
 
 class Watch(Callback):
-    """Counts epochs and ends the training after some of them.
-
-    Args:
-        most: epochs.
-        error: raised instead.
-    """
+    """Counts epochs and ends the training after `most` of them, or by an `error`."""
 
     def __init__(self, most: int, error: type[BaseException] | None = None) -> None:
         self.most, self.error, self.epochs = most, error, 0
@@ -55,9 +50,7 @@ class Watch(Callback):
         self.epochs = state_dict["epochs"]
 
 
-def test_a_recipe_may_be_a_path_and_nothing_else_is_passed_over(tmp_path: Path) -> None:
-    """A pathlib path names a recipe's file; a dict, a number and other types of keywords end in a line, before a folder
-    is made. Fails if what is no word trains the default recipe instead."""
+def test_a_recipe_may_be_a_path_and_other_types_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("student: no_such_network\n")
     wrong: list[tuple[dict[str, Any], str]] = [
@@ -93,16 +86,12 @@ def test_a_recipe_may_be_a_path_and_nothing_else_is_passed_over(tmp_path: Path) 
         (viticulture.train, "zzz", "train: .* 'zzz'$"),
     ],
 )
-def test_a_keyword_that_a_verb_does_not_take_is_told_what_is_meant(verb: Any, keyword: str, words: str) -> None:
-    """An option may be a field of a group in Python. Fails for an error that names no verb and no way."""
+def test_an_unknown_keyword_names_the_right_one(verb: Any, keyword: str, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         verb("digits", **{keyword: 5})
 
 
-def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Catches: a keyword that is not passed on, a callback that nobody calls, one that ends the training and is not
-    heard or whose weights say that they are of the last epoch, a word although none is wanted, images taken for others
-    when the object comes again."""
+def test_a_program_trains_and_evaluates_silently(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     data, watch = digits(), Watch(2)
     run = viticulture.train(
         data, "default/digits", out=str(tmp_path / "run"), overrides=FEW,
@@ -126,7 +115,7 @@ def test_a_program_trains_evaluates_and_hears_nothing(tmp_path: Path, capfd: pyt
 
 
 class InAnotherThread(Callback):
-    """Trains a second time while the first training is under way."""
+    """Trains a second time while the first training is running."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -138,19 +127,17 @@ class InAnotherThread(Callback):
 
 
 def train_digits(out: Path, **keywords: Any) -> viticulture.Run:
-    """A training of few seconds."""
+    """Train for a few seconds."""
     few = {"data.per_class": 4, "schedule.warmup_epochs": 0}
     return viticulture.train("digits", "default/digits", out=str(out), epochs=1, overrides=few, **keywords)
 
 
 def variables() -> dict[str, str]:
-    """The environment, but for what scikit-learn sets when it is imported."""
+    """Return the environment, without variables set by importing scikit-learn."""
     return {name: value for name, value in os.environ.items() if not name.startswith("KMP_")}
 
 
-def test_a_training_leaves_a_program_as_it_was_and_takes_no_second_one_beside_it(tmp_path: Path) -> None:
-    """Catches: the next random numbers of a program that have become those of a recipe's seed; variables that other
-    processes inherit; two trainings in threads, whose dropout draws from one stream and is another than alone."""
+def test_a_training_leaves_global_state_and_refuses_a_second_one(tmp_path: Path) -> None:
     torch.manual_seed(7)
     numbers, others = torch.get_rng_state(), (random.getstate(), str(np.random.get_state()), variables())
     second = InAnotherThread(tmp_path / "second")
@@ -166,9 +153,7 @@ def test_a_training_leaves_a_program_as_it_was_and_takes_no_second_one_beside_it
     assert alone.read_bytes() == later.read_bytes()
 
 
-def test_what_looks_at_a_run_takes_the_object_again_and_keeps_its_splits(tmp_path: Path) -> None:
-    """Catches: an object that is asked whether it is empty, which arrays do not answer; one that is taken for other
-    images, whose splits are drawn anew; a run that says nothing of what it needs; a `Run` where a path was expected."""
+def test_commands_on_a_run_take_the_object_again(tmp_path: Path) -> None:
     data = digits()
     run = viticulture.train(data, "default/digits", out=str(tmp_path / "run"), overrides=FEW, epochs=1, progress=False)
     tested = len(run.folder.read("split.json")["names"]["test"])
@@ -188,9 +173,7 @@ def test_what_looks_at_a_run_takes_the_object_again_and_keeps_its_splits(tmp_pat
     assert sorted(counts) == [20, tested]
 
 
-def test_a_stopped_training_goes_on_with_the_same_object_alone(tmp_path: Path) -> None:
-    """To the bits of one that was not stopped. Catches: other images that are learnt from without a word, a callback's
-    state that is lost."""
+def test_a_stopped_training_resumes_with_the_same_object_alone(tmp_path: Path) -> None:
     images, labels = digits()
     dataset = TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
     overrides = {**FEW, "train.epochs": 3}
@@ -217,9 +200,7 @@ def test_a_stopped_training_goes_on_with_the_same_object_alone(tmp_path: Path) -
         assert torch.equal(value, weights("stopped")[name]), name
 
 
-def test_a_table_of_files_names_the_same_ones_while_their_pixels_are_the_same(tmp_path: Path) -> None:
-    """Of a data frame. Catches: a run that a change of the files' rights bars, images of equal size and time that took
-    the place of those that it learnt from."""
+def test_files_of_a_table_are_identified_by_their_pixels(tmp_path: Path) -> None:
     pandas, paths = pytest.importorskip("pandas"), [tmp_path / f"{i}.bmp" for i in range(60)]
     for i, path in enumerate(paths):
         Image.fromarray(np.full((8, 8, 3), 4 * i, np.uint8)).save(path)
@@ -243,11 +224,7 @@ def test_a_table_of_files_names_the_same_ones_while_their_pixels_are_the_same(tm
 
 
 class Interrupted(Callback):
-    """Ctrl-C before the first step.
-
-    Args:
-        error: raised when that is heard; None for nothing.
-    """
+    """Presses Ctrl-C before the first step; `error` is raised when that is handled, None for nothing."""
 
     def __init__(self, error: type[Exception] | None) -> None:
         self.error = error
@@ -261,10 +238,7 @@ class Interrupted(Callback):
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError])
-def test_ctrl_c_works_as_before_after_a_training_that_it_has_stopped(
-    error: type[Exception] | None, tmp_path: Path
-) -> None:
-    """Fails if a notebook is deaf to it from then on, as Lightning leaves it."""
+def test_ctrl_c_works_after_a_training_that_it_stopped(error: type[Exception] | None, tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(error or KeyboardInterrupt):
@@ -291,14 +265,12 @@ def test_a_mistake_is_told_before_a_folder_is_made(keywords: dict[str, Any], sai
     assert not (tmp_path / "run").exists()
 
 
-def test_a_path_is_a_path_and_no_name_of_a_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: Path("digits") read as the set of that name, where a folder is meant."""
+def test_a_path_is_no_name_of_a_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(viticulture.UserError, match=r"no such file or folder: '\./digits'"):
         viticulture.train(Path("digits"))
 
 
 def test_keywords_for_python_are_no_options_of_the_command() -> None:
-    """Catches: --callbacks in the help, --epochs read as the keyword and not as the recipe's key."""
     assert not {"--callbacks", "--progress", "--student", "--epochs"} & Parser("train", COMMANDS["train"]).options
     assert parse_command(["train", "digits", "--epochs", "3"]).keywords["overrides"] == {"train.epochs": 3}

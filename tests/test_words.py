@@ -27,7 +27,6 @@ def words_of(tree: ast.AST) -> set[str]:
 
 
 def test_names_are_words_of_the_field() -> None:
-    """Fails for a name that brings a private word back."""
     assert words_of(ast.parse("def tell_all(x): return Answerer().asked")) & GONE == {"answerer", "asked"}
     found = {str(file): words_of(ast.parse(file.read_text("utf-8"))) & GONE for file in SOURCE.rglob("*.py")}
     assert {file: words for file, words in found.items() if words} == {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that are trained and not measured: judging and drawing take longer than a few steps on digits."""
+"""Trained runs without evaluation, which takes longer than a few steps on digits."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from viticulture.training.session import begin
 
 
 def trained(out: Path, overrides: dict[str, Any], seed: int = 0, data: str = "digits") -> viticulture.Run:
-    """The digits' recipe with some changes, in a folder that nobody holds any more."""
+    """Train the digits' recipe with some changes in a released folder."""
     session = begin(data, "default/digits", seed, str(out), False, overrides, "test")
     fit(session)
     session.run.unlock()
@@ -24,7 +24,7 @@ def trained(out: Path, overrides: dict[str, Any], seed: int = 0, data: str = "di
 
 
 def train_apart(out: Path, settings: dict[str, Any]) -> None:
-    """The digits' recipe with some changes, by the command, in a process of its own that may start others."""
+    """Train the digits' recipe by the command, in a process that may start others."""
     words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
     command = [sys.executable, "-m", "viticulture", "train", "digits", "--recipe", "default/digits", "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -33,5 +33,5 @@ def train_apart(out: Path, settings: dict[str, Any]) -> None:
 
 
 def weights(run: Path, which: str = "last") -> dict[str, Tensor]:
-    """The student's weights that a run has kept."""
+    """Load the student's saved weights."""
     return load_file(run / "weights" / which / "model.safetensors")

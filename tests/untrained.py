@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's folder whose student has random weights: what looks at runs can be tested without a training."""
+"""A run's folder whose student has random weights."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ SIDE = 16
 
 
 def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: object) -> RunFolder:
-    """A plain ViT for images of 16 x 16 pixels, kept at 20, shown by the middle 0.75 of them."""
+    """Create a plain ViT for images of 16 x 16 pixels, cached at 20, center-cropped by 0.75."""
     run = RunFolder(folder)
     sizes = {"images.image_size": SIDE, "images.cache_size": 20, "images.eval_crop": 0.75}
     keys = {**sizes, "student.name": "vit_nano", "student.patch_size": 4, **overrides}
@@ -44,7 +44,7 @@ def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: 
 
 
 def photo(path: Path, seed: int, size: tuple[int, int] = (24, 40)) -> Path:
-    """An oblong image (H x W) of noise in its own color."""
+    """Draw an oblong image (H x W) of noise in one color."""
     draw = np.random.default_rng(seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = draw.integers(0, 200, (*size, 3)) + draw.integers(0, 55, 3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of runs whose detector or segmenter has random weights, sure enough to find something."""
+"""Folders of runs whose detector or segmenter has random weights, confident enough to detect something."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ CLASSES = ("=cmd()", "<i>merlot</i>", "berry")
 
 
 def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: object) -> RunFolder:
-    """A run of `detection` or `segmentation` on images of 64 x 64 pixels, kept at 80."""
+    """Create a run of `detection` or `segmentation` on images of 64 x 64 pixels, cached at 80."""
     run, name = RunFolder(folder), f"{kind}/photos"
     sizes = {"images.image_size": SIDE, "images.cache_size": STORE, "student.name": "vit_nano", "student.patch_size": 8}
     run.write("recipe.yaml", load_config(name, sizes).to_yaml())
@@ -55,8 +55,8 @@ def untrained_dense(folder: Path, kind: str, masks: bool = False, **options: obj
     return run
 
 
-def judged_objects(run: RunFolder) -> None:
-    """evaluation.json with an AP of 40 % and a threshold of 0.25 for the last weights, 50 % and 0.75 for the best."""
+def object_results(run: RunFolder) -> None:
+    """Write evaluation.json with an AP of 40 % and threshold 0.25 for the last weights, 50 % and 0.75 for the best."""
 
     def result(ap: float, threshold: float) -> DetectionResult:
         per_class = tuple(ClassPrecision(name, 10, ap - 0.01 * i, ap, ap, None) for i, name in enumerate(CLASSES))
@@ -68,8 +68,8 @@ def judged_objects(run: RunFolder) -> None:
     run.write("evaluation.json", detected("best/test", results).to_dict())
 
 
-def judged_pixels(run: RunFolder) -> None:
-    """evaluation.json with a mIoU of 60 % for the last weights."""
+def pixel_results(run: RunFolder) -> None:
+    """Write evaluation.json with a mIoU of 60 % for the last weights."""
     per_class = tuple(ClassIoU(name, 1000, 0.7 - 0.1 * i) for i, name in enumerate(CLASSES))
     result = SegmentationResult(20, 0.6, (0.5, 0.7), 0.8, per_class, {"berry everywhere": 0.1}, ((9, 1, 0),) * 3)
     run.write("evaluation.json", segmented("last/test", {"last/test": result}).to_dict())

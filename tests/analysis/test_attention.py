@@ -44,7 +44,7 @@ def attention_of(name: str, **options: object) -> list[AttentionReading]:
 
 
 def fused_attention(reading: AttentionReading) -> tuple[Tensor, Tensor]:
-    """Values, and what fused attention makes of them."""
+    """Return values, and the output of fused attention."""
     v = torch.unflatten(reading.qkv, -1, (3, reading.layer.num_heads, -1))[:, :, 2].transpose(1, 2)
     return v, F.scaled_dot_product_attention(reading.queries(), reading.keys(), v)
 
@@ -53,10 +53,7 @@ def fused_attention(reading: AttentionReading) -> tuple[Tensor, Tensor]:
     ("name", "options"), [("vit_nano", {}), ("dhvt_tiny_cifar_patch2", {"embed_dim": 32, "depth": 2})]
 )
 def test_maps_are_the_attention_that_mixes_values(name: str, options: dict[str, int]) -> None:
-    """Mixing values by the maps equals fused attention, softmax(q k^T / sqrt d) v; rows sum to 1.
-
-    Catches: a softmax over queries, a missing scale, another order of tokens, the mean taken before the softmax.
-    """
+    """Mixing values by the maps equals fused attention, softmax(q k^T / sqrt d) v; rows sum to 1."""
     for reading in attention_of(name, **options):
         v, fused = fused_attention(reading)
         torch.testing.assert_close(reading.scores().softmax(-1) @ v, fused, rtol=1e-4, atol=1e-5)
@@ -69,7 +66,6 @@ def test_maps_are_the_attention_that_mixes_values(name: str, options: dict[str, 
 
 
 def test_without_a_class_token_the_map_is_that_of_the_mean_patch() -> None:
-    """Mixing values by the map gives the mean of the patches' outputs; catches a mean over keys, or its softmax."""
     (reading,) = attention_of("hybrid_nano", embed_dim=16, depth=1, num_heads=1)
     v, fused = fused_attention(reading)
     among = class_map(reading, reading.grid)
@@ -78,10 +74,7 @@ def test_without_a_class_token_the_map_is_that_of_the_mean_patch() -> None:
 
 
 def test_a_head_token_attends_in_its_head() -> None:
-    """Map i is row (first head token + i) of head i, patches row by row; without head tokens there is an error.
-
-    Catches: wrong head or row, a transpose.
-    """
+    """Map i is row (first head token + i) of head i, patches row by row; without head tokens there is an error."""
     reading = attention_of("dhvt_tiny_cifar_patch2", embed_dim=32, depth=2)[1]
     maps, attention = head_token_maps(reading, GRID), reading.scores().softmax(-1)
     heads = attention.shape[1]
@@ -98,8 +91,7 @@ def test_layers_are_spread_as_in_the_supplement() -> None:
     assert [default_layers(depth) for depth in (12, 4, 2)] == [[1, 4, 7, 10], [0, 1, 2, 3], [0, 1]]
 
 
-def test_a_drawn_map_keeps_place_and_order() -> None:
-    """The largest value is the brightest block, at its place. Catches: a transpose, an inverted scale, flat maps."""
+def test_a_drawn_map_keeps_positions_and_order() -> None:
     values = torch.zeros(2, 3)
     values[1, 2] = 5.0
     picture = heat(values.numpy())
@@ -112,7 +104,6 @@ def test_a_drawn_map_keeps_place_and_order() -> None:
 
 
 def test_maps_with_trained_positions_hold_no_gradient() -> None:
-    """Of a bottleneck transformer; catches: a picture that cannot be drawn because a table of positions is trained."""
     for reading in attention_of("botnet14t", embed_dim=32, num_heads=2):
         among = class_map(reading, reading.grid)
         assert not among.requires_grad
@@ -122,7 +113,7 @@ def test_maps_with_trained_positions_hold_no_gradient() -> None:
 
 
 class Scores(AttentionReading):
-    """A reading with given scores."""
+    """A reading with preset scores."""
 
     def scores(self) -> Tensor:
         return self.qkv
@@ -137,11 +128,7 @@ def random_scores(images: int, tokens: int, size: float = 1.0) -> Tensor:
 
 
 def test_statistics_equal_the_authors(golden: Load) -> None:
-    """Both per head, unweighted mean over two batches, distances times 14; to 1e-5, for log(a + 1e-6) against log a.
-
-    Catches: the class token dropped after the softmax or kept, its row kept, a base-2 logarithm, squared or block
-    distances, a mean over keys, softmax over queries.
-    """
+    """Both per head, unweighted mean over two batches, distances times 14; to 1e-5, for log(a + 1e-6) against log a."""
     data = golden("mae_attention_stats")
     batches = [patch_attention(reading(data[f"in/scores_batch{k}"], (4, 4))) for k in (1, 2)]
     entropy = torch.stack([attention_entropy(batch).mean(0) for batch in batches]).mean(0)
@@ -153,10 +140,7 @@ def test_statistics_equal_the_authors(golden: Load) -> None:
 
 @pytest.mark.parametrize("grid", [(4, 4), (3, 5), (1, 7)])
 def test_uniform_attention_has_the_closed_form(grid: tuple[int, int]) -> None:
-    """H = log P and d = the sum over offsets; on a line of C patches that is (C^2 - 1) / 3C.
-
-    Catches: a transposed grid, spacing squared or lost, distances of rows alone.
-    """
+    """H = log P and d = the sum over offsets; on a line of C patches that is (C^2 - 1) / 3C."""
     tokens = 1 + math.prod(grid)
     attention = patch_attention(reading(torch.zeros(2, 3, tokens, tokens), grid))
     expected = torch.full((2, 3), uniform_distance(grid, 16.0))
@@ -168,14 +152,13 @@ def test_uniform_attention_has_the_closed_form(grid: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", [0.0, 1.0, 30.0, 1000.0])
 def test_entropy_lies_between_zero_and_log_of_the_patches(size: float) -> None:
-    """Also where shares underflow to 0. Catches: 0 log 0 = nan, a sign, a log of other than the patches' number."""
     entropy = attention_entropy(patch_attention(reading(random_scores(4, 17, size), (4, 4))))
     assert (entropy >= 0).all()
     assert (entropy <= math.log(16) + 1e-6).all()
 
 
 def test_a_head_that_attends_one_patch_to_the_right_has_distance_one() -> None:
-    """All but the last column attend to the right: d = (C - 1) / C patches, rectangular grid. Catches: swapped axes."""
+    """All but the last column attend to the right: d = (C - 1) / C patches, rectangular grid."""
     grid, spacing = (2, 5), 8.0
     sharp = torch.full((1, 1, 10, 10), -1e4)
     for query in range(10):
@@ -186,7 +169,6 @@ def test_a_head_that_attends_one_patch_to_the_right_has_distance_one() -> None:
 
 
 def test_the_mean_over_images_does_not_depend_on_batches() -> None:
-    """Batches of 1, 2 and 5 images = one of 8. Catches: a mean over batches, a batch counted once."""
     parts = [random_scores(count, 10) for count in (1, 2, 5)]
     streamed, whole = AttentionStatistics(), AttentionStatistics()
     for part in parts:
@@ -197,7 +179,7 @@ def test_the_mean_over_images_does_not_depend_on_batches() -> None:
 
 
 def test_a_students_layers_are_measured_in_pixels_of_its_input() -> None:
-    """A ViT with zero queries attends to all equally, all heads and layers. Catches: a lost or doubled patch size."""
+    """A ViT with zero queries attends to all equally, all heads and layers."""
     torch.manual_seed(0)
     student = create_student("vit_nano", TASK, 2, {}).eval()
     taps = Taps(student, frozenset({"attention"}))

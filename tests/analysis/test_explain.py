@@ -34,7 +34,6 @@ def student(name: str = "vit_nano", data_spec: DataSpec = TASK, **options: Any) 
 
 @pytest.mark.parametrize(("name", "options"), [("vit_nano", {}), ("dhvt_tiny_cifar_patch2", DHVT)])
 def test_features_are_the_patches_alone(name: str, options: dict[str, Any]) -> None:
-    """Class token in front and head tokens behind are dropped. Catches: a token more, fewer, or one place off."""
     net = student(name, **options)
     taps = Taps(net, frozenset({"blocks"}))
     assert taps.layout is not None
@@ -55,11 +54,7 @@ def test_features_are_the_patches_alone(name: str, options: dict[str, Any]) -> N
     ],
 )
 def test_layers_are_read_through_their_norms(name: str, options: dict[str, Any], norms: list[str]) -> None:
-    """Wang et al.'s reading: block i's input through its first norm, so layer 0 is the embedded patches; then the last
-    block's output through the last norm, token by token also where that norm is the pooled features'.
-
-    Catches: outputs of blocks, the second norm, a last layer left out or without norm, the norm of pooled features.
-    """
+    """Wang et al.'s reading: block i's input through its first norm, then the last output through the last norm."""
     net = student(name, **options)
     blocks = [net.get_submodule(name) for name in Taps(net, frozenset({"blocks"})).layout.blocks]  # type: ignore[union-attr]
     inputs: list[torch.Tensor] = []
@@ -77,10 +72,6 @@ def test_layers_are_read_through_their_norms(name: str, options: dict[str, Any],
 
 
 def test_every_layer_and_every_image_count() -> None:
-    """Batches of 8, 8 and 4 = one of 20 for all but CKA; a student is alike itself.
-
-    Catches: layers lost, the last batch left out, another split of heads, CKA across batches of other sizes.
-    """
     net = student()
     layers = len(Taps(net, frozenset({"blocks"})).layout.blocks)  # type: ignore[union-attr]
     found, whole = analyze_layers(net, torch.split(IMAGES, 8)), analyze_layers(net, [IMAGES])
@@ -98,7 +89,6 @@ def test_every_layer_and_every_image_count() -> None:
 
 
 def test_a_rectangular_grid_has_no_amplitudes_and_a_cnn_no_attention() -> None:
-    """Catches: a page that fails for one analysis that does not apply."""
     wide = torch.randn(8, 3, 8, 12, generator=torch.Generator().manual_seed(1))
     found = analyze_layers(student(data_spec=replace(TASK, image_size=(8, 12))), [wide])
     assert found.frequencies == []
@@ -113,7 +103,6 @@ def test_a_rectangular_grid_has_no_amplitudes_and_a_cnn_no_attention() -> None:
 
 @pytest.mark.parametrize("compared", [False, True])
 def test_numbers_survive_json(compared: bool) -> None:
-    """NaN too. Catches: a field lost, distances for entropies, NaN in a file that JSON cannot read."""
     inside = replace(analyze_layers(student(), [IMAGES]), cka=torch.tensor([[1.0, float("nan")], [0.5, 1.0]]).double())
     found = Explanation("last", "test", inside, *(("other", inside.cka) if compared else ()))
     text = json.dumps(found.to_dict(), allow_nan=False)
@@ -127,8 +116,7 @@ def test_numbers_survive_json(compared: bool) -> None:
         torch.testing.assert_close(again.cka, inside.cka, rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the shell, compared with itself. Catches: lost sections, training images for test ones, unescaped names."""
+def test_explain_writes_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0}
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "a<b"), overrides=small)
     assert cli.main(["explain", str(run.path), "--compare-with", str(run.path), "--images", "16"]) == 0
@@ -149,10 +137,6 @@ def test_a_run_is_explained_on_one_page(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_two_students_are_compared_layer_by_layer() -> None:
-    """Rows are the first's layers, columns the second's; swapping the two transposes.
-
-    Catches: a transpose, one student read twice, the short last batch counted.
-    """
     first, second = student(), student("dhvt_tiny_cifar_patch2", **DHVT)
     pairs = list(zip(torch.split(IMAGES, 8), torch.split(IMAGES, 8), strict=True))
     found = layer_similarity(first, second, pairs)
@@ -162,7 +146,6 @@ def test_two_students_are_compared_layer_by_layer() -> None:
 
 
 def test_layers_without_norms_are_read_by_their_outputs(tmp_path: Path) -> None:
-    """A bottleneck transformer's, by default. Catches: an option that is required although only one value works."""
     options = {"student.name": "botnet14t", "student.options": {"embed_dim": 32, "num_heads": 2}}
     small = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0, **options}
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=small)
@@ -175,8 +158,6 @@ def test_layers_without_norms_are_read_by_their_outputs(tmp_path: Path) -> None:
 
 
 def test_weights_and_checkpoints_are_compared_with_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run and a folder of the same weights have CKA 1 in any order, on other images. Catches: other pixels for one of
-    them, the run's explain.json replaced by numbers about other images, a traceback for missing arguments."""
     run = untrained(tmp_path / "run", **{"images.eval_crop": 1.0})
     photos = str(pictures(tmp_path / "photos", {"a": 6, "b": 6}))
     folder = str(run.weights("last"))
@@ -199,7 +180,6 @@ def test_weights_and_checkpoints_are_compared_with_a_run(tmp_path: Path, capsys:
 
 
 def test_masks_next_to_images_are_left_out(tmp_path: Path) -> None:
-    """Four test images with their masks. Catches: an analysis of the masks as well."""
     folder, data = untrained(tmp_path / "run").weights("last"), mask_folder(tmp_path / "data", {"train": 1, "test": 4})
     page = tmp_path / "inside.html"
     viticulture.explain(str(folder), str(data), out=str(page))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What layers hold of an image, as maps; agents that a run trained beside its student, out of its checkpoint."""
+"""Feature maps of layers, and of agents read from a run's checkpoint."""
 
 from pathlib import Path
 from typing import Any
@@ -39,21 +39,19 @@ def subject(name: str = "vit_nano") -> EvaluatedModel:
 
 
 def joint(folder: Path, weights: str = "own") -> Run:
-    """A ViT and an agent that saw a few digits; the recipe's seed is the run's."""
+    """Train a ViT and an agent on a few digits."""
     agent = {"guides.bootstrap.weights": weights, "guides.bootstrap.features.weight": 1.0}
     return train("digits", "bootstrap/digits", out=str(folder), overrides={**SMALL, **agent})
 
 
 def test_a_map_is_the_distance_from_the_image_s_mean() -> None:
-    """By hand, two channels on three places: means (1, 4), distances sqrt((a^2 + b^2) / 2). Catches: the mean over
-    channels in place of places, sums for means, a square root left out, a mean over the batch."""
+    """By hand, two channels at three places: means (1, 4), distances sqrt((a^2 + b^2) / 2)."""
     features = torch.tensor([[[[0.0, 1.0, 2.0]], [[4.0, 0.0, 8.0]]], [[[9.0, 9.0, 9.0]], [[1.0, 1.0, 1.0]]]])
     expected = torch.tensor([[[0.5**0.5, 8**0.5, 8.5**0.5]], [[0.0, 0.0, 0.0]]])
     torch.testing.assert_close(feature_map(features), expected)
 
 
 def test_layers_are_counted_from_one_and_drawn_in_order() -> None:
-    """Catches: layers counted from 0, the class token drawn as a patch, another layer's map, unknown layers ignored."""
     vit, cnn = subject(), subject("test_resnet")
     images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     given: list[torch.Tensor] = []
@@ -71,9 +69,7 @@ def test_layers_are_counted_from_one_and_drawn_in_order() -> None:
         feature_maps(vit, images, (0,))
 
 
-def test_layers_of_a_network_with_several_a_block_are_its_own() -> None:
-    """A PiT has three stages, of which the third is looked at, and more attention layers, shown by themselves.
-    Catches: the third attention layer told as the third stage's, a refusal of a stage that is there."""
+def test_a_network_with_several_layers_per_block_counts_both() -> None:
     torch.manual_seed(0)
     network = timm.create_model("pit_ti_224", img_size=96, num_classes=2, depth=[1, 2, 2]).eval()
     pit = EvaluatedModel(
@@ -90,9 +86,7 @@ def test_layers_of_a_network_with_several_a_block_are_its_own() -> None:
 
 
 @pytest.mark.parametrize("weights", ["own", "shared"])
-def test_an_agent_comes_back_as_the_last_checkpoint_holds_it(tmp_path: Path, weights: str) -> None:
-    """Every tensor is the checkpoint's, and of shared weights the student's. Catches: an agent of random weights, or of
-    other weights than it learned with, batch statistics lost, training mode left on."""
+def test_an_agent_is_read_from_the_last_checkpoint(tmp_path: Path, weights: str) -> None:
     run = joint(tmp_path / "run", weights).folder
     state = load_checkpoint(run.checkpoint)["state_dict"]
     (agent,) = agents_of(run).values()
@@ -111,9 +105,7 @@ def test_an_agent_comes_back_as_the_last_checkpoint_holds_it(tmp_path: Path, wei
     assert agent_models(run) == {}
 
 
-def test_a_run_shows_its_agent_beside_its_student(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`explain` draws them, any layers, and the report draws them again. Catches: pictures lost between explain and
-    report, layers ignored, a layer that is not there told after minutes or by a traceback, files left by a refusal."""
+def test_the_maps_of_an_agent_are_drawn_with_its_students(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = joint(tmp_path / "run")
     words = ["explain", str(run.path), "--images", "8"]
     assert cli.main([*words, "--layers", "1,99"]) == 2

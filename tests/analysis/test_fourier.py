@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fourier amplitudes tell smooth layers from detailed ones, as the notebook of Park and Kim does."""
+"""Fourier amplitudes separate smooth layers from detailed ones, as the notebook of Park and Kim does."""
 
 import math
 from collections.abc import Callable
@@ -15,9 +15,8 @@ from viticulture.errors import UserError
 Load = Callable[[str], Any]
 
 
-def test_it_is_the_authors(golden: Load) -> None:
-    """Mean over images and channels. Catches: a logarithm of the mean, another base, columns for rows, rows of tokens
-    mixed with channels."""
+def test_it_is_the_official_code(golden: Load) -> None:
+    """Mean over images and channels."""
     data = golden("fourier_delta_log_amplitude")
     found = relative_log_amplitude(data["in/tokens"], (4, 4)).mean(0)
     torch.testing.assert_close(found, data["out/half_diagonal"], rtol=1e-5, atol=1e-6)
@@ -25,7 +24,7 @@ def test_it_is_the_authors(golden: Load) -> None:
 
 @pytest.mark.parametrize("side", [4, 5, 14])
 def test_it_is_the_half_diagonal_of_the_shifted_spectrum(side: int) -> None:
-    """Even and odd grids, from index side // 2 of the shifted spectrum on. Catches: one frequency more or fewer."""
+    """Even and odd grids, from index side // 2 of the shifted spectrum on."""
     tokens = torch.randn(2, side * side, 3, generator=torch.Generator().manual_seed(side))
     maps = tokens.double().reshape(2, side, side, 3).permute(0, 3, 1, 2).numpy()
     logs = np.log(np.abs(np.fft.fftshift(np.fft.fft2(maps), axes=(-2, -1))) + 1e-6).mean(1)
@@ -37,9 +36,8 @@ def test_it_is_the_half_diagonal_of_the_shifted_spectrum(side: int) -> None:
     assert frequencies((side, side))[:2] == [0, 2 / side]
 
 
-def test_a_wave_stands_at_its_frequency() -> None:
-    """A diagonal wave of 2 periods on 8 patches, on a mean of 1, half as high: log 1/4 at 2/8 and next to nothing
-    elsewhere. Catches: frequencies along one side, a spectrum that is not shifted back."""
+def test_a_wave_has_its_frequency() -> None:
+    """2 periods on 8 patches, on a mean of 1, half as high: log 1/4 at 2/8, next to nothing elsewhere."""
     place = torch.arange(8.0)
     wave = 1 + 0.5 * torch.cos(2 * math.pi * 2 * (place[:, None] + place) / 8)
     found = relative_log_amplitude(wave.reshape(1, 64, 1), (8, 8))[0]
@@ -48,11 +46,7 @@ def test_a_wave_stands_at_its_frequency() -> None:
     assert frequencies((8, 8))[2] == 0.5
 
 
-def test_size_does_not_matter_and_smoothing_lowers_it() -> None:
-    """A(s x) = A(x); a mean over 2 x 2 neighbors lowers every frequency but zero, more so the higher it is.
-
-    Catches: an amplitude that is not relative, a sign.
-    """
+def test_amplitudes_are_relative_and_fall_by_smoothing() -> None:
     tokens = 5 * torch.randn(4, 36, 8, generator=torch.Generator().manual_seed(0))
     maps = tokens.reshape(4, 6, 6, 8)
     near = maps + maps.roll(1, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Algorithm 1 of AAL, arXiv:2211.13852: which trained links are kept."""
+"""Algorithm 1 of AAL, arXiv:2211.13852: pruning of trained links."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ GRID = (2, 2)
 
 
 def links_of(weights: list[list[float]]) -> Links:
-    """Blocks of 2 maps and 1, layers of 2 heads and 1; [map, head]."""
+    """Create links of blocks of 2 maps and 1, layers of 2 heads and 1; [map, head]."""
     links = Links({"a": 2, "b": 1}, [2, 1], [GRID] * 2, [[0, 1], [0, 1]])
     with torch.no_grad():
         links.convolutions[0].weight.copy_(torch.tensor(weights)[:, :, None, None])
@@ -28,10 +28,7 @@ def links_of(weights: list[list[float]]) -> Links:
 
 
 def test_strengths_are_scaled_over_all_links_and_averaged_over_channels_and_heads() -> None:
-    """Worked by hand: |w| from 1 to 5, w from -3 to 5.
-
-    Fails if least and largest are taken by block, heads or channels are summed, or scaling follows averaging.
-    """
+    """Worked by hand: |w| from 1 to 5, w from -3 to 5."""
     links = links_of([[1.0, -3.0, 5.0], [2.0, 2.0, -1.0], [-2.0, 4.0, -3.0]])
     block_a, block_b = [(0 + 2 + 1 + 1) / 4 / 4, (4 + 0) / 2 / 4], [(1 + 3) / 2 / 4, 2 / 4]
     torch.testing.assert_close(magnitude_strengths(links), torch.tensor([block_a, block_b]))
@@ -40,7 +37,7 @@ def test_strengths_are_scaled_over_all_links_and_averaged_over_channels_and_head
 
 
 def test_the_printed_algorithm_prunes_no_random_link() -> None:
-    """On links as they start, every printed strength lies near 0.5, far above 0.05: why magnitudes are the default."""
+    """Every printed strength of initial links lies near 0.5, far above 0.05: why magnitudes are the default."""
     torch.manual_seed(0)
     full = read_link_set("full", 3, 4)
     links = Links({"a": 24, "b": 32, "c": 48}, [6] * 4, [GRID] * 4, full)
@@ -49,8 +46,7 @@ def test_the_printed_algorithm_prunes_no_random_link() -> None:
     assert select(strengths) == full
 
 
-def test_a_link_set_comes_back_from_weights_that_have_one() -> None:
-    """Links that are near 0 outside the alpha set give the alpha set."""
+def test_a_link_set_is_recovered_from_its_weights() -> None:
     channels = {f"blocks.{i}": count for i, count in enumerate((24, 32, 48, 96, 136, 232, 384))}
     alpha = read_link_set("alpha", 7, 12)
     links = Links(channels, [6] * 12, [GRID] * 12, read_link_set("full", 7, 12))
@@ -62,11 +58,7 @@ def test_a_link_set_comes_back_from_weights_that_have_one() -> None:
         select(magnitude_strengths(links), 0.9)
 
 
-def test_a_run_gives_its_links_to_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`viticulture links` prints and saves what the checkpoint holds, without the teacher; a recipe names the file.
-
-    The guide has a name of its own. Catches: links that are looked for under the guide's short name, on the page too.
-    """
+def test_a_runs_links_are_saved_for_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     file = tmp_path / "w.safetensors"
     safetensors.torch.save_file(timm.create_model("test_efficientnet", num_classes=3).state_dict(), file)

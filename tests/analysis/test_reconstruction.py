@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of what a masked autoencoder paints: standardized patches become pixels again, errors are plain."""
+"""Pictures of a masked autoencoder's reconstructions: standardized patches become pixels again; plain errors."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from viticulture.training.run import fit
 IMAGES = torch.randn(4, 3, 16, 24, generator=torch.Generator().manual_seed(0))
 
 
-class Knowing(nn.Module):
-    """A decoder that knows the answer, but for a factor."""
+class Perfect(nn.Module):
+    """A decoder that knows the target, but for a factor."""
 
     def __init__(self, mae: MAE, images: Tensor, factor: float = 1.0) -> None:
         super().__init__()
@@ -34,15 +34,11 @@ class Knowing(nn.Module):
 
 def knowing(factor: float = 1.0, patch_norm: bool = True) -> MAE:
     mae = method(vit((16, 24), 4), patch_norm=patch_norm).eval()
-    mae.auxiliary["decoder"] = Knowing(mae, IMAGES, factor)
+    mae.auxiliary["decoder"] = Perfect(mae, IMAGES, factor)
     return mae
 
 
-def test_the_inverse_of_the_targets() -> None:
-    """Standardized patches with their own mean and spread are the pixels, faint and flat ones too.
-
-    Catches: biased variance, an epsilon that is forgotten, mean and spread of another patch.
-    """
+def test_standardized_patches_become_pixels_again() -> None:
     images = IMAGES.clone()
     images[0, :, :4, :4] = 0.3
     images[0, :, 4:8, :4] *= 1e-4
@@ -52,8 +48,7 @@ def test_the_inverse_of_the_targets() -> None:
 
 
 @pytest.mark.parametrize("patch_norm", [True, False])
-def test_who_knows_the_answer_paints_the_image(patch_norm: bool) -> None:
-    """All of it, on an oblong grid. Catches: patches in other places, a normalization that is not undone."""
+def test_a_perfect_decoder_reconstructs_the_image(patch_norm: bool) -> None:
     found = reconstruct(knowing(patch_norm=patch_norm), IMAGES)
     torch.testing.assert_close(found.reconstructed, found.images, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found.images, 0.5 * IMAGES + 0.5)
@@ -63,10 +58,7 @@ def test_who_knows_the_answer_paints_the_image(patch_norm: bool) -> None:
 
 
 def test_errors_are_means_over_masked_pixels_in_gray_levels() -> None:
-    """Painting nothing costs the variance within masked patches; visible pixels are never wrong.
-
-    Catches: a sum, a mean over all pixels, units of standard deviations, a baseline with one color for all channels.
-    """
+    """Zeros cost the variance within masked patches; visible pixels have no error."""
     found = reconstruct(knowing(0.0), IMAGES)
     where = found.masked.unsqueeze(1).expand_as(found.images)
     assert torch.equal(found.reconstructed[~where], found.images[~where])
@@ -79,25 +71,19 @@ def test_errors_are_means_over_masked_pixels_in_gray_levels() -> None:
 
 
 def test_masks_follow_the_seed() -> None:
-    """The same pictures every time; another seed hides other patches."""
     mae = knowing()
     one, again, other = (reconstruct(mae, IMAGES, seed) for seed in (0, 0, 1))
     assert torch.equal(one.masked, again.masked)
     assert not torch.equal(one.masked, other.masked)
 
 
-def test_gray_levels_are_cut_and_rounded() -> None:
-    """[0, 1] as bytes, height and width first."""
+def test_gray_levels_are_clipped_and_rounded() -> None:
     (picture,) = levels(torch.tensor([[[[-1.0, 0.5]], [[0.0, 1.0]], [[0.999, 2.0]]]]))
     assert picture.tolist() == [[[0, 0, 255], [128, 255, 255]]]
 
 
 @pytest.mark.parametrize("name", ["mae", "simmim"])
-def test_a_runs_report_shows_what_it_painted(tmp_path: Path, name: str) -> None:
-    """From the checkpoint, as the method was at the end; without a checkpoint the page says so.
-
-    Catches: a decoder as it started, a student in training mode, pictures asked of another method.
-    """
+def test_a_runs_report_has_its_reconstructions(tmp_path: Path, name: str) -> None:
     session = start(tmp_path / "run", **{"method.name": name, "data.per_class": 4})
     fit(session)
     images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget buys, as pure functions of injected paces: nothing here trains or reads a clock."""
+"""Stages of a budget, as pure functions of given step times: nothing here trains or reads a clock."""
 
 import random
 from dataclasses import replace
@@ -46,8 +46,7 @@ from viticulture.tasks.results import Headline
         ("5 core", 300, True),
     ],
 )
-def test_a_time_is_read_as_people_write_it(words: str, seconds: float, processors: bool) -> None:
-    """Fails for a unit that is lost, or processors' time that is counted by the wall."""
+def test_a_time_is_parsed(words: str, seconds: float, processors: bool) -> None:
     assert TimeBudget(words).seconds == seconds
     assert TimeBudget(words).counts_processors is processors
 
@@ -59,7 +58,7 @@ def test_what_is_no_time_is_refused(words: str) -> None:
 
 
 def drawn(random_numbers: random.Random) -> tuple[dict[tuple[Kind, bool], StepTimes], int]:
-    """Paces of every stage, of machines slow and fast, and a number of images."""
+    """Draw step times of every stage, on slow and fast machines, and a number of images."""
     images = int(10 ** random_numbers.uniform(1, 5))
     steps = max(1, images // 32)
 
@@ -72,12 +71,8 @@ def drawn(random_numbers: random.Random) -> tuple[dict[tuple[Kind, bool], StepTi
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_planned_fits_and_more_time_never_buys_less(seed: int) -> None:
-    """For any paces: stages cost no more than the seconds, each trains an epoch at least, and with more time the
-    same stages get no fewer epochs (the last one, but for what whole epochs shift), and what was possible stays so.
-
-    Fails for a reserve that is not counted, a share that is taken twice, a stage of no epochs.
-    """
+def test_a_plan_fits_and_more_time_buys_no_less(seed: int) -> None:
+    """For any step times."""
     random_numbers = random.Random(seed)
     paces, images = drawn(random_numbers)
     before: tuple[lengths.StageLength, ...] = ()
@@ -101,7 +96,6 @@ def test_what_is_planned_fits_and_more_time_never_buys_less(seed: int) -> None:
 
 
 def test_nearly_all_of_the_time_is_used() -> None:
-    """Fails if what a stage leaves of its share is lost, or if the last stage plans by its share alone."""
     paces: dict[tuple[Kind, bool], StepTimes] = {
         ("mae", False): StepTimes(0.1, 50, 0.001, 0, 0),
         ("teacher", False): StepTimes(0.5, 50, 0.001, 100, 200),
@@ -116,8 +110,6 @@ def test_nearly_all_of_the_time_is_used() -> None:
 
 
 def test_a_stage_that_would_be_too_short_is_left_out() -> None:
-    """A slow teacher leaves; where the taught student would get too little, it trains alone. Fails if a plan holds
-    what `MIN_STAGE_EPOCHS` forbids, or if everything is given up for one stage."""
     fast, slow = StepTimes(0.1, 100, 0.001, 0, 0), StepTimes(20.0, 100, 0.001, 0, 0)
     keys: list[tuple[Kind, bool]] = [("mae", False), ("teacher", False), ("student", False), ("student", True)]
     paces = dict.fromkeys(keys, fast)
@@ -136,9 +128,8 @@ def test_a_stage_that_would_be_too_short_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("power", [0.7, 0.9, 1.0])
-def test_more_time_never_buys_a_smaller_student(power: float) -> None:
-    """Paces that grow as a power of the multiply-adds. Fails if a guess stands for a measurement that was made, or if
-    a rung is taken that is measured not to fit; and if large students are measured in a small budget."""
+def test_more_time_buys_no_smaller_student(power: float) -> None:
+    """Step times that grow as a power of the MACs."""
     ladder = candidates(224)
     macs = {rung: 4**i for i, rung in enumerate(ladder)}
     taken = []
@@ -166,9 +157,7 @@ def test_a_single_rung_is_not_measured() -> None:
     assert largest_that_fits(CANDIDATES[:1], lambda: 1.0, pace, lambda rung: 1) == CANDIDATES[0]
 
 
-def test_the_ladder_suits_images_of_any_size() -> None:
-    """Fails for images larger than there are pixels but where a hybrid's are enlarged, sizes that patches do not tile,
-    a person's choice replaced, or a rung that stands twice."""
+def test_candidates_fit_images_of_any_size() -> None:
     assert candidates(224) == CANDIDATES
     for side in (8, 17, 28, 32, 45, 64, 96, 128, 160, 224):
         found = candidates(side)
@@ -199,10 +188,9 @@ def test_the_ladder_suits_images_of_any_size() -> None:
     ],
     ids=str,
 )
-def test_a_larger_student_wants_more_epochs_than_small_images_enlarged(
+def test_a_larger_student_needs_more_epochs_than_larger_images(
     side: int, rung: int, epochs: int, taken: tuple[str, int]
 ) -> None:
-    """A budget that buys so many epochs of a rung. Fails for one threshold for both."""
     ladder = candidates(side)[0], candidates(side)[rung]
     paces = {ladder[0]: StepTimes(0.5, 100, 0.0, 0, 0), ladder[1]: StepTimes(1.0, 100, 0.0, 0, 0)}
     seconds = lengths.stage_seconds(paces[ladder[1]], epochs) + 0.5
@@ -211,7 +199,6 @@ def test_a_larger_student_wants_more_epochs_than_small_images_enlarged(
 
 
 def test_stages_share_the_time() -> None:
-    """Fails for shares that are not the whole, and thresholds that are not where they are said to be."""
     for images in (10, choices.MAE_FROM_IMAGES, 10**6):
         for steps in (0, choices.TEACHER_FROM, choices.MAE_FROM):
             found = dict(stage_shares(images, steps, True))
@@ -223,7 +210,7 @@ def test_stages_share_the_time() -> None:
 
 
 def planned(budget: str = "1000s") -> BudgetPlan:
-    """Two stages, 400 and 500 seconds of 1,000, 50 having gone."""
+    """Plan two stages, 400 and 500 seconds of 1,000, 50 being spent."""
     pace = StepTimes(0.1, 40, 0.0, 0, 0)
     epochs = epochs_within(pace, 400), epochs_within(pace, 500)
     values = {"student": {"name": "vit_nano"}, "images": {"image_size": 8}, "train": {"epochs": 100}}
@@ -235,9 +222,7 @@ def planned(budget: str = "1000s") -> BudgetPlan:
 
 
 @pytest.mark.parametrize("slowness", [0.8, 1.0, 1.25])
-def test_a_later_stage_makes_good_for_what_an_earlier_one_took(slowness: float) -> None:
-    """At any speed between, all stages end within the budget and use it to within an epoch. Fails if the time that is
-    left, or the speed that showed, is not heeded, and if the first stage is planned anew."""
+def test_a_later_stage_compensates_for_an_earlier_one(slowness: float) -> None:
     plan = corrected(planned(), 0)
     first = plan.stages[0]
     assert (first.epochs, first.begun) == (planned().stages[0].epochs, True)
@@ -250,9 +235,7 @@ def test_a_later_stage_makes_good_for_what_an_earlier_one_took(slowness: float) 
 
 
 @pytest.mark.parametrize("slowness", [0.5, 2.0])
-def test_a_stage_that_its_trial_has_corrected_still_tells_the_next_how_fast_it_goes(slowness: float) -> None:
-    """Catches: a first stage whose corrected seconds are what it then took, so that the next one is planned by a pace
-    that is known to be wrong, and has twice the time that is left."""
+def test_a_calibrated_stage_informs_the_next(slowness: float) -> None:
     plan = corrected(planned(), 0)
     pace = plan.stages[0].step_times
     took = slowness * pace.epoch * 20
@@ -265,9 +248,7 @@ def test_a_stage_that_its_trial_has_corrected_still_tells_the_next_how_fast_it_g
 
 
 @pytest.mark.parametrize("slowness", [0.5, 1.0, 2.0])
-def test_a_stages_length_is_settled_by_what_its_first_epochs_took(slowness: float) -> None:
-    """Steps and answers take so much longer than they were measured. Catches: a stage that takes other stages' time,
-    time that is left over, epochs of the trial that are trained twice or forgotten."""
+def test_a_stages_length_is_calibrated_by_its_first_epochs(slowness: float) -> None:
     plan = corrected(planned(), 0)
     first, tried = plan.stages[0], 20
     opened = 3.0
@@ -281,8 +262,8 @@ def test_a_stages_length_is_settled_by_what_its_first_epochs_took(slowness: floa
     assert aim - slowness * stage.step_times.epoch < spent <= aim
 
 
-def test_a_trial_is_not_believed_without_measure() -> None:
-    """A machine that slept in it, or a clock that stood. Fails for a stage without epochs, or without end."""
+def test_an_implausible_calibration_is_limited() -> None:
+    """A machine that slept in it, or a clock that stood."""
     plan = corrected(planned(), 0)
     pace, tried = plan.stages[0].step_times, 20
     slept = calibrated(plan, 0, tried, 1e6, 30.0).stages[0]
@@ -301,21 +282,17 @@ def test_a_trial_is_not_believed_without_measure() -> None:
         (15, 0.75, 100.0, 0),
     ],
 )
-def test_a_trial_lies_within_the_warm_up(epochs: int, warmup: float, seconds: float, tried: int) -> None:
-    """Fails for a length that changes when the rate falls already, for a trial that tells nothing, and for one that
-    takes much of the stage."""
+def test_a_calibration_lies_within_the_warm_up(epochs: int, warmup: float, seconds: float, tried: int) -> None:
     assert calibration_epochs(StepTimes(seconds / 2, 2, 0.0, 0, 0), epochs, warmup) == tried
 
 
-def test_an_epoch_of_one_step_tells_nothing() -> None:
-    """The first step pays for what happens once, and no other one is there to tell how much."""
+def test_an_epoch_of_one_step_calibrates_nothing() -> None:
     assert calibration_epochs(StepTimes(100.0, 1, 0.0, 0, 0), 1000, 50.0) == 0
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 2), (1, 5), (3, 2)])
-def test_a_stopwatch_counts_epochs_but_for_what_happens_once(epochs: int, steps: int) -> None:
-    """Steps of a second, the first one of ten, and five seconds of validation. Fails if validation counts as steps, or
-    what happens once is told of every epoch."""
+def test_a_stopwatch_counts_epochs_without_setup(epochs: int, steps: int) -> None:
+    """Steps of a second, the first one of ten, and five seconds of validation."""
     now = [100.0]
     watch = Stopwatch(lambda: now[0])
     trainer: Any = None
@@ -328,8 +305,8 @@ def test_a_stopwatch_counts_epochs_but_for_what_happens_once(epochs: int, steps:
     assert watch.seconds == pytest.approx(epochs * (steps + 5))
 
 
-def test_answers_take_their_own_time() -> None:
-    """Held-out images are answered in float32, validation ones in bfloat16. Fails if they are planned at that pace."""
+def test_evaluation_has_its_step_time() -> None:
+    """Held-out images are evaluated in float32, validation ones in bfloat16."""
     pace = StepTimes(1.0, 10, 0.25, 4, 100, evaluation=0.5)
     assert pace.training(3) == pytest.approx(3 * pace.epoch + 100)
     assert replace(pace, evaluation=None).training(3) == pytest.approx(3 * pace.epoch + 50)
@@ -341,7 +318,6 @@ def test_a_stage_trains_however_late_it_is() -> None:
 
 
 def test_epochs_grow_with_seconds() -> None:
-    """Fails for a fractional or negative number of epochs."""
     pace = StepTimes(0.1, 40, 0.001, 50, 100, 0.02)
     epochs = [epochs_within(pace, seconds) for seconds in range(0, 2000, 7)]
     assert epochs[0] == 0
@@ -354,9 +330,8 @@ def test_epochs_grow_with_seconds() -> None:
 
 
 @pytest.mark.parametrize("name", ["top-1", "mAP", "AP", "mIoU"])
-def test_stages_tell_the_number_that_counts(name: str) -> None:
-    """mAP of several labels in place of top-1, which was "n/a" of every stage. Fails if either stands in the other's
-    column."""
+def test_stages_report_the_tasks_metric(name: str) -> None:
+    """mAP of several labels, not top-1."""
     plan = planned()
     values = {**plan.stages[0].values, "engine": {"precision": "auto"}}
     plan = replace(plan, stages=tuple(replace(stage, values=values) for stage in plan.stages))

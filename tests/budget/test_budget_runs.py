@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings within a budget, end to end: real stages on digits, at a pace that is told and by a clock that is set."""
+"""Trainings within a budget, end to end: real stages on digits, with preset step times and a manual clock."""
 
 import json
 import os
@@ -72,8 +72,8 @@ STEP = 2.0
 """Seconds a step, as they are told: nothing takes as long."""
 
 
-class Told(Measurements):
-    """Paces that nobody measured; what is assembled to be measured is assembled."""
+class PresetTimes(Measurements):
+    """Preset step times; what is assembled to be measured is assembled."""
 
     def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
         assert len(dataset.train)
@@ -81,7 +81,7 @@ class Told(Measurements):
 
 
 class SetClock:
-    """A clock that is set forward by hand."""
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -91,7 +91,7 @@ class SetClock:
 
 
 def eager(place: Any = None) -> None:
-    """Thresholds that are reached on digits."""
+    """Lower thresholds to values reached on digits."""
     place = place or type("Place", (), {"setattr": staticmethod(setattr)})
     place.setattr(choices, "TEACHER_FROM", 1)
     place.setattr(choices, "MAE_FROM", 1)
@@ -102,23 +102,18 @@ def eager(place: Any = None) -> None:
 def planned(
     out: Path, budget: str = "60s", overrides: dict[str, Any] | None = None, search: bool = True, **wish: Any
 ) -> BudgetPlan:
-    """The plan of a run on digits, in its folder."""
+    """Plan a run on digits in its folder."""
     given = {"data": "digits", "recipe": "default", **wish}
     asked = BudgetRequest(
         seed=0, out=out, overrides={**TINY, **(overrides or {})}, budget=TimeBudget(budget, search), **given
     )
-    plan = make_plan(asked, "test", SetClock(), 0.0, Told)
+    plan = make_plan(asked, "test", SetClock(), 0.0, PresetTimes)
     make_folder(asked, plan)
     return plan
 
 
 class Slow(Callback):
-    """Epochs that take so many seconds, by a clock that is set.
-
-    Args:
-        clock: that is set.
-        seconds: an epoch.
-    """
+    """Makes epochs take so many `seconds` by a manual `clock`."""
 
     def __init__(self, clock: SetClock, seconds: float) -> None:
         self.clock, self.seconds = clock, seconds
@@ -128,14 +123,7 @@ class Slow(Callback):
 
 
 def trained(run: Path, most: int = 99, slowness: float = 1.0, data: str = "") -> list[str]:
-    """Train what is missing, without measuring or drawing; returns what was told.
-
-    Args:
-        run: that has a plan.
-        most: stages, after which Ctrl-C is pressed.
-        slowness: of every stage, where its first epochs are to tell; else it takes the time that was planned.
-        data: where the images are now.
-    """
+    """Train what is missing without measuring or drawing, at most `most` stages; return what was printed."""
     clock, left, told = SetClock(), most, list[str]()
 
     def grow(session: Session, trial: Calibration | None) -> None:
@@ -164,18 +152,18 @@ def trained(run: Path, most: int = 99, slowness: float = 1.0, data: str = "") ->
 
 
 def stopped(session: Session, trial: Calibration | None) -> None:
-    """Ctrl-C as a stage begins."""
+    """Press Ctrl-C as a stage begins."""
     session.run.unlock()
     raise KeyboardInterrupt
 
 
 def assert_same(one: Path, other: Path) -> None:
-    """Bit for bit, stage by stage."""
+    """Compare stage by stage, bit for bit."""
     for stage in ("stages/1-mae", "stages/2-teacher", "."):
         check_same_bits(weights(one / stage), weights(other / stage))
 
 
-class TwoPrecisions(Told):
+class TwoPrecisions(PresetTimes):
     """A processor on which mixed precision is fast for the student and slow for its teacher."""
 
     bfloat16_is_fast = True
@@ -190,17 +178,15 @@ class TwoPrecisions(Told):
 @pytest.mark.parametrize(
     ("overrides", "student"), [({}, "bf16-mixed"), ({"engine.precision": "32"}, "32"), ({"engine.device": "mps"}, "")]
 )
-def test_every_stage_takes_the_precision_that_is_faster_there(
+def test_every_stage_takes_its_faster_precision(
     overrides: dict[str, Any], student: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches: one precision for all stages, a person's choice replaced, epochs planned at the other pace, a precision
-    that is tried where no CPU trains."""
     if student == "":
         monkeypatch.setattr("viticulture.budget.recipes.check_devices", lambda engine: None)
     else:
         eager(monkeypatch)
     stages = []
-    for number, clock in enumerate((Told, TwoPrecisions)):
+    for number, clock in enumerate((PresetTimes, TwoPrecisions)):
         asked = BudgetRequest("digits", "default", 0, tmp_path / str(number), {**TINY, **overrides}, TimeBudget("60s"))
         stages.append(make_plan(asked, "test", SetClock(), 0.0, clock).stages)
     precisions = {stage.kind: stage.values["engine"]["precision"] for stage in stages[1]}
@@ -213,7 +199,6 @@ def test_every_stage_takes_the_precision_that_is_faster_there(
 
 
 def test_a_budget_of_a_named_cnn_leaves_out_the_default_patch_size(tmp_path: Path) -> None:
-    """Catches: a budget refused for a key that nobody gave, or spent without a word of it."""
     overrides = {"student.name": "resnet10t", "student.options": {}}
     (stage,) = planned(tmp_path / "run", overrides=overrides, search=False).stages
     assert stage.values["student"]["patch_size"] is None
@@ -227,11 +212,9 @@ def test_a_budget_of_a_named_cnn_leaves_out_the_default_patch_size(tmp_path: Pat
         (Comparison((), 0.8), "gradients are 80% away from those in float32"),
     ],
 )
-def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
+def test_a_stage_with_wrong_bfloat16_gradients_trains_in_float32(
     found: Comparison, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The student's here, not the masked images'; a warning says so, and epochs are planned at float32's pace. Catches:
-    a fault that is not looked for in every stage, or chosen over without a word."""
     eager(monkeypatch)
     compared = []
 
@@ -241,7 +224,7 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
 
     monkeypatch.setattr("viticulture.budget.measure.compare_gradients", compare)
     request = BudgetRequest("digits", "default", 0, tmp_path / "run", TINY, TimeBudget("60s"))
-    slow, plan = (make_plan(request, "test", SetClock(), 0.0, clock) for clock in (Told, TwoPrecisions))
+    slow, plan = (make_plan(request, "test", SetClock(), 0.0, clock) for clock in (PresetTimes, TwoPrecisions))
     precisions = {stage.kind: stage.values["engine"]["precision"] for stage in plan.stages}
     assert precisions == {"mae": "bf16-mixed", "teacher": "auto", "student": "auto"}
     assert plan.stages[-1].epochs == slow.stages[-1].epochs
@@ -254,7 +237,6 @@ def test_a_stage_whose_gradients_are_wrong_in_bfloat16_trains_in_float32(
     [(10, {}, 1), (100, {}, 2), (1000, {}, 20), (1000, {"train.validate_every": 3}, 3), (0, {}, 1)],
 )
 def test_validation_takes_a_twentieth_of_the_time(images: int, overrides: dict[str, Any], every: int) -> None:
-    """Catches: epochs left out where measuring is cheap or a person decides, a pace that forgets what it saves."""
     config = load_config("default/digits", overrides)
     pace = StepTimes(step=0.1, steps=10, inference=0.001, val_images=images, held_out_images=0)
     pace = replace(pace, validate_every=config.train.validate_every)
@@ -264,10 +246,9 @@ def test_validation_takes_a_twentieth_of_the_time(images: int, overrides: dict[s
 
 
 @pytest.mark.parametrize("quick", [torch.float32, torch.bfloat16])
-def test_bfloat16_is_fast_where_its_products_take_less_time(
+def test_bfloat16_is_fast_where_its_products_are(
     quick: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that goes on while the other kind is multiplied; catches the two being mixed up."""
     clock = SetClock()
 
     def multiply(matrix: torch.Tensor, other: torch.Tensor) -> None:
@@ -279,7 +260,6 @@ def test_bfloat16_is_fast_where_its_products_take_less_time(
 
 
 def test_a_budget_of_centuries_is_not_spent_on_measuring(tmp_path: Path) -> None:
-    """Fails by never ending, where the steps that are tried follow from the time alone."""
     config = load_config("default/digits", TINY)
     source = open_source("digits")
     tried = Measurements(source, 0, tmp_path, time.process_time, TimeBudget("36500d").seconds)
@@ -289,13 +269,9 @@ def test_a_budget_of_centuries_is_not_spent_on_measuring(tmp_path: Path) -> None
 def test_stages_build_on_one_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The whole command: a start without labels, a teacher, the student; then every verb on what it left.
-
-    Catches: a stage that another does not read, other images in a stage, a plan that is not what is trained, a page
-    without its stages, a second resume that trains, verbs that do not take the run for one.
-    """
+    """The whole command, then every command on the run."""
     eager(monkeypatch)
-    monkeypatch.setattr(Measurements, "step_times", Told.step_times)
+    monkeypatch.setattr(Measurements, "step_times", PresetTimes.step_times)
     monkeypatch.setattr(TimeBudget, "clock", property(lambda self: SetClock()))
     monkeypatch.setattr("viticulture.budget.lengths.MAX_SLOWDOWN", 1.0)  # or a clock that stands promises many epochs
     out = tmp_path / "run"
@@ -344,10 +320,9 @@ def test_stages_build_on_one_another(
     ],
     ids=["no search", "a start of one's own", "a DHVT", "a hybrid", "all"],
 )
-def test_what_a_person_says_is_left_alone(
+def test_user_settings_are_left_alone(
     overrides: dict[str, Any], wish: dict[str, Any], kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails for a stage that nobody can use, or a person's key that is replaced."""
     eager(monkeypatch)
     keys = {"optim.lr": 3e-3, "method.smoothing": 0.2, **overrides}
     if "student.init" in keys:
@@ -383,11 +358,9 @@ def test_what_a_person_says_is_left_alone(
     ],
     ids=["long", "few epochs", "few steps", "few of a class", "none wanted", "a person's", "a CNN", "several labels"],
 )
-def test_a_hybrids_images_are_mixed_in_long_trainings(
+def test_images_of_hybrids_are_mixed_in_long_trainings(
     fewer: tuple[int, int, int], overrides: dict[str, Any], mixed: bool
 ) -> None:
-    """Catches: trainings that are mixed where it takes points, short ones or of few images a class; a person's mixing
-    replaced; students on which it was not tried; a decay that does not go with it."""
     config = load_config("default/photos", overrides)
     least = (choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS)
     epochs, steps, per_class = (bound - less for bound, less in zip(least, fewer, strict=True))
@@ -400,8 +373,7 @@ def test_a_hybrids_images_are_mixed_in_long_trainings(
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_mixed_labels_are_smoothed_as_the_recipe_says(smoothing: float) -> None:
-    """The method leaves mixed labels alone. Catches: mixing's own smoothing in place of what a person asked for."""
+def test_mixed_labels_are_smoothed_as_in_the_recipe(smoothing: float) -> None:
     keys = {"method.smoothing": smoothing}
     config = load_config("default/photos", keys)
     found = config.changed(
@@ -415,8 +387,7 @@ def test_mixed_labels_are_smoothed_as_the_recipe_says(smoothing: float) -> None:
     [(7, {}, 0.5), (31, {}, 0.5), (93, {}, 0.18), (156, {}, 0.11), (156, {"optim.kernel_lr": 1e-2}, 0.21)],
     ids=["500 images", "500 in sixteens", "3,000", "10,000", "half the rate"],
 )
-def test_decay_forgets_in_the_same_epochs_whatever_the_batches(steps: int, keys: dict[str, Any], decay: float) -> None:
-    """Catches: a decay that forgets within one epoch of many steps, or does not follow the kernels' rate."""
+def test_decay_acts_over_the_same_epochs_for_any_batch_size(steps: int, keys: dict[str, Any], decay: float) -> None:
     config = load_config("default/photos", keys)
     epochs = max(choices.MIX_FROM, 1 + choices.MIX_STEPS // steps)
     found = config.changed(recipes.mix_keys(config, keys, epochs, epochs * steps, choices.MIX_PER_CLASS), by="budget")
@@ -428,8 +399,7 @@ def test_decay_forgets_in_the_same_epochs_whatever_the_batches(steps: int, keys:
     [({}, {"optim.weight_decay": 0.05}), ({"optim.weight_decay": 0.1}, {}), ({"optim.name": "adamw"}, {})],
     ids=["a person's", "the recipe's", "another optimizer"],
 )
-def test_a_decay_goes_with_mixing_by_muon_alone(own: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Catches: a decay of a person's or their recipe's replaced, and one with which another optimizer was not tried."""
+def test_decay_is_set_with_mixing_by_muon_alone(own: dict[str, Any], overrides: dict[str, Any]) -> None:
     config = load_config("default/photos", {**own, **overrides})
     found = config.changed(
         recipes.mix_keys(config, overrides, choices.MIX_FROM, choices.MIX_STEPS, choices.MIX_PER_CLASS), by="budget"
@@ -447,32 +417,27 @@ def test_a_decay_goes_with_mixing_by_muon_alone(own: dict[str, Any], overrides: 
     ],
     ids=["a hybrid", "a plain ViT", "a recipe that names its optimizer"],
 )
-def test_the_plan_says_who_steers(recipe: str, student: str, muon: bool, tmp_path: Path) -> None:
-    """Catches: a plan that trains another optimizer than its recipe's, or than it tells of."""
+def test_the_plan_names_the_optimizer(recipe: str, student: str, muon: bool, tmp_path: Path) -> None:
     keys = {"student.name": student, "student.options": {"depth": 1}, "data.per_class": 8, "images.image_size": 8}
     plan = planned(tmp_path / "run", "4h", {**keys, "student.patch_size": 2}, recipe=recipe)
     assert plan.stages[-1].values["optim"]["name"] == ("muon" if muon else "adamw")
     assert ("Muon" in str(plan_table(plan).note)) is muon
 
 
-def test_a_bare_number_is_told_as_the_minutes_that_it_is(tmp_path: Path) -> None:
-    """Catches: a budget of 240 whose unit nobody is told."""
+def test_a_bare_number_is_reported_in_minutes(tmp_path: Path) -> None:
     keys = {"student.name": "vit_nano", "student.options": {"depth": 1}, "data.per_class": 8}
     assert " of the 240 min are planned" in str(plan_table(planned(tmp_path / "run", "240", keys)).note)
 
 
 @pytest.mark.parametrize(("search", "mixed"), [(True, True), (False, False)])
 def test_the_plan_mixes_and_says_so(search: bool, mixed: bool, tmp_path: Path) -> None:
-    """Fails if a plain run is mixed, or the plan trains another recipe than it tells of."""
     keys = {"student.name": "hybrid_nano", "student.options": {"depth": 1}, "data.per_class": choices.MIX_PER_CLASS}
     plan = planned(tmp_path / "run", "4h", keys, search)
     assert ("mix" in plan.stages[-1].config.values["augment"]) is mixed
     assert ("mixed" in str(plan_table(plan).note)) is mixed
 
 
-def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
-    """Catches: a plan that divides images by classes which nothing asks for, or asks for classes where images come with
-    masks, which are left alone."""
+def test_methods_without_labels_have_a_budget_too(tmp_path: Path) -> None:
     keys = {"images.image_size": 8, "student.patch_size": 2, "student.options": {"embed_dim": 48, "depth": 1}}
     plan = planned(tmp_path / "run", "30m", keys, recipe="mae/photos")
     assert [stage.kind for stage in plan.stages] == ["student"]
@@ -481,8 +446,7 @@ def test_what_learns_without_labels_has_a_budget_too(tmp_path: Path) -> None:
     assert [stage.kind for stage in plan.stages] == ["student"]
 
 
-def test_views_of_a_persons_own_recipe_of_several_labels_stay(tmp_path: Path) -> None:
-    """Fails where a budget turns `best` into one view, as it does until it knows what time classifiers have."""
+def test_views_of_a_users_recipe_stay(tmp_path: Path) -> None:
     data = str(colored_csv(tmp_path / "photos", 24))
     recipe = tmp_path / "views.yaml"
     recipe.write_text(load_config("multilabel/photos", {"images.eval_views": "best"}).to_yaml())
@@ -492,15 +456,13 @@ def test_views_of_a_persons_own_recipe_of_several_labels_stay(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("keys", [{"data.class_weights": "balanced"}, {"data.sampling": "balanced"}])
-def test_uneven_classes_concern_the_stages_with_labels_alone(keys: dict[str, Any]) -> None:
-    """Fails if a stage asks for what its method refuses, or the teacher forgets what the person said."""
+def test_unbalanced_classes_concern_stages_with_labels_alone(keys: dict[str, Any]) -> None:
     config = load_config("default/photos", keys)
     check_parts(recipes.mae_stage(config))
     assert recipes.teacher_stage(config, "default/photos", "resnet10t").values["data"] == config.values["data"]
 
 
-def test_what_a_persons_recipe_leaves_out_is_told_within_a_budget(tmp_path: Path) -> None:
-    """Fails if the keys that a budget chooses hide whose values the others have, or the plan on the disk does."""
+def test_defaults_of_a_users_recipe_are_reported_within_a_budget(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("student: vit_nano\n", encoding="utf-8")
     planned(tmp_path / "run", "30s", search=False, recipe=str(mine))
@@ -511,14 +473,15 @@ def test_what_a_persons_recipe_leaves_out_is_told_within_a_budget(tmp_path: Path
     assert told.startswith(f"{mine} leaves out ")
 
 
-def test_the_teacher_of_combinations_learns_combinations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Labels that are joined, learnt as classes because the recipe says so. Catches: a teacher of several labels."""
+def test_the_teacher_of_joined_labels_is_trained_on_joined_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     eager(monkeypatch)
     data = pictures(tmp_path / "photos", {"cat": 12, "cat|dog": 12, "dog": 12})
     asked = BudgetRequest(
         str(data), "default/photos", 0, tmp_path / "run", {**TINY, "student.name": "vit_nano"}, TimeBudget("60s")
     )
-    stages = make_plan(asked, "test", SetClock(), 0.0, Told).stages
+    stages = make_plan(asked, "test", SetClock(), 0.0, PresetTimes).stages
     assert {stage.kind: stage.values["method"]["name"] for stage in stages if stage.kind != "mae"} == {
         "teacher": "supervised",
         "student": "supervised",
@@ -537,7 +500,6 @@ def test_the_teacher_of_combinations_learns_combinations(tmp_path: Path, monkeyp
     ids=["a budget's choice", "a person's", "nothing to choose by", "too dear", "several labels"],
 )
 def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dict[str, Any], views: str) -> None:
-    """Catches: a person's choice replaced, a choice that nothing can make, most of a short budget spent on answers."""
     seconds = more.get("seconds", 1000.0)
     fraction = {"data.val_fraction": more.get("data.val_fraction", 0.2)}
     method = {"method": {"name": more["method.name"]}} if "method.name" in more else {}
@@ -558,9 +520,7 @@ def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dic
         )
 
 
-def test_views_are_counted_where_paces_are_measured(tmp_path: Path) -> None:
-    """On images that were opened before the views were chosen, as a plan does. Catches a budget that does not know of
-    the time that answers take."""
+def test_views_are_counted_in_step_times(tmp_path: Path) -> None:
     config = load_config("default/digits", {**TINY, "data.val_fraction": 0.2})
     dataset = load_dataset(open_source("digits"), config, 0)
     four = resolve(config.name, config.values, {"images.eval_views": "four"})
@@ -577,9 +537,7 @@ def test_the_plan_says_how_images_are_asked(said: dict[str, Any], views: str, tm
 
 
 @pytest.mark.parametrize(("said", "views"), [({}, "one"), ({"images.eval_views": "best"}, "best")])
-def test_a_recipe_whose_views_are_open_is_asked_once_at_first(said: dict[str, Any], views: str) -> None:
-    """Catches: a teacher that is asked by several views, a student taken for dearer than it is, and a person's word
-    replaced."""
+def test_open_views_are_one_at_first(said: dict[str, Any], views: str) -> None:
     base = load_config("default/photos", said)
     base = base.changed(recipes.one_view_keys(base, said), by="budget")
     assert base.images.eval_views == views
@@ -587,9 +545,7 @@ def test_a_recipe_whose_views_are_open_is_asked_once_at_first(said: dict[str, An
 
 
 @pytest.mark.parametrize("name", ["default/photos", "default/small-images", "default/tiny-images", "multilabel/photos"])
-def test_every_rung_learns_by_the_optimizer_of_its_student(name: str) -> None:
-    """A recipe that is read names its optimizer, for the student it has. Fails once a ladder leads to a student that
-    wants another one."""
+def test_every_candidate_trains_by_the_optimizer_of_its_student(name: str) -> None:
     side = 16 if "tiny" in name else 64
     base = load_config(name)
     for rung in recipes.candidates_for(base, {}, named=False, side=side):
@@ -609,27 +565,24 @@ def test_every_rung_learns_by_the_optimizer_of_its_student(name: str) -> None:
 def test_time_chooses_the_student_unless_a_recipe_is_named(
     recipe: str, budget: str, student: str, tmp_path: Path
 ) -> None:
-    """Fails if a named recipe's student is replaced, if more time buys nothing, or if images are enlarged."""
     keys = {key: value for key, value in TINY.items() if not key.startswith("student")}
     wish = BudgetRequest("digits", recipe, 0, tmp_path / "run", keys, TimeBudget(budget, search=False))
-    (stage,) = make_plan(wish, "test", SetClock(), 0.0, Told).stages
+    (stage,) = make_plan(wish, "test", SetClock(), 0.0, PresetTimes).stages
     assert (stage.student, stage.image_size) == (student, 8)
     assert stage.config.values["student"]["patch_size"] in (None, 2)
 
 
 def test_images_without_labels_are_measured_too(tmp_path: Path) -> None:
-    """For a recipe that needs none. Fails if noise stands for labeled images alone."""
     folder = pictures(tmp_path / "bare", {"": 12}, 40)
     config = load_config("mae/photos", {"images.image_size": 32, "student.patch_size": 4})
-    told = Told(open_source(str(folder)), 0, tmp_path, SetClock())
+    told = PresetTimes(open_source(str(folder)), 0, tmp_path, SetClock())
     assert told.estimated(config).step == STEP
     with pytest.raises(UserError, match="no labels"):
         told.estimated(load_config("default/photos", {"images.image_size": 32}))
 
 
-def test_a_long_training_is_told_by_its_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first step takes 90 s, the others one each. Fails if the first one is counted, if it is told twice, or if
-    what is proposed takes longer than half."""
+def test_a_long_training_is_measured_by_its_later_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step takes 90 s, the others one each."""
     heard: list[float] = []
     clock = SetClock()
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock))
@@ -646,9 +599,8 @@ def test_a_long_training_is_told_by_its_later_steps(monkeypatch: pytest.MonkeyPa
     assert long_training(100, 224, 600) == ""
 
 
-def test_a_warm_up_keeps_its_share_and_a_persons_own_its_epochs(tmp_path: Path) -> None:
-    """default/digits warms up 5 of 100 epochs. Fails if a short stage warms up for its whole length, or a person's
-    warm-up is taken for one of the recipe's length."""
+def test_a_warm_up_keeps_its_share_and_a_users_its_epochs(tmp_path: Path) -> None:
+    """default/digits warms up 5 of 100 epochs."""
     plan = planned(tmp_path / "a", "200s", search=False)
     epochs = plan.stages[0].epochs
     assert plan.stages[0].config.values["schedule"]["warmup_epochs"] == pytest.approx(5 * epochs / 100)
@@ -673,12 +625,11 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_budget_that_cannot_be_kept_is_refused_before_a_folder_is_made(
+def test_an_impossible_budget_is_refused_before_a_folder_is_made(
     mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line, exit 2, nothing left behind: neither the run nor what paces were measured in."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Measurements, "step_times", Told.step_times)
+    monkeypatch.setattr(Measurements, "step_times", PresetTimes.step_times)
     monkeypatch.setattr(TimeBudget, "clock", property(lambda self: SetClock()))
     words, message = MISTAKES[mistake]
     assert main(["train", "digits", *words]) == 2
@@ -689,8 +640,7 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_a_folder_is_made(
 
 
 @pytest.mark.parametrize("key", ["student.init", "guides.logits.teacher"])
-def test_weights_that_know_the_test_images_are_refused_with_the_plan(key: str, tmp_path: Path) -> None:
-    """Fails if the stages before the student's are trained first, as its own stage is the one that takes them."""
+def test_weights_trained_on_test_images_are_refused_with_the_plan(key: str, tmp_path: Path) -> None:
     photos = str(pictures(tmp_path / "photos", {"a": 40, "b": 40}))
     divided = {"images.image_size": 16, "images.cache_size": 16, "data.test_fraction": 0.1}
     begin(photos, "default/digits", 0, str(tmp_path / "known"), False, divided, "test").run.unlock()
@@ -700,9 +650,7 @@ def test_weights_that_know_the_test_images_are_refused_with_the_plan(key: str, t
     assert not (tmp_path / "run").exists()
 
 
-def test_reading_images_ends_where_the_budget_does(tmp_path: Path) -> None:
-    """Fails if a person waits for an hour of decoding to hear that five minutes are too short."""
-
+def test_reading_images_counts_towards_the_budget(tmp_path: Path) -> None:
     class Fleeting(SetClock):
         def __call__(self) -> float:
             self.seconds += 40
@@ -713,11 +661,10 @@ def test_reading_images_ends_where_the_budget_does(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"a budget of 60s is too short: to read 80 images takes about \d+ s; give more"
     ):
-        make_plan(wish, "test", Fleeting(), 0.0, Told)
+        make_plan(wish, "test", Fleeting(), 0.0, PresetTimes)
 
 
-def test_a_run_before_its_last_stage_says_how_to_go_on(tmp_path: Path) -> None:
-    """Fails for advice that does not help, and if such a folder may be trained into, or cannot be replaced."""
+def test_a_run_before_its_last_stage_says_how_to_resume(tmp_path: Path) -> None:
     run = tmp_path / "run"
     planned(run)
     for verb in (viticulture.evaluate, viticulture.report):
@@ -731,8 +678,7 @@ def test_a_run_before_its_last_stage_says_how_to_go_on(tmp_path: Path) -> None:
         viticulture.resume(str(run))
 
 
-def test_a_run_interrupted_in_a_stage_is_told_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the stage stands for the run, or is to be gone on with alone, after which the student is missing."""
+def test_a_run_interrupted_in_a_stage_is_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eager(monkeypatch)
     run = tmp_path / "runs/x"
     planned(run)
@@ -769,8 +715,8 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path, monkeypatch: pytest
         read_plan(tmp_path / "run")
 
 
-def test_a_program_that_wants_no_word_hears_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`train(..., budget="30m", progress=False)`. Catches: a table that is printed whoever listens."""
+def test_progress_false_prints_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`train(..., budget="30m", progress=False)`."""
     plan = planned(tmp_path / "run")
     with silence():
         introduce_budget(tmp_path / "run", plan)
@@ -779,8 +725,7 @@ def test_a_program_that_wants_no_word_hears_no_plan(tmp_path: Path, capsys: pyte
     assert "of the 60s are planned" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_service_is_told_of_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its package is looked for first, and then nothing of what is measured goes there."""
+def test_loggers_get_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs mlflow, not installed"):
@@ -791,8 +736,7 @@ def test_a_service_is_told_of_no_trial(tmp_path: Path, monkeypatch: pytest.Monke
     assert not list(tmp_path.glob("**/mlruns")) + list(tmp_path.glob("*.db"))
 
 
-def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Validation in mixed precision, held-out images in float32."""
+def test_evaluation_is_measured_in_its_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config("default/digits", {**TINY, "engine.precision": "bf16-mixed"})
     dataset = load_dataset(open_source("digits"), config, 0)
     mixed = list[bool]()
@@ -809,8 +753,7 @@ def test_answers_are_measured_as_they_will_be_given(tmp_path: Path, monkeypatch:
     assert pace.evaluation > 0
 
 
-def test_ctrl_c_in_any_stage_says_how_the_whole_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not how that stage does, whose end would leave the run without its student."""
+def test_ctrl_c_in_any_stage_says_how_the_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eager(monkeypatch)
     run = tmp_path / "run"
     planned(run)
@@ -824,8 +767,6 @@ def test_ctrl_c_in_any_stage_says_how_the_whole_run_goes_on(tmp_path: Path, monk
 
 
 def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begun by a relative path, with its stages. Fails if a later stage looks for the earlier ones where the person is
-    now, or learns from a folder that is called like the images."""
     eager(monkeypatch)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -842,8 +783,7 @@ def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert not left.exists(), "of a kill"
 
 
-def test_later_stages_find_images_that_have_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if their new place, named when one stage goes on, is forgotten when the next begins."""
+def test_later_stages_find_moved_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eager(monkeypatch)
     run, old, new = tmp_path / "run", tmp_path / "old", tmp_path / "new"
     photos = pictures(old, {"a": 40, "b": 40}, side=8)
@@ -859,11 +799,9 @@ def test_later_stages_find_images_that_have_moved(tmp_path: Path, monkeypatch: p
     assert (run / "weights/last").exists()
 
 
-def test_a_stage_begins_on_the_images_of_the_earlier_ones_alone(
+def test_a_stage_trains_on_the_images_of_the_earlier_ones_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever they lie. Fails if a place named between two stages may hold others, of which a student would be tested
-    on images that its start knows, or is kept once they are refused."""
     eager(monkeypatch)
     run = tmp_path / "run"
     photos = pictures(tmp_path / "photos", {"a": 40, "b": 40}, side=8)
@@ -881,19 +819,14 @@ def test_a_stage_begins_on_the_images_of_the_earlier_ones_alone(
     assert (run / "weights/last").exists()
 
 
-def test_a_start_of_ones_own_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a stage that begins elsewhere looks for it there."""
+def test_a_users_start_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("start").mkdir()
     plan = planned(Path("run"), overrides={"student.init": "start"}, search=False)
     assert plan.stages[-1].values["student"]["init"] == str(tmp_path / "start")
 
 
-def test_a_run_may_be_renamed_after_any_stage_and_within_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What lies in its old place is no stage of it. Catches: an earlier stage sought there by the student that begins,
-    that goes on or that is measured, or by a training by the run's recipe."""
+def test_a_run_may_be_renamed_between_and_within_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eager(monkeypatch)
     runs = [tmp_path / name for name in "abcde"]
     planned(runs[0])
@@ -917,9 +850,7 @@ def test_a_run_may_be_renamed_after_any_stage_and_within_the_last(
     begin("digits", str(runs[4] / "recipe.yaml"), 0, str(tmp_path / "again"), False, {}, "test").run.unlock()
 
 
-def test_a_stage_begins_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the folder where it is resumed has one of that name. Who has moved them is told how to name their new
-    place."""
+def test_a_stage_trains_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     plan = planned(run)
     images = tmp_path / "images/photos"
@@ -942,8 +873,7 @@ def test_a_stage_begins_on_the_images_of_the_plan(tmp_path: Path, monkeypatch: p
     assert asked == [str(images), "other"]
 
 
-def test_a_run_is_not_replaced_while_a_stage_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if --overwrite empties what another process writes into."""
+def test_a_run_is_not_replaced_while_a_stage_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eager(monkeypatch)
     run = tmp_path / "run"
     planned(run)
@@ -961,16 +891,13 @@ def test_a_run_is_not_replaced_while_a_stage_is_trained(tmp_path: Path, monkeypa
     assert not (run / "stages").exists()
 
 
-def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A container's mounted folder. Paces are measured in it then, and nothing of that is left; what a measuring
-    that was killed left there makes it no other run's folder."""
+def test_an_empty_folder_is_used_where_its_parent_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's mounted folder."""
     out = tmp_path / "out"
     out.mkdir()
     seen = list[Path]()
 
-    class Looking(Told):
+    class Looking(PresetTimes):
         def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
             seen.append(self.folder)
             return super().step_times(config, dataset)
@@ -984,9 +911,7 @@ def test_an_empty_folder_will_do_where_nothing_beside_it_may_be_written(
     assert not list(out.glob(".viticulture-*"))
 
 
-def test_what_a_killed_measuring_left_goes_and_nothing_else_does(tmp_path: Path) -> None:
-    """Catches: folders that pile up beside the runs, or where there was no run yet, one in which another process
-    measures, files of a person's own."""
+def test_leftovers_of_a_killed_measurement_alone_are_removed(tmp_path: Path) -> None:
     names = (".viticulture-a.part", "runs/.viticulture-b.part", "runs/.viticulture-c.part", "runs/.album.part")
     folders = [tmp_path / name for name in names]
     for folder in folders:
@@ -997,11 +922,7 @@ def test_what_a_killed_measuring_left_goes_and_nothing_else_does(tmp_path: Path)
     assert [folder.exists() for folder in folders] == [False, False, True, True]
 
 
-def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While it measured, another run took the name that was free. Catches: a folder that a kill would leave empty, the
-    other's folder, stages that are looked for there."""
+def test_a_default_folder_is_made_after_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eager(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(TimeBudget, "clock", property(lambda self: SetClock()))
@@ -1010,7 +931,7 @@ def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
     def pace(self: Measurements, config: Config, dataset: Dataset) -> StepTimes:
         assert not (tmp_path / "runs" / "digits-2").exists()
         (first / "stages" / "1-mae").mkdir(parents=True, exist_ok=True)
-        return Told.step_times(self, config, dataset)  # type: ignore[arg-type]
+        return PresetTimes.step_times(self, config, dataset)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Measurements, "step_times", pace)
     run = _planned("digits", "default", 0, "", False, TINY, TimeBudget("60s"))
@@ -1020,11 +941,10 @@ def test_a_run_that_nobody_named_has_no_folder_before_it_is_planned(
     assert [path.name for path in first.rglob("*")] == ["stages", "1-mae"]
 
 
-def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the teacher spends its time on validation images."""
+def test_every_stage_validates_as_rarely_as_the_budget_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eager(monkeypatch)
 
-    class Dear(Told):
+    class Dear(PresetTimes):
         def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
             told = super().step_times(config, dataset)
             return replace(told, val_images=10, inference=told.learning / 10)
@@ -1044,8 +964,10 @@ def test_every_stage_validates_as_seldom_as_the_budget_asks(tmp_path: Path, monk
         ("bootstrap/digits", {}, False),
     ],
 )
-def test_what_asks_for_its_length_keeps_it(recipe: str, keys: dict[str, Any], same: bool, tmp_path: Path) -> None:
-    """A momentum that rises, or a weight that falls, over the whole training changes what is learned from the start."""
+def test_methods_with_schedules_keep_their_length(
+    recipe: str, keys: dict[str, Any], same: bool, tmp_path: Path
+) -> None:
+    """A momentum that rises, or a weight that falls, over the whole training."""
     small = {"data.per_class": 6, "train.batch_size": 20, "engine.device": "cpu", **keys}
     session = begin("digits", load_config(recipe, small), 0, str(tmp_path / "run"), False, {}, "test")
     session.run.unlock()
@@ -1053,11 +975,7 @@ def test_what_asks_for_its_length_keeps_it(recipe: str, keys: dict[str, Any], sa
 
 
 @pytest.mark.slow
-def test_a_run_stopped_between_its_stages_goes_on_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After each stage in turn. Catches: a stage trained twice, a length that is chosen again, a start or a teacher
-    other than the uninterrupted run's."""
+def test_a_run_stopped_between_stages_resumes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eager(monkeypatch)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     planned(whole)
@@ -1076,10 +994,8 @@ SETTLED: dict[str, Any] = {"budget": "300s", "search": False, "overrides": {"tra
 
 
 @pytest.mark.parametrize("slowness", [0.5, 1.0, 2.0])
-def test_a_stage_settled_under_way_learns_threads_of_one_that_length(slowness: float, tmp_path: Path) -> None:
-    """Its weights are, bit for bit, those of a training that had this length and warm-up from the beginning. Catches:
-    a schedule that keeps the old length, epochs trained twice, a folder that tells another recipe than was trained, a
-    budget that is not kept."""
+def test_a_calibrated_stage_equals_a_training_of_that_length(slowness: float, tmp_path: Path) -> None:
+    """Bit for bit."""
     run, straight = tmp_path / "run", tmp_path / "straight"
     first = planned(run, **SETTLED).stages[0].epochs
     told = trained(run, slowness=slowness)
@@ -1099,9 +1015,7 @@ def test_a_stage_settled_under_way_learns_threads_of_one_that_length(slowness: f
 
 
 @pytest.mark.parametrize("slowness", [0.5, 1.5])
-def test_the_first_of_a_few_epochs_settles_how_many(slowness: float, tmp_path: Path) -> None:
-    """A stage that has no whole epoch of warm-up by its recipe. Fails if it keeps a length that its first epoch has
-    shown to be wrong, or if its rate falls before that is known."""
+def test_the_first_of_a_few_epochs_calibrates_the_length(slowness: float, tmp_path: Path) -> None:
     run = tmp_path / "run"
     overrides = {"schedule.warmup_epochs": None, "train.validate_every": 3}
     first = planned(run, "100s", overrides, search=False).stages[0].epochs
@@ -1116,17 +1030,14 @@ def test_the_first_of_a_few_epochs_settles_how_many(slowness: float, tmp_path: P
 @pytest.mark.parametrize(
     ("own", "epochs", "warmup"), [(None, 3, 1.0), (None, 19, 1.0), (None, 2, None), (None, 20, None), (5.0, 10, 5.0)]
 )
-def test_a_warm_up_that_a_recipe_leaves_open_takes_an_epoch(
-    own: float | None, epochs: int, warmup: float | None
-) -> None:
-    """Fails for half of a training spent on it, one that a recipe or a person names, or one that is longer anyway."""
+def test_an_open_warm_up_is_one_epoch(own: float | None, epochs: int, warmup: float | None) -> None:
     config = load_config("default/photos", {"schedule.warmup_epochs": own})
     changed = config.changed(recipes.warmup_keys(config, epochs), by="budget")
     assert changed.schedule.warmup_epochs == warmup
 
 
 def dies_while_its_length_is_set(out: str, moment: int) -> None:
-    """Runs in a child."""
+    """In a child: die while the length is set."""
 
     def dying(run: RunFolder, epochs: int, warning: str = "") -> None:
         die_at(run.path, moment)
@@ -1137,9 +1048,8 @@ def dies_while_its_length_is_set(out: str, moment: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_killed_while_its_length_is_set_goes_on_with_that_length(tmp_path: Path) -> None:
-    """kill -9 at every moment of it, after the plan says the new length. Catches: a checkpoint that is no longer the
-    run's, a recipe.yaml of which run.json knows nothing, a run of the old length."""
+def test_a_run_killed_while_its_length_is_set_resumes_with_that_length(tmp_path: Path) -> None:
+    """kill -9 at every moment of it, after the plan has the new length."""
     whole = tmp_path / "whole"
     planned(whole, **SETTLED)
     trained(whole, slowness=2.0)
@@ -1154,8 +1064,7 @@ def test_a_run_killed_while_its_length_is_set_goes_on_with_that_length(tmp_path:
         check_same_bits(weights(broken), weights(whole))
 
 
-def test_a_run_of_other_images_gets_no_other_length(tmp_path: Path) -> None:
-    """Fails if another run's checkpoint is made this run's."""
+def test_a_run_of_other_images_keeps_its_length(tmp_path: Path) -> None:
     runs = [tmp_path / name for name in ("one", "other")]
     for seed, run in enumerate(runs):
         config = load_config("default/digits", {**TINY, "train.epochs": 3})
@@ -1168,9 +1077,7 @@ def test_a_run_of_other_images_gets_no_other_length(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_person_may_end_a_budget_sooner(killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the plan and the run, also after a kill between the two. Fails if the plan puts the old length back, or the
-    time that was planned stays."""
+def test_a_budget_can_be_ended_early(killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     before = planned(run, **SETTLED).stages[0]
     with pytest.raises(UserError, match="not come to its last stage"):
@@ -1221,7 +1128,7 @@ def same_but_for_names(broken: Path, whole: Path) -> None:
 
 
 def in_a_process(out: str, dies: int | None, after: str = "") -> None:
-    """Plan, or go on; until its moment comes. Runs in a child."""
+    """In a child: plan or resume until a moment."""
     eager()
     run = Path(out)
     if dies is not None:
@@ -1232,12 +1139,8 @@ def in_a_process(out: str, dies: int | None, after: str = "") -> None:
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_moment_of_any_stage_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """kill -9 at one moment of writing after the other, before, within and between stages; bit for bit the same.
-
-    Catches: a plan without a folder, a stage begun twice or under another length, a half-made run folder that bars the
-    way, a last stage that sweeps the others away.
-    """
+def test_a_killed_budget_resumes_exactly(tmp_path: Path) -> None:
+    """kill -9 before, within and between stages, at different moments of writing."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     child = start(in_a_process, str(whole), None)
     moments = [(2, ""), (9, ""), (1, "last.ckpt"), (7, "last.ckpt"), (30, ""), (60, ""), (1, "last.ckpt"), (45, "")]
@@ -1263,12 +1166,10 @@ def test_a_run_killed_at_any_moment_of_any_stage_ends_as_if_it_had_not_been(tmp_
 def test_a_detectors_budget_chooses_its_epochs(
     tmp_path: Path, recipe: str, folder: Callable[..., Path], number: str
 ) -> None:
-    """In the place of those that the recipe says; its student, and its images' size, stay. Fails where stages or
-    students of classifiers are planned, or where no page tells what the time brought."""
     data = folder(tmp_path / "data", {"train": 4, "val": 2, "test": 2})
     keys = {"images.image_size": 64, "train.batch_size": 2, "engine.device": "cpu", "schedule.warmup_epochs": 0.0}
     wish = BudgetRequest(str(data), recipe, 0, tmp_path / "run", keys, TimeBudget("40s"))
-    plan = make_plan(wish, "test", SetClock(), 0.0, Told)
+    plan = make_plan(wish, "test", SetClock(), 0.0, PresetTimes)
     (stage,) = plan.stages
     assert (stage.kind, stage.student, stage.image_size) == ("student", "dhvt_nano", 64)
     assert stage.epochs == epochs_within(stage.step_times, 40 * (1 - MARGIN))
@@ -1281,9 +1182,7 @@ def test_a_detectors_budget_chooses_its_epochs(
     assert (headline.name, table.columns[-1].name, table.rows[-1][-1]) == (number, number, headline.value)
 
 
-def test_judging_is_a_part_of_a_detectors_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of held-out images in the end, where it may take longer than the network does: masks are as large as the
-    originals. Fails where answers are timed in the size that is learnt from."""
+def test_evaluation_is_part_of_a_detectors_step_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = mask_folder(tmp_path / "data", {"train": 4, "val": 3, "test": 2})
     config = resolve(
         "segmentation/photos", read("segmentation/photos"), {"images.image_size": 32, "train.batch_size": 2}

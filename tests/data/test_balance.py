@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes of unequal size: weights in the loss, and an order that shows all classes alike."""
+"""Classes of unequal size: weights in the loss, and a balanced order."""
 
 import numpy as np
 import pytest
@@ -19,15 +19,13 @@ def counts(labels: torch.Tensor = UNEVEN) -> torch.Tensor:
 
 
 def test_balanced_weights_are_scikit_learns() -> None:
-    """Catches: weights scaled otherwise, which would change the learning rate that a recipe needs."""
     expected = compute_class_weight("balanced", classes=np.arange(3), y=UNEVEN.numpy())
     torch.testing.assert_close(
         class_weights("balanced", "abc", counts()).double(), torch.from_numpy(expected), rtol=1e-6, atol=0
     )
 
 
-def test_weights_of_ones_own_keep_their_ratio_and_a_mean_of_one() -> None:
-    """Catches: a class that is not named left out, the mean taken over classes instead of images."""
+def test_custom_weights_keep_their_ratio_and_a_mean_of_one() -> None:
     weights = class_weights({"c": 8, "a": 2}, "abc", counts())
     torch.testing.assert_close(weights / weights[1], torch.tensor([2.0, 1.0, 8.0]))
     assert weights[UNEVEN].mean().item() == pytest.approx(1)
@@ -42,10 +40,8 @@ def test_weights_that_mean_nothing_are_refused(wanted: dict[str, float], said: s
         class_weights(wanted, "abc", counts())
 
 
-def test_every_class_is_shown_alike() -> None:
-    """60 images of classes of 50, 7 and 3: 20 of each, no image of a class twice before all were shown once.
-
-    Catches: drawing with replacement, the last class favored, an epoch of another length."""
+def test_every_class_is_drawn_alike() -> None:
+    """60 images of classes of 50, 7 and 3: 20 of each, no image again before all were drawn once."""
     order = balanced_order(UNEVEN, seeded(0, 1))
     assert len(order) == 60
     assert counts(UNEVEN[order]).tolist() == [20, 20, 20]
@@ -56,8 +52,7 @@ def test_every_class_is_shown_alike() -> None:
     assert len(UNEVEN[order][:20].unique()) == 3, "classes are mixed, not one after the other"
 
 
-def test_what_is_left_over_goes_to_other_classes_each_time() -> None:
-    """62 images, three classes: 20 of each and two more, by lot. Catches: always the first classes."""
+def test_the_remainder_goes_to_other_classes_each_time() -> None:
     labels = torch.cat([UNEVEN, torch.tensor([0, 0])])
     fewest = set()
     for epoch in range(20):
@@ -67,8 +62,7 @@ def test_what_is_left_over_goes_to_other_classes_each_time() -> None:
     assert fewest == {0, 1, 2}
 
 
-def test_more_classes_than_images_to_share() -> None:
-    """A class may get none of an epoch; labels need not be dense."""
+def test_more_classes_than_images() -> None:
     labels = torch.tensor([4, 9, 9])
     assert sorted(labels[balanced_order(labels, seeded(3))].tolist()) in ([4, 4, 9], [4, 9, 9])
 
@@ -80,9 +74,7 @@ def test_the_order_is_a_function_of_its_generator_alone() -> None:
 
 
 def test_the_weighted_loss_is_torchs_up_to_its_divisor() -> None:
-    """With class numbers torch divides by the sum of weights; we by the number of images.
-
-    Catches: smoothing that is not weighted, weights applied to predictions."""
+    """With class numbers torch divides by the sum of weights; we by the number of images."""
     logits, label = torch.randn(6, 3, generator=seeded(0)), torch.tensor([0, 1, 2, 0, 0, 2])
     weights = class_weights("balanced", "abc", counts())
     for smoothing in (0.0, 0.1):
@@ -92,8 +84,7 @@ def test_the_weighted_loss_is_torchs_up_to_its_divisor() -> None:
     assert cross_entropy(logits, label, 0.1, torch.ones(3)) == pytest.approx(cross_entropy(logits, label, 0.1).item())
 
 
-def test_the_weighted_loss_of_a_mixture_is_the_mixture_of_losses() -> None:
-    """Mixed labels: linear in y. Catches: the weight of the stronger label taken for both."""
+def test_the_weighted_loss_is_linear_in_mixed_labels() -> None:
     logits = torch.randn(4, 3, generator=seeded(0))
     one, two = torch.tensor([0, 1, 2, 0]), torch.tensor([2, 2, 1, 0])
     weights = class_weights("balanced", "abc", counts())
@@ -103,7 +94,6 @@ def test_the_weighted_loss_of_a_mixture_is_the_mixture_of_losses() -> None:
 
 
 def test_parts_of_a_batch_add_up_to_the_whole() -> None:
-    """Two processes or micro-batches: the mean of halves of other classes. Catches: torch's divisor."""
     logits, label = torch.randn(6, 3, generator=seeded(0)), torch.tensor([0, 0, 0, 1, 2, 2])
     weights = class_weights("balanced", "abc", counts())
     halves = [cross_entropy(logits[part], label[part], 0.1, weights) for part in (slice(0, 3), slice(3, 6))]

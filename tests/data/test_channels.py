@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of any number of channels and of more than eight bits, from files and arrays to what a network is shown."""
+"""Images of any number of channels and more than eight bits, from files and arrays to the network's input."""
 
 import io
 import pickle
@@ -58,18 +58,14 @@ def folder_of(root: Path, images: dict[str, np.ndarray]) -> Path:
 
 
 def trained_on(data: Any, settings: ImageSettings) -> torch.Tensor:
-    """The stored pixels of the training images."""
+    """Return the cached pixels of the training images."""
     train = prepare(open_source(data), image_settings=settings).train
     assert isinstance(train, CachedImages)
     return train.take(torch.arange(len(train)))
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "LA", "P", "1", "CMYK", "I;16", "I", "F", "RGBA"])
-def test_one_channel_is_the_gray_value_of_what_color_would_be(mode: str) -> None:
-    """Gray files keep the very level that they repeat three times as color; others have Pillow's gray value of it.
-
-    Fails if luma is rounded another way, transparency is not laid on white, or deep modes are scaled by other rules.
-    """
+def test_one_channel_is_the_gray_value_of_the_color(mode: str) -> None:
     color = Image.fromarray(noise(8, 6, 3))
     deep = {"I;16": np.uint16, "I": np.int32, "F": np.float32}
     top = 256 if mode == "I" else 60_000  # of other whole numbers no range is known
@@ -83,8 +79,7 @@ def test_one_channel_is_the_gray_value_of_what_color_would_be(mode: str) -> None
     assert one.shape == (8, 6, 1)
 
 
-def test_four_channels_of_a_picture_are_colors_and_opacity() -> None:
-    """A file with opacity keeps it and the colors below; one without is opaque; gray is no such picture."""
+def test_four_channels_are_colors_and_opacity() -> None:
     pixels = noise(5, 7, 4)
     np.testing.assert_array_equal(decode(file_of(pixels), "x", pixel_format=PixelFormat(4)).pixels, pixels)
     opaque = decode(file_of(pixels[..., :3].copy()), "x", pixel_format=PixelFormat(4)).pixels
@@ -93,9 +88,8 @@ def test_four_channels_of_a_picture_are_colors_and_opacity() -> None:
         decode(file_of(pixels[..., 0].copy()), "x", pixel_format=PixelFormat(4))
 
 
-def test_a_16_bit_ramp_that_8_bits_flatten_is_told_apart_by_its_range() -> None:
-    """A ramp of 256 neighboring values is one or two levels of the whole range, and 256 of its own. Fails if Pillow's
-    conversion comes first, or the range is applied to levels of eight bits."""
+def test_a_16_bit_ramp_needs_its_range() -> None:
+    """A ramp of 256 neighboring values is one or two levels of the whole range, and 256 of its range."""
     ramp = (np.arange(256, dtype=np.uint16) + 30_000).reshape(16, 16)
     for kind in ("PNG", "TIFF", "npy"):
         flat = decode(file_of(ramp, kind), "x", pixel_format=PixelFormat(1)).pixels
@@ -112,9 +106,7 @@ def test_values_beyond_a_range_are_cut_off_and_each_channel_may_have_its_own() -
     assert kept.tolist() == [[[0, 0, 0], [255, 255, 0], [130, 130, 130]]]
 
 
-def test_a_gray_value_becomes_three_by_the_ranges_of_three_channels(tmp_path: Path) -> None:
-    """Each range maps the one value there is, and the cache's row of an image is that image's. Catches: nine channels,
-    three for each range, which move every later image of a cache."""
+def test_a_gray_value_becomes_three_by_three_ranges(tmp_path: Path) -> None:
     kept = PixelFormat(3, ((0, 10), (0, 20), (10, 30)))(np.array([[0, 10, 20]], dtype=np.int32))
     assert kept.tolist() == [[[0, 0, 0], [255, 128, 0], [255, 255, 128]]]
     flat = {
@@ -130,9 +122,8 @@ def test_a_gray_value_becomes_three_by_the_ranges_of_three_channels(tmp_path: Pa
 
 
 @pytest.mark.parametrize("strange", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_is_refused_until_a_range_is_named(strange: float) -> None:
-    """Among floats from 0 to 1; by a range, nan is black and what is infinite lies beyond it. Catches: a bright pixel
-    that overflows to black."""
+def test_nan_is_refused_until_a_range_is_named(strange: float) -> None:
+    """Among floats from 0 to 1; by a range, nan is black."""
     values = np.array([[0, 0.5, 1, strange]], dtype=np.float32)
     with pytest.raises(Unfit, match="float32 from 0 to 1, nan or infinity among them"):
         RGB(values)
@@ -141,8 +132,7 @@ def test_what_is_no_number_is_refused_until_a_range_is_named(strange: float) -> 
 
 
 @pytest.mark.parametrize("kind", ["npy", "samples", "planes", "pages"])
-def test_bands_are_kept_in_their_order(kind: str) -> None:
-    """Five bands come back as [H, W, 5], whichever way the file lays them out; the size is told by the header alone."""
+def test_bands_keep_their_order(kind: str) -> None:
     pixels = noise(6, 9, 5)
     first = np.ascontiguousarray(pixels.transpose(2, 0, 1))
     file = {
@@ -158,8 +148,7 @@ def test_bands_are_kept_in_their_order(kind: str) -> None:
     assert image_size(file, "x") == (6, 9)
 
 
-def test_bands_are_read_out_of_an_upload() -> None:
-    """What `serve` is sent lies in memory and has no name. Fails for a reader that asks for a file's."""
+def test_bands_are_read_from_memory() -> None:
     pixels = noise(6, 9, 5)
     with tempfile.SpooledTemporaryFile() as upload:
         upload.write(bands(pixels, photometric="minisblack", planarconfig="contig").read())
@@ -171,9 +160,8 @@ def test_bands_are_read_out_of_an_upload() -> None:
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.uint32])
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_a_tiff_whose_zero_is_white_is_no_negative(kind: type, order: str) -> None:
-    """It shows what the same picture with zero as black does, by a range or by that of 16 bits, in as many pages as
-    there are; so does a picture that a program opened. Fails if tag 262 counts for eight bits alone."""
+def test_a_tiff_whose_zero_is_white_is_inverted(kind: type, order: str) -> None:
+    """By tag 262."""
     m = int(np.iinfo(kind).max)
     values: np.ndarray = np.linspace(0, m, 48).astype(kind).reshape(6, 8)
     whole, four = PixelFormat(1, ((0, m),)), PixelFormat(4, ((0, m),))
@@ -193,8 +181,7 @@ def test_a_tiff_whose_zero_is_white_is_no_negative(kind: type, order: str) -> No
 
 
 @pytest.mark.parametrize("kept", [RGB, PixelFormat(1), PixelFormat(1, ((0, 0.5),)), PixelFormat(4), ANY_FORMAT])
-def test_floats_of_a_tiff_whose_zero_is_white_are_turned_round(kept: PixelFormat) -> None:
-    """By one page or four. Fails if a negative is shown, or others, of which nobody knows what is black, are taken."""
+def test_floats_of_a_tiff_whose_zero_is_white_are_inverted(kept: PixelFormat) -> None:
     values = np.linspace(0, 1, 48, dtype=np.float32).reshape(6, 8)
     held = np.stack([values] * 4) if kept.channels == 4 else values
     files = [bands(content, photometric=way) for content, way in ((held, "minisblack"), (1 - held, "miniswhite"))]
@@ -208,9 +195,7 @@ def test_floats_of_a_tiff_whose_zero_is_white_are_turned_round(kept: PixelFormat
 
 
 @pytest.mark.parametrize("way", ["palette", "cielab", "icclab"])
-def test_numbers_of_a_tiff_that_are_no_levels_are_refused(way: str) -> None:
-    """Of palettes of 16 bits and of L*a*b*, which Pillow does not read. Fails if they are shown as gray, or as red,
-    green and blue."""
+def test_tiffs_of_palettes_and_lab_are_refused(way: str) -> None:
     values = noise(6, 8, top=65536) if way == "palette" else noise(6, 8, 3)
     values = values.astype(np.uint16) if way == "cielab" else values
     table = {"colormap": noise(3, 65536, top=65536)} if way == "palette" else {}
@@ -219,9 +204,7 @@ def test_numbers_of_a_tiff_that_are_no_levels_are_refused(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", [{}, {"compression": "zlib"}, {"tile": (16, 16)}])
-def test_deep_color_that_lies_plane_by_plane_is_what_it_is_by_pixels(way: dict[str, Any]) -> None:
-    """Within a level: Pillow takes the upper 8 bits where it reads them, others are rounded. Fails if planes are taken
-    for pixels."""
+def test_planar_16_bit_color_equals_interleaved(way: dict[str, Any]) -> None:
     color = noise(32, 48, 3, top=65536)
     file = bands(np.ascontiguousarray(color.transpose(2, 0, 1)), photometric="rgb", planarconfig="separate", **way)
     assert image_size(file, "x") == (32, 48)
@@ -229,8 +212,7 @@ def test_deep_color_that_lies_plane_by_plane_is_what_it_is_by_pixels(way: dict[s
     assert np.abs(decode(file, "x").pixels.astype(int) - (color >> 8)).max() <= 1
 
 
-def test_deep_color_by_planes_without_its_reader_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if it is shown scrambled where tifffile is missing."""
+def test_planar_16_bit_color_without_its_reader_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     planes = noise(3, 8, 8, top=65536)
     file = bands(planes, photometric="rgb", planarconfig="separate")
     monkeypatch.setattr("viticulture.data.images.arrays.find_spec", lambda name: None)
@@ -252,10 +234,7 @@ def test_deep_color_by_planes_without_its_reader_names_the_extra(monkeypatch: py
         ([0, 2**31, 2**32 - 1], np.uint32, r"uint32 from 0 to 4.29497e\+09"),
     ],
 )
-def test_whole_numbers_of_a_tiff_are_levels_or_need_a_range(values: list[int], kind: type, expected: Any) -> None:
-    """Up to 255 they are levels; others of more than 16 bits, or with a sign, have a range that nobody knows, and by a
-    named one each has its place. Fails if all are divided by 257, stretched by what one image holds, or become negative
-    beyond 2^31."""
+def test_integers_of_a_tiff_are_levels_or_need_a_range(values: list[int], kind: type, expected: Any) -> None:
     file = bands(np.array([values], dtype=kind), photometric="minisblack")
     if isinstance(expected, str):
         with pytest.raises(OtherValues, match=f"{expected}.* images.range"):
@@ -271,18 +250,12 @@ def test_whole_numbers_of_a_tiff_are_levels_or_need_a_range(values: list[int], k
 
 
 def test_a_dark_pgm_of_16_bits_is_dark() -> None:
-    """Its header says its range, which Pillow makes 16 bits of. Fails if 255 of 65535 is taken for white."""
     file = io.BytesIO(b"P5 3 1 65535\n" + np.array([0, 128, 255], ">u2").tobytes())
     assert decode(file, "x").pixels[0, :, 0].tolist() == [0, 0, 1]
 
 
 def deep_png(values: np.ndarray, hidden: tuple[int, ...] = ()) -> BinaryIO:
-    """A PNG of 16 bits of gray, gray and opacity, color, or color and opacity, which Pillow cannot write.
-
-    Args:
-        values: [H, W, C] uint16.
-        hidden: the gray value or the color that is transparent.
-    """
+    """Encode a 16-bit PNG, [H, W, C] uint16, which Pillow cannot write; `hidden` is its transparent value."""
     height, width, channels = values.shape
     kind = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
     parts = [b"\x89PNG\r\n\x1a\n"]
@@ -297,9 +270,8 @@ def deep_png(values: np.ndarray, hidden: tuple[int, ...] = ()) -> BinaryIO:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_what_16_bits_call_transparent_is_told_by_all_of_them(channels: int) -> None:
-    """PNG, chunk tRNS: a gray value or a color, of 16 bits. Fails if it shows, if its lower bytes are taken for the
-    upper ones, if a color is hidden that shares its upper bytes, or if it counts among the values of the file."""
+def test_transparency_compares_all_16_bits(channels: int) -> None:
+    """PNG, chunk tRNS: a gray value or a color, of 16 bits."""
     hidden = (0x1234, 0x5678, 0x9ABC)[:channels]
     others = [(0x3400, 0x7800, 0xBC00), (0x1200, 0x5600, 0x9A00), (0x1234, 0x5678, 0x9ABD), (0x4321, 0x5678, 0x9ABC)]
     values = np.array([hidden, *(other[:channels] for other in others if other[:channels] != hidden)], np.uint16)[None]
@@ -310,9 +282,7 @@ def test_what_16_bits_call_transparent_is_told_by_all_of_them(channels: int) -> 
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_colors_of_a_png_keep_their_16_bits(channels: int) -> None:
-    """A range of 12 bits is all 256 levels; opacity lays colors on white, or is the fourth channel. Fails if Pillow's
-    upper bytes are taken for the values."""
+def test_colors_of_a_png_keep_16_bits(channels: int) -> None:
     values = noise(6, 5, channels, top=4096)
     opacity = np.full((6, 5), 65535, np.uint16)
     if channels == 4:
@@ -328,9 +298,7 @@ def test_colors_of_a_png_keep_their_16_bits(channels: int) -> None:
 
 @pytest.mark.parametrize("kept", [RGB, PixelFormat(3, ((0, 4095),)), PixelFormat(4)])
 @pytest.mark.parametrize("hidden", [(), (1000, 2000, 3000)])
-def test_an_opened_png_of_16_bits_is_its_file(hidden: tuple[int, ...], kept: PixelFormat) -> None:
-    """However often it is read, in another process too, and by all bits in its digest. Fails if it is loaded with the
-    upper 8 bits, or if a color of 16 bits hides none of them."""
+def test_an_opened_png_of_16_bits_equals_its_file(hidden: tuple[int, ...], kept: PixelFormat) -> None:
     values = noise(6, 5, 3, top=4096)
     values[0, 0] = 1000, 2000, 3000
     expected = decode(deep_png(values, hidden), "x", pixel_format=kept)
@@ -343,8 +311,8 @@ def test_an_opened_png_of_16_bits_is_its_file(hidden: tuple[int, ...], kept: Pix
     assert open_source(([Image.open(deep_png(values, hidden))], [0])).fingerprints != source.fingerprints[:1]
 
 
-def test_an_opened_png_of_16_bits_that_was_made_smaller_is_read_as_it_is() -> None:
-    """Pillow's `thumbnail` changes a picture itself. Fails if lower bytes of the larger one are laid on it."""
+def test_a_resized_png_of_16_bits_is_read_as_it_is() -> None:
+    """Pillow's `thumbnail` changes a picture in place."""
     picture = as_pixels(Image.open(deep_png(noise(8, 8, 3))))
     assert isinstance(picture, Image.Image)
     picture.thumbnail((4, 4))
@@ -377,8 +345,7 @@ def test_what_is_not_to_be_had_is_refused_with_the_way_out(file: Any, kept: Pixe
         decode(file(), "x", pixel_format=kept)
 
 
-def test_a_file_of_numbers_never_runs_code_and_says_its_size_before_it_is_read() -> None:
-    """Objects are refused by the header, and so is a header that asks for more memory than any image may take."""
+def test_a_file_of_numbers_runs_no_code_and_is_checked_by_its_header() -> None:
     file = io.BytesIO()
     np.save(file, np.array([[{}]], dtype=object), allow_pickle=True)
     file.seek(0)
@@ -398,11 +365,7 @@ def test_a_tiff_of_bands_without_its_reader_names_the_extra(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("channels", [1, 5])
-def test_a_store_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path, channels: int) -> None:
-    """The statistics of a folder of arrays are those of its numbers, and batches have its channels, stored or not.
-
-    Fails if channels are mixed up between memory layouts, or the cache of another number of channels is taken.
-    """
+def test_a_cache_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path, channels: int) -> None:
     images = {f"{name}/{i}.npy": noise(12, 10, channels, seed=i + 6 * (name == "b")) for i in range(6) for name in "ab"}
     root = folder_of(tmp_path / "data", images)
     settings = ImageSettings(image_size=8, cache_size=12, normalize="dataset", channels=channels, fit="pad")
@@ -431,9 +394,7 @@ def test_a_store_and_a_stream_give_the_same_views_of_any_channels(tmp_path: Path
     assert stored.train.original(0).shape[2] == streamed.train.original(0).shape[2] == 3
 
 
-def test_changes_of_three_equal_channels_are_those_of_one() -> None:
-    """Gray as one channel is changed as gray in three is: by jitter, blur, solarization and all of RandAugment. A level
-    apart where a gray value of three is summed from parts."""
+def test_augmentation_of_equal_channels_is_that_of_one() -> None:
     gray = torch.from_numpy(noise(64, 1, 16, 16))
     changes = [ColorJitter(hue=0.0), Blur(1.0), Gray(0.5), Solarize(0.5), RandAugment(probability=1.0)]
     one, three = (Augment(changes, (16, 16), (0.5,) * c, (0.5,) * c, 2) for c in (1, 3))
@@ -472,8 +433,6 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: st
 
 @pytest.mark.parametrize(("kind", "scale", "shift"), [(np.int64, 1, 0), (np.float64, 1 / 127.5, -1)])
 def test_arrays_of_unknown_range_are_refused_until_it_is_named(kind: type, scale: float, shift: float) -> None:
-    """Whole numbers of 64 bits, and images that somebody has normalized; with the range that is proposed they are those
-    of eight bits."""
     levels = noise(8, 6, 8, 3)
     levels[0, 0, 0], levels[0, 0, 1] = 0, 255
     given: Any = ((levels * scale + shift).astype(kind), [0, 1] * 4)
@@ -493,15 +452,13 @@ def test_images_of_other_channels_are_refused_before_any_is_stored(tmp_path: Pat
 
 @pytest.mark.parametrize("kind", ["npy", "tif"])
 def test_numbers_of_other_channels_are_refused_by_their_header(kind: str) -> None:
-    """A few kilobytes may unfold to gigabytes. Fails if the numbers, which are not there, are read before."""
     pixels = noise(40, 40, 9)
     whole = file_of(pixels, "npy") if kind == "npy" else bands(pixels, photometric="minisblack", planarconfig="contig")
     with pytest.raises(OtherValues, match=r"holds 9 channels, and images\.channels is 5"):
         decode(io.BytesIO(whole.read()[:2000]), "x", pixel_format=PixelFormat(5))
 
 
-def test_arrays_beside_pictures_are_no_images(tmp_path: Path) -> None:
-    """A folder of photographs with features beside them stays what it was; one of arrays alone is a data set."""
+def test_arrays_next_to_pictures_are_no_images(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "data", {"a/0.png": noise(8, 8, 3), "b/0.png": noise(8, 8, 3), "a/0.npy": noise(8, 8)})
     source = open_source(str(root))
     assert source.names == ["a/0.png", "b/0.png"]
@@ -509,8 +466,8 @@ def test_arrays_beside_pictures_are_no_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_arrays_of_a_program_keep_their_channels_and_bits(library: str) -> None:
-    """[N, H, W, 5] of numpy, [N, 5, H, W] of torch, both of 16 bits, give the same pixels by the same range."""
+def test_arrays_keep_their_channels_and_bits(library: str) -> None:
+    """[N, H, W, 5] of numpy, [N, 5, H, W] of torch, both of 16 bits."""
     values = noise(8, 9, 10, 5, top=4000)
     images = values if library == "numpy" else torch.from_numpy(values).permute(0, 3, 1, 2)
     settings = ImageSettings(image_size=8, cache_size=10, normalize="half", channels=5, range=[0, 3999])
@@ -519,8 +476,7 @@ def test_arrays_of_a_program_keep_their_channels_and_bits(library: str) -> None:
     assert trained_on((images, [0, 1] * 4), settings).shape[1:] == (5, 10, 10)
 
 
-def test_data_says_what_becomes_of_channels_and_bits(tmp_path: Path) -> None:
-    """The range that the values take, how many levels the whole range of 16 bits would leave, and the keys to set."""
+def test_data_describes_channels_and_bits(tmp_path: Path) -> None:
     ramp = np.arange(64, dtype=np.uint16).reshape(8, 8) + 1000
     root = folder_of(tmp_path / "deep", {f"{name}/{i}.png": ramp + i for i in range(3) for name in "ab"})
     found = inspect(str(root))
@@ -537,8 +493,7 @@ def test_data_says_what_becomes_of_channels_and_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("bits", "kind"), [(12, "png"), (12, "npy"), (10, "png"), (16, "png"), (8, "png")])
-def test_a_training_is_told_of_values_that_end_far_below_16_bits(bits: int, kind: str, tmp_path: Path) -> None:
-    """With the range that mends it. Fails if a few levels are learnt from in silence, or all 16 bits are told of."""
+def test_values_far_below_16_bits_are_reported(bits: int, kind: str, tmp_path: Path) -> None:
     images = {f"{n}/{i}.{kind}": noise(8, 8, seed=i, top=2**bits) for i in range(9) for n in "ab"}
     source = open_source(folder_of(tmp_path / "scans", images))
     told = [words for words in prepare(source).warnings if "values of 16 bits" in words]
@@ -549,15 +504,12 @@ def test_a_training_is_told_of_values_that_end_far_below_16_bits(bits: int, kind
         assert not any("values of 16 bits" in words for words in prepare(source, image_settings=settings).warnings)
 
 
-def test_bytes_of_16_bits_in_the_other_order_are_told_of_too() -> None:
-    """As scanners and astronomers write them. Fails if a type is known by NumPy's sign for it."""
+def test_16_bits_in_the_other_byte_order_are_reported() -> None:
     images = np.stack([noise(8, 8, seed=i, top=4096) for i in range(8)]).astype(">u2")
     assert any("values of 16 bits" in words for words in prepare(open_source((images, [0, 1] * 4))).warnings)
 
 
-def test_of_pages_and_frames_it_is_told_that_the_first_is_read(tmp_path: Path) -> None:
-    """Of TIFF, GIF and WebP, by `data` and by `train`. Fails if the others are left out in silence, if a file of one
-    page is counted, or if a picture that a program opened is another one from then on."""
+def test_only_the_first_page_or_frame_is_read_and_reported(tmp_path: Path) -> None:
     for number, kind in enumerate(("tif", "gif", "webp", "tif")):
         for name in "ab":
             pages = [Image.fromarray(noise(8, 8, 3, seed=seed)) for seed in range(1 if number == 3 else 3)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From data to the splits of a run: what is chosen, in what size, what is refused, and what a person is told."""
+"""From data to the splits of a run: selection, size, errors and warnings."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ from viticulture.errors import UserError
 
 
 def source(counts: Mapping[str, list[int]], side: int = 8, classes: int = 3) -> Source:
-    """Noise with this many images of each class in each split."""
+    """Create noise with this many images of each class in each split."""
     parts = {}
     for seed, (kind, each) in enumerate(counts.items()):
         labels = np.repeat(np.arange(len(each)), each)
@@ -54,7 +54,6 @@ def sets(data: Dataset) -> tuple[set[str], set[str], set[str]]:
 
 
 def test_pixels_labels_sizes_and_names_stay_together() -> None:
-    """Of every split. Fails if rows of the cache, labels, or names are shifted against each other."""
     given = source({"train": [20, 30, 10], "test": [5, 5, 5]})
     data = prepare(given, image_settings=ImageSettings(image_size=8))
     for part in (data.train, present(data.val), present(data.test)):
@@ -79,11 +78,7 @@ def test_pixels_labels_sizes_and_names_stay_together() -> None:
         ({"train": [50, 50, 50], "val": [8, 8, 8], "test": [9, 9, 9]}, (150, 24, 27)),
     ],
 )
-def test_only_what_the_data_does_not_declare_is_held_out(
-    declared: dict[str, list[int]], expected: tuple[int, int, int]
-) -> None:
-    """Fails if a declared split is thinned, an image lands in two splits, or one is lost; if validation counts before
-    test."""
+def test_only_undeclared_splits_are_held_out(declared: dict[str, list[int]], expected: tuple[int, int, int]) -> None:
     data = prepare(source(declared))
     train, val, test = sets(data)
     assert (len(train), len(val), len(test)) == expected
@@ -91,15 +86,12 @@ def test_only_what_the_data_does_not_declare_is_held_out(
     assert list(data.held_out.items()) == [("test", data.test), ("val", data.val)]
 
 
-def test_nothing_is_held_out_where_the_fraction_is_zero() -> None:
-    """Fails if zero means the default, or a split that is not there is named."""
+def test_a_fraction_of_zero_holds_out_nothing() -> None:
     data = prepare(source({"train": [9, 9, 9]}), DataSettings(val_fraction=0, test_fraction=0))
     assert (len(data.train), data.val, data.test, data.held_out) == (27, None, None, {})
 
 
-def test_the_run_s_seed_draws_the_subset_and_leaves_what_is_held_out() -> None:
-    """Runs over seeds are compared on the same test images. Fails if one seed draws both, or the subset is drawn first
-    (a test image could then be a training image of another seed)."""
+def test_the_run_s_seed_draws_the_subset_and_not_the_held_out_images() -> None:
     given = source({"train": [100, 100, 100]})
     runs = [prepare(given, DataSettings(fraction=0.1), seed=seed) for seed in (0, 1)]
     trains, vals, tests = zip(*(sets(run) for run in runs), strict=True)
@@ -114,9 +106,7 @@ def test_the_run_s_seed_draws_the_subset_and_leaves_what_is_held_out() -> None:
     assert np.bincount(per_class.train.records.labels).tolist() == [4, 4, 4]
 
 
-def test_runs_of_other_seeds_may_learn_from_the_same_images() -> None:
-    """A student and its teacher. Fails if the subset's seed does not take the run's place for shares or for counts, or
-    draws what is held out."""
+def test_runs_of_other_seeds_may_share_training_images() -> None:
     given = source({"train": [100, 100, 100]})
     for chosen in ({"fraction": 0.1}, {"per_class": 4}):
         first = sets(prepare(given, DataSettings(**chosen), seed=3))
@@ -125,7 +115,7 @@ def test_runs_of_other_seeds_may_learn_from_the_same_images() -> None:
 
 
 def test_the_paper_s_subset_ignores_the_seed() -> None:
-    """Bootstrapping ViTs, papers 1.6. Fails if the run's seed reaches it."""
+    """Bootstrapping ViTs, papers 1.6."""
     given = source({"train": [40, 40, 40], "test": [5, 5, 5]})
     chosen = DataSettings(val_fraction=0, fraction=0.1, rule="bootstrapping")
     first, second = (prepare(given, chosen, seed=seed).split_names["train"] for seed in (0, 1))
@@ -135,9 +125,7 @@ def test_the_paper_s_subset_ignores_the_seed() -> None:
     assert set(first[:4]) == {f"train/{i:05d}" for i in order[:4]}
 
 
-def test_the_paper_s_subset_is_one_of_all_training_images() -> None:
-    """Where the data has its own validation images they stay. Fails if validation images are held out first: of each
-    tenth that is learnt from then, few are the paper's."""
+def test_the_paper_s_subset_is_of_all_training_images() -> None:
     chosen = DataSettings(fraction=0.1, rule="bootstrapping")
     given = source({"train": [40, 40, 40], "val": [2, 2, 2], "test": [5, 5, 5]})
     alone = prepare(source({"train": [40, 40, 40], "test": [5, 5, 5]}), dataclasses.replace(chosen, val_fraction=0))
@@ -148,11 +136,7 @@ def test_the_paper_s_subset_is_one_of_all_training_images() -> None:
         prepare(source({"train": [40, 40, 40], "test": [5, 5, 5]}), chosen)
 
 
-def test_a_run_s_split_comes_back_whatever_the_rules_say(tmp_path: Path) -> None:
-    """Remembered names, through JSON, decide alone: other fractions, seeds and new files change nothing.
-
-    Fails if the rule is applied again, the order changes (and with it the loader's), or a new file slips in.
-    """
+def test_a_run_s_split_is_restored_from_names(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos", {"a": 30, "b": 20})
     first = prepare(root, DataSettings(fraction=0.5), seed=3)
     remembered = json.loads(json.dumps(first.split_names))
@@ -167,8 +151,7 @@ def test_a_run_s_split_comes_back_whatever_the_rules_say(tmp_path: Path) -> None
         prepare(root, remembered=remembered)
 
 
-def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
-    """Fails if a copy elsewhere is other data, or changed pixels, labels or splits are the same data."""
+def test_the_fingerprint_depends_on_content(tmp_path: Path) -> None:
     root = folder(tmp_path / "one", {"a": 10, "b": 10})
     first = prepare(root).fingerprint
     shutil.copytree(root, tmp_path / "two")
@@ -183,9 +166,7 @@ def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
     assert prepare(swapped[0], kept).contents != prepare(swapped[1], kept).contents
 
 
-def test_what_a_split_holds_is_told_by_its_own_digest(tmp_path: Path) -> None:
-    """Fails if it changes with another split's images or with the folder, or stays where a pixel of its own changed,
-    for images that are kept or streamed."""
+def test_each_split_has_its_digest(tmp_path: Path) -> None:
     root = folder(tmp_path / "one", {"train/a": 10, "train/b": 10, "test/a": 4, "test/b": 4})
     shutil.copytree(root, tmp_path / "two")
     for settings in (ImageSettings(), ImageSettings(stream=True, image_size=8)):
@@ -208,14 +189,12 @@ REFUSED: list[tuple[dict[str, list[int]], int, str]] = [
 
 
 @pytest.mark.parametrize(("counts", "classes", "message"), REFUSED)
-def test_data_that_cannot_be_learned_from_is_refused(counts: dict[str, list[int]], classes: int, message: str) -> None:
-    """Fails if training starts and predicts one class, or a class is tested that was never seen."""
+def test_data_that_cannot_be_trained_on_is_refused(counts: dict[str, list[int]], classes: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
         prepare(source(counts, classes=classes))
 
 
-def test_images_without_labels_are_refused_for_learning_classes_only() -> None:
-    """Fails if they are trained on as class -1, or self-supervision cannot have them."""
+def test_images_without_labels_are_refused_for_classification_only() -> None:
     given = from_arrays("photos", [], {"train": (noise(10), np.full(10, -1))})
     with pytest.raises(UserError, match="photos has images but no labels"):
         prepare(given)
@@ -223,8 +202,7 @@ def test_images_without_labels_are_refused_for_learning_classes_only() -> None:
     assert (len(data.train), data.val, data.test, data.classes) == (10, None, None, ())
 
 
-def test_unlabeled_images_are_left_out_or_join_the_training_images() -> None:
-    """Fails if -1 reaches a loss, a test set without labels is evaluated, or they are dropped in silence."""
+def test_unlabeled_images_are_left_out_or_used_for_training() -> None:
     labels = np.concatenate([np.repeat([0, 1], 20), np.full(10, -1)])
     parts = {"train": (noise(50), labels), "test": (noise(5, seed=1), np.full(5, -1))}
     given = from_arrays("some", ["a", "b"], parts)
@@ -266,14 +244,12 @@ def test_unlabeled_images_are_left_out_or_join_the_training_images() -> None:
         (lambda: ImageSettings(eval_interpolation="nearest"), "eval_interpolation must be bilinear or bicubic"),
     ],
 )
-def test_settings_without_sense_are_refused(make: Callable[[], Any], message: str) -> None:
-    """Fails if one is found out only later, or taken for something else."""
+def test_invalid_settings_are_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()
 
 
 def test_unreadable_images_stop_or_are_skipped_everywhere(tmp_path: Path) -> None:
-    """Fails if training starts with black images, one stays in a split, or no one is told."""
     root = folder(tmp_path / "photos", {"train/a": 20, "train/b": 20, "test/a": 5, "test/b": 5})
     for path in ("train/a/bad.png", "test/b/bad.png"):
         (root / path).write_bytes(b"text")
@@ -289,9 +265,7 @@ def test_unreadable_images_stop_or_are_skipped_everywhere(tmp_path: Path) -> Non
     assert again.fingerprint == data.fingerprint
 
 
-def test_a_split_that_loses_all_its_images_is_none(tmp_path: Path) -> None:
-    """As where the data has none, with a word; without any training image there is nothing to learn. Catches: a split
-    of no images, whose first batch is an error of ours; a run that goes on with it unsaid."""
+def test_a_split_that_loses_all_images_is_removed(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos", {"train/a": 9, "train/b": 9, "val/a": 2, "val/b": 2, "test/a": 5, "test/b": 5})
     for path in sorted(root.glob("val/*/*")):
         path.write_bytes(b"text")
@@ -310,7 +284,6 @@ def test_a_split_that_loses_all_its_images_is_none(tmp_path: Path) -> None:
 
 
 def test_the_papers_subset_is_not_drawn_from_images_without_a_class() -> None:
-    """Which a method that needs no labels learns from. Catches: numpy's refusal of a negative seed."""
     given = source({"train": [9, 9, 9]})
     given.labels[[2, 5]] = -1
     chosen = DataSettings(test_fraction=0, val_fraction=0, fraction=0.5, rule="bootstrapping")
@@ -319,8 +292,7 @@ def test_the_papers_subset_is_not_drawn_from_images_without_a_class() -> None:
     assert len(prepare(given, chosen).train) == 12
 
 
-def test_a_class_that_loses_all_its_images_is_refused(tmp_path: Path) -> None:
-    """Fails if skipping leaves a class that is never trained."""
+def test_a_class_that_loses_all_images_is_refused(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos", {"a": 10, "b": 10})
     (root / "c").mkdir()
     (root / "c" / "bad.png").write_bytes(b"")
@@ -328,11 +300,7 @@ def test_a_class_that_loses_all_its_images_is_refused(tmp_path: Path) -> None:
         prepare(root, DataSettings(skip_unreadable=True))
 
 
-def test_a_person_is_warned(tmp_path: Path) -> None:
-    """Uneven and tiny classes, images of the test seen in training, files that are no images, what could not be drawn.
-
-    Fails if a warning is missing, comes without its reason, or is said in two ways.
-    """
+def test_warnings(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos", {"train/a": 60, "train/b": 3, "test/a": 4, "test/b": 4})
     shutil.copy(root / "train/a/007.png", root / "test/b/copy.png")
     (root / "train/a/notes.txt").write_text("x")
@@ -375,15 +343,13 @@ def test_a_person_is_warned(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_follow_the_images(sizes: list[tuple[int, int]], image_size: int, cache_size: int) -> None:
-    """Fails if small images are blown up or get a size that no patch or only tiny ones tile, large ones are kept whole,
-    or a cache holds more than the originals did."""
     array = np.array(sizes * 3)
     assert choose_image_size(array) == image_size
     assert choose_cache_size(image_size, array, 1.25) == cache_size
 
 
-def test_a_larger_input_does_not_enlarge_the_store() -> None:
-    """CIFAR at 224 is stored at 32. Fails if 50,000 blown-up images fill the disk."""
+def test_a_larger_input_does_not_enlarge_the_cache() -> None:
+    """CIFAR at 224 is stored at 32."""
     assert choose_cache_size(224, np.array([[32, 32]]), 1.25) == 32
     assert choose_cache_size(224, np.array([[375, 500]] * 2), 1.25) == 288
     assert choose_cache_size(224, np.array([[375, 500], [600, 800]]), 2.25) == 512
@@ -392,8 +358,7 @@ def test_a_larger_input_does_not_enlarge_the_store() -> None:
     assert (data.image_size, data.image_settings.cache_size) == (48, 12)
 
 
-def test_chosen_sizes_are_handed_on() -> None:
-    """Fails if a resumed or evaluated run chooses anew."""
+def test_chosen_sizes_are_passed_on() -> None:
     data = prepare(source({"train": [9, 9, 9]}, side=20))
     assert data.image_settings == ImageSettings(image_size=20, cache_size=20)
     again = prepare(source({"train": [9, 9, 9]}, side=30), image_settings=data.image_settings)
@@ -402,10 +367,7 @@ def test_chosen_sizes_are_handed_on() -> None:
 
 
 def test_statistics_are_those_of_the_training_pixels() -> None:
-    """mean = E[x / 255], std = sqrt(E[x^2] - mean^2), per channel, over all pixels of the training images alone.
-
-    Fails if validation images count, the deviation is that of image means, n - 1 is divided by, or channels are mixed.
-    """
+    """mean = E[x / 255], std = sqrt(E[x^2] - mean^2), per channel, over all pixels of the training images alone."""
     given = source({"train": [40, 30, 30], "test": [200, 10, 10]})
     given.reader.pixels[:100, ..., 1] //= 2  # type: ignore[attr-defined]
     data = prepare(given, DataSettings(val_fraction=0), ImageSettings(normalize="dataset"))
@@ -418,9 +380,7 @@ def test_statistics_are_those_of_the_training_pixels() -> None:
     assert cached_statistics(black, torch.arange(2)) == ((0, 0, 0), (1, 1, 1))
 
 
-def test_the_statistics_of_a_stream_are_those_of_a_cache() -> None:
-    """Where its sample is all there is, of images that a cache resizes and the input is smaller still. Fails if they
-    are of the input's size, where noise spreads less, or resized by another filter."""
+def test_statistics_of_a_stream_are_those_of_a_cache() -> None:
     given = source({"train": [9, 9, 9]}, side=16)
     stored, streamed = (
         prepare(given, image_settings=ImageSettings(image_size=6, cache_size=12, normalize="dataset", stream=way))
@@ -431,7 +391,7 @@ def test_the_statistics_of_a_stream_are_those_of_a_cache() -> None:
 
 
 def test_named_normalizations_are_the_papers() -> None:
-    """papers.md 1.6 for CIFAR. Fails if a digit is wrong or sets are exchanged."""
+    """papers.md 1.6 for CIFAR."""
     given = source({"train": [9, 9, 9]})
     stats = {
         key: prepare(given, image_settings=ImageSettings(normalize=key))
@@ -445,8 +405,7 @@ def test_named_normalizations_are_the_papers() -> None:
     assert stats["half"].mean == stats["half"].std == (0.5, 0.5, 0.5)
 
 
-def test_sets_beyond_the_budget_are_streamed_and_hold_the_same() -> None:
-    """By size, or forced either way. Fails if the choice changes the images, their order or labels."""
+def test_sets_beyond_the_limit_are_streamed_alike() -> None:
     given = source({"train": [20, 20, 20], "test": [4, 4, 4]})
     stored = prepare(given)
     whole = 72 * 3 * 8 * 8 / 1e9
@@ -463,8 +422,7 @@ def test_sets_beyond_the_budget_are_streamed_and_hold_the_same() -> None:
         prepare(given, image_settings=ImageSettings(stream=False, max_cache_gb=whole * 0.99))
 
 
-def test_a_subset_of_what_is_beyond_the_budget_is_stored(tmp_path: Path) -> None:
-    """10 % of a large set fit. Fails if the whole is decoded, or streamed although the part fits."""
+def test_a_subset_within_the_limit_is_cached(tmp_path: Path) -> None:
     given = source({"train": [100, 100, 100], "test": [4, 4, 4]})
     chosen, image_settings = DataSettings(val_fraction=0, fraction=0.1), ImageSettings(max_cache_gb=100 * 3 * 64 / 1e9)
     data = prepare(given, chosen, image_settings)
@@ -477,11 +435,7 @@ def test_a_subset_of_what_is_beyond_the_budget_is_stored(tmp_path: Path) -> None
     assert present(data.test).records.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
-def test_other_data_is_judged_in_the_network_s_classes(tmp_path: Path) -> None:
-    """Labels follow the network's order; the data's test split is used, else all of it.
-
-    Fails if labels keep the data's own order, training images are judged, or an unknown class is passed over.
-    """
+def test_other_data_is_evaluated_in_the_network_s_classes(tmp_path: Path) -> None:
     classes = ["zebra", "b", "a", "never here"]
     root = folder(tmp_path / "photos", {"train/a": 3, "train/zebra": 3, "test/a": 2, "test/zebra": 1})
     images, skipped = prepare_test(root, classes, ImageSettings(image_size=8, cache_size=8))
@@ -497,8 +451,7 @@ def test_other_data_is_judged_in_the_network_s_classes(tmp_path: Path) -> None:
         prepare_test(blank, classes, ImageSettings())
 
 
-def test_a_stored_picture_is_shown_in_its_own_proportions() -> None:
-    """Fails if a resized photograph is shown as a square, or turned."""
+def test_a_cached_picture_is_drawn_in_its_proportions() -> None:
     pixels = torch.zeros(3, 3, 16, 16, dtype=torch.uint8)
     sizes = torch.tensor([[100, 200], [16, 16], [1, 5000]], dtype=torch.int32)
     records = Records(torch.zeros(3, dtype=torch.int64), sizes, ["a", "b", "c"])
@@ -506,11 +459,7 @@ def test_a_stored_picture_is_shown_in_its_own_proportions() -> None:
     assert [images.original(i).shape for i in range(3)] == [(8, 16, 3), (16, 16, 3), (1, 16, 3)]
 
 
-def test_an_inspection_says_what_is_there(tmp_path: Path) -> None:
-    """Counts, sizes, modes, unreadable files, images in two splits, one image under two labels.
-
-    Fails if something is missed, a split's counts are exchanged, or the result is no JSON.
-    """
+def test_an_inspection_counts_everything(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos", {"train/a": 6, "train/b": 4, "test/a": 2})
     for copy in ("test/a/seen.png", "train/b/contradiction.png"):
         shutil.copy(root / "train/a/000.png", root / copy)
@@ -537,15 +486,13 @@ def test_an_inspection_says_what_is_there(tmp_path: Path) -> None:
 
 
 def test_an_image_without_a_label_contradicts_none(tmp_path: Path) -> None:
-    """Fails if its twin with a label is told as labeled otherwise."""
     root = folder(tmp_path / "photos", {"train/a": 2, "train/b": 2, "test": 1})
     shutil.copy(root / "train/a/000.png", root / "test/same.png")
     seen = inspect(root)
     assert (seen.across, seen.contradicting) == ((("test/same.png", "train/a/000.png"),), ())
 
 
-def test_a_store_is_shared_by_fractions_and_seeds() -> None:
-    """Fails if every run decodes anew."""
+def test_a_cache_is_shared_by_fractions_and_seeds() -> None:
     given = source({"train": [40, 40, 40]})
     told: list[tuple[int, int]] = []
     prepare(given, progress=lambda *at: told.append(at))
@@ -558,13 +505,13 @@ def test_a_store_is_shared_by_fractions_and_seeds() -> None:
 
 
 def scene_of(seed: int) -> np.ndarray:
-    """[48, 48, 3] smooth shapes."""
+    """Draw [48, 48, 3] smooth shapes."""
     noise = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return np.asarray(Image.fromarray(noise).resize((48, 48), Image.Resampling.BICUBIC))
 
 
 def with_bursts(root: Path, split: str = "") -> Path:
-    """Two classes of 20 scenes, each photographed twice; where a split is named, in it and in train in turn."""
+    """Write two classes of 20 scenes, each twice; with a named split, one in it and one in train."""
     for c in range(2):
         for i in range(40):
             place = root / (("train", split)[i % 2] if split else "") / f"class {c}" / f"{i:02}.png"
@@ -578,9 +525,7 @@ def scenes(names: list[str]) -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("size", [16, 32])
-def test_drawn_splits_keep_near_duplicates_on_one_side(tmp_path: Path, size: int) -> None:
-    """Catches: a scene in train and in test; other images held out for other sizes of the network's input, so that a
-    student is tested on what its teacher learned; splits that a resumed run draws anew."""
+def test_drawn_splits_keep_near_duplicates_together(tmp_path: Path, size: int) -> None:
     root, settings = with_bursts(tmp_path / "set"), ImageSettings(image_size=size, cache_size=size)
     data = prepare(root, image_settings=settings)
     train, val, test = (scenes(data.split_names[split]) for split in ("train", "val", "test"))
@@ -596,8 +541,7 @@ def test_drawn_splits_keep_near_duplicates_on_one_side(tmp_path: Path, size: int
     assert not any(scenes(each["train"]) & scenes(each["test"]) for each in folds)
 
 
-def test_without_near_duplicates_splits_are_what_they_were(tmp_path: Path) -> None:
-    """Catches: another split for the same seed of data in which nothing resembles anything."""
+def test_without_near_duplicates_splits_do_not_change(tmp_path: Path) -> None:
     for i in range(60):
         place = tmp_path / "set" / "ab"[i % 2] / f"{i}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -607,9 +551,7 @@ def test_without_near_duplicates_splits_are_what_they_were(tmp_path: Path) -> No
         assert prepare(tmp_path / "set", selection).split_names == prepare(tmp_path / "set", ignored).split_names
 
 
-def test_near_duplicates_in_the_datas_own_splits_are_reported_and_can_be_left_out(tmp_path: Path) -> None:
-    """Catches: silence; a held-out image taken away, so that results are of other images than before; a class that
-    loses all its images in silence; a copy reported whose twin is not among the images that are trained on."""
+def test_near_duplicates_across_declared_splits_are_reported_and_can_be_left_out(tmp_path: Path) -> None:
     root = with_bursts(tmp_path / "set", "test")
     for name in ("class 0/37.png", "class 0/39.png", "class 1/35.png"):
         (root / "test" / name).unlink()
@@ -628,8 +570,7 @@ def test_near_duplicates_in_the_datas_own_splits_are_reported_and_can_be_left_ou
         prepare(root, DataSettings(val_fraction=0, near_duplicates="leave_out"))
 
 
-def test_where_near_duplicates_are_not_looked_for_this_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streamed images and too many of them; small ones have copies where all pixels are equal. Catches: silence."""
+def test_skipped_near_duplicate_search_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, small = with_bursts(tmp_path / "set", "test"), tmp_path / "small" / "a"
     streamed = prepare(root, image_settings=ImageSettings(image_size=16, cache_size=16, stream=True))
     assert any("near-duplicates are not searched among streamed images" in note for note in streamed.warnings)

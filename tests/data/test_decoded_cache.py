@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoded once, exactly, shared by processes, and never half."""
+"""Images are decoded once, exactly; the cache is shared by processes and never incomplete."""
 
 import contextlib
 import errno
@@ -53,8 +53,8 @@ def stores() -> list[str]:
     return sorted(path.name for path in (cache.cache_folder() / "decoded").iterdir() if path.suffix != ".lock")
 
 
-def test_images_of_the_store_s_size_are_kept_bit_for_bit(tmp_path: Path) -> None:
-    """[H, W, 3] -> [3, H, W], no more. Fails if equal sizes are resampled, axes or rows mixed up, or the order lost."""
+def test_images_of_the_cache_s_size_are_unchanged(tmp_path: Path) -> None:
+    """[H, W, 3] -> [3, H, W]."""
     pixels = noise(70, 9, 9)
     source = open_source(folder(tmp_path / "data", pixels))
     held = decoded_cache.build(source, 9)
@@ -65,10 +65,8 @@ def test_images_of_the_store_s_size_are_kept_bit_for_bit(tmp_path: Path) -> None
     assert held.unreadable == {}
 
 
-def test_other_sizes_are_squeezed_by_pillow_s_bicubic_filter(tmp_path: Path) -> None:
-    """Within one level in few places: torch's weights of 16 bits may tip a rounding.
-
-    Fails if the aspect ratio is kept by cropping, the filter is another, or sizes are stored as width, height."""
+def test_other_sizes_are_resized_by_pillow_s_bicubic_filter(tmp_path: Path) -> None:
+    """Within one level in few places: torch's weights of 16 bits may tip a rounding."""
     pixels = noise(3, 30, 50)
     held = decoded_cache.build(in_memory(pixels), 16)
     for image, row in zip(pixels, held.pixels, strict=True):
@@ -80,7 +78,6 @@ def test_other_sizes_are_squeezed_by_pillow_s_bicubic_filter(tmp_path: Path) -> 
 
 
 def test_a_large_jpeg_decoded_small_is_close_to_the_whole(tmp_path: Path) -> None:
-    """The shortcut of `decode` may cost a few gray levels, not more. Fails if the fraction is cropped or shifted."""
     y, x = np.mgrid[:512, :640]
     image = np.stack([x % 256, y % 256, (x + y) // 5], axis=-1).astype(np.uint8)
     (tmp_path / "data" / "a").mkdir(parents=True)
@@ -93,8 +90,7 @@ def test_a_large_jpeg_decoded_small_is_close_to_the_whole(tmp_path: Path) -> Non
     assert held.sizes.tolist() == [[512, 640]]
 
 
-def test_some_rows_are_the_same_as_in_the_whole() -> None:
-    """Fails if a partial cache is taken for the whole, its rows are shifted, or two parts share a key."""
+def test_some_rows_equal_those_of_the_whole() -> None:
     source = in_memory(noise(80, 6, 6))
     whole = decoded_cache.build(source, 6)
     for rows in (np.array([70, 3, 41, 3]), np.array([0, 1])):
@@ -104,11 +100,7 @@ def test_some_rows_are_the_same_as_in_the_whole() -> None:
         np.testing.assert_array_equal(part.digests, whole.digests[np.unique(rows)])
 
 
-def test_digests_tell_identical_images_apart_from_others(tmp_path: Path) -> None:
-    """Equal pixels in other files and formats share a digest; one gray level, or another shape, does not.
-
-    Fails if file bytes are hashed (PNG and BMP differ), the resized pixels (which collapse), or shape is forgotten.
-    """
+def test_digests_are_those_of_pixels_and_shape(tmp_path: Path) -> None:
     image = noise(1, 12, 8)[0]
     other = image.copy()
     other[3, 3, 0] ^= 1
@@ -122,7 +114,6 @@ def test_digests_tell_identical_images_apart_from_others(tmp_path: Path) -> None
 
 
 def test_a_second_build_reads_nothing_and_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    """Fails if the cache is rebuilt each time, or a file that was replaced keeps its old pixels."""
     data = folder(tmp_path / "data", noise(40, 5, 5))
     calls: list[tuple[int, int]] = []
     decoded_cache.build(open_source(data), 5, progress=lambda *at: calls.append(at))
@@ -139,11 +130,7 @@ def test_a_second_build_reads_nothing_and_a_changed_file_is_read_again(tmp_path:
     assert len(stores()) == 3
 
 
-def test_equal_names_sizes_and_times_in_another_folder_are_another_store(tmp_path: Path) -> None:
-    """Archives unpack with equal times, BMP files of equal shape have equal sizes.
-
-    Fails if a file is known by its relative path, size and time alone: the second folder would get the first's pixels.
-    """
+def test_equal_names_sizes_and_times_in_another_folder_are_another_cache(tmp_path: Path) -> None:
     for seed in (0, 1):
         data = folder(tmp_path / str(seed), noise(2, 5, 5, seed), suffix=".bmp")
         for path in data.rglob("*.bmp"):
@@ -153,7 +140,7 @@ def test_equal_names_sizes_and_times_in_another_folder_are_another_store(tmp_pat
 
 
 def exchange_files(data: Path) -> None:
-    """Every file of one class with one of the other."""
+    """Swap the files of one class with those of the other."""
     for path in sorted((data / "class 0").iterdir()):
         other = data / "class 1" / f"{int(path.stem) + 1:04d}{path.suffix}"
         path.rename(data / "x")
@@ -162,7 +149,7 @@ def exchange_files(data: Path) -> None:
 
 
 def exchange_folders(data: Path) -> None:
-    """The folders of two classes, with the names of their files."""
+    """Swap the folders of two classes, with the names of their files."""
     for old, new in (("0", "x"), ("1", "0"), ("x", "1")):
         (data / f"class {old}").rename(data / f"class {new}")
     for path in sorted(data.rglob("*.bmp")):
@@ -170,7 +157,7 @@ def exchange_folders(data: Path) -> None:
 
 
 def rewrite(data: Path) -> None:
-    """Every file where it lies, by the bytes of one of the other class."""
+    """Overwrite every file in place by the bytes of one of the other class."""
     files = sorted(data.rglob("*.bmp"), key=lambda path: path.stem)
     held = [path.read_bytes() for path in files]
     for i, path in enumerate(files):
@@ -179,9 +166,7 @@ def rewrite(data: Path) -> None:
 
 @pytest.mark.parametrize("change", [exchange_files, exchange_folders, rewrite])
 @pytest.mark.parametrize("kind", ["folder", "list", "link"])
-def test_no_file_is_known_by_its_name_size_and_time_alone(change: Any, kind: str, tmp_path: Path) -> None:
-    """The files of two classes are exchanged, all of one size and time, as those of an archive are. Fails if the cache
-    of the old pixels is served for the new ones."""
+def test_files_are_identified_by_more_than_name_size_and_time(change: Any, kind: str, tmp_path: Path) -> None:
     data, when = folder(tmp_path / "data", noise(6, 5, 5), suffix=".bmp"), 315532800 * 10**9
     for path in data.rglob("*.bmp"):
         os.utime(path, ns=(when, when))
@@ -207,9 +192,7 @@ def test_no_file_is_known_by_its_name_size_and_time_alone(change: Any, kind: str
 
 
 @pytest.mark.parametrize("ending", [".tar", ".parquet", ".zip"])
-def test_no_archive_is_known_by_its_size_and_time_alone(ending: str, tmp_path: Path) -> None:
-    """It is written anew where it lies, of equal size, and dated back. Fails if the index, the library's own tables or
-    the cache of the old one are served."""
+def test_archives_are_identified_by_more_than_size_and_time(ending: str, tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     path, held = tmp_path / f"train{ending}", list[tuple[int, np.ndarray]]()
     for seed in (0, 1):
@@ -222,7 +205,7 @@ def test_no_archive_is_known_by_its_size_and_time_alone(ending: str, tmp_path: P
 
 
 def write_archive(path: Path, images: np.ndarray) -> None:
-    """BMPs of two classes in what the ending says."""
+    """Write BMPs of two classes in the format of the ending."""
     files = []
     for image in images:
         file = io.BytesIO()
@@ -246,13 +229,7 @@ def write_archive(path: Path, images: np.ndarray) -> None:
         parquet.write_table(table(columns), path, compression="none", use_dictionary=False)
 
 
-def test_stores_of_what_is_decoded_otherwise_by_now_are_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of TIFF or PNG, among whatever else, and of a program's pictures of whole numbers, whose digest was an array's.
-
-    Fails if levels of another version are taken for these, or files of other kinds are decoded again.
-    """
+def test_caches_of_an_older_decoding_are_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = noise(4, 6, 6)
     png, tiff = folder(tmp_path / "png", pixels), folder(tmp_path / "tiff", pixels)
     Image.fromarray(pixels[0]).save(tiff / "class 0" / "scan.TIF")
@@ -273,9 +250,7 @@ def test_stores_of_what_is_decoded_otherwise_by_now_are_made_anew(
     assert array != picture
 
 
-def test_unreadable_images_stop_the_build_or_are_skipped_and_remembered(tmp_path: Path) -> None:
-    """Fails if they are passed over in silence, the list is unbounded, the way on is not named, or the second start has
-    forgotten them."""
+def test_unreadable_images_stop_the_build_or_are_skipped_and_recorded(tmp_path: Path) -> None:
     data = folder(tmp_path / "data", noise(20, 5, 5))
     for i in range(12):
         (data / "class 0" / f"bad {i:02d}.jpg").write_bytes(b"" if i else b"just text")
@@ -296,8 +271,7 @@ def test_unreadable_images_stop_the_build_or_are_skipped_and_remembered(tmp_path
         np.testing.assert_array_equal(held.pixels[good].permute(0, 2, 3, 1).numpy(), noise(20, 5, 5)[names])
 
 
-def test_an_image_that_can_be_read_again_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is the same: a permission, a decoder that was missing, memory. Fails if the cache keeps the failure."""
+def test_an_image_that_becomes_readable_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(folder(tmp_path / "a", noise(3, 8, 8)))
     whole, lost = Source.picture, source.names[1]
 
@@ -317,8 +291,7 @@ def test_an_image_that_can_be_read_again_is(tmp_path: Path, monkeypatch: pytest.
     assert not decoded_cache.survey(source, rows).unreadable
 
 
-def test_a_survey_finds_what_only_decoding_shows(tmp_path: Path) -> None:
-    """For streaming with --skip-unreadable. Fails if a size is transposed, or a file with a whole header passes."""
+def test_a_survey_finds_undecodable_images(tmp_path: Path) -> None:
     data = folder(tmp_path / "data", noise(5, 60, 90), suffix=".jpg")
     (data / "class 0" / "x.jpg").write_bytes(b"text")
     (data / "class 0" / "0000.jpg").write_bytes((data / "class 0" / "0002.jpg").read_bytes()[:-3000])
@@ -332,8 +305,8 @@ def test_a_survey_finds_what_only_decoding_shows(tmp_path: Path) -> None:
         assert sorted(survey.sizes.tolist()) == [*[[0, 0]] * 2, *[[60, 90]] * 4]
 
 
-def test_a_budget_is_kept() -> None:
-    """M * 3 * S * S bytes. Fails if the check comes after the decoding, or counts something else."""
+def test_the_limit_is_checked_first() -> None:
+    """M * 3 * S * S bytes."""
     source = in_memory(noise(10, 4, 4))
     assert len(decoded_cache.build(source, 4, budget=480).rows) == 10
     with pytest.raises(UserError, match=r"more than images\.max_cache_gb"):
@@ -341,8 +314,7 @@ def test_a_budget_is_kept() -> None:
     assert len(decoded_cache.build(source, 4, rows=np.arange(9), budget=479).rows) == 9
 
 
-def test_too_little_disk_is_said_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if decoding starts and dies hours later."""
+def test_insufficient_disk_space_is_reported_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 479})())
     calls: list[Any] = []
     with pytest.raises(UserError, match="are free"):
@@ -352,7 +324,7 @@ def test_too_little_disk_is_said_before_anything_is_decoded(monkeypatch: pytest.
 
 
 def build_with_little_room(says: Connection) -> None:
-    """In a child: files may not grow beyond 50,000 bytes."""
+    """In a child process whose files may not grow beyond 50,000 bytes."""
     black = np.zeros((200, 16, 16, 3), dtype=np.uint8)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
     try:
@@ -362,10 +334,9 @@ def build_with_little_room(says: Connection) -> None:
 
 
 @pytest.mark.children
-def test_a_disk_that_fills_up_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE stands for it: the write fails half-way. Fails if the process is killed by a signal (a memory map
-    that grows on a full disk), the error is a traceback, or the half cache is used next time."""
-    child, (said,) = told(build_with_little_room)
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    """By RLIMIT_FSIZE."""
+    child, (said,) = ended(build_with_little_room)
     assert child.exitcode == 0
     assert "no room left" in said
     assert "VITICULTURE_CACHE" in said
@@ -374,9 +345,9 @@ def test_a_disk_that_fills_up_is_an_error_and_leaves_nothing(tmp_path: Path) -> 
     assert len(decoded_cache.build(black, 16).rows) == 200
 
 
-def told(function: Any, *args: Any) -> tuple[Any, list[Any]]:
-    """A child that has ended, and everything that it said."""
-    child, hears = speaking(function, *args)
+def ended(function: Any, *args: Any) -> tuple[Any, list[Any]]:
+    """Return a finished child and its output."""
+    child, hears = started(function, *args)
     said = []
     with contextlib.suppress(EOFError):
         while True:
@@ -385,8 +356,8 @@ def told(function: Any, *args: Any) -> tuple[Any, list[Any]]:
     return child, said
 
 
-def speaking(function: Any, *args: Any) -> tuple[Any, Connection]:
-    """A child, and the end of a pipe on which it is heard."""
+def started(function: Any, *args: Any) -> tuple[Any, Connection]:
+    """Start a child with a pipe for its output."""
     hears, says = Pipe(duplex=False)
     child = start(function, says, *args)
     says.close()
@@ -394,9 +365,7 @@ def speaking(function: Any, *args: Any) -> tuple[Any, Connection]:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
-def test_every_refusal_of_the_disk_says_what_to_do(code: int, tmp_path: Path) -> None:
-    """Fails if one of them ends in a traceback."""
-
+def test_every_disk_error_names_a_fix(code: int, tmp_path: Path) -> None:
     def make(partial: Path) -> None:
         (partial / "half").write_bytes(b"x")
         raise OSError(code, os.strerror(code))
@@ -406,8 +375,7 @@ def test_every_refusal_of_the_disk_says_what_to_do(code: int, tmp_path: Path) ->
     assert stores() == []
 
 
-def test_a_cache_that_may_not_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a file in the way, or a forbidden folder, ends in a traceback."""
+def test_an_unwritable_cache_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="cannot write"):
@@ -415,7 +383,7 @@ def test_a_cache_that_may_not_be_written_is_an_error(tmp_path: Path, monkeypatch
 
 
 def build(says: Connection, waits: Connection | None = None) -> None:
-    """In a child: says how far it is, waits once for a word if asked to, and says the sum of all pixels in the end."""
+    """In a child: report progress, wait once if requested, print the sum of all pixels."""
 
     def progress(done: int, total: int) -> None:
         nonlocal waits
@@ -431,18 +399,16 @@ def build(says: Connection, waits: Connection | None = None) -> None:
 
 
 @pytest.mark.children
-def test_two_processes_build_once_and_both_use_it() -> None:
-    """The second comes while the first is half done. Fails if both build (one would overwrite the other's files), or
-    the second takes the half cache."""
+def test_two_processes_build_once() -> None:
     waits, word = Pipe(duplex=False)
-    first, hears = speaking(build, waits)
+    first, hears = started(build, waits)
     assert [hears.recv(), hears.recv()] == ["begins", 32]
-    second, other = speaking(build)
+    second, other = started(build)
     assert other.recv() == "begins"
     assert not other.poll(0.2)  # nothing to say while the first one builds; a busy machine only sees less of a mistake
     word.send("go on")
     said = [hears.recv() for _ in range(13)]
-    assert said[-1] == other.recv() == noise(400, 8, 8).sum()  # the second one was told of no progress
+    assert said[-1] == other.recv() == noise(400, 8, 8).sum()  # the second one was ended of no progress
     for child in (first, second):
         child.join()
         assert child.exitcode == 0
@@ -451,9 +417,9 @@ def test_two_processes_build_once_and_both_use_it() -> None:
 
 @pytest.mark.children
 def test_a_killed_builder_leaves_nothing_that_counts() -> None:
-    """kill -9 in the middle. Fails if the half cache is used, the lock stays, or the leftovers are never removed."""
+    """kill -9 in the middle."""
     waits, _word = Pipe(duplex=False)
-    builder, hears = speaking(build, waits)
+    builder, hears = started(build, waits)
     assert [hears.recv(), hears.recv()] == ["begins", 32]
     leftover = stores()
     builder.kill()
@@ -463,12 +429,11 @@ def test_a_killed_builder_leaves_nothing_that_counts() -> None:
     decoded_cache.build(in_memory(noise(2, 4, 4)), 4)  # another cache: its builder tidies up
     assert len(stores()) == 1
     assert not stores()[0].endswith(".partial")
-    _, said = told(build)
+    _, said = ended(build)
     assert said[-1] == noise(400, 8, 8).sum()
 
 
-def test_a_builder_at_work_is_not_tidied_away(tmp_path: Path) -> None:
-    """Fails if leftovers are told by their name alone."""
+def test_a_working_builder_is_not_cleaned_up(tmp_path: Path) -> None:
     root = tmp_path / "cache" / "decoded"
     (root / "other.partial").mkdir(parents=True)
     handle = os.open(root / "other.lock", os.O_RDWR | os.O_CREAT)
@@ -482,7 +447,6 @@ def test_a_builder_at_work_is_not_tidied_away(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_build_leaves_nothing() -> None:
-    """Fails if Ctrl-C leaves a folder behind, or waits until every image is decoded."""
     source = in_memory(noise(400, 4, 4))
 
     def interrupt(done: int, total: int) -> None:
@@ -494,10 +458,7 @@ def test_an_interrupted_build_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("what", ["", "decoded", "decoded/*.partial", "decoded/*.partial/pixels.npy"])
-def test_a_cache_that_is_removed_while_it_is_made_is_made_again(what: str) -> None:
-    """By a cleaner of ~/.cache, in the middle or of one file alone. Fails if it ends in a traceback, or in a cache that
-    lacks a file and counts as whole ever after."""
-
+def test_a_cache_removed_during_its_build_is_built_again(what: str) -> None:
     def clean(done: int, total: int) -> None:
         for path in cache.cache_folder().parent.glob(f"cache/{what}"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -514,11 +475,9 @@ def test_a_cache_that_is_removed_while_it_is_made_is_made_again(what: str) -> No
     assert not called
 
 
-def test_near_duplicates_whose_index_is_removed_before_it_is_read_end_in_a_line(
+def test_near_duplicates_with_a_removed_index_end_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fails for a traceback where a cleaner comes between the making and the reading."""
-
     def publish(folder: Path, *rest: Any) -> Path:
         shutil.rmtree(made := cache.publish(folder, *rest))
         return made
@@ -529,9 +488,7 @@ def test_near_duplicates_whose_index_is_removed_before_it_is_read_end_in_a_line(
 
 
 @pytest.mark.parametrize("name", ["pixels.npy", "sizes.npy", "digests.npy", "unreadable.json", cache.SEAL])
-def test_one_flipped_bit_has_a_cache_made_again(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In the middle of any file, or its end cut off, or the file gone. Fails if other pixels, sizes or reasons are used
-    than were decoded, a cut file is mapped (reading it kills the process), or no one is told."""
+def test_a_flipped_bit_rebuilds_the_cache(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = in_memory(noise(10, 4, 4))
     whole = decoded_cache.build(source, 4)
     (path,) = (tmp_path / "cache" / "decoded").glob(f"*/{name}")
@@ -560,8 +517,7 @@ def test_one_flipped_bit_has_a_cache_made_again(name: str, tmp_path: Path, caplo
         assert caplog.messages == []
 
 
-def test_damage_in_any_block_of_a_long_file_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the first or the last block alone is compared, or blocks of equal sums change places unseen."""
+def test_damage_in_any_block_of_a_long_file_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_BLOCK", 64)
     made = []
 
@@ -581,7 +537,6 @@ def test_damage_in_any_block_of_a_long_file_is_seen(tmp_path: Path, monkeypatch:
 
 
 def test_pickled_arrays_are_never_unpickled(tmp_path: Path) -> None:
-    """Fails if a person who can write into the cache, checksums and all, can run code."""
     source = in_memory(noise(10, 4, 4))
     decoded_cache.build(source, 4)
     (path,) = (tmp_path / "cache" / "decoded").glob("*/sizes.npy")
@@ -597,8 +552,7 @@ def test_pickled_arrays_are_never_unpickled(tmp_path: Path) -> None:
     assert not (tmp_path / "owned").exists()
 
 
-def test_the_cache_is_measured_and_emptied(tmp_path: Path) -> None:
-    """Fails if sizes are wrong, downloads are removed with it, or a cache that is in use breaks."""
+def test_the_cache_is_measured_and_cleared(tmp_path: Path) -> None:
     held = decoded_cache.build(in_memory(noise(10, 4, 4)), 4)
     (tmp_path / "cache" / "data").mkdir()
     (tmp_path / "cache" / "data" / "download").write_text("keep")
@@ -613,7 +567,6 @@ def test_the_cache_is_measured_and_emptied(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("side", "most"), [(32, 1), (160, 2)])
 def test_small_images_are_decoded_by_one_thread(side: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if threads get in each other's way over images that are mostly Python's work, or large ones lose theirs."""
     pools: list[int] = []
 
     def pool(threads: int) -> ThreadPoolExecutor:
@@ -628,8 +581,7 @@ def test_small_images_are_decoded_by_one_thread(side: int, most: int, monkeypatc
     assert pools == [most] * 2
 
 
-def test_one_small_image_among_large_ones_takes_no_threads_away(tmp_path: Path) -> None:
-    """Fails if a thumbnail that is looked at by chance makes photographs wait for one another."""
+def test_a_small_image_among_large_ones_keeps_threads(tmp_path: Path) -> None:
     for number, side in enumerate((160, 32, 160)):
         folder(tmp_path / str(number), noise(2, side, side))
     assert decoded_cache._threads(open_source(str(tmp_path)), np.arange(6)) is None

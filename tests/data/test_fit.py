@@ -29,8 +29,7 @@ MEAN = (124, 116, 104)
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Smooth pictures, wide and tall, of two classes; one is turned by its tag, one is so large that its JPEG is
-    decoded at a fraction."""
+    """Write smooth pictures of two classes; one is rotated by its tag, one is a large JPEG."""
     folder: Path = tmp_path_factory.mktemp("oblong")
     for n in range(24):
         height, width = ((30, 50), (48, 20), (40, 40))[n % 3]
@@ -47,8 +46,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def shown(images: Images, *shape: int) -> torch.Tensor:
-    """What evaluation looks at, [N, 3, H, W] uint8."""
+def evaluated(images: Images, *shape: int) -> torch.Tensor:
+    """Return the evaluation's input, [N, 3, H, W] uint8."""
     views = evaluation_views(images, _Input(shape), 8, torch.device("cpu"))
     return torch.cat([view for _, view in views])
 
@@ -61,15 +60,14 @@ class _Input:
 
 
 @pytest.mark.parametrize("fit", ["pad", "stretch"])
-def test_evaluation_sees_all_of_an_image_as_pillow_would_fit_it(photos: Path, fit: Any) -> None:
-    """Reference: ImageOps.pad, and a plain resize. Catches: a crop on top, a frame of another color or off the middle,
-    an image that is fitted before it is turned, a fraction of a JPEG that is taken for the original."""
+def test_evaluation_fits_whole_images_as_pillow(photos: Path, fit: Any) -> None:
+    """Reference: ImageOps.pad, and a plain resize."""
     settings = ImageSettings(40, 40, fit=fit)
     source = open_source(photos)
     dataset = prepare(source, None, settings)
     for images in (dataset.train, dataset.test):
         assert images is not None
-        for name, view in zip(images.records.names, shown(images, 40), strict=True):
+        for name, view in zip(images.records.names, evaluated(images, 40), strict=True):
             original = ImageOps.exif_transpose(Image.open(photos / name)).convert("RGB")
             side = max(original.size)
             whole = ImageOps.pad(original, (side, side), color=MEAN) if fit == "pad" else original
@@ -83,20 +81,18 @@ def test_evaluation_sees_all_of_an_image_as_pillow_would_fit_it(photos: Path, fi
 
 
 @pytest.mark.parametrize("fit", ["pad", "stretch"])
-def test_a_stream_shows_what_a_store_shows(photos: Path, fit: Any) -> None:
-    """Bit for bit, with what is known of sizes. Fails where one of the two does not fit its images."""
+def test_a_stream_equals_a_cache(photos: Path, fit: Any) -> None:
     held, streamed = (prepare(photos, None, ImageSettings(32, 40, stream=way, fit=fit)) for way in (False, True))
-    assert torch.equal(shown(held.train, 32), shown(streamed.train, 32))
+    assert torch.equal(evaluated(held.train, 32), evaluated(streamed.train, 32))
     assert held.train.extent(0) == streamed.train.extent(0)
     assert len(set(held.train.extent(1))) == 1
 
 
 @pytest.mark.parametrize("fit", ["pad", "stretch"])
 def test_an_oblong_input_is_filled_by_the_whole_image(photos: Path, fit: Any) -> None:
-    """The same against Pillow for an input of 24 x 40, kept in a square cache. Catches: sides in another order, a frame
-    for the shape of a square, rounding that cuts a line off."""
+    """Against Pillow, for an input of 24 x 40 from a square cache."""
     dataset = prepare(photos, None, ImageSettings([24, 40], 40, fit=fit))
-    for name, view in zip(dataset.train.records.names, shown(dataset.train, 24, 40), strict=True):
+    for name, view in zip(dataset.train.records.names, evaluated(dataset.train, 24, 40), strict=True):
         original = ImageOps.exif_transpose(Image.open(photos / name)).convert("RGB")
         width, height = original.size
         around = max(width, round(height * 40 / 24)), max(height, round(width * 24 / 40))
@@ -110,7 +106,7 @@ def test_an_oblong_input_is_filled_by_the_whole_image(photos: Path, fit: Any) ->
         assert np.quantile(gap, 0.99) <= (12 if name.endswith("jpg") else 2), name
 
 
-def test_a_strip_that_would_fill_memory_is_an_unreadable_image() -> None:
+def test_a_strip_that_would_fill_memory_is_unreadable() -> None:
     """A strip of 100,000 pixels padded to a square takes 30 GB."""
     long = int(MAX_PIXELS**0.5) + 1
     strip = DecodedImage(np.zeros((2, long, 3), np.uint8), 2, long, "RGB")
@@ -119,9 +115,7 @@ def test_a_strip_that_would_fill_memory_is_an_unreadable_image() -> None:
     assert Fit("stretch", MEAN)(strip, "strip.png")[1:3] == (long, long)
 
 
-def test_a_run_predicts_as_it_was_tested_and_tells_timm(photos: Path, tmp_path: Path) -> None:
-    """Catches: predict, which opens files by itself, crops what was padded; a config that tells timm to crop; boxes of
-    the originals laid over other images."""
+def test_a_run_predicts_as_evaluated_and_exports_its_fit_to_timm(photos: Path, tmp_path: Path) -> None:
     run = viticulture.train(
         str(photos), "default/digits", out=str(tmp_path / "run"), progress=False, epochs=1,
         overrides={
@@ -167,7 +161,6 @@ def test_what_cuts_edges_off_is_refused_beside_what_keeps_them() -> None:
 def test_oblong_inputs_are_refused_where_squares_are_needed(
     photos: Path, tmp_path: Path, recipe: str, size: list[int], said: str
 ) -> None:
-    """In a line, before a folder is made."""
     with pytest.raises(UserError, match=said):
         begin(str(photos), recipe, 0, str(tmp_path / "run"), False, {"images.image_size": size}, "test")
     assert not (tmp_path / "run").exists()

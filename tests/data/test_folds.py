@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folds hold every image once, every class alike, and never tear a group apart."""
+"""Folds hold every image once, every class alike, and keep groups whole."""
 
 from pathlib import Path
 
@@ -17,8 +17,7 @@ from viticulture.data.subsets import assign
 from viticulture.errors import UserError
 
 
-def test_without_groups_equal_parts_differ_by_an_image_of_a_class_and_by_one_in_all() -> None:
-    """Fails where a class is dealt at random, or where what is left over of every class goes to the first part."""
+def test_without_groups_folds_are_stratified() -> None:
     labels = np.repeat(np.arange(4), (23, 7, 5, 101))
     part = assign(labels, None, [0.2] * 5, 3)
     for c in range(4):
@@ -30,8 +29,8 @@ def test_without_groups_equal_parts_differ_by_an_image_of_a_class_and_by_one_in_
     assert (part != assign(labels, None, [0.2] * 5, 4)).any()
 
 
-def test_groups_stay_whole_and_classes_as_even_as_scikit_learn_makes_them() -> None:
-    """Reference: StratifiedGroupKFold. Fails where groups are dealt by their number, or by their size alone."""
+def test_groups_stay_whole_and_classes_as_even_as_scikit_learns() -> None:
+    """Reference: StratifiedGroupKFold."""
     draw = np.random.default_rng(0)
     groups = draw.integers(0, 40, 600)
     labels = (draw.random(600) < 0.1 + 0.8 * (groups % 5 == 0)).astype(np.int64) + (groups % 7 == 0)
@@ -49,8 +48,7 @@ def test_groups_stay_whole_and_classes_as_even_as_scikit_learn_makes_them() -> N
     assert unevenness(ours) <= unevenness(theirs) + 0.01, "a hundredth of a class: both are greedy"
 
 
-def test_unequal_shares_are_kept_and_ungrouped_images_are_groups_of_their_own() -> None:
-    """Fails where -1 counts as one group, or where the share of a part is not what weighs it."""
+def test_unequal_shares_and_ungrouped_images() -> None:
     draw = np.random.default_rng(1)
     labels = draw.integers(0, 3, 900)
     groups = np.where(np.arange(900) < 450, draw.integers(0, 90, 900), -1)
@@ -61,7 +59,7 @@ def test_unequal_shares_are_kept_and_ungrouped_images_are_groups_of_their_own() 
 
 
 def listed(folder: Path, header: str, lines: list[str]) -> Source:
-    """A CSV of tiny images; {i} in a line is the number of its image."""
+    """Write a CSV of tiny images; {i} in a line is the number of its image."""
     folder.mkdir()
     for i in range(len(lines)):
         Image.new("RGB", (2, 2), (i, 0, 0)).save(folder / f"{i}.png")
@@ -71,12 +69,11 @@ def listed(folder: Path, header: str, lines: list[str]) -> Source:
 
 
 def chosen(source: Source, folds: int, **more: object) -> list[Splits]:
-    """The splits of every fold."""
+    """Return the splits of every fold."""
     return [select(source, DataSettings(folds=folds, fold=k, **more), 0)[0] for k in range(folds)]  # type: ignore[arg-type]
 
 
-def test_every_image_is_tested_once_and_never_by_what_has_learnt_from_it(tmp_path: Path) -> None:
-    """Fails where folds overlap, lose images, depend on the run's seed, or leave their images in train or val."""
+def test_every_image_is_tested_once_by_folds_without_it(tmp_path: Path) -> None:
     source = listed(tmp_path / "set", "path,label", ["ab"[i % 2] for i in range(40)])
     splits = chosen(source, 4)
     assert sorted(np.concatenate([one["test"] for one in splits]).tolist()) == list(range(40))
@@ -87,9 +84,7 @@ def test_every_image_is_tested_once_and_never_by_what_has_learnt_from_it(tmp_pat
     assert again["test"].tolist() == splits[2]["test"].tolist()
 
 
-def test_groups_of_a_csv_stay_on_one_side_in_folds_and_in_plain_splits(tmp_path: Path) -> None:
-    """A patient's images in train and test let a network recognize the patient. Fails where the column is passed over
-    in either, or where it moves the choice between rows without it."""
+def test_groups_of_a_csv_stay_together_in_folds_and_splits(tmp_path: Path) -> None:
     lines = [f"{'ab'[i % 2]},patient {i // 4}" for i in range(80)]
     source = listed(tmp_path / "set", "path,label,group", lines)
     assert source.warnings == ("20 groups (column group), which no split that is drawn divides",)
@@ -105,8 +100,6 @@ def test_groups_of_a_csv_stay_on_one_side_in_folds_and_in_plain_splits(tmp_path:
 
 
 def test_a_class_of_few_groups_is_held_out_too(tmp_path: Path) -> None:
-    """Of three groups a class one learns, one validates and one tests; of one group nothing can be held out, and a
-    note names the class. Fails where a class of ten groups beside it takes all of the validation images."""
     groups = [("a", g) for g in range(10)] + [("b", g) for g in range(10, 13)] + [("c", 13)]
     lines = [f"{name},plot {g}" for name, g in groups for _ in range(4)]
     splits, notes = select(listed(tmp_path / "set", "path,label,group", lines), DataSettings(), 0)
@@ -118,8 +111,7 @@ def test_a_class_of_few_groups_is_held_out_too(tmp_path: Path) -> None:
     assert notes == [told.format("test"), told.format("val")]
 
 
-def test_the_datas_own_test_stays_and_folds_validate(tmp_path: Path) -> None:
-    """Fails where a declared test is thrown away, or a fold is held out and read by nothing; and says so."""
+def test_a_declared_test_split_stays_and_folds_validate(tmp_path: Path) -> None:
     lines = [f"{'ab'[i % 2]},{'test' if i < 8 else 'train'},{i // 2 % 9}" for i in range(40)]
     source = listed(tmp_path / "set", "path,label,split,group", lines)
     splits = chosen(source, 4)
@@ -136,10 +128,7 @@ def test_the_datas_own_test_stays_and_folds_validate(tmp_path: Path) -> None:
     assert len(chosen(whole, 2, train_on="train+val")[0]["val"]) == 8
 
 
-def test_what_has_no_label_leaves_with_its_group(tmp_path: Path) -> None:
-    """A method that reads no labels learns from images without one as well. Fails if it learns from those of a group
-    that is held out, by a share or a fold, if those of other groups or of none leave too, if no one is told, or if the
-    data's own splits are blamed."""
+def test_unlabeled_images_follow_their_group(tmp_path: Path) -> None:
     lines = [f"{'ab'[i % 2] if i < 40 else ''},{i % 40 if i < 80 else ''}" for i in range(90)]
     source = listed(tmp_path / "set", "path,label,group", lines)
     assert source.groups is not None
@@ -156,8 +145,7 @@ def test_what_has_no_label_leaves_with_its_group(tmp_path: Path) -> None:
         assert sorted(notes) == sorted(told)
 
 
-def test_nonsense_is_refused_in_a_line(tmp_path: Path) -> None:
-    """Rule, value and a way out, before anything is trained."""
+def test_invalid_settings_are_refused(tmp_path: Path) -> None:
     source = listed(tmp_path / "set", "path,label,group", [f"{'ab'[i < 6]},{i // 2}" for i in range(40)])
     with pytest.raises(UserError, match="4 folds need 4 groups of every class: b has 3; take at most 3"):
         chosen(source, 4)
@@ -176,9 +164,7 @@ def test_nonsense_is_refused_in_a_line(tmp_path: Path) -> None:
             DataSettings(**settings)  # type: ignore[arg-type]
 
 
-def test_folds_and_groups_divide_images_of_several_labels(tmp_path: Path) -> None:
-    """Fails where labels joined as a|b are refused with a column of groups or with folds, where a group is torn, or
-    where a rare label or images without any fall to one part."""
+def test_folds_and_groups_split_images_of_several_labels(tmp_path: Path) -> None:
     names = ["a|b", "a", "b", "", "a|rare", "b", "a", ""]
     lines = [f"{names[i // 2 % 8]},patient {i // 2}" for i in range(160)]
     source = separated(listed(tmp_path / "set", "path,label,group", lines))
@@ -197,9 +183,7 @@ def test_folds_and_groups_divide_images_of_several_labels(tmp_path: Path) -> Non
         chosen(source, 21)
 
 
-def test_near_duplicates_lie_in_one_fold_and_never_refuse_one(tmp_path: Path) -> None:
-    """Bursts of four, and a class that is one video. Catches: a burst in two folds, a fold without a class, a refusal
-    for too few groups, frames of a video dealt one by one."""
+def test_near_duplicates_are_in_one_fold(tmp_path: Path) -> None:
     lines = ["ab"[i // 60] for i in range(120)]
     source = listed(tmp_path / "set", "path,label", lines)
     rows, copies = np.arange(120), np.concatenate([np.arange(60) // 4, np.full(60, 99)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `data` tells a person to do: copies across splits, uneven classes, lists beside images, no labels."""
+"""Advice of `data`: copies across splits, unbalanced classes, lists next to images, no labels."""
 
 import io
 from dataclasses import replace
@@ -20,7 +20,7 @@ from viticulture.report.inspection import inspected
 
 
 def scene(seed: int, size: tuple[int, int] = (120, 160)) -> Image.Image:
-    """Smooth shapes, as photographs have them."""
+    """Draw smooth shapes, as photographs have them."""
     noise = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     return Image.fromarray(noise).resize(size[::-1], Image.Resampling.BICUBIC)
 
@@ -43,8 +43,7 @@ def copies(images: list[Image.Image]) -> NearDuplicates:
 
 
 def test_copies_are_found_and_other_images_are_not() -> None:
-    """Of 60 scenes each tenth has a copy in the test: saved again, shrunk, a little lighter, blurred. Catches: a copy
-    that is not found, scenes taken for each other, a copy counted where it is on the same side."""
+    """Saved again, shrunk, a little lighter, blurred."""
     scenes = [scene(i) for i in range(60)]
     changed = [
         recompressed(scenes[0], 30), scenes[10].resize((80, 60)), scenes[20].point(lambda level: min(255, level + 3)),
@@ -57,9 +56,7 @@ def test_copies_are_found_and_other_images_are_not() -> None:
     assert not found.among(np.arange(10), np.arange(10, 60)).any()
 
 
-def test_other_things_before_the_same_wall_are_no_copies() -> None:
-    """Catches: thumbnails of gray levels alone (an orange shirt and a gray one, as light), a mean over all pixels alone
-    (another small object on the same table), haze, where all pixels differ little."""
+def test_similar_backgrounds_are_no_copies() -> None:
     wall = np.asarray(scene(0)).copy()
     for size, color in ((40, ((200, 90, 30), (92, 130, 92))), (16, ((255, 255, 255), (0, 0, 0)))):
         pair = [wall.copy(), wall.copy()]
@@ -70,8 +67,7 @@ def test_other_things_before_the_same_wall_are_no_copies() -> None:
     assert not list(copies(haze).listed())
 
 
-def test_images_that_tell_too_little_have_copies_only_where_all_pixels_are_equal() -> None:
-    """Flat ones and small ones. Catches: every white page a copy of every other, an equal small image missed."""
+def test_flat_and_small_images_are_copies_only_if_equal() -> None:
     white = [Image.new("RGB", (64, 64), (250 - i, 250, 250)) for i in range(4)]
     small = [scene(0, (31, 200)), scene(0, (31, 200)), scene(0, (31, 200)).point(lambda level: level ^ 1)]
     assert thumbnail(small[0]) is None
@@ -79,8 +75,7 @@ def test_images_that_tell_too_little_have_copies_only_where_all_pixels_are_equal
     assert list(copies([]).listed()) == []
 
 
-def test_frames_of_a_video_are_one_group_however_many_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: a group cut where an image has more copies than are looked for, a crowd that is passed over unsaid."""
+def test_frames_of_a_video_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = (np.asarray(scene(i)).astype(float) for i in (1, 2))
     frames = [Image.fromarray((first + (last - first) * t).astype(np.uint8)) for t in np.linspace(0, 1, 120)]
     found = copies([*frames, scene(3), *[frames[0]] * 40])
@@ -102,7 +97,7 @@ def save(root: Path, name: str, image: Image.Image) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Thirteen of class a to one of b to learn from, and a test with a copy of an image that teaches."""
+    """Write thirteen images of class a to one of b, and a test split with a copy of a training image."""
     for i in range(26):
         save(tmp_path / "data", f"train/a/{i}.png", scene(i))
     for i in range(2):
@@ -112,8 +107,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_data_says_what_train_will_do_and_what_to_look_at(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Catches: shares of the defaults that are not those of `train`, a copy that nobody hears of."""
+def test_data_describes_what_train_will_do(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen = inspect(root)
     assert seen.planned == {"train": 25, "val": 3, "test": 2}
     assert (seen.smallest, seen.largest) == ("train/b/0.png", "test/b/new.png")
@@ -130,8 +124,7 @@ def test_data_says_what_train_will_do_and_what_to_look_at(root: Path, capsys: py
     assert pairs == ["test/a/copy.png,train/a/3.png,test,train,a,a"]
 
 
-def test_lists_beside_the_images_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where folders declare no splits; a README is no list. Catches: the authors' own split passed over in silence."""
+def test_lists_next_to_the_images_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for i in range(4):
         save(tmp_path / "data", f"{'ab'[i % 2]}/{i}.png", scene(i))
     (tmp_path / "data" / "readme.txt").write_text("train well")
@@ -140,9 +133,7 @@ def test_lists_beside_the_images_are_named(tmp_path: Path, capsys: pytest.Captur
     assert "lists of splits lie next to the images (my_train.txt)" in inspect(tmp_path / "data").warnings[0]
 
 
-def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One class alone and an empty one are refused by both in the same words; a class of one image is none, but has
-    none held out, which both warning upon."""
+def test_what_train_refuses_is_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, count in (("many", 9), ("single", 1), ("empty", 0)):
         (tmp_path / "set" / name).mkdir(parents=True)
         for i in range(count):
@@ -162,8 +153,9 @@ def test_what_train_would_refuse_is_foreseen(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("label", ["ab", ""])
-def test_images_without_a_label_are_told_once(label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Some of them, or all. Fails if a second warning counts what another one has told."""
+def test_images_without_a_label_are_reported_once(
+    label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = ["path,label", *(f"{i}.png,{label[i % 2 : i % 2 + 1] if i else ''}" for i in range(13))]
     for i in range(13):
         scene(i, (24, 24)).save(tmp_path / f"{i}.png")
@@ -173,10 +165,9 @@ def test_images_without_a_label_are_told_once(label: str, tmp_path: Path, capsys
     assert [words.count(phrase) for phrase in ("without a label", "no labels:")] == [bool(label), not label]
 
 
-def test_objects_in_python_are_looked_at_and_a_command_names_the_path(
+def test_python_objects_are_inspected_and_commands_name_a_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fails for a bare TypeError, or a command that cannot be pasted."""
     images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), dtype=np.uint8)
     assert viticulture.inspect((images, np.arange(10) % 2)).images == 10
     folder = coco_folder(tmp_path / "my cells", {"train": 2})
@@ -184,8 +175,7 @@ def test_objects_in_python_are_looked_at_and_a_command_names_the_path(
     assert f"viticulture train '{folder}' --recipe detection/photos" in " ".join(capsys.readouterr().out.split())
 
 
-def test_without_labels_the_recipe_that_needs_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By `data`, and by `train` where another recipe is asked for."""
+def test_without_labels_a_self_supervised_recipe_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for i in range(3):
         save(tmp_path / "data", f"{i}.png", scene(i))
     assert main(["data", str(tmp_path / "data")]) == 0

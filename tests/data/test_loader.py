@@ -30,7 +30,7 @@ MEAN, STD, CLASSES = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 3
 
 
 def images(count: int, side: int = 10) -> CachedImages:
-    """Different noise in every image; a split that takes every other image of its store, backwards."""
+    """Draw different noise in every image; the split takes every other image of its cache, backwards."""
     pixels = torch.randint(0, 256, (2 * count, 3, side, side), generator=torch.Generator().manual_seed(0))
     records = Records(torch.arange(count) % CLASSES, torch.tensor([[20, 30]] * count), [str(n) for n in range(count)])
     return CachedImages(pixels.to(torch.uint8), torch.arange(2 * count - 1, 0, -2), records)
@@ -49,10 +49,6 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def test_a_batch_is_a_function_of_seed_epoch_and_step() -> None:
-    """Purity: asked in any order, by any loader, whatever the global stream; another seed, epoch or step differs.
-
-    Fails if a generator lives from step to step, steps draw alike, or seed, epoch and step are added up.
-    """
     first = loader()
     kept = {(epoch, step): first.batch(epoch, step) for epoch in (0, 1, 2) for step in (0, 1, 2)}
     torch.manual_seed(9)
@@ -66,8 +62,7 @@ def test_a_batch_is_a_function_of_seed_epoch_and_step() -> None:
     assert len({table.numpy().tobytes() for table in tables}) == 4
 
 
-def test_an_epoch_shows_each_image_once_and_drops_the_rest() -> None:
-    """25 images in steps of 8: three steps, 24 different images, another order next time; iteration is batch()."""
+def test_an_epoch_has_each_image_once_and_drops_the_rest() -> None:
     load = loader()
     assert len(load) == 3
     epochs = [list(load), list(load)]
@@ -77,11 +72,7 @@ def test_an_epoch_shows_each_image_once_and_drops_the_rest() -> None:
     assert not torch.equal(epochs[0][0]["index"], epochs[1][0]["index"])
 
 
-def test_steps_made_together_are_those_made_alone() -> None:
-    """As on a GPU, where one pass over the images of several steps changes them all; also after a jump into an epoch.
-
-    Catches: images that meet the numbers of another step, a batch that is made once and handed out twice.
-    """
+def test_steps_made_together_equal_those_made_alone() -> None:
     load = Loader(images(25), (view(), view()), 4, seed=0, shard=Shard(1, 2))
     alone = {(epoch, step): load.batch(epoch, step) for epoch in (0, 1) for step in range(6)}
     load.at_once = 4
@@ -92,7 +83,6 @@ def test_steps_made_together_are_those_made_alone() -> None:
 
 
 def test_labels_and_pixels_belong_to_their_index() -> None:
-    """Identity with the split itself where nothing is random. Fails if rows of the cache are taken for numbers."""
     data = images(12)
     batch = Loader(data, (Augment([Resize()], (10, 10), MEAN, STD, CLASSES),), 6, 0).batch(0, 1)
     assert torch.equal(batch["label"], data.records.labels[batch["index"]])
@@ -104,10 +94,7 @@ def test_labels_and_pixels_belong_to_their_index() -> None:
     "sampling", [Sampling(), Sampling(3), Sampling(balanced=True), Sampling(3, balanced=True)], ids=str
 )
 def test_two_processes_together_are_one(sampling: Sampling) -> None:
-    """Invariance: the rows of two shards, interleaved, are the global batch: images, labels (mixed), index.
-
-    Fails if a shard takes a block instead of every second row, draws its own numbers, or mixes other partners.
-    """
+    """The rows of two shards, interleaved, are the global batch: images, labels (mixed), index."""
     whole = loader(sampling=sampling)
     halves = [loader(sampling=sampling, shard=Shard(rank, 2)) for rank in (0, 1)]
     for step in range(len(whole)):
@@ -117,13 +104,7 @@ def test_two_processes_together_are_one(sampling: Sampling) -> None:
 
 
 @pytest.mark.parametrize("count", [11, 14, 26])
-def test_mixing_on_several_processes_gets_batches_that_pair_the_same_images(count: int) -> None:
-    """The size that is chosen makes two processes one; one that does not (6 images: 3 each) is refused, as is a set
-    too small to be shared. Without mixing, or alone, any size that can be shared will do.
-
-    Catches: an odd number of images a process, where a partner half a batch away is another one than on one process.
-    """
-
+def test_mixing_on_several_processes_pairs_the_same_images(count: int) -> None:
     def size(images: int = count, **train: int) -> int:
         overrides = {"engine.devices": 2, **{f"train.{key}": value for key, value in train.items()}}
         return plan_of(resolve("mixed", {"augment": {"mix": {}}}, overrides), images).batch_size
@@ -143,9 +124,7 @@ def test_mixing_on_several_processes_gets_batches_that_pair_the_same_images(coun
     ("images", "by_adamw", "by_muon"),
     [(12, 12, 12), (1279, 16, 16), (1280, 32, 16), (2560, 64, 32), (5119, 64, 32), (5120, 128, 64), (10**6, 512, 512)],
 )
-def test_batches_go_by_the_images_and_the_optimizer(images: int, by_adamw: int, by_muon: int) -> None:
-    """Fails if an optimizer that is chosen for a student counts as another one than by its name."""
-
+def test_batch_size_depends_on_images_and_optimizer(images: int, by_adamw: int, by_muon: int) -> None:
     def size(**keys: object) -> int:
         own = {"student": "hybrid_nano", "optim": {"name": "auto"}}
         overrides = {key.replace("_", ".", 1): value for key, value in keys.items()}
@@ -157,10 +136,7 @@ def test_batches_go_by_the_images_and_the_optimizer(images: int, by_adamw: int, 
 
 
 def test_repeated_augmentation_is_deits(golden: Callable[[str], Any]) -> None:
-    """Official RASampler: 1,000 images, two processes, each number three times in a row, then strided and cut.
-
-    Fails if the cut comes before the stride, repeats are not consecutive, or 256 is not counted in whole blocks.
-    """
+    """Official RASampler: 1,000 images, two processes, each number three times in a row, then strided and cut."""
     official = golden("deit_ra_sampler")
     order = repeated(official["out/permutation"], 3, 2)
     for rank in (0, 1):
@@ -168,7 +144,6 @@ def test_repeated_augmentation_is_deits(golden: Callable[[str], Any]) -> None:
 
 
 def test_few_images_are_repeated_without_blocks() -> None:
-    """Fewer than 256 images, where DeiT's rule would leave none: an epoch has as many steps as without repeats."""
     assert len(loader(25, sampling=Sampling(3))) == len(loader(25)) == 3
     assert len(repeated(torch.arange(300), 3, 1)) == 256
     index = loader(25, sampling=Sampling(3)).batch(0, 0)["index"]
@@ -176,14 +151,12 @@ def test_few_images_are_repeated_without_blocks() -> None:
     assert index.unique().numel() == 3
 
 
-def test_copies_of_an_image_are_augmented_apart() -> None:
-    """Repeated augmentation: the three copies in a batch differ. Fails if numbers are drawn per image number."""
+def test_copies_of_an_image_are_augmented_independently() -> None:
     batch = Loader(images(12), (view(),), 12, 0, sampling=Sampling(3)).batch(0, 0)
     assert len({image.numpy().tobytes() for image in batch["image"]}) > 9
 
 
 def test_two_views_are_drawn_independently() -> None:
-    """The same images, augmented twice; the first view is what it would be alone. Mixing is refused."""
     load = Loader(images(12), (view(), view()), 6, 0)
     batch = load.batch(0, 0)
     assert batch["image"].shape == batch["image2"].shape
@@ -193,11 +166,7 @@ def test_two_views_are_drawn_independently() -> None:
         Loader(images(12), (view(), view(Mix())), 6, 0)
 
 
-def test_the_state_says_what_was_handed_out() -> None:
-    """Two integers, right at any moment, also inside an epoch, after its last step and across a break.
-
-    Fails if the state lags by the batch in hand, the epoch ends at next = 3, or a resumed pass is empty.
-    """
+def test_the_state_counts_batches_handed_out() -> None:
     load, seen = loader(), []
     for batch in load:
         seen.append(batch)
@@ -214,10 +183,6 @@ def test_the_state_says_what_was_handed_out() -> None:
 
 
 def test_workers_change_nothing() -> None:
-    """Purity: batches prepared ahead by two processes are batch() bit for bit, over epochs, breaks and jumps.
-
-    Fails if prepared batches of before a jump are handed out behind it, or workers draw for themselves.
-    """
     plain, helped = loader(), loader(shard=Shard(workers=2))
     keys = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     got = [*helped, *(batch for batch, _ in zip(helped, range(2), strict=False))]
@@ -227,7 +192,7 @@ def test_workers_change_nothing() -> None:
 
 
 class Tiny(LightningModule):
-    """A linear student that remembers which images it saw, by epoch."""
+    """A linear student that records its images' indices by epoch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +208,7 @@ class Tiny(LightningModule):
 
 
 class Stop(Callback):
-    """Stores a checkpoint behind a step, and ends the run there."""
+    """Stores a checkpoint after a step, and ends the run there."""
 
     def __init__(self, step: int, path: Path) -> None:
         self.step, self.path = step, path
@@ -267,12 +232,7 @@ def fit(path: Path | None = None, stop: Callback | None = None) -> Tiny:
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 6, 8])
 @pytest.mark.filterwarnings("ignore")
-def test_a_stopped_fit_goes_on_with_the_next_batch(step: int, tmp_path: Path) -> None:
-    """Lightning, three epochs of three steps, stopped behind any step, also the last of an epoch: the same batches in
-    the same epochs, and bit for bit the same weights, as without a stop.
-
-    Fails if the state lags or runs ahead, the epoch is lost, or an epoch after the resumed one is empty.
-    """
+def test_a_stopped_fit_resumes_with_the_next_batch(step: int, tmp_path: Path) -> None:
     whole = fit()
     assert [epoch for epoch, _ in whole.seen] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     first = fit(stop=Stop(step, tmp_path / "state.ckpt"))
@@ -289,8 +249,7 @@ class Wanted:
     std: tuple[float, float, float] = STD
 
 
-def test_evaluation_shows_every_image_once_in_order() -> None:
-    """Nothing is dropped, the last batch is smaller, nothing is random; pixels are the split's own."""
+def test_evaluation_has_every_image_once_in_order() -> None:
     data = images(7)
     data.records.sizes[:] = 10
     batches = list(evaluation_batches(data, Wanted((10, 10)), 3, torch.device("cpu")))
@@ -315,7 +274,6 @@ def test_impossible_settings_are_refused() -> None:
         Loader(images(8), (), 4, 0)
 
 
-def test_padded_crops_load() -> None:
-    """The CIFAR recipe's views of a cache, one image a step and a size that is no square."""
+def test_padded_crops_of_one_image_and_another_shape() -> None:
     batch = Loader(images(5), (Augment([PaddedCrop(), Flip()], (12, 20), MEAN, STD, 3),), 1, 0).batch(0, 4)
     assert batch["image"].shape == (1, 3, 12, 20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cutting and resizing agrees with Pillow, one image at a time and as matrices."""
+"""Cropping and resizing agree with Pillow, one image at a time and as matrices."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SIDE = 40
 
 
 def pictures(count: int, side: int = SIDE) -> Tensor:
-    """Smooth color waves with some noise and hard edges, [count, 3, side, side] uint8."""
+    """Draw smooth color waves with some noise and hard edges, [count, 3, side, side] uint8."""
     generator = torch.Generator().manual_seed(0)
     place = torch.linspace(0, 6, side)
     phase = 6 * torch.rand(count, 3, 1, 1, generator=generator)
@@ -34,13 +34,8 @@ EDGES = [(0, 0, 40, 40), (3, 7, 30, 21), (11, 0, 5, 40), (39, 39, 1, 1), (20, 5,
 
 @pytest.mark.parametrize("size", [(16, 16), (24, 16), (64, 50), (7, 90)])
 @pytest.mark.parametrize("cubic", [False, True])
-def test_a_box_is_resized_as_pillow_resizes_it(size: tuple[int, int], cubic: bool) -> None:
-    """Identity with Image.crop(...).resize(...), which is antialiased; on average within 0.3 of a level and nowhere
-    beyond two, as torch keeps filter weights in 16 bits and rounds twice.
-
-    Fails if the filters are swapped, antialiasing is off, height and width or top and left change places, pixels
-    outside the box count, or a = -3/4 stands in for -1/2.
-    """
+def test_a_box_is_resized_as_by_pillow(size: tuple[int, int], cubic: bool) -> None:
+    """Within 0.3 of a level on average, two at most: torch keeps filter weights in 16 bits."""
     images = pictures(len(EDGES))
     ours = resample(images, shares(EDGES), size, torch.full((len(EDGES),), cubic))
     way = Image.Resampling.BICUBIC if cubic else Image.Resampling.BILINEAR
@@ -53,12 +48,8 @@ def test_a_box_is_resized_as_pillow_resizes_it(size: tuple[int, int], cubic: boo
 
 
 @pytest.mark.parametrize("size", [(16, 16), (24, 31), (70, 50)])
-def test_matrices_do_what_the_kernel_does(size: tuple[int, int]) -> None:
-    """The accelerator's way equals the CPU's, each image by its own filter; within one level, since the kernel's
-    weights of 16 bits may tip a rounding.
-
-    Fails if the matrices forget to round between the passes, mix up axes, or use one filter for all.
-    """
+def test_matrices_equal_the_kernel(size: tuple[int, int]) -> None:
+    """Within one level, since the kernel's weights of 16 bits may tip a rounding."""
     images, cubic = pictures(len(EDGES)), torch.tensor([True, False, True, False, True])
     edges = torch.tensor(EDGES)
     one, all_at_once = one_by_one(images, edges, size, cubic), by_matrices(images, edges, size, cubic)
@@ -66,7 +57,6 @@ def test_matrices_do_what_the_kernel_does(size: tuple[int, int]) -> None:
 
 
 def test_each_image_has_its_own_box_and_filter() -> None:
-    """Invariance: a batch is its images one by one, given as a tensor or as a list of views."""
     images, cubic = pictures(len(EDGES)), torch.tensor([True, False, True, False, True])
     whole = resample(images, shares(EDGES), (20, 20), cubic)
     for k in range(len(EDGES)):
@@ -77,10 +67,7 @@ def test_each_image_has_its_own_box_and_filter() -> None:
 
 
 @pytest.mark.parametrize("size", [(20, 20), (SIDE, SIDE)])
-def test_the_layout_of_the_store_is_no_matter(size: tuple[int, int]) -> None:
-    """A pixel's colors together, as a cache keeps them, or each channel by itself: the same result, in memory too.
-
-    Fails if colors become columns, or what follows has to walk through memory in steps of three."""
+def test_memory_layout_changes_nothing(size: tuple[int, int]) -> None:
     images, cubic = pictures(len(EDGES)), torch.tensor([True, False, True, False, True])
     stored = images.contiguous(memory_format=torch.channels_last)
     boxes = shares(EDGES) if size != (SIDE, SIDE) else torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(len(EDGES), 1)
@@ -89,8 +76,7 @@ def test_the_layout_of_the_store_is_no_matter(size: tuple[int, int]) -> None:
     assert torch.equal(found, resample(list(images), boxes, size, cubic))
 
 
-def test_nothing_to_do_changes_nothing() -> None:
-    """Limit: the whole image at its own size, whatever the filter; also not when the result is overwritten."""
+def test_resizing_to_the_same_size_is_the_identity() -> None:
     images = pictures(3)
     boxes, cubic = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(3, 1), torch.tensor([True, False, True])
     for given in (images, list(images)):
@@ -101,9 +87,7 @@ def test_nothing_to_do_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("shape", [(30, 50), (5, 7), (1, 1), (1, 40), (16, 16)])
-def test_squeezing_is_pillows_within_a_level(shape: tuple[int, int]) -> None:
-    """Smaller, larger, a line, a pixel. Fails if sides change places, edges are cut, or the result is no plain array
-    that can be written to a file as it lies."""
+def test_resizing_is_pillows_within_a_level(shape: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     found = resize_to_square(pixels, 16)
     wanted = np.asarray(Image.fromarray(pixels).resize((16, 16), Image.Resampling.BICUBIC))
@@ -113,10 +97,7 @@ def test_squeezing_is_pillows_within_a_level(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(20_001, 1), (1, 20_001), (3, 9_999), (100_000, 30)])
-def test_a_strip_is_averaged_before_it_is_squeezed(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the filter gets has at most 64 times the pixels of the result's side, or of its own shorter one, each way,
-    and the result is Pillow's within a level. Fails if a strip of few pixels takes memory for [H, S] or for the filter,
-    if a last part is dropped, or if rows and columns change places."""
+def test_a_strip_is_averaged_before_resizing(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     along = np.linspace(0, 9, max(shape))
     wave = (128 + 100 * np.sin(along)).astype(np.uint8)
     pixels = np.repeat((wave[:, None] if shape[0] > shape[1] else wave[None]), min(shape), int(shape[0] > shape[1]))
@@ -136,8 +117,7 @@ def test_a_strip_is_averaged_before_it_is_squeezed(shape: tuple[int, int], monke
 
 
 @pytest.mark.parametrize("shape", [(512, 1), (1, 512), (640, 10)])
-def test_a_shape_of_64_to_1_is_no_strip(shape: tuple[int, int]) -> None:
-    """The bits of plain resizing. Fails if common shapes change in the last gray level."""
+def test_a_shape_of_64_to_1_is_resized_plainly(shape: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     plain = F.interpolate(image, size=(8, 8), mode="bicubic", antialias=True)[0].permute(1, 2, 0).numpy()
@@ -145,7 +125,6 @@ def test_a_shape_of_64_to_1_is_no_strip(shape: tuple[int, int]) -> None:
 
 
 def test_boxes_end_on_pixels_inside_the_image() -> None:
-    """Boxes of no width, of a hair's breadth at an edge, and of thirds. Fails if a box may be empty or stick out."""
     boxes = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.999, 0.0, 0.001, 1.0], [1 / 3, 1 / 3, 1 / 3, 1 / 3]])
     assert on_pixels(boxes, 10, 10).tolist() == [[9, 9, 1, 1], [9, 0, 1, 10], [3, 3, 4, 4]]
     tiny = resample(pictures(3), boxes, (5, 5), torch.tensor([True, True, False]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several labels an image: the ways in which files and objects tell them, and splits that keep rare ones."""
+"""Several labels per image: formats of files and objects, and splits that keep rare ones."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from colored import COLORS, colored_csv, shown_labels
+from colored import COLORS, colored_csv, drawn_labels
 from viticulture.data.balance import positive_weights
 from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import prepare, prepare_test
@@ -25,7 +25,7 @@ from viticulture.report.terminal import say
 
 IMAGES = 24
 SORTED = ("blue", "green", "red")
-TRUE = shown_labels(IMAGES)[:, [COLORS.index(name) for name in SORTED]]
+TRUE = drawn_labels(IMAGES)[:, [COLORS.index(name) for name in SORTED]]
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(root: Path, kind: str) -> Any:
-    """The same images and labels in another form."""
-    shown = shown_labels(IMAGES)
+    """Write the same images and labels in another form."""
+    shown = drawn_labels(IMAGES)
     names = [[name for name, there in zip(COLORS, row, strict=True) if there] for row in shown]
     paths = [f"{i:03d}.png" for i in range(IMAGES)]
     if kind == "csv":
@@ -65,9 +65,7 @@ FORMS = ["csv", "columns", "studio", "frame of columns", "frame of lists", "parq
 
 
 @pytest.mark.parametrize("kind", FORMS)
-def test_every_form_tells_the_same_labels(root: Path, kind: str) -> None:
-    """Catches: an image without any label left out or given one, a column of text taken for a label, labels by the
-    order in which they occur."""
+def test_every_form_reads_the_same_labels(root: Path, kind: str) -> None:
     source = separated(open_source(write(root, kind)))
     assert source.classes == SORTED
     np.testing.assert_array_equal(source.labels, TRUE)
@@ -76,7 +74,6 @@ def test_every_form_tells_the_same_labels(root: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("labels", [TRUE, torch.from_numpy(TRUE), [list(np.flatnonzero(row)) for row in TRUE]])
 def test_vectors_of_one_and_zero_and_lists_of_classes_are_labels(labels: Any) -> None:
-    """Catches: a vector [1, 0, 0] read as the classes 1, 0 and 0, a list [1] read as a vector."""
     pixels = np.random.default_rng(0).integers(0, 255, (IMAGES, 8, 8, 3), np.uint8)
     source = separated(open_source((pixels, labels)))
     assert source.classes == ("0", "1", "2")
@@ -85,8 +82,7 @@ def test_vectors_of_one_and_zero_and_lists_of_classes_are_labels(labels: Any) ->
         open_source((pixels[:2], np.array([[0, 2], [1, 0]])))
 
 
-def test_a_list_of_one_and_zero_is_refused() -> None:
-    """A vector that a program or JSON wrote as a list. Catches: [0, 1, 1] learnt as the classes 0 and 1."""
+def test_a_list_of_zeros_and_ones_is_refused() -> None:
     pixels = np.zeros((2, 8, 8, 3), np.uint8)
     with pytest.raises(UserError, match=r"\[0, 1, 1\], a 1 or a 0 for each class; list the classes of the image"):
         open_source((pixels, [[0, 1, 1], [1, 0, 0]]))
@@ -101,7 +97,7 @@ AS_ROWS = [[1, 1], [0, 1], [0, 0], [-1, -1], [1, 0]]
 
 
 def without_a_label(root: Path, kind: str) -> Any:
-    """Images whose lists of labels are those of `UNLABELED`, None where nobody said what is shown."""
+    """Write images with the labels of `UNLABELED`, None where no label is known."""
     pixels = np.random.default_rng(0).integers(0, 255, (len(UNLABELED), 8, 8, 3), np.uint8)
     if kind == "arrays":
         return pixels, UNLABELED
@@ -118,9 +114,7 @@ def without_a_label(root: Path, kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["arrays", "vectors", "frame", "hub"])
-def test_none_is_no_label_and_an_empty_list_shows_none(root: Path, kind: str) -> None:
-    """Catches: an image that nobody labeled taught as showing nothing, counted as that, or kept from learning without
-    labels; one that shows nothing left out."""
+def test_none_is_unlabeled_and_an_empty_list_has_no_labels(root: Path, kind: str) -> None:
     source = separated(open_source(without_a_label(root, kind)))
     assert source.labels.tolist() == AS_ROWS
     nothing_held = DataSettings(test_fraction=0, val_fraction=0)
@@ -137,14 +131,12 @@ def test_none_is_no_label_and_an_empty_list_shows_none(root: Path, kind: str) ->
 
 
 def test_a_table_without_labels_is_refused_with_both_forms(root: Path) -> None:
-    """Fails if a column that holds anything else than 1 and 0 is a label, or the message names one form alone."""
     (root / "bad.csv").write_text("path,cat\n000.png,1\n001.png,maybe\n")
     with pytest.raises(UserError, match=r"path,label.*or a column of 1 and 0 for every label, got 'path,cat'"):
         open_source(str(root / "bad.csv"))
 
 
-def test_many_columns_of_labels_are_read_in_time(root: Path) -> None:
-    """Fails, after many minutes, if each is compared with all."""
+def test_many_label_columns_are_read_in_time(root: Path) -> None:
     many = 60_000
     header = ",".join(f"c{i}" for i in range(many))
     rows = [f"{i:03d}.png," + ",".join(str((i + j) % 2) for j in range(many)) for i in range(4)]
@@ -152,9 +144,7 @@ def test_many_columns_of_labels_are_read_in_time(root: Path) -> None:
     assert len(inspect(root / "wide.csv").classes) == many
 
 
-def test_columns_of_labels_are_told_one_by_one(root: Path) -> None:
-    """Fails if a column with a gap is dropped without a word, one of 0 alone is named as a class, or one that is nearly
-    a label is passed over in silence."""
+def test_label_columns_are_reported_one_by_one(root: Path) -> None:
     rows = [("000", 1, 0, 0, 1), ("001", 0, 1, 0, 0), ("002", 1, 1, 0, 2)]
     text = "path,cat,dog,ox,count\n" + "".join(f"{name}.png,{','.join(map(str, cells))}\n" for name, *cells in rows)
     (root / "several.csv").write_text(text)
@@ -170,8 +160,7 @@ def test_columns_of_labels_are_told_one_by_one(root: Path) -> None:
         open_source(str(root / "several.csv"))
 
 
-def test_data_tells_labels_one_by_one(root: Path) -> None:
-    """Catches: combinations counted as classes, the rule by which columns were recognized kept secret."""
+def test_data_lists_labels_one_by_one(root: Path) -> None:
     found = inspect(write(root, "columns"))
     assert found.classes == SORTED
     assert found.counts["train"] == tuple(TRUE.sum(0))
@@ -181,7 +170,6 @@ def test_data_tells_labels_one_by_one(root: Path) -> None:
 
 
 def test_labels_are_not_counted_as_images(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Catches: a table of labels that says more images than there are."""
     say(inspect(write(root, "columns")))
     shown = " ".join(capsys.readouterr().out.split())
     assert "Images by label" in shown
@@ -189,8 +177,7 @@ def test_labels_are_not_counted_as_images(root: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_rare_label_is_in_both_parts() -> None:
-    """300 images, of which 4 show a rare label: one of these four is held out, whatever the seed, and every label in
-    proportion. Catches: a random split, which leaves a rare label out two times in five; an image in both parts."""
+    """300 images, of which 4 have a rare label."""
     draw = np.random.default_rng(0)
     labels = (draw.random((300, 4)) < (0.5, 0.3, 0.1, 0)).astype(np.float32)
     labels[draw.permutation(300)[:4], 3] = 1
@@ -205,7 +192,6 @@ def test_a_rare_label_is_in_both_parts() -> None:
 
 
 def test_a_fraction_keeps_every_label() -> None:
-    """Fails if a label with a single image vanishes, or a fraction of 1 leaves images out."""
     labels = np.eye(50, 8, dtype=np.float32)  # 42 images show none
     kept = fraction_of_each(labels, 0.1, 0)
     assert labels[kept].any(0).all()
@@ -213,9 +199,7 @@ def test_a_fraction_keeps_every_label() -> None:
     np.testing.assert_array_equal(fraction_of_each(labels, 1.0, 0), np.arange(50))
 
 
-def test_images_reach_a_run_with_their_labels(root: Path) -> None:
-    """Catches: labels of other images after a split, images without any label left out, labels in the data's own order
-    where a network has another."""
+def test_images_keep_their_labels_through_splits(root: Path) -> None:
     source = separated(open_source(str(root / "labels.csv")))
     dataset = prepare(source, DataSettings(), ImageSettings(image_size=16))
     assert sum(map(len, dataset.split_names.values())) == IMAGES
@@ -230,16 +214,15 @@ def test_images_reach_a_run_with_their_labels(root: Path) -> None:
         prepare(source, DataSettings(per_class=3), ImageSettings(image_size=16))
 
 
-def test_one_class_an_image_is_left_as_it_was(tmp_path: Path, root: Path) -> None:
-    """Fails if labels without a bar count as joined, or a source of them changes."""
+def test_one_class_per_image_is_unchanged(tmp_path: Path, root: Path) -> None:
     (tmp_path / "one.csv").write_text("path,label\n" + "".join(f"{root}/{i:03d}.png,c{i % 2}\n" for i in range(4)))
     source = open_source(str(tmp_path / "one.csv"))
     assert not is_joined(source)
     assert source.labels.tolist() == [0, 1, 0, 1]
 
 
-def test_balanced_weights_make_showing_weigh_as_much_as_not_showing() -> None:
-    """n_c w_c = N - n_c. Catches: weights of classes of which an image shows one, their mean scaled to 1."""
+def test_balanced_weights_equalize_present_and_absent() -> None:
+    """n_c w_c = N - n_c."""
     labels = torch.tensor([[1.0, 1], [0, 1], [0, 1], [0, 0]])
     assert positive_weights("balanced", ("a", "b"), labels).tolist() == pytest.approx([3, 1 / 3])
     assert positive_weights({"b": 2}, ("a", "b"), labels).tolist() == [1, 2]

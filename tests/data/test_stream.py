@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream decodes when asked and hands out what a cache would."""
+"""A stream decodes on demand and equals a cache."""
 
 import errno
 import os
@@ -37,7 +37,7 @@ TASK = DataSpec(("a", "b"), (24, 20), MEAN, STD)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    """Smooth pictures of several shapes in a folder of two classes."""
+    """Write smooth pictures of several shapes in a folder of two classes."""
     folder: Path = tmp_path_factory.mktemp("photos")
     for n in range(COUNT):
         height, width = 60 + 7 * (n % 5), 90 - 9 * (n % 4)
@@ -52,7 +52,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 def stream(source: Source) -> StreamedImages:
-    """Every image of the source, last one first, sizes unknown."""
+    """Stream every image of the source, last one first, sizes unknown."""
     rows = torch.arange(COUNT).flip(0)
     names = [source.names[row] for row in rows.tolist()]
     return StreamedImages(source, rows, Records(labels(source)[rows], torch.full((COUNT, 2), -1), names), SIDE)
@@ -62,8 +62,8 @@ def labels(source: Source) -> Tensor:
     return torch.as_tensor(source.labels)
 
 
-def store(source: Source) -> CachedImages:
-    """The same images as a cache keeps them."""
+def cached(source: Source) -> CachedImages:
+    """Cache the same images."""
     held, rows = build(source, SIDE), torch.arange(COUNT).flip(0)
     sizes = torch.from_numpy(held.sizes)[rows]
     return CachedImages(held.pixels, rows, Records(labels(source)[rows], sizes, [str(n) for n in range(COUNT)]))
@@ -74,25 +74,15 @@ def view(*transforms: ResizedCrop | PaddedCrop | Flip | Erase) -> Augment:
 
 
 @pytest.mark.parametrize("crop", [ResizedCrop(interpolation="random"), PaddedCrop()])
-def test_a_stream_and_a_store_give_the_same_batches(source: Source, crop: ResizedCrop | PaddedCrop) -> None:
-    """Bit for bit, whichever of them a budget chooses.
-
-    Fails if the stream decodes at another scale, resizes by another filter, takes boxes of the resized square, or
-    rows of uniform numbers of its own.
-    """
+def test_a_stream_and_a_cache_give_the_same_batches(source: Source, crop: ResizedCrop | PaddedCrop) -> None:
     shard = Shard(workers=0)
-    loaders = [Loader(images, (view(crop, Flip()),), 6, 0, shard=shard) for images in (stream(source), store(source))]
+    loaders = [Loader(images, (view(crop, Flip()),), 6, 0, shard=shard) for images in (stream(source), cached(source))]
     for streamed, stored in zip(*loaders, strict=True):
         assert streamed.keys() == stored.keys()
         assert all(torch.equal(streamed[key], stored[key]) for key in stored)
 
 
 def test_workers_change_nothing(source: Source) -> None:
-    """Purity: two processes reading ahead give batch() bit for bit, two views, from inside an epoch, and leave
-    the global stream of random numbers where it was.
-
-    Fails if batches arrive in another order, or a DataLoader draws its seed from the global stream.
-    """
     views = (view(ResizedCrop(), Erase()), view(ResizedCrop(), Flip()))
     load = Loader(stream(source), views, 4, 0, shard=Shard(workers=2))
     load.load_state_dict({"epoch": 2, "next": 1})
@@ -109,11 +99,10 @@ def test_workers_change_nothing(source: Source) -> None:
 
 
 def test_evaluation_of_a_stream_is_that_of_a_cache(source: Source) -> None:
-    """Every image once, in order, center cut by the original's shape, the same pixels."""
     device = torch.device("cpu")
     pairs = zip(
         evaluation_batches(stream(source), TASK, 5, device),
-        evaluation_batches(store(source), TASK, 5, device),
+        evaluation_batches(cached(source), TASK, 5, device),
         strict=True,
     )
     for streamed, stored in pairs:
@@ -125,13 +114,11 @@ def test_an_original_is_shown_as_it_is(source: Source) -> None:
 
 
 def test_streams_survive_pickling(source: Source) -> None:
-    """Workers that are spawned instead of forked receive the split as bytes."""
     copy = pickle.loads(pickle.dumps(stream(source)))
     assert (copy.original(3) == stream(source).original(3)).all()
 
 
 def test_an_error_in_a_worker_reaches_the_user() -> None:
-    """No silent fallback: what breaks in a worker breaks the run."""
     with pytest.raises(ZeroDivisionError):
         list(ahead(reciprocal, [1, 0], workers=1))
 
@@ -157,15 +144,14 @@ def no_locks(*_: object, **__: object) -> None:
     ],
     ids=["no shared memory", "no socket", "no locks"],
 )
-def test_a_machine_without_room_for_workers_computes_the_same_in_more_time(
+def test_without_shared_memory_batches_are_the_same(
     place: str,
     lacks: Callable[..., None],
     words: str,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A container has 64 MB of /dev/shm. Catches: an error in a thread of a worker, for whose value the training waits
-    without end; tracebacks; a slow training that does not say why, or says so at every step."""
+    """A container has 64 MB of /dev/shm."""
     stream_module._warn_once.cache_clear()
     monkeypatch.setattr(place, lacks)
     for number, (constant, count) in enumerate(ahead(rows, range(5), workers=2)):
@@ -177,8 +163,7 @@ def test_a_machine_without_room_for_workers_computes_the_same_in_more_time(
     assert words in said
 
 
-def test_a_worker_that_is_killed_ends_what_waits_for_it() -> None:
-    """As the kernel does for want of memory. Catches: a wait without end, and torch's traceback."""
+def test_a_killed_worker_is_an_error() -> None:
     with pytest.raises(UserError, match=r"worker process was killed.*lack of memory"):
         list(ahead(killed, [0, 1], workers=1))
 
@@ -193,9 +178,7 @@ def reciprocal(number: int) -> float:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_image_that_breaks_in_mid_epoch_is_named_with_the_way_on(workers: int, tmp_path: Path) -> None:
-    """A header is whole, the rest of the file is missing. Fails if torch rebuilds the error of a worker as a
-    RuntimeError, or the user is not told which file and what to do."""
+def test_an_image_that_fails_in_mid_epoch_is_named_with_a_fix(workers: int, tmp_path: Path) -> None:
     root = photographs(tmp_path / "photos", 12)
     cut(root / "a" / "3.jpg")
     data = prepare(root, DataSettings(val_fraction=0, test_fraction=0), ImageSettings(stream=True, image_size=24))
@@ -204,8 +187,7 @@ def test_an_image_that_breaks_in_mid_epoch_is_named_with_the_way_on(workers: int
         list(loader)
 
 
-def test_skipping_gives_a_stream_the_very_images_of_a_cache(tmp_path: Path) -> None:
-    """Split, order and pixels. Fails if a truncated file stays, is replaced by another image, or no one is told."""
+def test_skipping_selects_the_same_images_as_a_cache(tmp_path: Path) -> None:
     root = photographs(tmp_path / "photos", 24)
     cut(root / "a" / "3.jpg")
     cut(root / "b" / "18.jpg")
@@ -224,8 +206,7 @@ def test_skipping_gives_a_stream_the_very_images_of_a_cache(tmp_path: Path) -> N
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
-def test_a_stream_opens_no_file_before_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million files stay closed but for the sample that chooses a size. Fails if headers are read one and all."""
+def test_a_stream_opens_no_file_before_its_first_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, opened = photographs(tmp_path / "photos", 24), []
     read = FileReader.open
     monkeypatch.setattr(FileReader, "open", lambda self, i: opened.append(i) or read(self, i))
@@ -236,7 +217,7 @@ def test_a_stream_opens_no_file_before_it_is_asked_for(tmp_path: Path, monkeypat
 
 
 def photographs(root: Path, count: int) -> Path:
-    """JPEGs of noise in the classes a and b."""
+    """Write JPEGs of noise in the classes a and b."""
     for n in range(count):
         path = root / "ab"[n * 2 // count] / f"{n}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,6 +227,6 @@ def photographs(root: Path, count: int) -> Path:
 
 
 def cut(path: Path) -> None:
-    """Take the second half of a file away."""
+    """Truncate a file to its first half."""
     raw = path.read_bytes()
     path.write_bytes(raw[: len(raw) // 2])

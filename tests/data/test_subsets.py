@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is held out and what is learned from."""
+"""Held-out images and training subsets."""
 
 import numpy as np
 import pytest
@@ -12,13 +12,8 @@ UNEVEN = UNEVEN[np.random.default_rng(0).permutation(len(UNEVEN))]
 
 @pytest.mark.parametrize("fraction", [0.01, 0.1, 0.2, 0.5, 0.9, 1 - 1e-13])
 @pytest.mark.parametrize("seed", [0, 1, 7])
-def test_holding_out_divides_every_class_in_proportion(fraction: float, seed: int) -> None:
-    """Kept and held together are everything, once; per class, held differs from fraction * n by less than one image,
-    and one image at least stays; over all, round(fraction * N) are held where no class forbids it.
-
-    Fails if images are lost or in both parts, a class is emptied, or rounding each class loses (2,000 small classes,
-    none of which gives any) or adds images.
-    """
+def test_holding_out_is_stratified(fraction: float, seed: int) -> None:
+    """Per class within one image of fraction * n; round(fraction * N) over all."""
     stay, held = holdout(UNEVEN, fraction, seed)
     np.testing.assert_array_equal(np.sort(np.concatenate([stay, held])), np.arange(len(UNEVEN)))
     counts, given = np.bincount(UNEVEN), np.bincount(UNEVEN[held], minlength=6)
@@ -31,18 +26,13 @@ def test_holding_out_divides_every_class_in_proportion(fraction: float, seed: in
 
 
 def test_holding_out_depends_on_the_seed_alone() -> None:
-    """Fails if the choice is the same for all seeds, changes between calls, or uses numpy's global state."""
     first = holdout(UNEVEN, 0.3, 0)[1]
     np.random.seed(5)
     np.testing.assert_array_equal(first, holdout(UNEVEN, 0.3, 0)[1])
     assert not np.array_equal(first, holdout(UNEVEN, 0.3, 1)[1])
 
 
-def test_another_class_leaves_the_choices_of_the_others() -> None:
-    """Whole numbers of images, so that no class gives for another.
-
-    Fails if all classes share one random stream, or each draws from a copy of it (all would then choose alike).
-    """
+def test_each_class_is_chosen_independently() -> None:
     labels = np.repeat([0, 1], 10)
     more = np.repeat([0, 1, 2], 10)
     np.testing.assert_array_equal(holdout(labels, 0.2, 3)[1], holdout(more, 0.2, 3)[1][:4])
@@ -52,7 +42,6 @@ def test_another_class_leaves_the_choices_of_the_others() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_larger_subsets_contain_smaller_ones(seed: int) -> None:
-    """Fails if each fraction is drawn anew; a curve over fractions would then mix two effects."""
     previous: set[int] = set()
     for fraction in (0.01, 0.1, 0.3, 0.5, 1.0):
         rows = set(fraction_of_each(UNEVEN, fraction, seed).tolist())
@@ -69,24 +58,16 @@ def test_larger_subsets_contain_smaller_ones(seed: int) -> None:
         previous = rows
 
 
-def test_every_image_is_as_likely_as_another() -> None:
-    """Each of 10 images is drawn in 3 of 10 cases. Fails if the first images are preferred, or one never comes.
-
-    With 2,000 seeds a share's standard deviation is sqrt(.3 * .7 / 2000) = 0.0102; five of them are allowed.
-    """
+def test_every_image_is_equally_likely() -> None:
+    """With 2,000 seeds a share's standard deviation is sqrt(.3 * .7 / 2000) = 0.0102; five of them are allowed."""
     labels = np.zeros(10, dtype=np.int64)
     hits = sum(np.isin(np.arange(10), count_of_each(labels, 3, seed)) for seed in range(2000))
     np.testing.assert_allclose(hits / 2000, 0.3, atol=0.051)
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.05, 0.1, 0.5, 1.0])
-def test_the_paper_s_subset_is_its_rule_written_plainly(fraction: float) -> None:
-    """Bootstrapping ViTs: per class, default_rng(class index) shuffles the files, the first round(p n) are kept.
-
-    Written here over lists of names, as the authors' code does. Fails if a run's seed has a say, every class draws from
-    one stream, labels are shifted by one, halves are rounded up (round(0.1 * 25) is 2), or an image is kept for a class
-    that should be left with none.
-    """
+def test_the_paper_s_subset_follows_its_rule(fraction: float) -> None:
+    """Bootstrapping ViTs: per class, default_rng(class index) shuffles, the first round(p n) are used."""
     labels = np.repeat(np.arange(4), [3, 25, 130, 15])
     kept: list[int] = []
     for number in range(4):
@@ -98,23 +79,20 @@ def test_the_paper_s_subset_is_its_rule_written_plainly(fraction: float) -> None
     assert np.bincount(mixed[bootstrapping(mixed, 0.1)], minlength=4).tolist() == [0, 2, 13, 2]
 
 
-def test_nothing_from_nothing() -> None:
-    """No images give empty parts, not an error from inside numpy."""
+def test_no_images_give_empty_parts() -> None:
     none = np.empty(0, dtype=np.int64)
     assert [len(part) for part in holdout(none, 0.2, 0)] == [0, 0]
     assert len(fraction_of_each(none, 0.2, 0)) == len(count_of_each(none, 2, 0)) == len(bootstrapping(none, 0.2)) == 0
 
 
 def bursts(classes: int, count: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and near-duplicates of so many bursts of each class."""
+    """Return labels and near-duplicates of so many bursts of each class."""
     labels = np.repeat(np.arange(classes), count * length)
     return labels, np.repeat(np.arange(classes * count), length)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_near_duplicates_are_held_out_together_and_every_class_gives_as_many_images(seed: int) -> None:
-    """Pairs, triples and single images of four classes, some pairs across two of them. Catches: a pair on two sides, a
-    class that gives more or fewer images for it, other images held out where there are no near-duplicates."""
+def test_near_duplicates_are_held_out_together(seed: int) -> None:
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, 4, 200)
     copies = np.full(200, -1)
@@ -131,17 +109,14 @@ def test_near_duplicates_are_held_out_together_and_every_class_gives_as_many_ima
     assert alone.sum() >= len(held) // 2  # most of the choice is what it was
 
 
-def test_classes_of_long_bursts_hold_one_out_whole() -> None:
-    """Three bursts of ten images a class, of which a fifth is six. Catches: no test at all, a burst on two sides."""
+def test_one_of_a_few_long_bursts_is_held_out_whole() -> None:
     labels, copies = bursts(classes=3, count=3, length=10)
     held = holdout(labels, 0.2, 0, copies)[1]
     assert np.bincount(labels[held]).tolist() == [10, 10, 10]
     assert len(set(copies[held])) == 3
 
 
-def test_a_class_that_is_one_video_holds_out_one_run_of_it() -> None:
-    """Catches: a class without a test image, frames held out here and there, each between two that teach; a class that
-    loses all its images to another's video."""
+def test_a_class_that_is_one_video_holds_out_one_run_of_frames() -> None:
     labels, copies = bursts(classes=4, count=1, length=72)
     for copy in (copies, np.zeros_like(copies)):
         for seed in range(5):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches with objects: a pure function of (seed, epoch, step), for two processes as for one, resumed or not."""
+"""Batches with objects: a pure function of (seed, epoch, step), on two processes as on one, resumed or not."""
 
 from pathlib import Path
 
@@ -48,8 +48,6 @@ def same(first: Batch, second: Batch) -> bool:
 
 @pytest.mark.parametrize("wanted", ["objects", "pixels"])
 def test_a_batch_is_a_function_of_epoch_and_step(tmp_path: Path, wanted: str) -> None:
-    """In any order, and from a loader that goes on where another stopped, in the middle of an epoch and at its end.
-    Fails if objects are placed by the numbers of another step, or the state counts one step too many."""
     folder = coco_folder if wanted == "objects" else mask_folder
     dataset = dataset_of(folder(tmp_path / "set", {"train": 8, "val": 2}), wanted)
     first = loader(dataset)
@@ -65,8 +63,7 @@ def test_a_batch_is_a_function_of_epoch_and_step(tmp_path: Path, wanted: str) ->
     assert same(next(iter(resumed)), seen[2])
 
 
-def test_two_processes_see_what_one_sees(tmp_path: Path) -> None:
-    """Fails if a process places its objects by another one's numbers."""
+def test_two_processes_are_one(tmp_path: Path) -> None:
     dataset = dataset_of(coco_folder(tmp_path / "set", {"train": 8, "val": 2}), "objects")
     whole = loader(dataset).batch(1, 1)
     for rank in (0, 1):
@@ -79,7 +76,6 @@ def test_two_processes_see_what_one_sees(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wanted", ["objects", "pixels"])
 def test_batches_on_a_gpu_are_those_on_a_cpu(tmp_path: Path, wanted: str) -> None:
-    """In training and where a network is judged. Catches: what cannot be pinned, or stays behind on the CPU."""
     folder = coco_folder if wanted == "objects" else mask_folder
     dataset = dataset_of(folder(tmp_path / "set", {"train": 8, "val": 2}), wanted)
 
@@ -101,8 +97,6 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(tmp_path: Path, wanted: str) -> Non
 
 
 def test_masks_of_objects_fill_their_boxes(tmp_path: Path) -> None:
-    """Outlines are rectangles here, so that a mask is its box up to a pixel. Fails if planes are packed in another
-    order than they are unpacked, beyond the eighth object too."""
     pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
     dataset = dataset_of(coco_folder(tmp_path / "set", {"train": 8, "val": 2}), "objects", masks=True)
     checked = 0
@@ -118,7 +112,6 @@ def test_masks_of_objects_fill_their_boxes(tmp_path: Path) -> None:
 
 
 def test_an_image_without_objects_has_no_masks() -> None:
-    """Alone in its batch and beside one with objects. Fails if masks are asked of what names none."""
     pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
     whole, size = torch.tensor([[0, 0, 48, 48]] * 2), torch.tensor([[48, 48]] * 2)
     place = Placement(whole, size, torch.zeros(2, dtype=torch.bool), size, 48, (48, 48))
@@ -132,7 +125,6 @@ def test_an_image_without_objects_has_no_masks() -> None:
 
 
 def test_planes_hold_any_number_of_masks() -> None:
-    """Fails if the ninth object falls into the first plane, or bits run over."""
     generator = torch.Generator().manual_seed(0)
     masks = torch.randint(0, 2, (19, 5, 6), generator=generator, dtype=torch.uint8)
     planes = torch.zeros(3, 5, 6, dtype=torch.uint8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of an evaluation against arithmetic done by hand, NumPy, scikit-learn and torchmetrics."""
+"""Metrics of an evaluation against arithmetic by hand, NumPy, scikit-learn and torchmetrics."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def predictions(rows: list[list[float]], labels: list[int]) -> Predictions:
 
 
 def drawn(N: int, C: int, absent: int = 0, seed: int = 0) -> Predictions:
-    """Probabilities that know something; the last `absent` classes have no image."""
+    """Draw informative probabilities; the last `absent` classes have no image."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(C - absent, (N,), generator=generator)
     logits = torch.randn(N, C, generator=generator)
@@ -42,13 +42,8 @@ HAND = predictions(
 )
 
 
-def test_five_images_of_three_classes_give_the_numbers_worked_out_by_hand() -> None:
-    """Predicted 0 1 0 1 0, true 0 1 1 2 0.
-
-    Class 0: TP 2, FP 1, FN 0; class 1: TP 1, FP 1, FN 1; class 2: TP 0, FP 0, FN 1 and never predicted.
-    Fails if rows and columns of the matrix are swapped, precision and recall are swapped, the likelihood is base 2
-    or a sum, or top-2 counts the k + 1 best.
-    """
+def test_metrics_of_five_images_by_hand() -> None:
+    """Predicted 0 1 0 1 0, true 0 1 1 2 0."""
     found = evaluate_predictions(HAND, ["a", "b", "c"], k=2)
 
     assert found.images == 5
@@ -64,8 +59,7 @@ def test_five_images_of_three_classes_give_the_numbers_worked_out_by_hand() -> N
     assert found.nll == pytest.approx(-np.log([0.7, 0.6, 0.3, 0.3, 0.45]).mean())
 
 
-def test_bins_are_joined_until_each_holds_enough_images() -> None:
-    """Catches: images lost or counted twice, a mean that does not weigh, a few images left by themselves."""
+def test_bins_are_merged_until_each_holds_enough_images() -> None:
     numbers = ((0.1, 1.0, 2), (0.3, 0.0, 1), (0.5, 0.5, 12), (0.7, 0.5, 6), (0.9, 1.0, 4))
     bins = [ReliabilityBin(*each) for each in numbers]
     assert [each.images for each in joined(bins, 1)] == [2, 1, 12, 6, 4]
@@ -78,11 +72,7 @@ def test_bins_are_joined_until_each_holds_enough_images() -> None:
 
 
 def test_calibration_error_follows_guo() -> None:
-    """Guo et al. 2017, arXiv:1706.04599, Eq. (3): sum over bins of (share of images) |accuracy - confidence|.
-
-    Confidences 0.7 right, 0.6 right, 0.5 wrong, 0.5 wrong, 0.45 right lie in bins 10, 9, 7, 7 and 6 of 15.
-    Fails if bins are not weighted by their images, the gap is squared, or confidence is the true class's.
-    """
+    """Guo et al. 2017, arXiv:1706.04599, Eq. (3): sum over bins of (share of images) |accuracy - confidence|."""
     found = evaluate_predictions(HAND, ["a", "b", "c"])
     assert found.calibration_error == pytest.approx((0.3 + 0.4 + 2 * 0.5 + 0.55) / 5, abs=1e-7)
     assert [b.images for b in found.reliability] == [1, 2, 1, 1]
@@ -92,11 +82,7 @@ def test_calibration_error_follows_guo() -> None:
 @pytest.mark.parametrize("absent", [0, 3])
 @pytest.mark.parametrize(("N", "C"), [(400, 10), (50, 30)])
 def test_references_agree(N: int, C: int, absent: int) -> None:
-    """scikit-learn's scores, torchmetrics' calibration error and a NumPy sort, also with classes that have no image.
-
-    Fails if absent classes count as 0 in a mean of recalls, if never-predicted classes drop out of macro-F1, or if
-    an absent class that is predicted (its F1 is 0) drops out of it.
-    """
+    """scikit-learn's scores, torchmetrics' calibration error and a NumPy sort, also with classes without images."""
     given = drawn(N, C, absent)
     labels, p = given.labels.numpy(), given.probabilities.numpy()
     predicted = p.argmax(-1)
@@ -115,11 +101,8 @@ def test_references_agree(N: int, C: int, absent: int) -> None:
     assert sum(b.images for b in found.reliability) == N
 
 
-def test_a_class_without_images_is_not_available_rather_than_nan_or_zero() -> None:
-    """Class c has no image; once it is predicted its precision is 0 and its recall is still unknown.
-
-    Fails if 0/0 becomes NaN, 0 or 1, or if an unknown recall is averaged.
-    """
+def test_a_class_without_images_has_no_recall() -> None:
+    """Once it is predicted its precision is 0 and its recall is still unknown."""
     never = evaluate_predictions(predictions([[0.9, 0.05, 0.05], [0.3, 0.6, 0.1]], [0, 1]), ["a", "b", "c"])
     assert (never.per_class[2].precision, never.per_class[2].recall, never.per_class[2].f1) == (None, None, None)
     assert never.macro_f1 == never.balanced_accuracy == 1
@@ -131,7 +114,6 @@ def test_a_class_without_images_is_not_available_rather_than_nan_or_zero() -> No
 
 
 def test_one_image_is_enough() -> None:
-    """N = 1: every number is finite, and Wilson's interval is wide rather than empty."""
     found = evaluate_predictions(predictions([[0.25, 0.75]], [1]), ["a", "b"])
     assert (found.top1, found.topk, found.k, found.macro_f1, found.balanced_accuracy) == (1, 1, 2, 1, 1)
     assert found.nll == pytest.approx(-math.log(0.75))
@@ -141,16 +123,11 @@ def test_one_image_is_enough() -> None:
     assert all(np.isfinite(value) for value in vars(found).values() if isinstance(value, float))
 
 
-def test_k_is_lowered_to_the_number_of_classes_and_says_so() -> None:
-    """Top-5 of three classes would read as a perfect score of a harder question."""
+def test_k_is_lowered_to_the_number_of_classes() -> None:
     assert evaluate_predictions(HAND, ["a", "b", "c"], k=5).k == 3
 
 
 def test_ties_go_to_the_first_class_everywhere() -> None:
-    """A student that says the same of every class is right for class 0 alone, and top-2 for classes 0 and 1.
-
-    Fails if a tie counts as right (top-1 would be 1) or if ranks and predictions break ties differently.
-    """
     flat = predictions([[0.25] * 4] * 4, [0, 1, 2, 3])
     found = evaluate_predictions(flat, list("abcd"), k=2)
     assert (found.top1, found.topk) == (1 / 4, 1 / 2)
@@ -158,15 +135,14 @@ def test_ties_go_to_the_first_class_everywhere() -> None:
     assert evaluate_predictions(flat, list("abcd"), k=1).topk == found.top1
 
 
-def test_a_sure_and_wrong_student_has_a_finite_likelihood_and_full_calibration_error() -> None:
-    """Probabilities that underflowed to 0 and 1: the cost is -log of the smallest normal float32, 87 nats."""
+def test_a_certain_wrong_prediction_has_a_finite_likelihood() -> None:
+    """The cost is -log of the smallest normal float32, 87 nats."""
     found = evaluate_predictions(predictions([[1.0, 0.0], [1.0, 0.0]], [1, 1]), ["a", "b"])
     assert found.nll == pytest.approx(-math.log(torch.finfo(torch.float32).tiny))
     assert found.calibration_error == 1
 
 
-def test_confidence_of_exactly_one_shares_the_last_bin() -> None:
-    """A bin of its own for 1.0 would let errors of either sign no longer cancel; a lower edge is inside its bin."""
+def test_confidence_of_one_is_in_the_last_bin() -> None:
     found = evaluate_predictions(
         predictions([[1.0, 0.0], [0.0, 1.0], [0.95, 0.05], [0.6, 0.4], [0.62, 0.38]], [0] * 5), ["a", "b"]
     )
@@ -178,17 +154,13 @@ def test_confidence_of_exactly_one_shares_the_last_bin() -> None:
     [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (81, 263, 0.2553, 0.3662), (5, 10, 0.2366, 0.7634)],
 )
 def test_interval_follows_wilson(right: int, images: int, low: float, high: float) -> None:
-    """Newcombe 1998, Statistics in Medicine 17, Table I, method 3 (81 of 263), and n = 10 by hand.
-
-    For 0 of n the upper end is z^2 / (n + z^2). Fails for Wald's interval, which has no width at 0 and 1.
-    """
+    """Newcombe 1998, Statistics in Medicine 17, Table I, method 3 (81 of 263), and n = 10 by hand."""
     assert wilson(right, images) == pytest.approx((low, high), abs=5e-5)
     if right == 0:
         assert wilson(right, images)[1] == pytest.approx(1.959964**2 / (images + 1.959964**2), abs=1e-6)
 
 
-def test_an_evaluation_survives_json() -> None:
-    """to_dict -> JSON text -> from_dict gives the same numbers, None included; no NaN enters the file."""
+def test_an_evaluation_is_saved_as_json_and_read() -> None:
     found = evaluate_predictions(drawn(60, 12, absent=2), [f"class “{i}” <b>" for i in range(12)])
     text = json.dumps(found.to_dict(), allow_nan=False)
     again = ClassificationResult.from_dict(json.loads(text))
@@ -196,8 +168,7 @@ def test_an_evaluation_survives_json() -> None:
     assert {**vars(again), "confusion": 0} == {**vars(found), "confusion": 0}
 
 
-def test_most_confident_mistakes_come_first_and_only_mistakes_come() -> None:
-    """Images 2 (0.5) and 3 (0.5) of the five are wrong; equals keep their order; an image without label is none."""
+def test_the_most_confident_mistakes_come_first() -> None:
     found = most_confident_mistakes(HAND, 10)
     assert [(m.number, m.name, m.label, m.predicted) for m in found] == [(2, "image 2", 1, 0), (3, "image 3", 2, 1)]
     assert found[0].probability == 0.5
@@ -223,14 +194,13 @@ def test_what_cannot_be_judged_is_refused(given: Predictions, classes: list[str]
         evaluate_predictions(given, classes)
 
 
-def test_the_file_of_two_thousand_classes_stays_small() -> None:
-    """A dense matrix alone would hold four million entries; what is stored grows with images instead."""
+def test_the_file_of_two_thousand_classes_is_small() -> None:
     found = evaluate_predictions(drawn(2000, 2000), [f"class {i}" for i in range(2000)])
     assert len(json.dumps(found.to_dict())) < 250_000
 
 
 class Backwards(nn.Module):
-    """Gives its input's mean in the wrong mode and its logits in the right one."""
+    """Return the input's mean in the wrong mode and its logits in the right one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,10 +213,6 @@ class Backwards(nn.Module):
 
 
 def test_collecting_restores_order_names_and_modes() -> None:
-    """Batches come in any order; row i of the answer is image i. Frozen parts stay frozen afterwards.
-
-    Fails if rows follow the order of arrival, softmax is left out, or `train()` is called on the whole student.
-    """
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.randn(10, 3, 4, 4, generator=generator), torch.arange(10) % 3
     order = torch.randperm(10, generator=generator)
@@ -264,8 +230,7 @@ def test_collecting_restores_order_names_and_modes() -> None:
     assert not student.frozen.training
 
 
-def test_a_split_that_is_not_whole_is_refused() -> None:
-    """An image that no batch held would count as one more wrong answer of class 0."""
+def test_an_incomplete_split_is_refused() -> None:
     batch = {
         "image": torch.zeros(2, 3, 4, 4),
         "label": torch.zeros(2, dtype=torch.int64),

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A student, its heads and its teachers on the same images; and which head made a number.
-
-Source of the divergences: Co-advise, arXiv:2106.12378, Table 5.
-"""
+"""A student, its heads and teachers on the same images (divergences: Co-advise, arXiv:2106.12378, Table 5)."""
 
 import dataclasses
 import json
@@ -34,9 +31,7 @@ TINY = {"embed_dim": 8, "depth": 1, "num_heads": 2}
 
 
 def test_divergences_are_those_from_teacher_to_head_in_nats() -> None:
-    """sum_c t_c log(t_c / h_c), mean over images, written out; rows are heads, columns teachers.
-
-    Catches swapped arguments, a mean over classes, a transposed matrix, bits."""
+    """sum_c t_c log(t_c / h_c), mean over images; rows are heads, columns teachers."""
     generator = torch.Generator().manual_seed(0)
     heads, teachers = (3 * torch.randn(n, 7, 5, generator=generator, dtype=torch.float64) for n in (3, 2))
     found = divergences(heads, teachers)
@@ -48,7 +43,6 @@ def test_divergences_are_those_from_teacher_to_head_in_nats() -> None:
 
 
 def test_pairs_are_counted_image_by_image() -> None:
-    """By hand: five images. Catches both right counted as both wrong, different wrong answers as the same one."""
     labels = torch.tensor([0, 1, 2, 3, 4])
     predictions = torch.tensor([[0, 1, 2, 0, 0], [0, 2, 2, 0, 1]])  # wrong: 3, 4 and 1, 3, 4
     assert (5 * both_wrong(predictions, labels)).round().tolist() == [[2, 2], [2, 3]]
@@ -65,11 +59,7 @@ def test_a_head_that_has_its_teachers_name_is_told_from_it() -> None:
 
 @pytest.mark.parametrize("name", ["cit_tiny", "resnet10", "deit_tiny_distilled_patch16_224", "vit_nano"])
 @pytest.mark.parametrize("inference", ["class", "mean"])
-def test_the_rule_is_found_by_asking_the_student(name: str, inference: str) -> None:
-    """Whichever setting the student was made with: its answer equals the class head's, or the mean of all.
-
-    Catches a rule read off a setting that the network does not follow, heads out of order, a student left in training
-    mode."""
+def test_the_inference_rule_is_found_from_outputs(name: str, inference: str) -> None:
     sizes = {
         "cit_tiny": {**TINY, "tokens": 2, "inference": inference},
         "resnet10": {"heads": 3, "inference": inference, "small_images": True},
@@ -93,7 +83,7 @@ def test_the_rule_is_found_by_asking_the_student(name: str, inference: str) -> N
 
 @pytest.fixture(scope="module")
 def advised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], viticulture.Run]:
-    """CiTs of digits under two teachers, by inference rule."""
+    """Train CiTs on digits under two teachers, by inference rule."""
     root = tmp_path_factory.mktemp("advised")
     for seed, name in enumerate(("conv", "inv")):
         torch.manual_seed(seed)
@@ -130,10 +120,9 @@ def by_hand(run: viticulture.Run) -> tuple[tuple[Tensor, ...], Tensor]:
 
 
 @pytest.mark.parametrize("inference", ["class", "mean"])
-def test_every_result_says_which_rule_made_its_number_and_the_number_is_that_rules(
+def test_every_result_names_its_inference_rule(
     advised: Callable[[str], viticulture.Run], inference: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """evaluation.json, terminal and page; the accuracy again from the heads. Catches a number by another head."""
     run = advised(inference)
     heads, labels = by_hand(run)
     answer = heads[0] if inference == "class" else torch.stack(heads).mean(0)
@@ -148,11 +137,9 @@ def test_every_result_says_which_rule_made_its_number_and_the_number_is_that_rul
 
 
 @pytest.mark.parametrize("inference", ["class", "mean"])
-def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
+def test_heads_and_teachers_are_evaluated_on_the_test_images(
     advised: Callable[[str], viticulture.Run], inference: str
 ) -> None:
-    """agreement.json against the heads asked by hand. Catches images that teachers see in another normalization than in
-    training, tokens in another order than their teachers, the training split."""
     run = advised(inference)
     found = read_agreement(run.folder)
     assert found is not None
@@ -179,12 +166,9 @@ def test_a_run_measures_its_heads_and_teachers_on_its_test_images(
     assert "Both wrong" in page
 
 
-def test_a_student_that_answers_by_views_is_judged_so_beside_its_heads(
+def test_a_student_with_tta_is_compared_with_its_heads(
     advised: Callable[[str], viticulture.Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its accuracy is that of the evaluation, though several views (told to go by an image's brightness) say
-    otherwise than one; heads and teachers are asked once. Catches a student's row by one view beside a result by
-    four."""
     run = advised("mean")
     config, before = run.folder.weights("last") / "config.json", read_agreement(run.folder)
     as_it_was = config.read_bytes()
@@ -210,10 +194,9 @@ def test_a_student_that_answers_by_views_is_judged_so_beside_its_heads(
         viticulture.evaluate(str(run.path))
 
 
-def test_a_teacher_that_is_gone_is_named_and_the_rest_is_judged(
+def test_a_missing_teacher_is_named_and_the_rest_evaluated(
     advised: Callable[[str], viticulture.Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was measured while it was there stays. Catches an evaluation that fails because a teacher's folder moved."""
     run = advised("mean")
     before = read_agreement(run.folder)
     gone = run.path.parent / "inv" / "model.safetensors"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""True boxes: three layouts of files say the same, and a box is where its object is in what the student sees."""
+"""True boxes: three file layouts agree, and a box is where its object is in the student's input."""
 
 import json
 from pathlib import Path
@@ -21,9 +21,7 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def test_three_layouts_of_the_same_boxes_are_read_alike(tmp_path: Path) -> None:
-    """Catches: the inclusive pixel forgotten in the text file or added to the others, width taken for the right edge,
-    a name cut at its space, the last box of an image alone, ids matched by position, crowds counted as objects."""
+def test_three_layouts_of_the_same_boxes_agree(tmp_path: Path) -> None:
     text = "cat/a b.jpg 2 3 9 6\n\ndog/1.jpg 5 0 5 8\ncat/a b.jpg 0 0 0 0\n"
     names = "7 dog/1.jpg\n3 cat/a b.jpg\n1 none.jpg\n"
     folder = write(tmp_path, boxes=text, images=names, bounding_boxes="3 2.0 3.0 8 4\n3 0 0 1 1\n7 5.0 0 1 9\n")
@@ -53,8 +51,7 @@ def test_three_layouts_of_the_same_boxes_are_read_alike(tmp_path: Path) -> None:
          "annotation 0: a box needs"),
     ],
 )  # fmt: skip
-def test_a_line_that_is_no_box_is_named(tmp_path: Path, name: str, content: str, said: str) -> None:
-    """Catches: a broken line that is skipped, a traceback, a line counted without the empty ones before it."""
+def test_an_invalid_line_is_named(tmp_path: Path, name: str, content: str, said: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=said):
         read_boxes(tmp_path / name)
@@ -63,7 +60,6 @@ def test_a_line_that_is_no_box_is_named(tmp_path: Path, name: str, content: str,
 
 
 def test_an_image_is_found_by_the_end_of_its_path() -> None:
-    """Catches: ends cut within a name, the shortest end first, a box lent to two images, silence where none fits."""
     boxes = {"a/1.jpg": np.ones((1, 4)), "1.jpg": np.zeros((1, 4)), "b/2.jpg": np.ones((2, 4))}
     found = boxes_of(["set/test/a/1.jpg", "set/test/c/1.jpg", "b/2.jpg", "b/12.jpg"], boxes)
     assert [None if one is None else one.sum() for one in found] == [4, 0, 8, None]
@@ -73,11 +69,8 @@ def test_an_image_is_found_by_the_end_of_its_path() -> None:
         boxes_of(["x/7.jpg", "1.jpg/x"], boxes)
 
 
-def test_boxes_are_mapped_as_the_evaluation_crops() -> None:
-    """By hand: of 100x200 pixels (H x W) a square sees the middle 100 columns; at crop_pct 0.8, 80 pixels of each side.
-
-    Catches: height and width swapped, top and left swapped, an offset in the wrong unit, a box not cut at the crop's
-    edge, a box out of view kept with no area."""
+def test_boxes_are_mapped_as_evaluation_crops() -> None:
+    """By hand: of 100x200 pixels (H x W) a square has the middle 100 columns."""
     boxes = np.array([[60.0, 10, 110, 90], [0, 0, 200, 100], [0, 0, 50, 100]])
     whole = in_view(boxes, (100, 200), CenterCrop(), (50, 50))
     np.testing.assert_allclose(whole, [[5, 5, 30, 45], [0, 0, 50, 50]], atol=1e-12)
@@ -90,10 +83,7 @@ def test_boxes_are_mapped_as_the_evaluation_crops() -> None:
 
 
 def test_the_box_of_a_rectangle_follows_it_through_the_crop() -> None:
-    """A bright rectangle, cropped and resized by the pipeline, fills its mapped box and no more. A store squeezes: it
-    holds the 120 x 160 pixels as 120 x 120. Edges are chosen so that they fall between pixels everywhere.
-
-    Catches: any disagreement between the two, such as the squeeze not undone."""
+    """Edges of the rectangle are chosen so that they fall between pixels everywhere."""
     crop, size, input_size = CenterCrop(0.875), (120, 160), (84, 84)
     stored = torch.zeros(1, 3, 120, 120, dtype=torch.uint8)
     stored[:, :, 30:80, 30:90] = 255

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of a detector and of a segmenter: counted by hand, kept, drawn and laid out on a page."""
+"""Metrics of detectors and segmenters: counted by hand, saved, drawn and laid out on a page."""
 
 import dataclasses
 import pickle
@@ -69,8 +69,7 @@ SAID = [
 ]
 
 
-def test_boxes_are_right_taken_for_another_over_or_missed() -> None:
-    """One of each. Fails for rows taken for columns, a box that counts below the threshold, an object taken twice."""
+def test_boxes_are_right_confused_or_missed() -> None:
     assert pairs(SAID[0], TRUE.objects[0], 0.5) == ({0: 0, 1: 1}, [2], [])
     assert confusion(SAID, TRUE.objects, 2, 0.5) == ((1, 0, 1), (1, 0, 0), (0, 1, 0))
     assert counts_of(SAID[0], TRUE.objects[0], 0.5) == {"correct": 1, "wrong": 2, "missed": 0}
@@ -81,7 +80,6 @@ def test_boxes_are_right_taken_for_another_over_or_missed() -> None:
 
 
 def test_a_perfect_detector_has_an_ap_of_one_and_an_empty_one_of_none() -> None:
-    """With intervals that say so, by class, size and overlap. Fails if a size without objects counts as 0."""
     perfect = [
         found(*[(*box.tolist(), int(label), 0.9) for box, label in zip(each.boxes, each.labels, strict=True)])
         for each in TRUE.objects
@@ -95,10 +93,8 @@ def test_a_perfect_detector_has_an_ap_of_one_and_an_empty_one_of_none() -> None:
     assert (nothing.boxes.ap, nothing.boxes.interval, nothing.confusion[0]) == (0.0, (0.0, 0.0), (0, 0, 2))
 
 
-def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
-    """The average precision of an image whose surest box lies on a `difficult` object, and another in a crowd, of
-    another class too. Fails if what is not learnt counts as wrong while it is watched, so that other weights are kept
-    as the best, or if float64 is asked of an Apple GPU."""
+def test_metrics_in_training_are_those_of_evaluation() -> None:
+    """Of an image whose surest box lies on a `difficult` object, and another in a crowd."""
     size = (40, 80)
     known = objects((5, 5, 15, 15, 0), (20, 5, 60, 35, 0), (62, 4, 78, 38, 1), crowd=(1, 2))
     said = found((22, 8, 34, 20, 0, 0.9), (5, 5, 15, 15, 0, 0.8), (64, 6, 70, 30, 1, 0.7))
@@ -120,10 +116,8 @@ def test_what_is_watched_while_training_is_what_is_told_afterwards() -> None:
     assert image_precision(matched(*on_apple)) == pytest.approx(1.0)
 
 
-def test_at_most_a_hundred_boxes_of_a_class_count_in_an_image() -> None:
-    """COCO's limit: of 101 boxes only the least certain is right, with an object of their class in the image or, in
-    the next, without one. Fails if the limit is left out where an image shows no object of a class, or cuts another
-    class's boxes."""
+def test_at_most_a_hundred_boxes_per_class_and_image_count() -> None:
+    """COCO's limit."""
     true = Boxed([objects((0, 0, 20, 20, 0)), objects((0, 0, 20, 20, 1))], masks=False)
     far = [(60, 60, 99, 99, 0, 0.9)] * 100
     said = [found(*far, (0, 0, 20, 20, 0, 0.8)), found(*far, (60, 60, 99, 99, 0, 0.3), (0, 0, 20, 20, 1, 0.2))]
@@ -133,17 +127,14 @@ def test_at_most_a_hundred_boxes_of_a_class_count_in_an_image() -> None:
     assert under.boxes.per_class[0].ap == pytest.approx(1 / 100)
 
 
-def test_boxes_count_from_a_score_that_is_given_or_the_best_one() -> None:
-    """Where the best score is 0.9, 0.7 may be given; one half where nothing is right. Fails if test images choose."""
+def test_the_score_threshold_is_given_or_the_best() -> None:
     assert evaluate_detections(SAID, TRUE, NAMES, SIZES).threshold == pytest.approx(0.9)
     given = evaluate_detections(SAID, TRUE, NAMES, SIZES, threshold=0.7)
     assert (given.threshold, given.confusion) == (0.7, confusion(SAID, TRUE.objects, 2, 0.7))
     assert evaluate_detections([found((0, 0, 5, 5, 0, 0.9)), found()], TRUE, NAMES, SIZES).threshold == 0.5
 
 
-def test_boxes_of_one_score_count_together_for_the_best_one() -> None:
-    """Of two objects one is found at 0.9 (F1 2/3), the other at 0.5, as are nine boxes of nothing (F1 1/3). Fails if
-    the first box of a score is counted without the others, which would make 0.5 perfect."""
+def test_boxes_of_equal_score_count_together() -> None:
     here = (0.0, 0.0, 20.0, 20.0, 0)
     wrong = [(60.0, 60.0, 99.0, 99.0, 0, 0.5)] * 9
     true = Boxed([objects(here), objects(here)], masks=False)
@@ -151,9 +142,7 @@ def test_boxes_of_one_score_count_together_for_the_best_one() -> None:
     assert result.threshold == pytest.approx(0.9)
 
 
-def test_validation_images_choose_the_score_from_which_boxes_count_on_test_images(tmp_path: Path) -> None:
-    """True are the surest box of each validation image, and all boxes of each test image, so that each split would
-    choose another score. Fails if the test images choose their own, or if what is drawn goes by another."""
+def test_validation_images_choose_the_score_threshold(tmp_path: Path) -> None:
     run = untrained_dense(tmp_path / "run", "detection")
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (4, 3, 80, 80), dtype=torch.uint8, generator=generator)
@@ -195,7 +184,6 @@ def test_validation_images_choose_the_score_from_which_boxes_count_on_test_image
 
 
 def test_the_mean_box_is_a_baseline() -> None:
-    """Of every class in shares of the image, scored by how many images have it. Fails for width taken for height."""
     sizes = np.array([[100, 200], [50, 100]])
     true = Boxed([objects((0, 0, 100, 50, 0)), objects((0, 0, 50, 25, 0), (10, 10, 20, 20, 1))], masks=False)
     rows = mean_boxes(true, sizes, 3)
@@ -212,9 +200,8 @@ def test_the_mean_box_is_a_baseline() -> None:
     )  # the second class is in one of two images
 
 
-def test_masks_are_judged_by_themselves() -> None:
-    """The same box with the right outline and with half of it: box AP 1 both times, mask AP 1 and 0.1 (an overlap of
-    half is right at the lowest threshold alone). Fails if masks are judged by their boxes."""
+def test_masks_are_evaluated_apart_from_boxes() -> None:
+    """The same box with the right outline and with half of it: box AP 1, mask AP 1 and 0.1."""
     pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
     from viticulture.data.targets.outlines import encoded
 
@@ -230,9 +217,7 @@ def test_masks_are_judged_by_themselves() -> None:
         assert result.masks.ap == pytest.approx(expected)
 
 
-def test_objects_are_small_or_large_by_what_their_list_says() -> None:
-    """A box of 40x40 pixels is medium; with the area of its outline, small. Fails if a list's areas are not looked at,
-    or are lost where a part of the objects goes on."""
+def test_object_sizes_are_those_of_the_annotations() -> None:
     true = objects((10, 10, 50, 50, 0), (60, 60, 99, 99, 1))
     areas = torch.tensor([800.0, 1500.0], dtype=torch.float64)
     for known, kept in ((None, {"medium"}), (areas, {"small"})):
@@ -249,8 +234,8 @@ def pixels() -> Any:
     return evaluate_pixels([np.zeros((2, 2), np.uint8), masks[1]], true, NAMES, frequent=0)
 
 
-def test_a_segmenters_numbers_can_be_counted_by_hand() -> None:
-    """Class 0: 4 pixels right of 5 said or true; class 1: 2 of 3. Fails if unlabeled pixels count."""
+def test_segmentation_metrics_can_be_counted_by_hand() -> None:
+    """Class 0: 4 pixels right of 5 predicted or true; class 1: 2 of 3."""
     result, ious = pixels()
     assert [each.iou for each in result.per_class] == [4 / 5, 2 / 3]
     assert result.miou == pytest.approx((4 / 5 + 2 / 3) / 2)
@@ -259,8 +244,7 @@ def test_a_segmenters_numbers_can_be_counted_by_hand() -> None:
     np.testing.assert_allclose(ious, [(2 / 3 + 0) / 2, 1.0])
 
 
-def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> None:
-    """Fails if it has an mIoU of 100 % below its picture, or comes before an image that has one."""
+def test_an_image_without_labeled_pixels_has_no_accuracy(tmp_path: Path) -> None:
     run = untrained_dense(tmp_path / "run", "segmentation")
     pixels = torch.zeros(2, 3, 80, 80, dtype=torch.uint8)
     images = CachedImages(pixels, torch.arange(2), Records(torch.full((2,), -1), torch.full((2, 2), 80), ["a", "b"]))
@@ -278,9 +262,8 @@ def test_an_image_without_labeled_pixels_is_not_called_right(tmp_path: Path) -> 
     assert unmeasured == "image, truth, prediction: no labeled pixels"
 
 
-def test_intervals_lie_about_their_numbers() -> None:
-    """Twelve images of three of twenty classes each, and fifteen of one or two of eight: a draw lacks classes that are
-    said elsewhere. Fails if mIoU or AP lies outside its own interval, or two networks are compared by biased draws."""
+def test_intervals_contain_their_metrics() -> None:
+    """Draws lack classes that are predicted elsewhere."""
     draw = np.random.default_rng(0)
     masks = [draw.choice(draw.choice(20, 3, replace=False), (20, 20)).astype(np.uint8) for _ in range(12)]
     said = [np.where(draw.random((20, 20)) < 0.7, mask, draw.integers(0, 20, (20, 20))) for mask in masks]
@@ -302,8 +285,7 @@ def test_intervals_lie_about_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("kind", [Detection, Segmentation])
-def test_results_come_back_as_they_were_saved(kind: type[Task], tmp_path: Path) -> None:
-    """And a page is made of them. Fails if a type is lost in JSON, or a number of one kind is taken for the other."""
+def test_saved_results_load_and_make_a_page(kind: type[Task], tmp_path: Path) -> None:
     result: Any = evaluate_detections(SAID, TRUE, NAMES, SIZES) if kind is Detection else pixels()[0]
     run = untrained_dense(tmp_path / "run", kind.name)
     saved = Results("best/test", {"best/test": result}, kind)
@@ -331,8 +313,7 @@ def test_results_come_back_as_they_were_saved(kind: type[Task], tmp_path: Path) 
         task.read_results()
 
 
-def test_pictures_tell_right_from_wrong_by_color() -> None:
-    """The edge of each box has its color. Fails if right and wrong are swapped."""
+def test_pictures_mark_right_and_wrong_by_color() -> None:
     image = np.zeros((100, 100, 3), np.uint8)
     drawn = draw_compared(image, SAID[0], TRUE.objects[0], NAMES, 0.5)
     assert tuple(drawn[0, 10]) == RIGHT
@@ -345,9 +326,7 @@ def test_pictures_tell_right_from_wrong_by_color() -> None:
     assert len({color_of(label) for label in range(21)}) == 21
 
 
-def test_words_of_boxes_stand_apart_inside_the_image() -> None:
-    """Three boxes in one corner, in the colors of what is right, wrong and missed. Catches: words that cover one
-    another, leave the image, or stand on the photograph itself."""
+def test_captions_of_boxes_stay_apart_inside_the_image() -> None:
     image = np.full((240, 320, 3), 127, np.uint8)
     corner = found((290, 210, 318, 238, 0, 0.9), (290, 210, 318, 238, 1, 0.8), (290, 210, 318, 238, 1, 0.7))
     drawn = draw_found(image, corner, NAMES, 0.5)
@@ -359,8 +338,8 @@ def test_words_of_boxes_stand_apart_inside_the_image() -> None:
     assert counts[1] > 2 * (one[1] - 2 * edges)
 
 
-def test_every_class_of_a_usual_set_has_a_distinct_color() -> None:
-    """Distances in OKLab. Catches: shades of one color for neighboring classes, such as sky, pavement and fence."""
+def test_every_class_of_common_sets_has_a_distinct_color() -> None:
+    """Distances in OKLab."""
     linear = np.array([color_of(label) for label in range(21)]) / 255
     linear = np.where(linear <= 0.04045, linear / 12.92, ((linear + 0.055) / 1.055) ** 2.4)
     cones = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
@@ -370,8 +349,7 @@ def test_every_class_of_a_usual_set_has_a_distinct_color() -> None:
     assert apart.min() > 0.1
 
 
-def test_results_are_listed_as_coco_does() -> None:
-    """Left, top, width, height; images and classes count from 1; an unreadable image keeps its number."""
+def test_predictions_are_listed_in_coco_format() -> None:
     unread = DetectionPrediction("a.jpg", None, NAMES, "truncated")
     (row,) = coco_results([unread, DetectionPrediction("b.jpg", found((1, 2, 11, 22, 1, 0.5)), NAMES)])
     assert row == {
@@ -385,9 +363,7 @@ def test_results_are_listed_as_coco_does() -> None:
 
 
 @pytest.mark.parametrize("sent", [False, True])
-def test_a_large_jpeg_is_shown_as_evaluation_shows_it(tmp_path: Path, sent: bool) -> None:
-    """Decoded at a fraction of its size, as for a store, and drawn in all its pixels. Fails if AP that others count of
-    what is predicted is not the run's own."""
+def test_a_large_jpeg_is_drawn_as_evaluated(tmp_path: Path, sent: bool) -> None:
     run, folder = untrained_dense(tmp_path / "run", "detection"), tmp_path / "photos"
     folder.mkdir()
     noise = np.random.default_rng(0).integers(0, 255, (400, 480, 3), dtype=np.uint8)
@@ -403,9 +379,7 @@ def test_a_large_jpeg_is_shown_as_evaluation_shows_it(tmp_path: Path, sent: bool
     assert picture.shape == (400, 480, 3)
 
 
-def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> None:
-    """The table of a hundred guesses says how many are meant. Fails if every uncertain box counts as an object, or the
-    score is kept from the reader."""
+def test_detections_are_counted_from_the_drawn_score() -> None:
     said = DetectionPrediction("a.jpg", found((1, 2, 11, 22, 1, 0.5), (1, 2, 11, 22, 0, 0.2)), NAMES, threshold=0.5)
     assert said.counts() == {"square": 1}
     table = DetectionPrediction.table([said])
@@ -423,9 +397,7 @@ def test_what_is_found_is_counted_from_the_score_on_at_which_it_is_drawn() -> No
     assert SegmentationPrediction.table([pictured]).rows == [["b.jpg", "square 70%, 'ring, thin 30%'", ""]]
 
 
-def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
-    """Objects of each class by split, sizes, images without any, boxes outside; for masks, images that show a class.
-    Fails if crowds count as what is learnt or judged."""
+def test_a_data_set_is_summarized_before_training(tmp_path: Path) -> None:
     source = open_source(coco_folder(tmp_path / "boxes", {"train": 3, "val": 2}), "objects")
     count = sum(map(len, source.objects))
     told = inspect(source)
@@ -456,8 +428,7 @@ def test_a_set_is_told_before_it_is_learnt(tmp_path: Path) -> None:
     assert "all labeled pixels of the training images are disk" in note
 
 
-def test_a_mask_that_lies_as_its_file_is_not_called_wrong(tmp_path: Path) -> None:
-    """Of a photograph that its tag turns, as training takes it. Fails if the tag is not looked at."""
+def test_the_orientation_tag_of_a_mask_is_applied(tmp_path: Path) -> None:
     for folder in ("images", "masks"):
         (tmp_path / folder).mkdir()
     exif = Image.Exif()
@@ -469,8 +440,7 @@ def test_a_mask_that_lies_as_its_file_is_not_called_wrong(tmp_path: Path) -> Non
     assert (told.unreadable, told.counts) == ({}, {"train": (1, 1)})
 
 
-def test_a_class_that_is_asked_for_and_never_shown_is_told(tmp_path: Path) -> None:
-    """Its objects in validation images only: a line names class and split; a class that no image shows has none."""
+def test_a_class_without_training_objects_is_reported(tmp_path: Path) -> None:
     source = open_source(coco_folder(tmp_path / "boxes", {"train": 2, "val": 2}), "objects")
     assert inspect(source).warnings == ()
     train = set(source.splits["train"].tolist())

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured on held-out images: nothing where there are none; where training images resemble them, without
-these as well."""
+"""Evaluation without held-out images, and without near-duplicates of training images."""
 
 import json
 import shutil
@@ -34,8 +33,7 @@ def pixels(root: Path) -> Path:
 
 
 @pytest.mark.parametrize(("images", "recipe"), [(classes, ""), (labels, ""), (pixels, "segmentation/photos")])
-def test_nothing_held_out_is_said_in_a_line(images: Callable[[Path], Path], recipe: str, tmp_path: Path) -> None:
-    """Fails if a table of no results is drawn (a traceback, once), or a page is taken for a measurement."""
+def test_no_held_out_images_is_one_line(images: Callable[[Path], Path], recipe: str, tmp_path: Path) -> None:
     keys: dict[str, Any] = {**SMALL, **ALL, "images.image_size": 24, "train.batch_size": 4}
     named = {"recipe": recipe} if recipe else {}
     run = viticulture.train(str(images(tmp_path)), out=str(tmp_path / "run"), overrides=keys, progress=False, **named)
@@ -43,11 +41,10 @@ def test_nothing_held_out_is_said_in_a_line(images: Callable[[Path], Path], reci
         viticulture.evaluate(str(run.path))
 
 
-def test_the_accuracy_without_near_duplicates_is_said_wherever_the_accuracy_is(
+def test_accuracy_without_near_duplicates_is_reported_everywhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of twelve test images four are training images as well. Catches: terminal, page or evaluation.json that are
-    silent, another number than that of the other eight, one that a later evaluation loses, one for images of others."""
+    """Of twelve test images four are training images as well."""
     root = tmp_path / "photos"
     pictures(root / "train", {"a": 16, "b": 16}, side=24)
     for name in ("a", "b"):

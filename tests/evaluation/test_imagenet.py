@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ImageNet-V2, which calls classes by number, and ReaL, which gives an image several: arXiv:1902.10811, 2006.07159."""
+"""ImageNet-V2, with numbered folders, and ReaL, with several labels an image: arXiv:1902.10811, 2006.07159."""
 
 import json
 from pathlib import Path
@@ -22,8 +22,8 @@ from viticulture.training.run_inputs import config_of, dataset_of
 CLASSES = tuple(f"n{number:08d}" for number in range(1000))
 
 
-def answers(run: RunFolder) -> dict[str, int]:
-    """What the run's student says of its test images, by name."""
+def predictions(run: RunFolder) -> dict[str, int]:
+    """Predict the run's test images, by name."""
     subject, images = of_run(run), dataset_of(run, config_of(run)).test
     assert images is not None
     (batch,) = subject.batches(images)
@@ -33,7 +33,7 @@ def answers(run: RunFolder) -> dict[str, int]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    """A student of ImageNet's 1,000 classes with random weights, tested on four images."""
+    """Create a student of ImageNet's 1,000 classes with random weights, tested on four images."""
     pictures(tmp_path / "photos" / "train", {"a": 1, "b": 1})
     pictures(tmp_path / "photos" / "test", {"a": 2, "b": 2})
     for number, file in enumerate(sorted((tmp_path / "photos" / "test").rglob("*.png")), 1):
@@ -53,10 +53,8 @@ def run(tmp_path: Path) -> RunFolder:
     return grown
 
 
-def test_any_of_several_classes_is_right_and_images_without_one_are_left_out(run: RunFolder, tmp_path: Path) -> None:
-    """Four images: one whose answer is among its classes, one that it misses, one without classes, one with its own
-    alone. Fails if numbers count from 0, the wrong image is left out, or the last class wins."""
-    said = answers(run)
+def test_any_of_several_labels_is_right_and_images_without_one_are_left_out(run: RunFolder, tmp_path: Path) -> None:
+    said = predictions(run)
     truth = []
     for place, name in enumerate(sorted(said, key=lambda name: name[-6:])):
         right = said[name]
@@ -77,10 +75,9 @@ def test_any_of_several_classes_is_right_and_images_without_one_are_left_out(run
             evaluate_robustness(run, str(file))
 
 
-def test_folders_of_numbers_are_imagenets_classes_and_nothing_is_corrupted(run: RunFolder, tmp_path: Path) -> None:
-    """V2's folders 0 to 999 in the order of WordNet ids. Fails if 10 comes before 2, images are judged among the
-    folders that are there alone, or corrupted."""
-    said = answers(run)
+def test_numbered_folders_are_imagenets_classes(run: RunFolder, tmp_path: Path) -> None:
+    """V2's folders 0 to 999 in the order of WordNet ids."""
+    said = predictions(run)
     for place, (name, right) in enumerate(sorted(said.items())):
         number = right if place < 3 else (right + 1) % 1000
         folder = tmp_path / "imagenetv2" / str(number)
@@ -91,8 +88,7 @@ def test_folders_of_numbers_are_imagenets_classes_and_nothing_is_corrupted(run: 
     assert not found.errors
 
 
-def test_a_mask_of_true_classes_counts_as_labels_do() -> None:
-    """With one class an image both forms agree. Fails for a mask read by the wrong axis."""
+def test_a_mask_of_labels_counts_as_labels() -> None:
     torch.manual_seed(0)
     net, images, labels = torch.nn.Linear(3, 5).eval(), torch.randn(7, 3), torch.randint(0, 5, (7,))
     heads = OutputHeads(("class",), ONE_HEAD)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each kept set of weights is measured, and of equal ones only the first."""
+"""Each saved set of weights is evaluated, and of equal ones only the first."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from viticulture.training.run_folder import RunFolder
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    """Best weights that are the last ones, too, and EMA ones of their own."""
+    """Train a run whose best weights are the last, with different EMA weights."""
     for weights, content in (("best", b"1"), ("last", b"1"), ("ema", b"2")):
         folder = tmp_path / "weights" / weights
         folder.mkdir(parents=True)
@@ -39,8 +39,7 @@ def test_any_other_byte_makes_them_two(run: RunFolder, name: str) -> None:
 
 
 @pytest.mark.parametrize("weights", ["best", "last"])
-def test_a_missing_file_is_no_mistake_of_this_room(weights: str, run: RunFolder) -> None:
-    """What loads the weights says so. Fails if nothing is measured, or one set is taken for another."""
+def test_a_missing_file_is_reported(weights: str, run: RunFolder) -> None:
     (run.weights(weights) / "model.safetensors").unlink()
     assert list(of_each(run, lambda weights: weights).values()) == ["best", "last", "ema"]
 

@@ -36,8 +36,8 @@ SIZE = (20, 32)  # H x W, of which a square student sees the middle 20 columns
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[api.Run, Path]:
-    """A run of one epoch on noise, and the box file of its test images."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[api.Run, Path]:
+    """Train an epoch on noise, with the box file of its test images."""
     root, draw, lines = tmp_path_factory.mktemp("boxes"), np.random.default_rng(0), []
     for split, count in (("train", 4), ("test", 3)):
         for name in ("a", "b"):
@@ -57,13 +57,9 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[api.Run, Path]:
     return run, root / "boxes.txt"
 
 
-def test_a_run_is_judged_on_the_images_that_have_a_box_in_view(grown: tuple[api.Run, Path]) -> None:
-    """Two of six images count: 0.png of both classes. Their box fills 12 x 10 of 20 x 20 pixels, so a box around all of
-    the view overlaps it by 0.3 exactly.
-
-    Catches: images without boxes judged as misses, boxes in the original's frame, names matched by file name alone,
-    taps left open, images and boxes shifted against each other."""
-    run, file = grown
+def test_images_with_a_box_in_view_are_evaluated(trained: tuple[api.Run, Path]) -> None:
+    """Two of six images count; a box around the whole view overlaps theirs by 0.3 exactly."""
+    run, file = trained
     dataset = dataset_of(run.folder, config_of(run.folder))
     found = localize(run.folder, held_out(dataset), read_boxes(file), protocol=AS_EVALUATED)
     assert (found.images, found.left_out) == (2, 4)
@@ -74,12 +70,8 @@ def test_a_run_is_judged_on_the_images_that_have_a_box_in_view(grown: tuple[api.
     )
 
 
-def test_the_published_protocol_shows_images_whole(grown: tuple[api.Run, Path]) -> None:
-    """a/1.png, whose box the evaluation's crop cuts off, counts; of 32 x 20 pixels all are squeezed into 20 x 20, and
-    the boxes with them: a box of 12 x 10 stays 10 high and gets 7.5 wide.
-
-    Catches: the evaluation's crop, boxes that are not squeezed as the image is, a result told under the other name."""
-    run, file = grown
+def test_the_published_protocol_resizes_whole_images(trained: tuple[api.Run, Path]) -> None:
+    run, file = trained
     dataset = dataset_of(run.folder, config_of(run.folder))
     found = localize(run.folder, held_out(dataset), read_boxes(file))
     assert (found.images, found.left_out, found.protocol) == (3, 3, "published")
@@ -88,10 +80,9 @@ def test_the_published_protocol_shows_images_whole(grown: tuple[api.Run, Path]) 
     assert rebuilt(Localization, found.to_dict()).protocol == "published"
 
 
-def test_a_row_of_table_c_is_read_from_what_was_localized(grown: tuple[api.Run, Path]) -> None:
-    """MaxBoxAcc at 0.3, at 0.5, and their mean, as AAL's Table C has it; not told before. Fails for MaxBoxAccV2's
-    numbers, or those of a box around the image."""
-    folder = grown[0].folder
+def test_a_row_of_table_c_is_read_from_the_result(trained: tuple[api.Run, Path]) -> None:
+    """MaxBoxAcc at 0.3, at 0.5, and their mean, as AAL's Table C has it."""
+    folder = trained[0].folder
     assert other_measure(folder, "localization/0.3") == {}
     largest, rest = BoxAccuracy((0.5, 0.2, 0.1), (0.0, 0.0, 0.0)), BoxAccuracy((0.9, 0.8, 0.7), (0.0, 0.0, 0.0))
     save(folder, "", Localization("last", 2, 4, largest, rest, rest))
@@ -106,15 +97,9 @@ def test_a_row_of_table_c_is_read_from_what_was_localized(grown: tuple[api.Run, 
     (folder.path / "localization.json").unlink()
 
 
-def test_a_student_that_looks_at_bright_patches_finds_bright_boxes(grown: tuple[api.Run, Path], tmp_path: Path) -> None:
-    """Weights by hand: a token is (sum of its pixels, 0, ...), class query and keys read that channel, nothing else is
-    added on the way, so that the class token looks where it is bright, in every layer and head.
-
-    Catches: boxes of another image, a transposed grid, the crop left out of images or boxes, other images than asked
-    for, weights other than those that count, a measure of something else than the class token's attention,
-    examples whose picture, map and box are of different images, a view not brought back to pixels, the largest part
-    mistaken for any."""
-    shutil.copytree(grown[0].path, tmp_path / "run")
+def test_attention_to_bright_patches_finds_bright_boxes(trained: tuple[api.Run, Path], tmp_path: Path) -> None:
+    """Weights by hand: the class token attends to bright patches in every layer and head."""
+    shutil.copytree(trained[0].path, tmp_path / "run")
     run = api.Run(tmp_path / "run")
     file = run.folder.weights(run.folder.which()[0]) / "model.safetensors"
     weights = {key: torch.zeros_like(value) for key, value in load_file(file).items()}
@@ -157,11 +142,10 @@ def test_a_student_that_looks_at_bright_patches_finds_bright_boxes(grown: tuple[
         assert box_overlaps(one.box, one.true)[0, 0] == one.overlap >= 0.5
 
 
-def test_the_verb_prints_the_table_and_names_mistakes(
-    grown: tuple[api.Run, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_the_command_prints_a_table_and_names_mistakes(
+    trained: tuple[api.Run, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Catches: shares printed as they are, the data ignored, a traceback where a file is missing or strange."""
-    run, file = grown
+    run, file = trained
     photos = str(file.parent / "photos")
     evaluation = ["--protocol", "evaluation"]
     for words in (["--out", str(tmp_path / "page.html")], [photos]):
@@ -195,7 +179,6 @@ def test_the_verb_prints_the_table_and_names_mistakes(
     ("name", "options"), [("resnet10t", {}), ("vit_nano", {"class_token": False, "global_pool": "avg"})]
 )
 def test_a_student_without_class_attention_is_refused(name: str, options: dict[str, object]) -> None:
-    """Catches: a bare error from within, a message about guides, which this verb has nothing to do with."""
     data_spec = DataSpec(("a", "b"), (32, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     student = create_student(name, data_spec, 4 if name == "vit_nano" else None, options)
     with pytest.raises(UserError, match=r"class token's attention, and .* has none; .* --student vit_nano"):

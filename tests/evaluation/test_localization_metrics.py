@@ -32,9 +32,6 @@ def boxes(*rows: tuple[float, float, float, float]) -> np.ndarray:
 
 
 def test_a_box_encloses_the_largest_connected_part() -> None:
-    """Catches: rows taken for columns, an edge one pixel short, the part of the peak or of the largest box first,
-    pixels below the threshold, a threshold that leaves out its own score, parts that touch at a corner torn apart,
-    equals in another order than that of reading."""
     np.testing.assert_array_equal(component_boxes(SCORE, 0.5), boxes((1, 0, 4, 4), (5, 1, 6, 3)))
     np.testing.assert_array_equal(component_boxes(SCORE, 0.6), boxes((5, 1, 6, 3), (3, 2, 4, 4)))
     np.testing.assert_array_equal(component_boxes(SCORE, 1.0), boxes((5, 2, 6, 3)))
@@ -47,8 +44,6 @@ def test_a_box_encloses_the_largest_connected_part() -> None:
 
 
 def test_overlap_is_shared_area_over_covered_area() -> None:
-    """By hand. Catches: inclusive pixels, union without the intersection taken off, area of boxes that lie apart
-    (two negative sides make a positive product), width and height swapped, pairs transposed."""
     first = boxes((0, 0, 4, 2), (10, 10, 12, 13))
     second = boxes((0, 0, 4, 2), (2, 0, 6, 2), (2, 1, 4, 5), (4, 0, 5, 2))
     expected = [[1, 4 / 12, 2 / 14, 0], [0, 0, 0, 0]]
@@ -57,19 +52,14 @@ def test_overlap_is_shared_area_over_covered_area() -> None:
 
 
 def test_any_true_box_may_be_found_by_the_largest_part_or_by_any() -> None:
-    """Catches: the first or worst true box alone, V2 from the largest part alone, MaxBoxAcc from the best part, a box
-    where nothing is left."""
     true = boxes((5, 1, 6, 3), (0, 0, 6, 2))
     found = best_overlaps(SCORE, true, Protocol("mine", False, np.array([0.0, 0.5, 1.0, 1.5])))
     largest, peak = 6 / 18, 1 / 2
     np.testing.assert_allclose(found, [[12 / 24, largest, peak, 0], [12 / 24, 1, peak, 0]])
 
 
-def test_the_threshold_is_the_best_for_the_set_and_each_overlap_has_its_own() -> None:
-    """Four images, three thresholds, by hand: shares at 0.3 are 2/4, 3/4, 0; at 0.5: 2/4, 1/4, 0; at 0.7: 0, 1/4, 0.
-
-    Catches: the best threshold of each image (which would find all four at 0.3), one threshold for all overlaps, an
-    overlap that has to exceed its limit, mean before maximum, the last of equals."""
+def test_each_overlap_has_its_best_threshold_over_the_set() -> None:
+    """Shares at 0.3 are 2/4, 3/4, 0; at 0.5: 2/4, 1/4, 0; at 0.7: 0, 1/4, 0."""
     found = np.array([[0.5, 0.3, 0.0], [0.6, 0.3, 0.0], [0.1, 0.7, 0.0], [0.0, 0.1, 0.29]])
     accuracy = max_box_accuracy(found, np.array([0.1, 0.2, 0.3]))
     assert accuracy.accuracies == (0.75, 0.5, 0.25)
@@ -77,8 +67,7 @@ def test_the_threshold_is_the_best_for_the_set_and_each_overlap_has_its_own() ->
     assert accuracy.mean == pytest.approx(0.5)
 
 
-def test_no_student_is_worse_than_a_box_around_everything() -> None:
-    """A limit: threshold 0 draws the whole image. Catches: thresholds that start above 0, a strict comparison."""
+def test_threshold_zero_is_a_box_around_everything() -> None:
     draw = np.random.default_rng(0)
     true = boxes((1, 1, 8, 8))
     for score in (draw.random((8, 8)), np.zeros((8, 8))):
@@ -89,7 +78,6 @@ def test_no_student_is_worse_than_a_box_around_everything() -> None:
 
 
 def test_a_bright_rectangle_is_found_exactly() -> None:
-    """Round trip from one patch grid at the image's own size. Catches: a transposed map, a half-pixel shift."""
     attention = torch.full((1, 2, 12, 16), 1e-4)
     attention[..., 3:9, 5:14] = 1.0
     attention /= attention.sum((-2, -1), keepdim=True)
@@ -100,11 +88,7 @@ def test_a_bright_rectangle_is_found_exactly() -> None:
 
 
 def test_every_map_counts_once_whatever_its_grid() -> None:
-    """Two fine heads that look left and one coarse head that looks right: left gets two thirds.
-
-    Catches: a mean over layers of means over heads, coarse maps that weigh more because their softmax has fewer
-    patches, normalization over the batch, a scale that leaves [0, 1].
-    """
+    """Two fine heads attend to the left and a coarse one to the right: left gets two thirds."""
     fine, coarse = torch.zeros(2, 2, 4, 8), torch.zeros(2, 1, 2, 2)
     fine[..., :4], coarse[..., 1] = 1 / 16, 1 / 2
     fine[1], coarse[1] = 1 / 32, 1 / 4  # the second image is flat
@@ -116,7 +100,6 @@ def test_every_map_counts_once_whatever_its_grid() -> None:
 
 
 def test_scores_do_not_depend_on_the_rest_of_the_batch_and_span_zero_to_one() -> None:
-    """Catches: minimum and maximum of the batch."""
     maps = [
         torch.rand(3, 4, 5, 6, generator=torch.Generator().manual_seed(0))
         * torch.tensor([1, 5, 9])[:, None, None, None]
@@ -128,11 +111,8 @@ def test_scores_do_not_depend_on_the_rest_of_the_batch_and_span_zero_to_one() ->
     assert scores.amax((1, 2)).tolist() == [1, 1, 1]
 
 
-def test_the_published_masks_hold_what_lies_above_a_thousand_thresholds_in_256_steps() -> None:
-    """Masks made one by one as the authors make them: floor(255 s) > floor(255 t), t = 0, 0.001, ..., 0.999.
-
-    Catches: a mask that holds its threshold, 255 or 257 steps, rounding to the nearest, 100 thresholds, masks of equal
-    steps given to the wrong thresholds."""
+def test_the_published_masks_are_quantized() -> None:
+    """floor(255 s) > floor(255 t), t = 0, 0.001, ..., 0.999, as the authors make them."""
     score = np.random.default_rng(3).random((7, 9)).round(2)
     score[0, 0], score[6, 8] = 0, 1
     true, shares = boxes((2, 1, 7, 5)), best_overlaps(score, boxes((2, 1, 7, 5)), PUBLISHED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run on images that are not its own: told class by class, on a page, and not believed where they taught it."""
+"""A run evaluated on other images: class by class, on a page, with a warning for its training images."""
 
 import json
 import shutil
@@ -32,19 +32,16 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, photos: Path) -> Path:
-    """Trained for a step or two on files."""
+    """Train for a step or two on files."""
     session = begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, SMALL, "test")
     fit(session)
     session.run.unlock()
     return tmp_path / "run"
 
 
-def test_images_that_taught_the_run_are_told(
+def test_training_images_of_the_run_are_reported(
     run: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By their pixels, under other names and in another folder. Catches: names compared, the run's own test images
-    taken for taught, a warning where all are new, one that stands in no file, silence about images that are not
-    judged."""
     names = json.loads((run / "split.json").read_text())["names"]
     mixed, fresh = tmp_path / "mixed", tmp_path / "fresh"
     for i, name in enumerate(sorted([*names["train"][:3], *names["test"][:2]])):
@@ -78,14 +75,12 @@ def test_images_that_taught_the_run_are_told(
 
 
 def test_images_that_are_not_compared_are_not_called_new(run: Path, photos: Path) -> None:
-    """Those that are streamed would all have to be decoded. Catches: silence, which says that they are new."""
     images, _ = prepare_test(str(photos), ("a", "b"), ImageSettings(16, 20, max_cache_gb=1e-9))
     assert isinstance(images, StreamedImages)
     assert "is not known: streamed images" in trained_on(RunFolder(run), images)[0]
 
 
-def test_a_file_for_the_runs_own_images_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They have one already. Catches: an option that is taken and does nothing."""
+def test_an_output_file_for_the_runs_images_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(run), "--out", "x.html"]) == 2
     assert "--out is for other images" in capsys.readouterr().err
     assert main(["evaluate", str(run), "digits", "--out", "x.txt"]) == 2

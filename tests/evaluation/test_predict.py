@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a person names are classified each by its own pixels, and no answer is lost."""
+"""Files named by the user are classified each by its pixels, and no prediction is lost."""
 
 import csv
 import io
@@ -25,10 +25,6 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def test_every_image_is_classified_by_its_own_pixels(run: RunFolder, tmp_path: Path) -> None:
-    """Images of many shapes, one named twice, a torn one between them: each has the answer that it has alone.
-
-    Catches: pixels and sizes that are counted differently, answers moved by a file that cannot be read.
-    """
     shapes = [(24, 40), (40, 24), (20, 20), (12, 60)]
     photos = [str(photo(tmp_path / f"{i}.png", i, shape)) for i, shape in enumerate(shapes)]
     torn = tmp_path / "torn.png"
@@ -43,10 +39,9 @@ def test_every_image_is_classified_by_its_own_pixels(run: RunFolder, tmp_path: P
     assert len({round(one.probability, 4) for one in together}) == 5, "answers differ, so a mix-up would show"
 
 
-def test_a_name_that_is_no_text_and_a_class_that_is_a_formula_are_written(
+def test_undecodable_names_and_formulas_are_written(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As CSV and as JSON. Catches: answers lost at the end for a byte in a name, a heading that a spreadsheet runs."""
     photo(tmp_path / "photos" / "a.png", 0)
     os.rename(tmp_path / "photos" / "a.png", os.fsencode(tmp_path / "photos") + b"/q\xff.png")  # noqa: PTH104
     for out in ("predictions.csv", "predictions.json"):
@@ -60,11 +55,9 @@ def test_a_name_that_is_no_text_and_a_class_that_is_a_formula_are_written(
     assert float(row[2]) == answer["probability"]
 
 
-def test_what_cannot_be_classified_is_said_in_a_line(
+def test_what_cannot_be_classified_is_one_line(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 2 for a person's mistake. Catches: an empty word that means the folder one is in, a pipe that is waited
-    for, success where nothing could be read, answers over which a file of reasons only was written."""
     (tmp_path / "torn.png").write_bytes(b"")
     os.mkfifo(tmp_path / "pipe.png")
     for name, said in {
@@ -80,10 +73,7 @@ def test_what_cannot_be_classified_is_said_in_a_line(
     assert not (tmp_path / "x.csv").exists()
 
 
-def test_a_run_that_is_not_finished_is_said_to_be(
-    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Fails if weights of half a training are used without a word, or a finished run is called unfinished."""
+def test_an_unfinished_run_is_reported(run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = str(photo(tmp_path / "a.png", 0))
     for status, words in (("running", f"`viticulture resume {shell_word(run.path)}` continues it"), ("finished", "")):
         run.update(status=status)
@@ -103,8 +93,7 @@ def test_a_run_that_is_not_finished_is_said_to_be(
     run.unlock()
 
 
-def test_a_class_called_as_another_column_has_a_column_of_its_own() -> None:
-    """Fails if probabilities of a class `label` stand in the place of what was told, or two columns have one name."""
+def test_a_class_named_like_a_column_has_its_column() -> None:
     told = ClassPrediction("a.png", "label", 0.75, {"label": 0.75, "cat": 0.25})
     (row,) = csv.DictReader(io.StringIO(ClassPrediction.csv([told])))
     assert row == {
@@ -124,9 +113,7 @@ def test_a_class_called_as_another_column_has_a_column_of_its_own() -> None:
     assert row == {"name": "a.png", "share of name": "0.25", "share of error": "0.25", "cat": "0.5", "error": ""}
 
 
-def test_the_likeliest_classes_are_named_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """On the terminal, in CSV and JSON; an image that cannot be read leaves its places empty, and no more classes are
-    named than there are. Catches: classes in the order of the labels, columns that move where a file is torn."""
+def test_the_most_likely_classes_are_listed_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(untrained(tmp_path / "three", ("ape", "bee", "cat")).path)
     (tmp_path / "torn.png").write_bytes(b"")
     names = [str(photo(tmp_path / "a.png", 0)), str(tmp_path / "torn.png")]

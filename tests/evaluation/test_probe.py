@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes of frozen features: the classifiers are scikit-learn's, features are what heads read, tests are taken once."""
+"""Probes of frozen features: scikit-learn's classifiers on the heads' inputs; test images are used once."""
 
 import json
 from dataclasses import asdict, replace
@@ -36,7 +36,7 @@ TASK = DataSpec(("a", "b", "c"), (8, 8), (0.5,) * 3, (0.5,) * 3)
 
 
 def clusters(images: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Overlapping classes in 8 features of very different sizes; two nearly agree, one is constant."""
+    """Draw overlapping classes in 8 features of very different sizes; two nearly agree, one is constant."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(images) % 3
     x = torch.randn(images, 6, generator=generator, dtype=torch.float64)
@@ -48,11 +48,7 @@ def clusters(images: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("chunk", [2**22, 50])
 def test_every_linear_probe_is_scikit_learns_logistic_regression(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    """On standardized features, C = 1 / (N decay); in double precision, all decays in one pass.
-
-    Catches: a decayed bias, a decay per class or per batch, sum for mean, decays mixed up once some are done, chunks
-    lost, constant features that divide by zero, a basis not turned back.
-    """
+    """On standardized features, C = 1 / (N decay); in double precision, all decays in one pass."""
     monkeypatch.setattr(classifiers, "CHUNK", chunk)
     x, labels = clusters(90)
     decays = [1.0, 1e-2, 1e-4]
@@ -69,9 +65,8 @@ def test_every_linear_probe_is_scikit_learns_logistic_regression(monkeypatch: py
 
 
 @pytest.mark.parametrize("chunk", [2**24, 100])
-def test_neighbors_vote_as_scikit_learns_do(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    """Weights exp(cos / 0.07), for several k in one pass. Catches: another temperature, Euclidean neighbors, votes of
-    equal weight, the k least similar, images or classes shifted where chunks meet."""
+def test_neighbors_vote_as_scikit_learns(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Weights exp(cos / 0.07), for several k in one pass."""
     monkeypatch.setattr(classifiers, "SIMILARITIES", chunk)
     (bank, labels), (queries, _) = clusters(90), clusters(40, seed=1)
     found = vote(queries, bank, labels, 3, [1, 7, 60])
@@ -95,9 +90,8 @@ def test_neighbors_vote_as_scikit_learns_do(monkeypatch: pytest.MonkeyPatch, chu
         ("resnet10t", {}, "mean"),
     ],
 )
-def test_features_are_what_a_trained_head_reads(name: str, options: dict[str, Any], read: str) -> None:
-    """The network's own head on them gives its logits. Catches: registers among the patches, a norm left out or done
-    twice, the wrong token."""
+def test_features_are_the_heads_input(name: str, options: dict[str, Any], read: str) -> None:
+    """The network's head on them gives its logits."""
     torch.manual_seed(0)
     net: Any = create_student(name, TASK, None if name == "resnet10t" else 2, options).eval()
     for norm in (getattr(net, "norm", None), getattr(net, "fc_norm", None)):
@@ -118,7 +112,7 @@ def subject(heads: int = 2, seed: int = 0) -> EvaluatedModel:
 
 
 def photos_of_noise(folder: Path, width: int) -> str:
-    """16 training and 8 test images of three classes, 8 pixels high."""
+    """Write 16 training and 8 test images of three classes, 8 pixels high."""
     for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (24, 8, width, 3), dtype=np.uint8)):
         file = folder / "photos" / ("test" if number > 15 else "train") / "abc"[number % 3] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -127,8 +121,6 @@ def photos_of_noise(folder: Path, width: int) -> str:
 
 
 def test_features_are_computed_once(tmp_path: Path) -> None:
-    """The second time they are read from the disk; other weights, another architecture of the same weights, or other
-    images have others. Catches: a key that leaves one of these out, features of another split or in another order."""
     photos = photos_of_noise(tmp_path, 8)
     calls = []
 
@@ -152,11 +144,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     assert "0 stores" in api.cache()
 
 
-def test_features_are_those_of_images_that_are_kept_in_the_same_shape(tmp_path: Path) -> None:
-    """Oblong images cropped, stretched and streamed at that: equal weights and pixels, other features.
-
-    Fails if a key leaves out what becomes of their shape or, of streamed images, of their values.
-    """
+def test_features_depend_on_the_shape_of_the_images(tmp_path: Path) -> None:
     photos = photos_of_noise(tmp_path, 20)
 
     def read(**settings: Any) -> Tensor:
@@ -170,12 +158,7 @@ def test_features_are_those_of_images_that_are_kept_in_the_same_shape(tmp_path: 
 
 
 def test_settings_are_chosen_on_validation_and_tested_once() -> None:
-    """On a circle: the validation image of class 1 is 10 degrees from 5 images of class 1 and 20 from 20 of class 0.
-
-    5 and 10 neighbors find class 1, 20 are outvoted. The test image, of class 0, would have chosen 20. Then a class
-    that the validation image alone shows. Catches: a choice by test accuracy, the last of equals chosen, validation
-    images forgotten at the end, more neighbors than there are images.
-    """
+    """5 and 10 neighbors find the validation image's class, 20 are outvoted; the test image would choose 20."""
 
     def on(degrees: list[float]) -> Tensor:
         angle = torch.tensor(degrees).deg2rad()
@@ -203,18 +186,13 @@ SMALL: dict[str, Any] = {
 
 
 def numbers(found: dict[str, Any]) -> dict[Any, Any]:
-    """A sweep's keys as they were before JSON made words of them; intervals as pairs."""
+    """Return a sweep with its keys as before JSON, and intervals as pairs."""
     if all(key[0].isdigit() for key in found):
         return {float(key): value for key, value in found.items()}
     return {key: tuple(value) if key in ("findings", "top1_interval") else value for key, value in found.items()}
 
 
 def test_runs_with_and_without_labels_are_probed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the shell: a run on its images, one trained without labels on named ones, a folder of weights.
-
-    Catches: a subset of the run's taken from other data, labels lost with the method, numbers not written, other
-    numbers the second time, a traceback for a mistake.
-    """
     small = {**SMALL, "schedule.warmup_epochs": 0}
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "run"), overrides=small)
     assert main(["probe", str(run.path)]) == 0
@@ -263,7 +241,6 @@ def test_runs_with_and_without_labels_are_probed(tmp_path: Path, capsys: pytest.
 
 
 def test_images_with_masks_have_no_classes_to_probe(tmp_path: Path) -> None:
-    """Catches: a network whose accuracy is that of distinguishing images and masks."""
     folder = untrained(tmp_path / "run").weights("last")
     data = mask_folder(tmp_path / "masks", {"train": 4, "test": 2})
     with pytest.raises(UserError, match="masks of classes and no classes of images"):
@@ -271,7 +248,6 @@ def test_images_with_masks_have_no_classes_to_probe(tmp_path: Path) -> None:
 
 
 def test_weights_without_a_run_have_their_crop(tmp_path: Path) -> None:
-    """Catches: timm's crop for the architecture in place of that in the folder of weights."""
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": {"crop_pct": 0.5}})
     found = of_source(str(tmp_path))
     assert (found.image_settings.eval_crop, found.image_settings.image_size, found.data_spec) == (0.5, 8, TASK)
@@ -280,7 +256,6 @@ def test_weights_without_a_run_have_their_crop(tmp_path: Path) -> None:
 
 
 def test_a_squashed_crop_of_timm_becomes_the_whole_image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As for dm_nfnet_f0; with a warning. Catches: a refusal of such settings."""
     described = {"crop_pct": 0.9, "crop_mode": "squash"}
     save(create_student("vit_nano", TASK, 2), tmp_path, TASK, {"pretrained_cfg": described})
     settings = of_source(str(tmp_path)).image_settings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Yardsticks on a run's page: what chance and plain classifiers reach on the very images that count."""
+"""Baselines on a run's page: chance and plain classifiers on the same images."""
 
 import warnings
 from pathlib import Path
@@ -20,31 +20,28 @@ from viticulture.training.run_folder import RunFolder
 
 
 def images(values: list[int], labels: list[int], side: int = 4) -> CachedImages:
-    """Images of one gray each."""
+    """Create images of one gray each."""
     pixels = torch.tensor(values, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, side, side)
     records = Records(torch.tensor(labels), torch.full((len(values), 2), side), [str(i) for i in range(len(values))])
     return CachedImages(pixels, torch.arange(len(values)), records)
 
 
 @pytest.mark.parametrize("side", [4, 40])
-def test_plain_classifiers_tell_dark_from_light(side: int) -> None:
-    """Large images are shrunk first. Catches: labels of one split used for the other, pixels of another order."""
+def test_plain_classifiers_separate_dark_from_light(side: int) -> None:
     train, test = images([0, 10, 200, 250], [0, 0, 1, 1], side), images([5, 240, 230], [0, 1, 0], side)
     lines = pixel_accuracies(train, test)
     assert set(lines) == {"logistic regression on pixels", "nearest neighbor on pixels"}
     assert list(lines.values()) == [pytest.approx(2 / 3)] * 2
 
 
-def test_many_classes_of_few_images_are_classified_without_a_warning() -> None:
-    """Fails if scikit-learn's doubts about numbers of classes, or its convergence, reach a terminal."""
+def test_many_classes_of_few_images_give_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lines = pixel_accuracies(images(list(range(200)), list(range(200))), images([3], [3]))
     assert lines["nearest neighbor on pixels"] == 1
 
 
-def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path) -> None:
-    """Digits, ten of each to learn from. Catches: chance of the training images, counts of another split."""
+def test_baselines_name_training_images_and_chance(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     dataset = prepare("digits", DataSettings(per_class=10))
     evaluate_references(run, dataset)
@@ -59,8 +56,7 @@ def test_references_say_what_was_learnt_from_and_what_chance_gets(tmp_path: Path
     assert known.accuracy["nearest neighbor on pixels"] > 0.7
 
 
-def test_another_run_is_added_where_it_was_tested_on_the_same_images(tmp_path: Path) -> None:
-    """Catches: accuracies on different images side by side, a traceback where one was never measured."""
+def test_another_run_on_the_same_images_is_listed(tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["vit", "cnn"], (10,), 1)
     ours, theirs = (made.folder.run(cell) for cell in made.folder.grid.cells())
     results = Classification(theirs).read_results()
@@ -81,9 +77,7 @@ def test_another_run_is_added_where_it_was_tested_on_the_same_images(tmp_path: P
     assert known.images == {"train": (1, 2)}
 
 
-def test_images_of_every_class_are_shown_before_a_second_of_any() -> None:
-    """Images that two methods disagree about, sorted by class as test sets are. Catches: six of the first class; one
-    about which they agree."""
+def test_examples_cover_every_class_first() -> None:
     truth = np.array([0, 0, 0, 1, 1, 2], np.int32)
     gap = np.array([1.0, 1.0, 0.0, 0.5, 1.0, 0.5])
     order = np.argsort(-gap, kind="stable")

@@ -36,7 +36,7 @@ CLASSES = ("n00000001", "n00000002", "n00000003")
 
 
 def photos(folder: Path, count: int, seed: int, names: tuple[str, ...] = CLASSES) -> None:
-    """Noise whose brightness tells the class."""
+    """Draw noise whose brightness depends on the class."""
     draw = np.random.default_rng(seed)
     for c, name in enumerate(names):
         (folder / name).mkdir(parents=True)
@@ -46,8 +46,8 @@ def photos(folder: Path, count: int, seed: int, names: tuple[str, ...] = CLASSES
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> api.Run:
-    """A CiT with three heads after two epochs on three classes."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> api.Run:
+    """Train a CiT with three heads for two epochs on three classes."""
     root = tmp_path_factory.mktemp("robust")
     photos(root / "photos" / "train", 8, 0)
     photos(root / "photos" / "test", 4, 1)
@@ -61,21 +61,20 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> api.Run:
 
 
 @pytest.fixture
-def run(grown: api.Run) -> api.Run:
+def run(trained: api.Run) -> api.Run:
     for name in ("robustness.json", "robustness.csv"):
-        (grown.path / name).unlink(missing_ok=True)
-    return grown
+        (trained.path / name).unlink(missing_ok=True)
+    return trained
 
 
 def some_errors(value: float = 0.5, heads: int = 1) -> Robustness:
-    """The same error everywhere."""
+    """Return the same error everywhere."""
     errors = dict.fromkeys(CORRUPTIONS, ((value,) * heads,) * 5)
     return Robustness("test", "last", 10, 1000, 1000, "", "", ("student",) * heads, (), errors, imagenet=True)
 
 
 def test_the_mean_corruption_error_of_alexnet_is_one() -> None:
-    """CE_c = sum E / sum E of AlexNet, then the mean over 15. Source of its errors: Table 1 of arXiv:1903.12261, here
-    in percent. Catches the 4 extra corruptions in the mean, errors out of order, a ratio of means."""
+    """CE_c = sum E / sum E of AlexNet, then the mean over 15: Table 1 of arXiv:1903.12261, here in percent."""
     table = [89, 89, 92, 82, 83, 79, 80, 87, 83, 82, 56, 85, 65, 72, 61]
     assert [round(100 * ALEXNET[name]) for name in MAIN] == table
     errors = {name: ((ALEXNET.get(name, 0.0),),) * 5 for name in CORRUPTIONS}
@@ -94,9 +93,7 @@ def test_the_mean_is_not_told_where_a_corruption_is_missing_or_classes_are_not_i
     assert other.mean_corruption_error() is None
 
 
-def test_a_thousand_classes_are_imagenets_where_they_are_called_so() -> None:
-    """By WordNet's ids, as timm lists them, or by words as torchvision and the Hub have them. Fails if the number of
-    classes is enough, or their order is of no account."""
+def test_a_thousand_classes_are_imagenets_by_name() -> None:
     info: Any = ImageNetInfo("imagenet-1k")
     wnids, words = info.label_names(), info.label_descriptions()
     for names in (wnids, words, _IMAGENET_CATEGORIES):
@@ -111,10 +108,8 @@ def test_a_result_survives_json() -> None:
     assert Robustness.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
-def test_wrong_answers_are_counted_for_the_student_and_every_head_among_the_classes_that_are_there() -> None:
-    """ImageNet-A and -R have 200 classes: an answer beyond them is no answer. By hand, for two heads and three classes.
-
-    Catches a restriction that renumbers classes, the student's answer taken from another head than its rule says."""
+def test_errors_are_counted_among_the_present_classes() -> None:
+    """By hand, for two heads and three classes; ImageNet-A and -R have 200 classes."""
     one, two = torch.tensor([[1.0, 2, 9], [3, 1, 9]]), torch.tensor([[4.0, 0, 9], [0, 6, 9]])
 
     class Both(nn.Module):
@@ -133,10 +128,6 @@ def test_wrong_answers_are_counted_for_the_student_and_every_head_among_the_clas
 
 
 def test_a_run_is_evaluated_on_its_corrupted_test_images(run: api.Run) -> None:
-    """One cell again by hand: test images, spoilt one by one, through the student. Four of twelve are chosen, evenly
-    spread, and keep the noise that their number draws in the whole split.
-
-    Catches corruption after normalization, clean images judged, numbers counted anew in the part."""
     found = evaluate_robustness(run.folder, limit=4)
     assert (found.images, found.heads) == (4, ("student", "class", "head 2", "head 3"))
     assert (found.rule, found.corrupted_by) == ("class token", "CIFAR-10-C")
@@ -154,8 +145,7 @@ def test_a_run_is_evaluated_on_its_corrupted_test_images(run: api.Run) -> None:
         assert found.errors[name][severity - 1][0] == wrong / 4
 
 
-def test_what_is_in_the_cache_equals_what_is_made_each_time(run: api.Run, tmp_path: Path) -> None:
-    """Catches stores of another corruption, another order, another seed; a budget that is not kept."""
+def test_cached_corruptions_equal_computed_ones(run: api.Run, tmp_path: Path) -> None:
     pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (5, 3, 12, 12), dtype=np.uint8))
     labels = torch.arange(5)
 
@@ -174,8 +164,7 @@ def test_what_is_in_the_cache_equals_what_is_made_each_time(run: api.Run, tmp_pa
         assert (next(corrupted_batches(images, name, severity, 10**9))[0] != batches[0]).any()
 
 
-def test_a_stopped_evaluation_goes_on_where_it_was(run: api.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the sixth corruption, the next call makes the rest; other weights, images or views begin anew."""
+def test_an_interrupted_evaluation_resumes(run: api.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, int]] = []
     real = out_of_distribution.corrupted_batches  # type: ignore[attr-defined]
 
@@ -209,9 +198,7 @@ def test_a_stopped_evaluation_goes_on_where_it_was(run: api.Run, monkeypatch: py
 
 
 def test_imagenet_c_is_read_by_its_layout(run: api.Run, tmp_path: Path) -> None:
-    """CORRUPTION/SEVERITY/CLASS, also one folder deeper; errors are those of plain evaluation on each folder.
-
-    Catches severities or corruptions mixed up, images corrupted once more, a group folder taken for a class."""
+    """CORRUPTION/SEVERITY/CLASS, also one folder deeper."""
     for name in ("blur/zoom_blur", "fog"):
         for severity in range(1, 6):
             photos(tmp_path / "c" / name / str(severity), 2, seed=severity)
@@ -227,9 +214,7 @@ def test_imagenet_c_is_read_by_its_layout(run: api.Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("absent", range(3))
-def test_some_of_imagenets_classes_are_chosen_from_alone(run: api.Run, tmp_path: Path, absent: int) -> None:
-    """Folders by WordNet ids, fewer than the run knows. With two of three classes the error is that of the argmax over
-    the two. Catches probabilities of absent classes that win, labels shifted by the missing class."""
+def test_a_subset_of_imagenets_classes_is_predicted_from_alone(run: api.Run, tmp_path: Path, absent: int) -> None:
     first, second = (place for place in range(3) if place != absent)
     photos(tmp_path / "a", 5, 3, (CLASSES[first], CLASSES[second]))
     found = evaluate_robustness(run.folder, str(tmp_path / "a"))
@@ -249,7 +234,6 @@ def test_some_of_imagenets_classes_are_chosen_from_alone(run: api.Run, tmp_path:
 def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
     run: api.Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """JSON, CSV in long form and the page agree with what is printed; a second collection joins the first."""
     assert main(["robustness", str(run.path), "--limit", "2"]) == 0
     printed = capsys.readouterr().out
     assert "JPEG compression" in printed
@@ -272,8 +256,6 @@ def test_the_command_prints_a_table_and_leaves_files_and_a_part_of_the_page(
 
 
 def test_validation_images_are_not_called_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run without a test. Fails if a table, the page or a file calls what was corrupted test images, or calls
-    folders named like splits the run's own images."""
     photos(tmp_path / "photos", 8, 0)
     overrides = {
         "student.name": "vit_nano", "student.patch_size": 8, "train.epochs": 1, "train.batch_size": 8,
@@ -307,8 +289,7 @@ def test_mistakes_are_said_in_a_line(run: api.Run, capsys: pytest.CaptureFixture
         assert expected in capsys.readouterr().err
 
 
-def test_names_of_data_and_heads_are_cells_of_the_csv_and_no_more(tmp_path: Path) -> None:
-    """Catches: a comma or a quote in a name that moves the columns, a name that a spreadsheet runs."""
+def test_names_are_single_cells_of_the_csv(tmp_path: Path) -> None:
     found = dataclasses.replace(some_errors(heads=2), data='my, "set"', heads=("student", "=cmd(),x"))
     _save(RunFolder(tmp_path), found)
     with (tmp_path / "robustness.csv").open(newline="", encoding="utf-8") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A classifier asked by several views answers with the mean of its probabilities, wherever it is asked."""
+"""Test-time augmentation: the mean of the probabilities of several views, wherever a classifier predicts."""
 
 import json
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ SMALL = {
 
 
 class LeftAndMiddle(nn.Module):
-    """Logits: mean of the left half, of the middle 0.8 and of the whole image, of its first channel."""
+    """Compute logits: mean of the left half, of the middle 0.8 and of the whole image, of its first channel."""
 
     def forward(self, images: Tensor) -> Tensor:
         plane = images[:, 0]
@@ -61,9 +61,7 @@ def data_spec(several: bool = False) -> DataSpec:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("name", get_args(TTAMode))
-def test_answers_are_the_mean_over_views(name: TTAMode, several: bool) -> None:
-    """By hand, view by view. Catches: logits averaged in place of probabilities, images mixed up in the batch, a middle
-    that is not the middle, upside down for mirrored."""
+def test_predictions_are_the_mean_over_views(name: TTAMode, several: bool) -> None:
     images = torch.randn(5, 3, 10, 10, generator=torch.Generator().manual_seed(0))
     middle = F.interpolate(images[:, :, 1:9, 1:9], (10, 10), mode="bicubic")
     heart = F.interpolate(images[:, :, 2:8, 2:8], (10, 10), mode="bicubic")
@@ -81,8 +79,8 @@ def test_answers_are_the_mean_over_views(name: TTAMode, several: bool) -> None:
     assert name == "one" or not torch.allclose(expected, decide(LeftAndMiddle()(images)), atol=1e-4)
 
 
-def test_several_views_that_are_sure_are_as_sure_together() -> None:
-    """Of several labels, logits of 20 to 60. Catches: an infinite answer where a sigmoid rounds to one."""
+def test_confident_views_have_a_finite_mean() -> None:
+    """Of several labels, logits of 20 to 60."""
     images = torch.ones(1, 3, 10, 10) * torch.tensor([-60.0, -20.0, 20.0, 60.0])[:, None, None, None]
     images[..., :5] *= 1.01  # mirrored views differ
     views = [LeftAndMiddle()(view).double() for view in (images, images.flip(3))]
@@ -93,7 +91,7 @@ def test_several_views_that_are_sure_are_as_sure_together() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A training of an epoch after which validation images chose."""
+    """Train for an epoch, after which validation images choose the views."""
     folder = pictures(tmp_path_factory.mktemp("views") / "photos", {"a": 24, "b": 24, "c": 24}, side=8)
     keys = {**SMALL, "images.eval_views": "best", "data.val_fraction": 0.3}
     return RunFolder(viticulture.train(str(folder), out=str(folder.parent / "run"), overrides=keys).path)
@@ -108,7 +106,6 @@ def asked_by_hand(run: RunFolder, images: Images, name: TTAMode) -> Tensor:
 
 
 def test_validation_images_choose(run: RunFolder) -> None:
-    """The kept choice is the first of the best, and every figure that the run keeps is of it."""
     dataset = dataset_of(run, config_of(run))
     assert dataset.val is not None
     labels = dataset.val.records.labels
@@ -125,7 +122,6 @@ def test_validation_images_choose(run: RunFolder) -> None:
 
 @pytest.mark.parametrize("name", get_args(TTAMode))
 def test_the_first_of_the_best_is_chosen(name: TTAMode, run: RunFolder) -> None:
-    """By scores that are known beforehand. Catches the worst or the dearest being taken, or the test images asked."""
     dataset = dataset_of(run, config_of(run))
     assert dataset.val is not None
     before = {each: (run.weights(each) / "config.json").read_text() for each in run.which()}
@@ -158,8 +154,8 @@ def test_right_counts_the_likeliest_class(tmp_path: Path) -> None:
     assert Classification(RunFolder(tmp_path)).view_score(said) == pytest.approx(2 / 3)
 
 
-def test_everything_that_answers_asks_by_these_views(tmp_path: Path) -> None:
-    """predict, the ONNX file, the weights as a folder. Catches a door by which one view is asked."""
+def test_every_command_predicts_by_these_views(tmp_path: Path) -> None:
+    """predict, the ONNX file, the weights as a folder."""
     run = untrained(tmp_path / "run", ("a", "b", "c"))
     photos = [photo(tmp_path / f"{i}.png", i) for i in range(3)]
     alone = task_of(run).predict(photos, "last")
@@ -177,8 +173,7 @@ def test_everything_that_answers_asks_by_these_views(tmp_path: Path) -> None:
     assert np.allclose(found, logits, atol=1e-4 * np.abs(logits).max())
 
 
-def test_a_card_tells_strangers(run: RunFolder) -> None:
-    """What is pushed answers by these views, and says that timm's network alone does not."""
+def test_a_card_describes_the_views(run: RunFolder) -> None:
     known = (run.weights("last") / "config.json").read_text()
     try:
         for views, told in (("four", True), ("one", False)):
@@ -194,8 +189,7 @@ def test_a_card_tells_strangers(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "kept"), [("four", "four"), ("one", "one"), ("best", "one")])
-def test_without_validation_images(wanted: str, kept: str, tmp_path: Path) -> None:
-    """A choice of one's own holds; "best" asks once where nothing can choose."""
+def test_without_validation_images_one_view_is_used(wanted: str, kept: str, tmp_path: Path) -> None:
     folder = pictures(tmp_path / "photos", {"a": 8, "b": 8}, side=8)
     keys: dict[str, Any] = {**SMALL, "images.eval_views": wanted, "data.val_fraction": 0.0}
     keys |= {"train.validate": "val", "train.best_by": "balanced_accuracy"}
@@ -216,8 +210,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
         of_run(run)
 
 
-def test_a_network_that_is_asked_by_views_is_its_own() -> None:
-    """One view changes nothing: the very network, bit for bit."""
+def test_one_view_is_the_network_itself() -> None:
     network = LeftAndMiddle()
     assert with_tta(network, "one", data_spec()) is network
     assert isinstance(with_tta(network, "four", data_spec()), TTAModel)
@@ -229,8 +222,7 @@ def test_what_finds_objects_or_tells_pixels_apart_is_not_asked_by_views(name: st
         check_parts(load_config(name, {"images.eval_views": "four"}))
 
 
-def test_who_looks_inside_is_shown_the_same_batches(tmp_path: Path) -> None:
-    """CKA is estimated by batches of a size, and two networks are shown the same."""
+def test_analyses_get_the_same_batches(tmp_path: Path) -> None:
     run, sizes = untrained(tmp_path / "run"), []
     dataset = load_dataset(open_source(str(pictures(tmp_path / "photos", {"a": 10, "b": 10}))), config_of(run), 0)
     for views in ("one", "four"):
@@ -241,8 +233,7 @@ def test_who_looks_inside_is_shown_the_same_batches(tmp_path: Path) -> None:
     assert sizes[0] == sizes[1]
 
 
-def test_other_images_and_corrupted_ones_are_answered_by_the_same_views(tmp_path: Path) -> None:
-    """Top-1 on a folder by hand, and a share of wrong answers that agrees with it."""
+def test_other_and_corrupted_images_are_predicted_by_the_same_views(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", ("a", "b", "c"))
     note(run.weights("last"), {TTA_KEY: "four"})
     folder = pictures(tmp_path / "photos", {"a": 20, "b": 20, "c": 20}, side=24)
@@ -266,8 +257,7 @@ def test_other_images_and_corrupted_ones_are_answered_by_the_same_views(tmp_path
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.slow
-def test_what_budgets_choose_is_exported_with_its_views(several: bool, tmp_path: Path) -> None:
-    """A hybrid, for any batch (`to_onnx` compares): the file holds the network once."""
+def test_a_budgets_choice_is_exported_with_its_views(several: bool, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     shown = DataSpec(("a", "b"), (32, 32), (0.5,) * 3, (0.5,) * 3, several)
     student = create_student("hybrid_nano", shown, None, {}).eval()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distilled MAE is the authors'; the teacher sees what the student sees and stops where it may."""
+"""Distilled MAE equals the authors'; the teacher gets visible patches and stops at the last layer needed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,11 +48,7 @@ def method(student: nn.Module, guide: AttentionDistillation, **options: Any) -> 
 
 
 def test_it_is_the_official_code(golden: Load, tmp_path: Path) -> None:
-    """Attention term, hidden term, their sum with the reconstruction, and the gradients that the file holds.
-
-    Catches: scores after the softmax, without the class token or unscaled; M before the scores' scale; a bias in M; a
-    sum instead of a mean; a teacher that sees other patches; hidden states before the last norm.
-    """
+    """Attention term, hidden term, their sum with the reconstruction, and the gradients that the file holds."""
     data = golden("mae_attn_distill")
     config, teacher, student = data.about["config"], vit(**LARGE), vit()
     teacher.load_state_dict(data.part("w/teacher."))
@@ -79,11 +75,7 @@ def test_it_is_the_official_code(golden: Load, tmp_path: Path) -> None:
         assert error(ours_.grad, data[f"grad/{name}"]) < 1e-4, name
 
 
-def test_the_teachers_scores_are_those_of_a_whole_pass(tmp_path: Path) -> None:
-    """Every layer's scores, and the output, equal what taps read in an ordinary pass over the same patches.
-
-    Catches: blocks counted from 1, values mixed into queries and keys, blocks cut too early.
-    """
+def test_the_teachers_scores_are_those_of_a_full_pass(tmp_path: Path) -> None:
     teacher, student = vit(**{**LARGE, "qk_norm": True, "depth": 3}), vit(depth=3)
     kept = torch.rand(2, 16).argsort(1)[:, :5]
     images = torch.randn(2, 3, 32, 32)
@@ -99,11 +91,8 @@ def test_the_teachers_scores_are_those_of_a_whole_pass(tmp_path: Path) -> None:
     assert not looked.scores[0].requires_grad
 
 
-def test_the_teacher_costs_the_kept_patches_and_the_layers_needed(tmp_path: Path) -> None:
-    """Multiply-adds by hand: embedding of K patches, whole blocks before the last layer; there queries, keys, scores.
-
-    Catches: masked patches embedded, the last block run to its end, values computed for nothing.
-    """
+def test_the_teacher_costs_the_visible_patches_and_needed_layers(tmp_path: Path) -> None:
+    """MACs by hand: K patches' embedding, whole blocks before the last layer; there queries, keys, scores."""
     guide = AttentionDistillation(vit(depth=4), TASK, teacher=saved(vit(**{**LARGE, "depth": 4}), tmp_path), blocks=[2])
     with FlopCounterMode(display=False) as counter:
         guide.teacher(torch.randn(1, 3, 32, 32), torch.arange(4)[None])
@@ -114,11 +103,6 @@ def test_the_teacher_costs_the_kept_patches_and_the_layers_needed(tmp_path: Path
 
 
 def test_it_teaches_supervised_students_too_and_is_no_part_of_them(tmp_path: Path) -> None:
-    """Without masks both see every patch; a student that is its own teacher with M = identity has nothing to learn.
-
-    The teacher has other numbers of pixels, other normalization and a patch of another size. Catches: a teacher among
-    the parameters or in the checkpoint, an adapter left out of the optimizer, images of the student's normalization.
-    """
     data_spec = DataSpec(("a", "b"), (32, 32), HALF, HALF)
     student = create_student("mae_tiny", data_spec, 8, SMALL)
     guide = AttentionDistillation(student, data_spec, teacher=saved(student, tmp_path / "same", data_spec))
@@ -146,10 +130,6 @@ def test_it_teaches_supervised_students_too_and_is_no_part_of_them(tmp_path: Pat
 
 
 def test_teachers_of_other_depth_and_grid(tmp_path: Path) -> None:
-    """Layers correspond by their share of the depth; a teacher of another grid is shown images that give the student's.
-
-    Catches: the student's layer number used for a deeper teacher, positions of the wrong length.
-    """
     deep = saved(vit(**{**LARGE, "depth": 8}), tmp_path / "deep")
     guide = AttentionDistillation(vit(depth=4), TASK, teacher=deep, blocks=[0, 1, 3])
     assert guide.teacher.net.net.layers == (1, 3, 7)
@@ -165,11 +145,7 @@ def test_teachers_of_other_depth_and_grid(tmp_path: Path) -> None:
     assert guide.teacher(torch.randn(2, 3, 32, 32), last).scores[0].shape == (2, 6, 4, 4)
 
 
-def test_a_shallower_teacher_answers_for_several_layers(tmp_path: Path) -> None:
-    """Two blocks for four: blocks 0 and 1 follow the first, 2 and 3 the second; a step is finite.
-
-    Catches: an answer a block in place of one a layer, which ends in an IndexError.
-    """
+def test_a_shallower_teacher_serves_several_layers(tmp_path: Path) -> None:
     student = vit(depth=4)
     shallow = saved(vit(**{**LARGE, "depth": 2}), tmp_path)
     guide = AttentionDistillation(student, TASK, teacher=shallow, blocks=[0, 1, 2, 3])
@@ -182,11 +158,7 @@ def test_a_shallower_teacher_answers_for_several_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_nano", "vit_small", "mae_tiny"])
-def test_every_plain_vit_of_ours_can_be_a_teacher(name: str, tmp_path: Path) -> None:
-    """What taps read of a student is read of a teacher: dropout of attention included.
-
-    Catches: a second rule for what plain attention is, which refused every student whose dropout is drawn cheaply.
-    """
+def test_every_plain_vit_of_the_package_can_be_a_teacher(name: str, tmp_path: Path) -> None:
     net = create_student(name, TASK, 8, {"embed_dim": 36, "depth": 2, "num_heads": 6})
     guide = AttentionDistillation(vit(), TASK, teacher=saved(net, tmp_path))
     images = torch.randn(2, 3, 32, 32)
@@ -195,7 +167,6 @@ def test_every_plain_vit_of_ours_can_be_a_teacher(name: str, tmp_path: Path) -> 
 
 
 def test_several_layers_add_up(tmp_path: Path) -> None:
-    """The term of two layers is the sum of their terms, times the weight."""
     student, folder = vit(), saved(vit(**LARGE), tmp_path)
     batch = {"image": torch.randn(2, 3, 32, 32), "noise": torch.rand(2, 16)}
 
@@ -221,8 +192,9 @@ def test_several_layers_add_up(tmp_path: Path) -> None:
         ({}, {"dynamic_img_size": True}, "cannot be run on single patches"),
     ],
 )
-def test_mistakes_are_named(options: dict[str, Any], teacher: dict[str, Any], message: str, tmp_path: Path) -> None:
-    """The rule and the values received."""
+def test_invalid_settings_are_refused(
+    options: dict[str, Any], teacher: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     folder = saved(vit(**LARGE, **teacher), tmp_path)
     with pytest.raises(UserError, match=message):
         AttentionDistillation(vit(), TASK, teacher=folder, **options)

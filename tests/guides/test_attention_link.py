@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guide of AAL, arXiv:2211.13852: its loss, its gradients, its clock, and what it does to a run."""
+"""The guide of AAL, arXiv:2211.13852: loss, gradients, schedule, and its runs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,7 +39,7 @@ PIT = {"stride": 4, "base_dims": [4, 4, 4], "depth": [1, 2, 1], "heads": [2, 4, 
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """timm's smallest EfficientNet with random weights and batch statistics, for ten classes."""
+    """Create timm's smallest EfficientNet with random weights and batch statistics, for ten classes."""
     torch.manual_seed(0)
     net = timm.create_model("test_efficientnet", num_classes=10)
     for module in net.modules():
@@ -60,12 +60,8 @@ def batch(data_spec: DataSpec = TASK) -> dict[str, Tensor]:
     return {"image": images, "label": torch.tensor([0, 2])}
 
 
-def test_the_loss_is_our_reading_of_the_paper(golden: Callable[[str], Golden]) -> None:
-    """Eq. (3) to (5) from queries, keys and feature maps: attention, resized maps, A+ and loss, number by number.
-
-    The numbers were computed apart from this code. Fails if the softmax runs over class and distillation token too, the
-    scale is lost, maps are resized otherwise, the norm runs over channels or the whole image, or a mean is a sum.
-    """
+def test_the_loss_follows_the_paper(golden: Callable[[str], Golden]) -> None:
+    """Eq. (3) to (5), number by number, against numbers computed apart from this code."""
     data = golden("aal_reading_NOT_OFFICIAL")
     maps = []
     for q, k in zip(data["in/q"], data["in/k"], strict=True):  # [B, h, T, d] a layer
@@ -83,11 +79,8 @@ def test_the_loss_is_our_reading_of_the_paper(golden: Callable[[str], Golden]) -
     torch.testing.assert_close(link_loss([(augmented, targets)]), data["out/loss"], rtol=1e-5, atol=1e-7)
 
 
-def test_the_loss_ignores_the_size_of_values_and_counts_every_pair_of_maps_alike() -> None:
-    """Scaling either side changes nothing; equal maps give 0, opposite ones 4 / P; parts add up to the whole.
-
-    A map that is zero everywhere counts as one at right angles: a constant 2 / P.
-    """
+def test_the_loss_is_scale_invariant_and_weighs_all_pairs_alike() -> None:
+    """Equal maps give 0, opposite ones 4 / P; a map that is zero everywhere a constant 2 / P."""
     torch.manual_seed(0)
     ours, theirs = torch.randn(2, 2, 6, 3, 4, dtype=torch.float64)
     loss = link_loss([(ours, theirs)])
@@ -101,7 +94,7 @@ def test_the_loss_ignores_the_size_of_values_and_counts_every_pair_of_maps_alike
 
 
 def test_the_gradient_of_an_augmented_map_turns_it_towards_its_target() -> None:
-    """dL/dA+ = 2 / (n ||A+||) * (cos a - b), with a and b the unit maps and n the number of positions in all maps."""
+    """dL/dA+ = 2 / (n ||A+||) * (cos a - b), with a and b the unit maps and n the positions in all maps."""
     torch.manual_seed(0)
     ours, theirs = torch.randn(2, 2, 3, 2, 2, dtype=torch.float64).requires_grad_().unbind(0)
     (gradient,) = torch.autograd.grad(link_loss([(ours, theirs.detach())]), ours)
@@ -112,11 +105,7 @@ def test_the_gradient_of_an_augmented_map_turns_it_towards_its_target() -> None:
 
 
 def test_random_links_start_near_twenty(teacher: str) -> None:
-    """lambda L_att = 2000 * 2 / 196 = 20.4 where A+ and B have nothing in common, at 14 x 14 patches as in the paper.
-
-    Any other reading of Eq. (5) starts elsewhere: sums over positions at 4000, unsquared at 2800, one norm an image at
-    0.02, norms over channels at 4.
-    """
+    """lambda L_att = 2000 * 2 / 196 = 20.4 where A+ and B are unrelated, at 14 x 14 patches as in the paper."""
     data_spec = DataSpec(TASK.classes, (112, 112), TASK.mean, TASK.std)
     student = grow(data_spec=data_spec)
     guide = AttentionLink(student, data_spec, teacher=teacher)
@@ -125,11 +114,8 @@ def test_random_links_start_near_twenty(teacher: str) -> None:
     assert loss.item() == pytest.approx(20.4, rel=0.1)
 
 
-def test_the_weight_falls_by_the_epoch() -> None:
-    """2000, then 0.99 an epoch for 200 epochs, then 0.98: 35.5 in the paper's last epochs; constant within an epoch.
-
-    Fails if the late factor counts from the start, or one epoch early or late.
-    """
+def test_the_weight_decays_by_epoch() -> None:
+    """2000, then 0.99 an epoch for 200 epochs, then 0.98; constant within an epoch."""
     decay = Decay()
     assert [2000 * decay.scale(epoch) for epoch in (0, 1, 200, 201)] == pytest.approx(
         [2000, 1980, 2000 * 0.99**200, 2000 * 0.99**200 * 0.98]
@@ -149,7 +135,6 @@ def test_the_weight_falls_by_the_epoch() -> None:
     ],
 )
 def test_every_kind_of_student_is_linked(teacher: str, name: str, options: dict[str, Any], maps: int) -> None:
-    """Every link and the class token get a gradient, the teacher none; all attention maps of the student are linked."""
     student = grow(name, options).train()
     guide = AttentionLink(student, TASK, teacher=teacher)
     loss = guide.losses(batch(), Taps(student, guide.needs)(batch()["image"]))["attention_link"]
@@ -161,7 +146,6 @@ def test_every_kind_of_student_is_linked(teacher: str, name: str, options: dict[
 
 
 def test_links_are_trained_with_the_student_and_their_bias_does_not_decay(teacher: str) -> None:
-    """Weights and biases of the links are in the optimizer, the teacher is not; nothing else is a key of the guide."""
     student = grow()
     guide = AttentionLink(student, TASK, teacher=teacher)
     groups = Optim(weight_decay=0.05).groups(student, nn.ModuleDict({"attention_link": guide}))
@@ -173,9 +157,7 @@ def test_links_are_trained_with_the_student_and_their_bias_does_not_decay(teache
 
 
 def test_terms_add_up_with_labels_and_distillation(teacher: str, tmp_path: Path) -> None:
-    """Table 5, "CE + AAL + Hard": the sum of three terms, each what it is alone; both heads learn labels without a
-    label teacher (`every_head`), the class head alone with one.
-    """
+    """Table 5, "CE + AAL + Hard": the sum of three terms; `every_head` where no teacher has the second head."""
     data_spec = DataSpec(tuple("abcdefghij"), (32, 32), TASK.mean, TASK.std)
     student = grow("deit_tiny_distilled_patch16_224", data_spec=data_spec).train()
     guides = {
@@ -197,7 +179,6 @@ def test_terms_add_up_with_labels_and_distillation(teacher: str, tmp_path: Path)
 
 
 def test_the_guide_computes_in_float32_under_autocast(teacher: str) -> None:
-    """Attention of a fresh student is nearly even: bfloat16 would round away what tells positions apart."""
     student = grow().train()
     guide = AttentionLink(student, TASK, teacher=teacher)
     kinds = []
@@ -210,7 +191,7 @@ def test_the_guide_computes_in_float32_under_autocast(teacher: str) -> None:
 
 
 def start(out: Path, teacher: str, **overrides: Any) -> Session:
-    """Two epochs on digits at 16 px with a guide, everything on that a run can have."""
+    """Start two epochs on digits at 16 px with a guide and every other feature of a run."""
     given = {
         "student.name": "vit_nano",
         "student.patch_size": 4,
@@ -231,10 +212,6 @@ def start(out: Path, teacher: str, **overrides: Any) -> Session:
 
 
 def test_a_run_with_links_resumes_exactly(tmp_path: Path, teacher: str) -> None:
-    """Stopped in its second epoch and gone on with, it ends with the same bits: student, average, links, magnitudes.
-
-    Fails if links are not in the checkpoint, the weight starts anew, or an epoch's magnitudes are taken twice.
-    """
     whole, again = whole_and_resumed(partial(start, teacher=teacher), tmp_path)
     ours, theirs = (session.method.state_dict() for session in (whole, again))
     state, other = (keys.pop("guides.attention_link._extra_state") for keys in (ours, theirs))
@@ -245,10 +222,7 @@ def test_a_run_with_links_resumes_exactly(tmp_path: Path, teacher: str) -> None:
 
 
 def test_the_trainer_is_a_plain_loop_with_links(tmp_path: Path, teacher: str) -> None:
-    """Same weights, links included, as the loop below, bit for bit; what is saved is a plain ViT.
-
-    Fails if links are left out of the optimizer, the weight's clock is late, or a link is saved with the student.
-    """
+    """Bit for bit, links included; the saved student is a plain ViT."""
     overrides = {"student.options": VIT, "train.ema_decay": None}
     session, other = (start(tmp_path / name, teacher, **overrides) for name in ("run", "other"))
     fit(session)
@@ -262,7 +236,6 @@ def test_the_trainer_is_a_plain_loop_with_links(tmp_path: Path, teacher: str) ->
 
 
 def test_two_halves_of_a_batch_average_to_the_whole(teacher: str) -> None:
-    """Gradients of student and links are means over images, so two processes that average theirs compute one's step."""
     student = grow().eval()
     guide = AttentionLink(student, TASK, teacher=teacher, weight=1.0)
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guide of Bootstrapping ViTs: its terms, its gradients, and what it does to a run."""
+"""The guide of Bootstrapping ViTs: its terms, its gradients, and its runs."""
 
 import itertools
 import os
@@ -50,11 +50,7 @@ def maps(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("case", ["cnn_longer", "same", "vit_longer"])
 def test_the_feature_distance_is_that_of_the_authors_code(golden: Load, case: str) -> None:
-    """Value and gradient of their hint loss, map longer, equal and shorter than the sequence.
-
-    Fails if the class token stays, columns come before rows, the wrong side is averaged, the variance is unbiased or
-    the mean leaves out a dimension.
-    """
+    """Value and gradient of their hint loss, map longer, equal and shorter than the sequence."""
     data = golden("boot_hint_loss")
     sequence = data[f"in/{case}_vit"].requires_grad_()  # [T, B, D], class token first
     map_ = sequence[1:].permute(1, 2, 0).unflatten(2, (4, 4))
@@ -64,11 +60,8 @@ def test_the_feature_distance_is_that_of_the_authors_code(golden: Load, case: st
     torch.testing.assert_close(gradient, data[f"gin/{case}_vit"], rtol=1e-5, atol=1e-6)
 
 
-def test_both_scales_agree_on_tokens_without_a_mean() -> None:
-    """Standardizing is centering, then division by length, times sqrt(D): Eq. (6) averaged over tokens.
-
-    Fails if one sums where the other averages, or normalizes over tokens instead of channels.
-    """
+def test_both_scales_agree_on_centered_tokens() -> None:
+    """Standardizing is centering, then division by length, times sqrt(D): Eq. (6) averaged over tokens."""
     student, agent = (side - side.mean(1, keepdim=True) for side in maps(2, 2, 64, 4, 4))
     code = feature_distance(student, agent, "sequence", "standardize")
     paper = feature_distance(student, agent, "sequence", "length")
@@ -79,18 +72,13 @@ def test_both_scales_agree_on_tokens_without_a_mean() -> None:
 
 
 def test_the_target_gets_no_gradient() -> None:
-    """Only the student is taught. Fails if the agent is pulled towards the ViT."""
     student, agent = maps(2, 8, 4, 4).requires_grad_(), maps(2, 8, 8, 8, seed=1).requires_grad_()
     feature_distance(student, agent, "sequence", "standardize").backward()
     assert agent.grad is None
     assert student.grad is not None
 
 
-def test_only_the_grid_adaptation_keeps_places_together() -> None:
-    """A map blown up twofold comes back from the average over squares, and not from that over the sequence.
-
-    Fails if AP-2D averages along rows alone, or the sequence form is made of squares: the published one is not aligned.
-    """
+def test_only_the_grid_adaptation_preserves_places() -> None:
     small = maps(1, 3, 4, 4)
     large = small.repeat_interleave(2, 2).repeat_interleave(2, 3)
     one, other = shortened_grids(small, large)
@@ -116,10 +104,7 @@ def test_only_the_grid_adaptation_keeps_places_together() -> None:
 def test_aligned_gradients_in_two_dimensions(
     student: tuple[float, ...], agent: tuple[float, ...], joined: tuple
 ) -> None:
-    """Algorithm 1, line 8, by hand, with the two components in parameters of their own.
-
-    Fails if each parameter is projected by itself, the wrong gradient is changed, or the sign of the test is turned.
-    """
+    """Algorithm 1, line 8, by hand, with the two components in separate parameters."""
     own = [torch.tensor([x]) for x in student]
     pairs = [(v, torch.tensor([a])) for v, a in zip(own, agent, strict=True)]
     cosine = combine_gradients(pairs, align=True)
@@ -128,11 +113,8 @@ def test_aligned_gradients_in_two_dimensions(
     torch.testing.assert_close(cosine, expected)
 
 
-def test_what_alignment_leaves_of_a_conflicting_gradient_is_orthogonal() -> None:
-    """<g_A', g_V> = 0 after the projection, over several parameters of several shapes.
-
-    Fails if the projection runs over each parameter alone or divides by a norm instead of its square.
-    """
+def test_the_aligned_gradient_is_orthogonal() -> None:
+    """<g_A', g_V> = 0 after the projection, over several parameters of several shapes."""
     student = [maps(3, 4), maps(5, seed=1)]
     agent = [-0.3 * part + 0.1 * maps(*part.shape, seed=2) for part in student]
     before = [part.clone() for part in student]
@@ -143,7 +125,6 @@ def test_what_alignment_leaves_of_a_conflicting_gradient_is_orthogonal() -> None
 
 
 def test_without_alignment_gradients_are_summed() -> None:
-    """The authors' code: one backward of one sum. Fails if conflicts change anything."""
     student, agent = maps(4), -maps(4)
     combine_gradients([(student, agent)], align=False)
     torch.testing.assert_close(student, torch.zeros(4, dtype=torch.float64))
@@ -153,7 +134,7 @@ GOLDEN_TASK = DataSpec(tuple("abcde"), (64, 64), (0.5,) * 3, (0.5,) * 3)
 
 
 def loaded(data: Golden, weights: Literal["own", "shared"]) -> tuple[nn.Module, Bootstrap]:
-    """The small networks of a golden step with its weights: width 18, 3 blocks of 9 heads, 64 px, patch 16."""
+    """Load the small networks of a golden step: width 18, 3 blocks of 9 heads, 64 px, patch 16."""
     shape = {"embed_dim": 18, "depth": 3, "num_heads": 9, "mlp_ratio": 2}
     student = create_student("vit_nano", GOLDEN_TASK, 16, shape)
     for module in student.modules():
@@ -173,11 +154,7 @@ def loaded(data: Golden, weights: Literal["own", "shared"]) -> tuple[nn.Module, 
 
 @pytest.mark.parametrize(("file", "weights"), [("boot_joint_step", "own"), ("boot_shared_step_prenorm", "shared")])
 def test_a_step_is_that_of_the_authors_code(golden: Load, file: str, weights: Literal["own", "shared"]) -> None:
-    """Logits, features, every term, the weighted sum and every gradient of one step, at epoch 60 of 240.
-
-    Fails if a weight is wrong or swapped, a term reaches the wrong network, the class token or a pooled map is
-    compared, the shared gradients are not summed, or the value bias takes part.
-    """
+    """Logits, features, every term, the weighted sum and every gradient of one step, at epoch 60 of 240."""
     data = golden(file)
     student, guide = loaded(data, weights)
     batch = {"image": data["in/x"], "label": data["in/label"].long()}
@@ -236,11 +213,6 @@ def start(out: Path, **overrides: Any) -> Session:
 
 
 def test_a_run_with_a_shared_agent_resumes_exactly(tmp_path: Path) -> None:
-    """Stopped in its second epoch and gone on with, it ends with the same bits: student, average and agent.
-
-    Fails if the agent's own weights or statistics are not in the checkpoint, the tie is lost on loading, the decay
-    starts anew, or an agent's gradient of a shared weight outlives its step.
-    """
     whole, again = whole_and_resumed(start, tmp_path)
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
     check_same_weights(whole, again, ("last", "ema"))
@@ -251,11 +223,7 @@ def test_a_run_with_a_shared_agent_resumes_exactly(tmp_path: Path) -> None:
     slow_but([("own", 1), ("shared", 1), ("aligned", 2)], itertools.product(["own", "shared", "aligned"], [1, 2])),
 )
 def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str, accumulate: int) -> None:
-    """The Trainer joins the gradients once a batch, before clipping, as the plain loop does.
-
-    Fails if gradients are joined in every micro-batch or after the step, the decay is late, or the agent's own weights
-    are left out of the optimizer. With micro-batches BatchNorm sees other batches, so the agent's is held still.
-    """
+    """BatchNorm of the agent is frozen, since micro-batches change its statistics."""
     overrides = {"guides.bootstrap.weights": weights, "train.accumulate": accumulate, "train.clip_norm": 0.5}
     overrides |= {"student.options": TINY, "train.ema_decay": None, "optim.name": "sgd", "optim.lr": 0.1}
     overrides |= {"train.validate": "none"}
@@ -296,11 +264,7 @@ fit(session)
 
 @pytest.mark.slow
 def test_two_processes_align_as_one(tmp_path: Path) -> None:
-    """Gradients are averaged over processes before they are aligned, which is not linear.
-
-    Fails if each process aligns what it alone has seen: the replicas would drift apart without a word. BatchNorm is
-    held still, because its statistics are each process's own on a CPU. In double precision.
-    """
+    """In double precision; BatchNorm is frozen, because on a CPU each process has its statistics."""
     script = tmp_path / "two.py"
     script.write_text(TWO)
     found = []
@@ -321,11 +285,7 @@ def test_two_processes_align_as_one(tmp_path: Path) -> None:
         torch.testing.assert_close(found[1][name], value, **CLOSE)
 
 
-def test_what_is_kept_knows_nothing_of_its_agent(tmp_path: Path) -> None:
-    """Weights on disk are a timm ViT's, last and averaged; the agent's accuracy stands in the measurements.
-
-    Fails if a key of the agent's is saved with the student, or nobody measures the agent.
-    """
+def test_saved_weights_hold_no_agent(tmp_path: Path) -> None:
     session = start(tmp_path / "run")
     fit(session)
     plain = create_student("vit_nano", session.method.data_spec, 2, RUN["student.options"]).state_dict()
@@ -348,12 +308,7 @@ TASK = DataSpec(("a", "b", "c"), (32, 32), (0.5,) * 3, (0.5,) * 3)
         ("vit_tiny_patch16_224", {"embed_dim": 48, "depth": 3, "num_heads": 3, "reg_tokens": 2}),
     ],
 )
-def test_other_students_with_square_grids_learn_from_an_agent(student: str, options: dict[str, Any]) -> None:
-    """A distillation token, DHVT's grid, register tokens: every term is finite and reaches every student parameter.
-
-    Fails if prefix tokens are compared with the map, or the wrong head is taught: the distillation head learns from the
-    agent, the class head from the label, and what the class head says teaches nobody.
-    """
+def test_other_students_with_square_grids_take_an_agent(student: str, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     network = create_student(student, TASK, 8, options).train()
     guide = Bootstrap(network, TASK).train()
@@ -376,7 +331,6 @@ def test_other_students_with_square_grids_learn_from_an_agent(student: str, opti
 
 
 def test_terms_without_weight_are_not_computed() -> None:
-    """Weight 0, or a decay that has ended, leaves a term out of log and step. Fails if zeros are computed and added."""
     network = create_student("vit_nano", TASK, 8).train()
     batch = {"image": torch.randn(2, 3, 32, 32), "label": torch.tensor([0, 2])}
     guide = Bootstrap(network, TASK, mutual=Mutual(weight=0))
@@ -390,7 +344,7 @@ def test_terms_without_weight_are_not_computed() -> None:
 
 
 def test_the_decay_is_the_authors(golden: Load) -> None:
-    """1 - epoch / epochs, constant within an epoch. Fails if it ends one epoch early or late."""
+    """1 - epoch / epochs, constant within an epoch."""
     data, network = golden("boot_decay_strategy"), create_student("vit_nano", TASK, 8)
     guide = Bootstrap(network, TASK)
     for epoch, share in zip(data["in/epoch"].tolist(), data["out/hint_vit"].tolist(), strict=True):
@@ -408,8 +362,7 @@ def test_the_decay_is_the_authors(golden: Load) -> None:
         (lambda s: Mutual(temperature=0), "positive temperature"),
     ],
 )
-def test_settings_without_sense_are_refused(make: Callable[[nn.Module], Any], message: str) -> None:
-    """Fails if one is found out in a step only."""
+def test_invalid_settings_are_refused(make: Callable[[nn.Module], Any], message: str) -> None:
     student = create_student("vit_nano", TASK, 8)
     with pytest.raises(UserError, match=message):
         make(student)

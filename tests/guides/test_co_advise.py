@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Co-advise as a guide: the authors' total, a teacher a token and a token a teacher, and teachers that cost nothing."""
+"""Co-advise as a guide: the authors' total, a teacher per token, and teachers that are not trained."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cit_students import aligned
 from conftest import Golden
-from networks import Answers, error, random_images, randomized
+from networks import Constant, error, random_images, randomized
 from plain_loop import plain_loop
 from viticulture.config.load import parse
 from viticulture.config.resolve import resolve
@@ -40,7 +40,7 @@ RESNET = {"channels": (4, 4, 4, 4), "small_images": True}
 
 @pytest.fixture(scope="module")
 def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A convolution and an involution teacher with random weights."""
+    """Create a convolution and an involution teacher with random weights."""
     folder = tmp_path_factory.mktemp("teachers")
     torch.manual_seed(1)
     kinds = {"conv": ("resnet10", RESNET), "inv": ("rednet26", {**RESNET, "channels": (16,) * 4, "stem_width": 16})}
@@ -55,13 +55,13 @@ def student(**options: Any) -> nn.Module:
 
 
 def answering(guide: CoAdvise, **logits: Tensor) -> CoAdvise:
-    guide.teachers = nn.ModuleDict({name: Frozen(Answers(value)) for name, value in logits.items()})
+    guide.teachers = nn.ModuleDict({name: Frozen(Constant(value)) for name, value in logits.items()})
     return guide
 
 
 @pytest.mark.parametrize("temperature", [1, 3])
 def test_a_term_is_the_official_divergence(golden: Load, teachers: dict[str, str], temperature: int) -> None:
-    """T^2 KL(teacher || token) / B and its gradient. Catches: arguments exchanged, T^2 lost, a mean over classes."""
+    """T^2 KL(teacher || token) / B and its gradient."""
     data = golden("cit_kd_loss")
     head, theirs = (data[f"in/{who}_T{temperature}"] for who in ("student", "teacher"))
     one = {"conv": teachers["conv"]}
@@ -76,7 +76,7 @@ def test_a_term_is_the_official_divergence(golden: Load, teachers: dict[str, str
 
 
 def test_label_term_and_guide_are_the_official_total(golden: Load, teachers: dict[str, str]) -> None:
-    """Eq. (1) on the authors' network: the sum, and every gradient's norm. Catches a label on every token, weights."""
+    """Eq. (1) on the authors' network: the sum, and every gradient's norm."""
     net, data = aligned(golden)
     net.set_distilled_training()
     data_spec = DataSpec(TASK.classes, (64, 64), TASK.mean, TASK.std)
@@ -93,9 +93,7 @@ def test_label_term_and_guide_are_the_official_total(golden: Load, teachers: dic
 
 
 @pytest.mark.parametrize("name", ["cit_tiny", "resnet10"])
-def test_every_head_is_taught_in_evaluation_mode(teachers: dict[str, str], name: str) -> None:
-    """`method.eval_mode`: all heads learn, and batch statistics stay. Fails if the student answers with one head, as it
-    does when it is judged: the guide ended in a traceback, and `every_head` taught the mean."""
+def test_every_head_is_trained_in_evaluation_mode(teachers: dict[str, str], name: str) -> None:
     options = TINY if name == "cit_tiny" else {**RESNET, "heads": 3}
     net = create_student(name, TASK, 4 if name == "cit_tiny" else None, options)
     guide = CoAdvise(net, TASK, teachers=teachers)
@@ -110,9 +108,7 @@ def test_every_head_is_taught_in_evaluation_mode(teachers: dict[str, str], name:
     assert all(torch.equal(buffer, old) for buffer, old in zip(net.buffers(), before, strict=True))
 
 
-def test_a_mean_of_heads_that_nothing_teaches_is_told(teachers: dict[str, str]) -> None:
-    """Fails if answers that are half noise pass without a word, or a word is said where all heads learn or one
-    answers."""
+def test_a_warning_names_a_mean_with_untrained_heads(teachers: dict[str, str]) -> None:
     tokens, heads = {**TINY, "inference": "mean"}, {**RESNET, "heads": 3, "inference": "mean"}
     small = {"embed_dim": 16, "depth": 1, "num_heads": 2}
     for name, patch, options in (
@@ -131,8 +127,7 @@ def test_a_mean_of_heads_that_nothing_teaches_is_told(teachers: dict[str, str]) 
     assert Supervised(Setup(net, TASK, {"logits": Logits(net, TASK, teacher=teachers["conv"])})).warnings(4)
 
 
-def test_each_token_hears_its_teacher_alone(teachers: dict[str, str]) -> None:
-    """The convolution teacher's term moves the first teacher token's head, in whatever order, and no other."""
+def test_each_token_follows_its_teacher_alone(teachers: dict[str, str]) -> None:
     for order in (("conv", "inv"), ("inv", "conv")):
         net = student()
         guide = CoAdvise(net, TASK, teachers={name: teachers[name] for name in order})
@@ -155,7 +150,6 @@ def test_all_teachers_may_teach_one_head(teachers: dict[str, str]) -> None:
 
 
 def test_terms_are_means_over_images(teachers: dict[str, str]) -> None:
-    """Two halves of a batch average to the whole: two processes learn what one does."""
     net = student().eval()
     guide, x = CoAdvise(net, TASK, teachers=teachers), random_images(6, 3, 8, 8)
     whole, *halves = (guide.losses({"image": part}, Readings(every_head(net, part))) for part in (x, x[:3], x[3:]))
@@ -164,7 +158,6 @@ def test_terms_are_means_over_images(teachers: dict[str, str]) -> None:
 
 
 def test_teachers_are_not_trained_saved_or_stepped(teachers: dict[str, str]) -> None:
-    """No parameter, no key, no batch statistics moved; a student is none of the guide's parts either."""
     net = student()
     guide = CoAdvise(net, TASK, teachers=teachers).train()
     before = {k: v.clone() for k, v in guide.teachers["inv"].net.state_dict().items()}
@@ -178,11 +171,7 @@ def test_teachers_are_not_trained_saved_or_stepped(teachers: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize("inference", ["class", "mean"])
-def test_accuracy_is_measured_by_token(teachers: dict[str, str], inference: str) -> None:
-    """Of every head of the student as it answers in evaluation mode, whatever answers for all.
-
-    Catches: batch statistics or dropout of training, the mean measured for a token, a student left in training mode.
-    """
+def test_accuracy_is_reported_per_token(teachers: dict[str, str], inference: str) -> None:
     net = randomized(student(inference=inference, stems=("conv", "inv"), proj_drop_rate=0.5)).eval()
     guide = CoAdvise(net, TASK, teachers=teachers)
     batch = {"image": random_images(32, 3, 8, 8), "label": torch.arange(32) % 6}
@@ -196,8 +185,7 @@ def test_accuracy_is_measured_by_token(teachers: dict[str, str], inference: str)
         assert found[f"{name}_accuracy"] == (logits.argmax(-1) == batch["label"]).float().mean()
 
 
-def test_heads_on_shared_features_are_all_shown() -> None:
-    """`every_head` of a ResNet with three, of one with a single head, and with dropout before the heads left off."""
+def test_heads_on_shared_features_are_all_used() -> None:
     x = random_images(2, 3, 8, 8)
     three = create_student("resnet10", TASK, None, {**RESNET, "heads": 3, "drop_rate": 0.5}).eval()
     assert len(every_head(three, x)) == 3
@@ -207,8 +195,7 @@ def test_heads_on_shared_features_are_all_shown() -> None:
     assert torch.equal(every_head(single, x)[0], single(x))
 
 
-def test_settings_that_cannot_be_meant_are_refused(teachers: dict[str, str], tmp_path: Path) -> None:
-    """Each error names the rule, what was received and the way out; a teacher of other classes among them."""
+def test_invalid_settings_are_refused(teachers: dict[str, str], tmp_path: Path) -> None:
     other = DataSpec(tuple("abcdeg"), TASK.image_size, TASK.mean, TASK.std)
     save(create_student("resnet10", other, None, RESNET), tmp_path / "other", other)
     fewer = DataSpec(tuple("abc"), TASK.image_size, TASK.mean, TASK.std)
@@ -229,7 +216,6 @@ def test_settings_that_cannot_be_meant_are_refused(teachers: dict[str, str], tmp
 
 
 def test_a_recipe_holds_teachers_by_name() -> None:
-    """In their order, changed one by one on the command line, numbers for all or by name."""
     text = "student: cit_tiny\nguides: {co_advise: {teachers: {conv: a, inv: b}, temperature: {inv: 2}}}\n"
     config = resolve("x", parse(text, "x"), {"guides.co_advise.teachers.third": "c", "guides.co_advise.weight": 0.5})
     again = resolve("x", parse(config.to_yaml(), "x"))
@@ -241,10 +227,7 @@ def test_a_recipe_holds_teachers_by_name() -> None:
 
 
 def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
-    """Two epochs on digits with two teachers, mixed images and measures by token: the weights of a ten-line loop.
-
-    Catches: a teacher that is trained along, tokens' measures that disturb training.
-    """
+    """Two epochs on digits with two teachers, mixed images and metrics per token."""
     overrides: dict[str, Any] = {
         "student.name": "cit_tiny",
         "student.options": {**TINY, "tokens": 2},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeiT's distillation as a guide: the official total, the head that is taught, and a teacher that costs nothing."""
+"""DeiT's distillation as a guide: the official total, the distilled head, and a teacher that is not trained."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from conftest import Golden
-from networks import Answers
+from networks import Constant
 from viticulture.errors import UserError
 from viticulture.guides.logits import Logits
 from viticulture.losses import cross_entropy
@@ -33,26 +33,20 @@ def teacher(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])
 def test_guide_and_label_term_add_up_to_deits_loss(golden: Callable[[str], Golden], teacher: str, kind: str) -> None:
-    """(1 - alpha) of the label term and this guide with weight alpha (alpha / C when soft) are the official loss.
-
-    Fails if the class head is taught instead of the distillation head, or the weight is applied twice or never.
-    """
+    """(1 - alpha) of the label term and this guide with weight alpha (alpha / C when soft)."""
     data = golden("deit_distillation_loss")
     head, distilled, answers, label = (data[f"in/{name}"] for name in ("cls", "dist", "teacher", "soft_target"))
     alpha, tau, expected = (data.about["config"][name] for name in ("alpha", "tau", "losses"))
     weight = alpha / head.shape[1] if kind == "soft" else alpha
     guide = Logits(nn.Identity(), TASK, teacher=teacher, kind=kind, temperature=tau, weight=weight)
-    guide.teacher = Frozen(Answers(answers))
+    guide.teacher = Frozen(Constant(answers))
     terms = guide.losses({"image": torch.zeros(4, 3, 8, 8), "label": label}, Readings((head, distilled)))
     total = (1 - alpha) * cross_entropy(head, label) + terms["logits"]
     assert total.item() == pytest.approx(expected[kind], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["vit_nano", "deit_tiny_distilled_patch16_224"])
-def test_a_step_teaches_the_last_head_and_leaves_the_teacher_alone(teacher: str, name: str) -> None:
-    """Gradients reach the taught head, not the other; the guide adds nothing to optimizer or state dict. A student
-    with its teacher's weights has nothing to learn from the soft kind.
-    """
+def test_a_step_trains_the_last_head_and_leaves_the_teacher_alone(teacher: str, name: str) -> None:
     student = create_student(name, TASK, 4, TINY).train()
     guide = Logits(student, TASK, teacher=teacher, kind="soft", temperature=2.0)
     batch = {"image": torch.randn(4, 3, 8, 8)}

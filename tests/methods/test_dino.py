@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DINO: what is compared with what, centering and sharpening, a teacher that follows, prototypes that wait."""
+"""DINO: its loss, centering and sharpening, the momentum teacher, prototypes frozen for the first epoch."""
 
 import copy
 from functools import partial
@@ -60,11 +60,7 @@ def views(small: tuple[int, int], images: int = 4) -> dict[str, Tensor]:
 
 
 def test_the_loss_is_the_papers_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eq. (1), (3), (4) and Algorithm 1 with loops over views and images, in double precision, with its gradient.
-
-    Catches: a view compared with itself, a pair lost or counted twice, the student centered, the teacher sharpened by
-    the student's temperature, sums over the batch, a center that moves before it is used, a gradient to the teacher.
-    """
+    """Eq. (1), (3), (4) and Algorithm 1 with loops over views and images, in double precision, with the gradient."""
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     dino, batch = method(temperature=(0.07, 0.07)).double(), doubled(views((2, 12)))
     nn.init.normal_(dino.center)
@@ -91,7 +87,6 @@ def test_the_loss_is_the_papers_written_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_center_moves_once_a_step_of_two_gradients() -> None:
-    """With SAM it moves in the first pass alone. Catches: a center that moves twice, or goes back with the weights."""
     torch.manual_seed(0)
     setup = Setup(create_student("mae_tiny", TASK, 4, TINY), TASK, optim=Optim(sam_rho=0.05))
     dino, batch, centers = DINO(setup, **SMALL), views((2, 12)), list[Tensor]()
@@ -112,7 +107,6 @@ def test_the_center_moves_once_a_step_of_two_gradients() -> None:
 
 
 def test_micro_batches_move_the_center_as_their_batch_does() -> None:
-    """Fails if the last one alone moves it, or each of them, or an earlier step's lingers."""
     whole, batch = method(), views((2, 12))
     halves = copy.deepcopy(whole)
     for _ in range(2):
@@ -124,8 +118,8 @@ def test_micro_batches_move_the_center_as_their_batch_does() -> None:
     torch.testing.assert_close(halves.center, whole.center, **CLOSE)
 
 
-def test_the_gradient_is_guess_minus_target() -> None:
-    """d CE / d logits = (softmax(z / 0.1) - target) / (0.1 B), and a guess that is the target has the least loss."""
+def test_the_gradient_is_prediction_minus_target() -> None:
+    """d CE / d logits = (softmax(z / 0.1) - target) / (0.1 B); zero gradient where both agree."""
     generator = torch.Generator().manual_seed(0)
     z, target = torch.randn(5, 7, generator=generator, requires_grad=True), torch.rand(5, 7, generator=generator)
     target = target / target.sum(-1, keepdim=True)
@@ -135,8 +129,8 @@ def test_the_gradient_is_guess_minus_target() -> None:
     torch.testing.assert_close(view_loss([z, 0.1 * target.log()], [target]), entropy)
 
 
-def test_the_head_knows_directions_alone() -> None:
-    """Cosines: unchanged by the prototypes' lengths and by the length of what is compared; three layers, 256 wide."""
+def test_the_head_depends_on_directions_alone() -> None:
+    """Cosines: unchanged by the length of prototypes and features; three layers, 256 wide."""
     head = Head(16, 24, 32)
     x = torch.randn(3, 16)
     before = head(x)
@@ -150,10 +144,7 @@ def test_the_head_knows_directions_alone() -> None:
 
 
 def test_the_schedules() -> None:
-    """Temperature linear over its epochs, then constant; momentum 1 - (1 - m0) (1 + cos(pi t)) / 2, one move a batch.
-
-    Catches: a clock of steps for epochs, an end that is never reached, a teacher that moves with every micro-batch.
-    """
+    """Temperature linear, then constant; momentum 1 - (1 - m0) (1 + cos(pi t)) / 2, one move a batch."""
     dino = method(temperature=(0.04, 0.07), temperature_epochs=4, momentum=0.9)
     dino.length = TrainingLength(5, 6)
     teacher = dino.auxiliary["teacher"]
@@ -174,11 +165,7 @@ def test_the_schedules() -> None:
     assert teacher.updates == 16
 
 
-def test_prototypes_wait_for_an_epoch(tmp_path: Path) -> None:
-    """In a training they are where they started after the first epoch, and elsewhere after the second.
-
-    Catches: a first epoch counted from one, weight decay on what is said to stay, all of the head frozen.
-    """
+def test_prototypes_are_frozen_for_an_epoch(tmp_path: Path) -> None:
     session = start(tmp_path / "run", **RUN)
     head, kept = session.method.auxiliary["head"], []
     parts = head.prototypes.weight, head.perceptron[0].weight
@@ -191,11 +178,7 @@ def test_prototypes_wait_for_an_epoch(tmp_path: Path) -> None:
     assert not torch.equal(begun[1], kept[steps][1])
 
 
-def test_a_student_looks_at_any_size() -> None:
-    """At its own size it is itself; at another one its positions are stretched over the grid, not cut out of it.
-
-    Catches: positions of the upper left corner, the class token's position resampled with the patches'.
-    """
+def test_a_student_takes_any_image_size() -> None:
     student = timm.create_model("mae_tiny", img_size=32, patch_size=4, num_classes=0, **TINY)
     images = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(forward_at_any_size(student, images), student(images))
@@ -216,7 +199,7 @@ def test_a_student_looks_at_any_size() -> None:
 
 
 @pytest.mark.parametrize(("name", "patch"), [("dhvt_nano", 4), ("resnet10t", None)])
-def test_other_students_take_part(name: str, patch: int | None) -> None:
+def test_other_students_train(name: str, patch: int | None) -> None:
     """Convolutions need no positions; without local crops any student will do."""
     dino = method(create_student(name, TASK, patch), local_crops=LocalCrops(2, 16))
     assert dino.losses(views((2, 16)))["views"].isfinite()
@@ -233,8 +216,6 @@ def test_other_students_take_part(name: str, patch: int | None) -> None:
     ],
 )
 def test_the_teacher_drops_nothing(name: str, patch: int | None, options: dict[str, Any]) -> None:
-    """With drop-path, dropout or missing patches in the student, the teacher gives the same twice, in training mode
-    too. Catches: a kind of dropping that is forgotten, a head's own."""
     student = create_student(name, TASK, patch, options)
     teacher = MomentumEncoder(student.train(), nn.Identity(), 0.9).train()
     images = torch.randn(2, 3, 32, 32)
@@ -243,7 +224,6 @@ def test_the_teacher_drops_nothing(name: str, patch: int | None, options: dict[s
 
 
 def test_small_views_reach_the_batch(tmp_path: Path) -> None:
-    """Of their own size, each another crop, the large views as without them. Catches: views that share their draw."""
     loader = training_loader(start(tmp_path / "run", **RUN))
     batch = loader.batch(0, 0)
     assert [batch[name].shape[-1] for name in ("image", "image2", "image3", "image4")] == [8, 8, 4, 4]
@@ -254,8 +234,7 @@ def test_small_views_reach_the_batch(tmp_path: Path) -> None:
     assert torch.equal(plain["image2"], batch["image2"])
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """Student, head, teacher, center and clock, stopped in the second epoch. Catches: any of them left behind."""
+def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
     whole, again = whole_and_resumed(partial(start, **RUN), tmp_path)
     assert again.method.auxiliary["teacher"].updates == 2 * whole.method.length.steps_per_epoch
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
@@ -263,7 +242,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
 
 def one_of_two(rank: int, folder: str) -> None:
-    """A process with every other image; leaves its gradients, averaged as DDP would, and the center."""
+    """Compute a process's gradients, averaged as by DDP, and its center, from every other image."""
     with one_of_pair(rank, folder):
         never_single()
         dino = method().double()
@@ -273,7 +252,6 @@ def one_of_two(rank: int, folder: str) -> None:
 
 @pytest.mark.children
 def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients and center of two processes with half a batch each. Catches: a center of one process's images."""
     halves = pair(one_of_two, tmp_path)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     dino = method().double()
@@ -285,9 +263,8 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
 
 
-def test_held_out_images_are_measured_without_a_trace() -> None:
-    """The measure is the same every time; neither center nor teacher move. Of images and of their mirror images it is,
-    on average, the loss of both as large views. Catches: an image compared with itself."""
+def test_validation_leaves_no_trace() -> None:
+    """The metric is deterministic; neither center nor teacher moves."""
     dino = method(local_crops=LocalCrops(0)).eval()
     nn.init.normal_(dino.center)
     batch, mirrored = ({"image": images} for images in (views((0, 0))["image"], views((0, 0))["image"].flip(-1)))
@@ -310,14 +287,12 @@ def test_held_out_images_are_measured_without_a_trace() -> None:
         ({"local_crops": LocalCrops(2, 10)}, "multiple of the patch, 4x4; method.local_crops.count 0"),
     ],
 )
-def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
-    """The rule and the values received."""
+def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         method(**options)
 
 
-def test_views_must_be_said(tmp_path: Path) -> None:
-    """Local crops without `augment_local_crops`, or that without them, are refused before the run's folder is made."""
+def test_local_crops_need_their_section(tmp_path: Path) -> None:
     silent = {key: value for key, value in RUN.items() if not key.startswith("augment_local_crops")}
     with pytest.raises(UserError, match=r"dino looks at 2 local crops.*augment_local_crops"):
         start(tmp_path / "run", **silent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our masked autoencoder is the authors': forward and backward, tiny and full size; masks, cost, what it refuses."""
+"""The masked autoencoder equals the authors': forward and backward, tiny and full size; masks, cost, errors."""
 
 import json
 from collections.abc import Callable
@@ -28,25 +28,18 @@ NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["mae_lite"]
 
 
 def reordered(patches: Tensor, patch: int) -> Tensor:
-    """Ours, channel by channel, -> the authors' order, pixel by pixel; [..., 3 p p]."""
+    """Reorder patches from channel by channel to the authors' pixel by pixel; [..., 3 p p]."""
     return patches.unflatten(-1, (3, patch, patch)).movedim(-3, -1).flatten(-3)
 
 
 def test_patches_and_back(golden: Load) -> None:
-    """MAE's patchify: patches row by row, their pixels in our order; and its inverse on oblong images.
-
-    Catches: patches column by column, height and width confused.
-    """
     data = golden("mae_patchify")
     assert torch.equal(reordered(patchify(data["in/img"], (8, 8)), 8), data["out/patches"])
     images = torch.arange(2 * 3 * 8 * 12.0).reshape(2, 3, 8, 12)
     assert torch.equal(unpatchify(patchify(images, (4, 2)), (2, 6), (4, 2)), images)
 
 
-def test_positions_are_the_authors_and_tell_rows_from_columns(golden: Load) -> None:
-    """Sines and cosines, columns in the first half; on an oblong grid a patch has the row of the same place in a
-    larger square one. Catches: rows first, an angle divided by D instead of D / 4, a class token with a position.
-    """
+def test_positions_are_the_authors_and_distinguish_rows_from_columns(golden: Load) -> None:
     data = golden("mae_pos_embed")
     for name, side, width in (("d24_g4", 4, 24), ("d16_g3", 3, 16), ("d192_g2", 2, 192)):
         torch.testing.assert_close(sincos((side, side), width)[0], data[f"out/{name}"].float(), rtol=1e-6, atol=1e-6)
@@ -58,11 +51,7 @@ def test_positions_are_the_authors_and_tell_rows_from_columns(golden: Load) -> N
 
 
 def test_it_is_the_official_code(golden: Load) -> None:
-    """Latent, predictions, loss and every gradient for the authors' weights and noise.
-
-    Catches: biased variance or another epsilon in the target, a mean over kept patches too, positions added after
-    masking by the wrong numbers, mask tokens without positions, the class token predicted, LayerNorm's epsilon.
-    """
+    """Latent, predictions, loss and every gradient for the authors' weights and noise."""
     data = golden("mae_forward_normpix1")
     student = vit()
     mae = method(student)
@@ -93,10 +82,7 @@ def test_it_is_the_official_code(golden: Load) -> None:
 
 
 def test_mae_tiny_is_the_official_one(golden: Load) -> None:
-    """Full size, with weights by formula: loss, class row of the encoder's output, prediction of a masked patch.
-
-    Catches: heads, widths or depths of the preset and of the decoder that follows from it.
-    """
+    """Full size, with weights by formula: loss, class row of the encoder's output, prediction of a masked patch."""
     data = golden("full_mae_tiny")
     mae = method(create_student("mae_tiny", DataSpec((), (224, 224), HALF, HALF), 16), 224)
     encoder, decoder = ours(fill([entry[:2] for entry in data.about["config"]["state"]]))
@@ -115,11 +101,8 @@ def test_mae_tiny_is_the_official_one(golden: Load) -> None:
 
 
 @pytest.mark.parametrize("name", ["mae_vit_classifier_gap1", "full_mae_vit_tiny_gap"])
-def test_the_form_for_fine_tuning_is_the_official_one(golden: Load, name: str) -> None:
-    """Mean of the patches without the class token, then fc_norm, then the head: logits, and small gradients.
-
-    Catches: the class token in the mean, a norm before it, another epsilon.
-    """
+def test_the_fine_tuning_form_is_the_official_one(golden: Load, name: str) -> None:
+    """Mean of the patches without the class token, then fc_norm, then the head."""
     data, pooled = golden(name), {"global_pool": "avg"}
     if name.startswith("full"):
         student = create_student("mae_tiny", DataSpec(tuple(map(str, range(1000))), (224, 224), HALF, HALF), 16, pooled)
@@ -136,10 +119,8 @@ def test_the_form_for_fine_tuning_is_the_official_one(golden: Load, name: str) -
     ("size", "decoder", "depth"),
     [("tiny", 96, 1), ("small", 192, 1), pytest.param("base", 512, 8, marks=pytest.mark.slow)],
 )
-def test_parameters_and_multiply_adds_are_the_official_ones(size: str, decoder: int, depth: int) -> None:
-    """To four decimals of a million and of a billion, after adding what we do not compute: the embedding of masked
-    patches, and the last hidden layer and the prediction of kept ones and the class token. Nothing is computed here.
-    """
+def test_parameters_and_macs_are_the_official_ones(size: str, decoder: int, depth: int) -> None:
+    """After adding what is not computed here: embedding of masked patches, last layer of visible ones."""
     values, about = 768, NUMBERS[f"mae_vit_{size}_patch16"]
     with torch.device("meta"):
         student = check(timm.create_model(f"mae_{size}", num_classes=0))
@@ -161,7 +142,6 @@ def test_parameters_and_multiply_adds_are_the_official_ones(size: str, decoder: 
 
 
 def test_parameters_with_a_head_are_the_official_ones() -> None:
-    """Of MAE-Tiny's form for fine-tuning, to four decimals of a million."""
     for classes in (100, 1000):
         about = NUMBERS[f"vit_tiny_patch16 12 heads, {classes} classes"]
         with torch.device("meta"):
@@ -170,11 +150,7 @@ def test_parameters_with_a_head_are_the_official_ones() -> None:
 
 
 def test_the_encoder_never_computes_a_masked_patch() -> None:
-    """Masked pixels may be NaN: the latent does not change. With all patches kept it is timm's own forward pass.
-
-    On an oblong grid, with registers, with positions of the class token or without. Catches: masking after a layer
-    that mixes patches, a kept patch with another's position, prefix tokens misplaced.
-    """
+    """Masked pixels may be NaN; with all patches visible it is timm's forward pass."""
     for options in (
         {},
         {"reg_tokens": 2, "pre_norm": True},
@@ -197,7 +173,7 @@ def test_the_encoder_never_computes_a_masked_patch() -> None:
 
 
 def test_targets_are_standardized_patches_or_pixels() -> None:
-    """(x - mean) / sqrt(unbiased var + 1e-6) written out; a patch of one color gives zeros and no NaN."""
+    """(x - mean) / sqrt(unbiased var + 1e-6); a patch of one color gives zeros and no NaN."""
     images = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     images[..., :4, :4] = 0.3
     numbers = torch.tensor([[3, 0]])
@@ -208,11 +184,8 @@ def test_targets_are_standardized_patches_or_pixels() -> None:
     torch.testing.assert_close(targets(images, (4, 4), numbers)[0], expected, rtol=1e-5, atol=1e-4)
 
 
-def test_what_painting_nothing_costs() -> None:
-    """A decoder that paints zeros has the loss (n - 1) / n for n values a patch: standardized by unbiased variance.
-
-    Catches: sums instead of means, a mean over all patches, other masks every time that held-out images are measured.
-    """
+def test_the_loss_of_reconstructing_zeros() -> None:
+    """(n - 1) / n for n values a patch: standardized by unbiased variance."""
     mae = method(vit(16, 4), 16)
     images = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     assert torch.equal(mae.metrics({"image": images})["loss"], mae.metrics({"image": images})["loss"])
@@ -220,11 +193,8 @@ def test_what_painting_nothing_costs() -> None:
     assert mae.metrics({"image": images})["loss"].item() == pytest.approx(47 / 48, rel=1e-4)
 
 
-def test_it_starts_where_the_authors_start() -> None:
-    """Xavier-uniform linear layers (qkv as one matrix) with zero biases, tokens of std 0.02, fixed positions.
-
-    Catches: qkv drawn as three matrices, the patch embedding left to its convolution, a table drawn at random.
-    """
+def test_initialization_is_the_authors() -> None:
+    """Xavier-uniform linear layers (qkv as one matrix), zero biases, tokens of std 0.02, fixed positions."""
     student = create_student("mae_tiny", DataSpec((), (224, 224), HALF, HALF), 16, {"depth": 2})
     bounds = {"patch_embed.proj": (6 / (768 + 192)) ** 0.5, "blocks.1.attn.qkv": (6 / (192 + 576)) ** 0.5}
     bounds |= {"blocks.0.mlp.fc1": (6 / (192 + 768)) ** 0.5}
@@ -242,12 +212,8 @@ def test_it_starts_where_the_authors_start() -> None:
     assert not mae.auxiliary["decoder"].predict.bias.any()
 
 
-def test_it_may_start_as_moco_v3_or_as_deit() -> None:
-    """MoCo-v3: as MAE but q, k and v Xavier-uniform by themselves, no class token to speak of, no bias of patches.
-    DeiT, as MAE-lite fine-tunes without given weights: linear layers, class token and learned positions of std 0.02.
-
-    Catches: MAE's positions (std 0.5) where patches are classified from scratch, one matrix of q, k and v in MoCo-v3.
-    """
+def test_initialization_as_moco_v3_or_deit() -> None:
+    """MoCo-v3: q, k, v Xavier-uniform one by one; DeiT: linear layers, class token, positions of std 0.02."""
     data_spec = DataSpec((), (224, 224), HALF, HALF)
     moco, deit = (
         create_student("mae_tiny", data_spec, 16, {"depth": 2, "start": start}).requires_grad_(False)
@@ -268,8 +234,7 @@ def test_it_may_start_as_moco_v3_or_as_deit() -> None:
         create_student("mae_tiny", data_spec, 16, {"start": "moco"})
 
 
-def test_learned_positions_learn() -> None:
-    """`positions: learned` leaves the student's table as it was and trains it."""
+def test_learned_positions_are_trained() -> None:
     student = vit(16, 4)
     nn.init.normal_(student.pos_embed)
     before = student.pos_embed.detach().clone()
@@ -283,7 +248,6 @@ def test_learned_positions_learn() -> None:
 
 @pytest.mark.slow
 def test_a_step_in_bfloat16_and_one_graph() -> None:
-    """Autocast changes the loss by rounding only; encoder and decoder compile without a graph break."""
     mae = method(vit(16, 4, depth=1), 16)
     batch = {"image": torch.randn(4, 3, 16, 16), "noise": torch.rand(4, 16)}
     (exact,) = mae.losses(batch).values()
@@ -315,7 +279,6 @@ def test_a_step_in_bfloat16_and_one_graph() -> None:
         (lambda: sincos((2, 2), 18), "multiple of 4, got 18"),
     ],
 )
-def test_mistakes_are_named(make: Callable[[], Any], message: str) -> None:
-    """The rule and the values received."""
+def test_invalid_settings_are_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()

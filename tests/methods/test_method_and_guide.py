@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every method beside every guide: it trains, or one line says why not, before anything is made."""
+"""Every method with every guide: it trains, or is refused in one line before anything is written."""
 
 import shutil
 from dataclasses import replace
@@ -32,11 +32,7 @@ from viticulture.training.session import begin
 
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_pair_trains_or_is_refused_in_a_line(method: str, guide: str, data: Data, teachers: Path) -> None:
-    """A step on real images ends in a finite loss, other weights and finite measures; else the reason is named.
-
-    Catches: a guide that reads what the method does not show, and finds out in the first batch.
-    """
+def test_a_pair_trains_or_is_refused_in_one_line(method: str, guide: str, data: Data, teachers: Path) -> None:
     if words := REFUSED.get((method, guide)):
         with pytest.raises(UserError, match=words) as refusal:
             pair(method, guide, "vit", data, teachers)
@@ -50,10 +46,7 @@ def test_a_pair_trains_or_is_refused_in_a_line(method: str, guide: str, data: Da
     assert all(value.isfinite() for value in session.method.eval().all_metrics(batch).values())
 
 
-def test_the_contract_is_complete() -> None:
-    """Every method and guide stands in the table above; a method gives labels where it learns from them. Methods that
-    find objects or tell pixels apart give guides nothing (tests/training/test_dense_runs.py), one of several labels an
-    image gives all but one label (test_multilabel.py), one of a number the patches alone (test_own_task.py)."""
+def test_the_table_covers_every_method_and_guide() -> None:
     dense = {name for name in METHOD_NAMES if find_method(name).batch_spec.dense}
     assert dense == {"detection", "segmentation"}
     assert not any(find_method(name).provides for name in dense)
@@ -68,7 +61,6 @@ def test_the_contract_is_complete() -> None:
 
 
 def test_a_pair_is_refused_before_data_is_opened(tmp_path: Path) -> None:
-    """No image is decoded and no folder is made for a recipe that cannot work."""
     (tmp_path / "empty").mkdir()
     overrides = {"method.name": "mae", "guides.logits.teacher": "nowhere"}
     with pytest.raises(
@@ -80,7 +72,7 @@ def test_a_pair_is_refused_before_data_is_opened(tmp_path: Path) -> None:
 
 
 class Watching(Guide):
-    """Teaches nothing, and counts the images that it is shown."""
+    """Counts its input images and has no loss."""
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         return {}
@@ -89,8 +81,7 @@ class Watching(Guide):
         return {"images": torch.tensor(float(len(batch["image"])))}
 
 
-def test_guides_measure_held_out_images_under_every_method() -> None:
-    """Catches: a method that asks its guides for nothing, so that what they measure is lost."""
+def test_guides_report_validation_metrics_under_every_method() -> None:
     data_spec = replace(TASK, classes=())
     student = create_student("vit_nano", data_spec, 4, {"embed_dim": 16, "depth": 1, "num_heads": 2})
     method = MAE(Setup(student, data_spec, {"watching": Watching()}), decoder_width=32)
@@ -100,11 +91,7 @@ def test_guides_measure_held_out_images_under_every_method() -> None:
 
 
 @pytest.mark.parametrize("positions", ["fixed", "learned"])
-def test_positions_that_are_not_kept_are_told(positions: str, data: Data, teachers: Path) -> None:
-    """A masked autoencoder that starts from a run: with fixed positions it says that those of the run are lost.
-
-    Catches: "all tensors loaded", and then other positions.
-    """
+def test_a_warning_names_positions_that_are_not_loaded(positions: str, data: Data, teachers: Path) -> None:
     values = recipe("mae", "none", teachers).values
     student = {
         **values["student"],
@@ -119,11 +106,9 @@ def test_positions_that_are_not_kept_are_told(positions: str, data: Data, teache
 
 
 @pytest.mark.parametrize(("method", "guide"), [("supervised", "one head"), ("seed", "none")])
-def test_a_teacher_that_saw_other_values_is_told(
+def test_a_warning_names_a_teacher_of_another_value_range(
     method: str, guide: str, data: Data, teachers: Path, tmp_path: Path
 ) -> None:
-    """Of twelve bits by `images.range`, shown images without it: dark ones. Catches: a guide's teachers or a method's
-    forgotten; a warning where both are alike."""
     shutil.copytree(teachers, tmp_path / "there")
     for folder in (tmp_path / "there").iterdir():
         note(folder, {"range": [0, 4095]})
@@ -133,9 +118,7 @@ def test_a_teacher_that_saw_other_values_is_told(
 
 
 @pytest.mark.parametrize(("name", "last"), [("resnet10t", True), ("vit_nano", False)])
-def test_a_cnns_images_have_their_channels_last(name: str, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In training and validation alike, with the numbers that came; catches: slow steps of a CNN, and
-    a ViT's images that are copied for nothing."""
+def test_images_of_a_cnn_are_channels_last(name: str, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     student = create_student(name, TASK, 4 if name == "vit_nano" else None)
     module = TrainingModule(Supervised(Setup(student, TASK, {})))
     shown: list[Tensor] = []
@@ -163,11 +146,7 @@ def test_a_cnns_images_have_their_channels_last(name: str, last: bool, monkeypat
     ],
     ids=["kernels last", "kernels in the middle", "layers"],
 )
-def test_the_rate_that_is_logged_is_the_recipes_own(
-    student: str, optim: Optim, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever groups have rates of their own, in whatever order. Catches: that of muon's kernels, or of the first
-    layer."""
+def test_the_logged_rate_is_the_recipes(student: str, optim: Optim, monkeypatch: pytest.MonkeyPatch) -> None:
     method = Supervised(Setup(create_student(student, TASK, 4), TASK, {}, optim, Schedule("constant", warmup_epochs=1)))
     method.length = TrainingLength(steps_per_epoch=4, epochs=2)
     module = TrainingModule(method)

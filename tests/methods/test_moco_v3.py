@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our MoCo v3 is the authors' on one process, and on two it is what it is on one."""
+"""MoCo v3 equals the authors' on one process, and two processes equal one."""
 
 from collections.abc import Callable
 from functools import partial
@@ -46,12 +46,7 @@ def views(images: int = 4) -> dict[str, Tensor]:
 
 
 def test_it_is_the_official_code(golden: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loss, gradients, and the momentum encoder after one step in the middle of a training.
-
-    Catches: keys made before the momentum encoder moves, statistics over both views at once, a scale in the last
-    BatchNorm, queries without predictor or keys with it, one direction only, T instead of 2 T, a momentum encoder with
-    gradient (DDP would wait for it).
-    """
+    """Loss, gradients, and the momentum encoder after one step in the middle of a training."""
     data = golden("moco_tiny_step")
     config, moco = data.about["config"], method()
     moco.auxiliary["momentum"].updates, moco.length = config["iter"], TrainingLength(config["total_iters"])
@@ -84,12 +79,8 @@ def test_it_is_the_official_code(golden: Load, monkeypatch: pytest.MonkeyPatch) 
     assert moco.auxiliary["momentum"].updates == config["iter"] + 1
 
 
-def test_loss_momentum_and_positions_by_themselves(golden: Load) -> None:
-    """2 T CE(cos / T) on given queries and keys; the momentum over a training; MAE's positions with halves swapped.
-
-    Catches: cosines not normalized, a linear momentum, a clock that counts from one, an image that is its own key and
-    is told as another's.
-    """
+def test_loss_momentum_and_positions_alone(golden: Load) -> None:
+    """2 T CE(cos / T) of given queries and keys; momentum over a training; MAE's positions with halves swapped."""
     data, moco = golden("moco_loss_and_pos"), method(momentum=0.99)
     torch.testing.assert_close(moco._contrast(data["in/q"], data["in/k"]), data["out/loss"], rtol=1e-5, atol=0)
     moco._contrast(data["in/k"], data["in/k"])
@@ -106,7 +97,7 @@ def test_loss_momentum_and_positions_by_themselves(golden: Load) -> None:
 
 
 def test_the_perceptrons_are_the_papers() -> None:
-    """MoCo-v3-Tiny's parameters: 18.63 M in the projector, 2.11 M in the predictor [numbers.json]."""
+    """MoCo-v3-Tiny: 18.63 M parameters in the projector, 2.11 M in the predictor [numbers.json]."""
     with torch.device("meta"):
         counts = [
             sum(p.numel() for p in perceptron(w).parameters()) for w in ([192, 4096, 4096, 256], [256, 4096, 256])
@@ -114,8 +105,7 @@ def test_the_perceptrons_are_the_papers() -> None:
     assert counts == [pytest.approx(18.6286e6, abs=51), pytest.approx(2.1053e6, abs=51)]
 
 
-def test_frozen_parts_stay_as_they_are() -> None:
-    """`freeze_patches` and fixed positions take no gradient; learned ones do, in students without a table too."""
+def test_frozen_parts_do_not_change() -> None:
     for options, frozen in (
         ({}, {"pos_embed"}),
         ({"positions": "learned"}, set()),
@@ -132,8 +122,7 @@ def test_frozen_parts_stay_as_they_are() -> None:
         MoCoV3(Setup(student, TASK), freeze_patches=True)
 
 
-def test_portions_of_a_batch_move_the_momentum_encoder_once() -> None:
-    """With gradient accumulation the encoder moves before the first micro-batch alone."""
+def test_micro_batches_move_the_momentum_encoder_once() -> None:
     moco = method()
     for first, last in ((True, False), (False, False), (False, True), (True, False)):
         moco.step = StepContext(first=first, last=last)
@@ -141,11 +130,7 @@ def test_portions_of_a_batch_move_the_momentum_encoder_once() -> None:
     assert moco.auxiliary["momentum"].updates == 2
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """Student, heads and momentum encoder, which goes on where it was in its schedule.
-
-    Catches: a momentum encoder or its clock left out of the checkpoint.
-    """
+def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
     whole, again = whole_and_resumed(partial(start, **VIEWS, **{"data.per_class": 6}), tmp_path, steps=4)
     assert any("its batch of 20: with fewer than" in warning for warning in whole.warnings)
     clocks = [session.method.auxiliary["momentum"].updates for session in (whole, again)]
@@ -155,7 +140,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
 
 def one_of_two(rank: int, folder: str) -> None:
-    """A process with every other image; leaves its gradients, averaged as DDP would, and its statistics."""
+    """Compute a process's gradients, averaged as by DDP, and its statistics, from every other image."""
     with one_of_pair(rank, folder):
         never_single()
         moco = method().double()
@@ -166,11 +151,6 @@ def one_of_two(rank: int, folder: str) -> None:
 
 @pytest.mark.children
 def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients and running statistics of two processes with half a batch each are those of one with all of it.
-
-    Catches: keys of one process only, an own key looked for in the wrong place, BatchNorm over half the batch, no
-    gradient through the shared statistics.
-    """
     halves = pair(one_of_two, tmp_path)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     moco = method().double()
@@ -184,7 +164,7 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def norms(kind: type[nn.BatchNorm1d], images: Tensor) -> list[Tensor]:
-    """What a norm with a scale makes of images, and its statistics after them."""
+    """Return the output of a norm with a scale, and its statistics afterwards."""
     norm = kind(5)
     return [norm(images).detach(), *norm.buffers()]
 
@@ -194,16 +174,13 @@ def half_precision(count: int = 8) -> Tensor:
 
 
 def half_of_two(rank: int, folder: str) -> None:
-    """A process with every other image in half precision."""
+    """Run every other image in half precision."""
     with one_of_pair(rank, folder):
         torch.save(norms(SharedBatchNorm, half_precision()[rank::2]), f"{folder}/{rank}.pt")
 
 
 @pytest.mark.children
-def test_the_shared_norm_takes_half_precision(tmp_path: Path) -> None:
-    """As under `bf16-mixed`: two processes are torch's norm of the whole batch, up to the rounding of eight bits, and
-    statistics are of single precision. Catches: statistics that cannot be moved by means of another precision, or are
-    means of rounded numbers; an output of another precision than the input."""
+def test_the_shared_norm_supports_half_precision(tmp_path: Path) -> None:
     halves = pair(half_of_two, tmp_path)
     expected, *statistics = norms(nn.BatchNorm1d, half_precision())
     for rank, (output, *found) in enumerate(halves):
@@ -211,8 +188,7 @@ def test_the_shared_norm_takes_half_precision(tmp_path: Path) -> None:
         torch.testing.assert_close(found, statistics)
 
 
-def test_alone_the_shared_norm_is_torchs() -> None:
-    """The same bits, and gathering is the identity without gradient."""
+def test_on_one_process_the_shared_norm_is_torchs() -> None:
     shared, plain = SharedBatchNorm(5, affine=False), nn.BatchNorm1d(5, affine=False)
     x = torch.randn(6, 5, requires_grad=True)
     assert torch.equal(shared(x), plain(x))
@@ -220,9 +196,7 @@ def test_alone_the_shared_norm_is_torchs() -> None:
     assert not gathered(x).requires_grad
 
 
-def test_held_out_images_are_compared_with_their_mirror_images() -> None:
-    """The measure needs one view and is the same every time; of images and of their mirror images it is, on average,
-    the loss of both as views. Catches: an image compared with itself, one direction for two."""
+def test_validation_compares_images_with_their_mirror_images() -> None:
     moco = method().eval()
     batch, mirrored = ({"image": images} for images in (views()["image"], views()["image"].flip(-1)))
     measured = moco.metrics(batch)["loss"]
@@ -240,19 +214,16 @@ def test_held_out_images_are_compared_with_their_mirror_images() -> None:
         ({"positions": "x"}, "fixed or learned"),
     ],
 )
-def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
-    """The rule and the values received."""
+def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         method(**options)
 
 
-def test_a_batch_of_one_has_nothing_to_be_told_from() -> None:
-    """Fails if it ends in a traceback of torch's BatchNorm at the first step."""
+def test_a_batch_of_one_is_refused() -> None:
     with pytest.raises(UserError, match=r"the batch size is 1; take a larger train.batch_size"):
         method().warnings(1)
 
 
-def test_one_view_is_not_enough(tmp_path: Path) -> None:
-    """A recipe without `augment2` is refused before the first step, with the section to write."""
+def test_one_view_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="augment2"):
         begin("digits", "default/digits", 0, str(tmp_path / "run"), False, {**SMALL, "method.name": "moco_v3"}, "test")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of several labels an image, what mixes them, and what is refused because it needs one class an image."""
+"""Losses of several labels per image, mixing, and errors where one class per image is needed."""
 
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,7 @@ def student(data_spec: DataSpec = TASK) -> nn.Module:
 
 
 def test_cross_entropy_is_the_likelihood_of_every_label() -> None:
-    """-log p(labels) of independent Bernoullis, mean over images; weights count for what is shown alone. Catches: a
-    mean over labels, a softmax, weights on what is not shown, smoothing towards 0."""
+    """-log p(labels) of independent Bernoullis, mean over images; positive weights count for present labels alone."""
     p = LOGITS.sigmoid()
     likelihood = torch.where(LABELS > 0, p, 1 - p).prod(1)
     torch.testing.assert_close(binary_cross_entropy(LOGITS, LABELS), -likelihood.log().mean())
@@ -49,9 +48,8 @@ def test_cross_entropy_is_the_likelihood_of_every_label() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_soft_distillation_of_labels_is_a_divergence_of_each(temperature: float) -> None:
-    """Gradient dL/dz = T (q - p) of student and teacher probabilities at that temperature, none to the teacher; 0 where
-    both agree. Catches: a softmax over labels, a mean over them, T lost."""
+def test_soft_distillation_of_labels_is_a_divergence_per_label(temperature: float) -> None:
+    """dL/dz = T (q - p) of both probabilities at that temperature; none to the teacher."""
     z, v = LOGITS.clone().requires_grad_(), OTHER.clone().requires_grad_()
     dz, dv = torch.autograd.grad(binary_distillation(z, v, temperature), (z, v), allow_unused=True)
     q, p = (z / temperature).sigmoid(), (v / temperature).sigmoid()
@@ -61,7 +59,6 @@ def test_soft_distillation_of_labels_is_a_divergence_of_each(temperature: float)
 
 
 def test_the_method_weighs_smooths_and_learns() -> None:
-    """One term, that of the loss; steps of gradient lower it. Catches: smoothing or weights that do not arrive."""
     weights = torch.tensor([2.0, 1.0, 0.5])
     method = Multilabel(Setup(student(), TASK, class_weights=weights), smoothing=0.1, label_weight=0.5)
     logits = method.student(BATCH["image"])
@@ -80,10 +77,7 @@ def test_the_method_weighs_smooths_and_learns() -> None:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_the_asymmetric_loss_is_the_mean_of_timms_of_each_image(mixed: bool) -> None:
-    """Loss and gradient; of one image timm's sum over a batch, as older versions have it, and its mean are the same.
-    Catches: a division by the batch twice or never, a margin or a focus on the wrong side, other labels than 0 and 1
-    taken for one of them, weights that it has no place for."""
+def test_the_asymmetric_loss_is_the_mean_of_timms_per_image(mixed: bool) -> None:
     labels = torch.lerp(LABELS, LABELS.roll(3, 0), 0.3) if mixed else LABELS
     logits = (4 * LOGITS).requires_grad_()  # some probabilities lie below the margin
     by_timm = torch.stack([AsymmetricLossMultiLabel()(logits[i : i + 1], labels[i : i + 1]) for i in range(6)]).mean()
@@ -99,8 +93,6 @@ def test_the_asymmetric_loss_is_the_mean_of_timms_of_each_image(mixed: bool) -> 
 
 
 def test_mixing_mixes_labels_as_it_does_images() -> None:
-    """Labels of an image half a batch away, in mixup's proportion; none is smoothed. Catches: labels scattered as
-    class numbers, or shares of another partner."""
     mix = Mix(mixup=0.8, cutmix=0.0, smoothing=0.3)
     u = torch.tensor([0.0, 0.9, 0.3, 0.5, 0.5], dtype=torch.float64)
     share, images, labels = mix.draw(u, 8, 8)[0], BATCH["image"], BATCH["label"]
@@ -109,8 +101,7 @@ def test_mixing_mixes_labels_as_it_does_images() -> None:
     torch.testing.assert_close(mixed, share * images + (1 - share) * images.roll(3, 0))
 
 
-def test_weights_remember_that_labels_are_several(tmp_path: Path) -> None:
-    """What reads them gives sigmoids. Fails if a loaded student's probabilities add up to 1."""
+def test_saved_weights_record_several_labels(tmp_path: Path) -> None:
     save(student(), tmp_path, TASK)
     data_spec = load(tmp_path)[1]
     assert data_spec == TASK
@@ -118,8 +109,7 @@ def test_weights_remember_that_labels_are_several(tmp_path: Path) -> None:
     torch.testing.assert_close(ONE.probabilities(LOGITS.float()), LOGITS.float().softmax(-1))
 
 
-def test_a_teacher_must_have_learnt_several_labels_and_teaches_softly(tmp_path: Path) -> None:
-    """Catches: a teacher of one class an image, whose logits are no log-odds; its decision taken for a label."""
+def test_a_teacher_of_one_class_per_image_or_hard_labels_is_refused(tmp_path: Path) -> None:
     for name, data_spec in (("several", TASK), ("one", ONE)):
         save(student(data_spec), tmp_path / name, data_spec)
     pupil, image = student(), BATCH["image"]
@@ -140,8 +130,7 @@ def test_a_teacher_must_have_learnt_several_labels_and_teaches_softly(tmp_path: 
         ({"data.sampling": "balanced"}, "data.sampling balances classes of images, and an image may have several"),
     ],
 )
-def test_what_needs_one_class_an_image_is_refused_in_a_line(overrides: dict[str, Any], words: str) -> None:
-    """Before any image is read."""
+def test_one_class_per_image_is_required_in_one_line(overrides: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words) as refused:
         check_parts(load_config("multilabel/photos", overrides))
     assert "\n" not in str(refused.value)

@@ -48,9 +48,7 @@ def session(folder: Path, **changes: Any) -> Session:
 
 
 def test_a_step_is_the_official_one(golden: Callable[[str], Golden]) -> None:
-    """Weights uphill and after the whole step over AdamW. Catches: a norm for each tensor, rho squared, a step taken
-    from uphill, the gradient of the foot, decay of the weights uphill.
-    """
+    """Perturbed weights and weights after the whole step over AdamW."""
     data = golden("boot_sam_step")
     layer = nn.Linear(4, 3)
     layer.load_state_dict(data.part("w/"))
@@ -74,8 +72,8 @@ def test_a_step_is_the_official_one(golden: Callable[[str], Golden]) -> None:
         torch.testing.assert_close(parameter.data.float(), data[f"after/{name}"], rtol=1e-6, atol=1e-7)
 
 
-class Given(nn.Module):
-    """Weights with gradients as they are given, and a buffer that counts."""
+class Parameters(nn.Module):
+    """Weights with preset gradients, and a buffer that counts."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -95,9 +93,8 @@ class Given(nn.Module):
 
 
 @pytest.mark.parametrize("scale", [1.0, 65536.0, 0.0])
-def test_the_climb_has_the_asked_length_whatever_the_gradients_scale(scale: float) -> None:
-    """Those without a gradient stay; a gradient of zero moves nothing; the way back is exact, buffers included."""
-    net = Given(scale)
+def test_the_perturbation_has_the_requested_norm_at_any_gradient_scale(scale: float) -> None:
+    net = Parameters(scale)
     sam = SAM(torch.optim.SGD(net.parameters(), lr=0.0), 0.3, net)
     sam.step(net)
     foot, uphill = net.visits
@@ -111,9 +108,8 @@ def test_the_climb_has_the_asked_length_whatever_the_gradients_scale(scale: floa
     assert not sam.perturbed
 
 
-def test_its_state_is_that_of_the_optimizer_around_which_it_is() -> None:
-    """Catches: momenta that a checkpoint lacks; a rate that is set on groups which nobody steps."""
-    net, other = Given(1.0), Given(1.0)
+def test_its_state_is_that_of_its_base_optimizer() -> None:
+    net, other = Parameters(1.0), Parameters(1.0)
     sams = [SAM(torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9), 0.3, each) for each in (net, other)]
     for _ in range(2):
         sams[0].step(net)
@@ -134,7 +130,7 @@ def test_portions_and_scaled_gradients_are_refused(tmp_path: Path, changes: dict
 
 
 def loop(method: Method, run: Session, epochs: int) -> list[float]:
-    """SAM as anyone would write it, on whole batches; the mean loss at the foot, epoch by epoch."""
+    """Run SAM in a plain loop on whole batches; return each epoch's mean loss at the unperturbed weights."""
     loader = training_loader(run)
     optimizer = method.optim.build(method.optim.groups(method.student))
     schedule = method.schedule.attach(optimizer, len(loader), epochs, method.optim.lr)
@@ -168,11 +164,7 @@ def loop(method: Method, run: Session, epochs: int) -> list[float]:
 
 @pytest.mark.parametrize("student", slow_but(("dhvt_nano",), ["vit_nano", "dhvt_nano"]))
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str) -> None:
-    """Weights and BatchNorm statistics, with clipping and a warm-up.
-
-    Catches: a schedule or a step counter that advances twice, statistics that see every batch twice, a loss logged
-    uphill.
-    """
+    """Weights and BatchNorm statistics, with clipping and a warm-up."""
     options = {"student__name": student, "student__options": TINY, **SGD}
     run, other = (in_double(session(tmp_path / name, **options)) for name in ("run", "other"))
     fit(run)
@@ -188,10 +180,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, student: str) -> None:
 
 @pytest.mark.slow
 def test_two_processes_are_one(tmp_path: Path) -> None:
-    """Gloo, two processes against one, up to the order of sums.
-
-    Catches: a norm of one process's own gradient, so that replicas climb to different places and drift apart.
-    """
+    """Gloo, two processes against one, up to the order of sums."""
     train_apart(tmp_path / "two", {**SMALL, **SGD, "engine.devices": 2})
     fit(session(tmp_path / "one", **SGD))
     for name, value in weights(tmp_path / "one").items():
@@ -200,9 +189,7 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", slow_but(("32",), ["32", "bf16-mixed"]))
 def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, precision: str) -> None:
-    """Bit for bit, averaged weights included, with dropout of attention and of branches, in both precisions; stopped
-    uphill, in the middle of an epoch.
-    """
+    """Bit for bit, EMA, dropout and drop-path included, in both precisions; stopped perturbed, in mid-epoch."""
     options = {**TINY, "attn_drop_rate": 0.1, "proj_drop_rate": 0.1}
     settings = {"student__options": options, "train__ema_decay": 0.9, "engine__precision": precision}
     settings |= {"engine__checkpoint_minutes": 1e-9}

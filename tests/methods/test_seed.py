@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SEED: an image is to be as alike to others as its teacher finds it."""
+"""SEED: an image's similarities to a queue follow its teacher's."""
 
 import math
 from functools import partial
@@ -32,7 +32,7 @@ TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 
 @pytest.fixture
 def teacher(tmp_path: Path) -> str:
-    """A CNN that tells classes apart, which SEED does not mind."""
+    """A CNN classifier, whose head SEED ignores."""
     torch.manual_seed(3)
     data_spec = DataSpec(("a", "b", "c"), (16, 16), HALF, HALF)
     save(
@@ -53,12 +53,7 @@ def images(count: int = 4) -> Tensor:
 
 
 def test_the_loss_by_hand() -> None:
-    """Two directions in the plane, in float64. The teacher sees an image at 0 degrees, the student at 60; the queue
-    holds 90 and 180 degrees. Cosines to [own, queue]: teacher 1, 0, -1; student 1/2, sqrt(3)/2, -1/2.
-
-    Catches: the own embedding left out of the comparison or taken from the student, temperatures swapped or multiplied,
-    a KL divergence in place of the cross-entropy, a sum over images, gradient into the teacher.
-    """
+    """In float64. Cosines to [same image, queue]: teacher 1, 0, -1; student 1/2, sqrt(3)/2, -1/2."""
     student = torch.tensor([[0.5, math.sqrt(3) / 2]], dtype=torch.float64, requires_grad=True)
     teacher = torch.tensor([[1.0, 0.0]], dtype=torch.float64, requires_grad=True)
     queue = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
@@ -74,9 +69,7 @@ def test_the_loss_by_hand() -> None:
     assert torch.autograd.gradcheck(lambda s: similarity_loss(s, teacher, queue, (0.2, 0.5)), student)
 
 
-def test_the_teacher_gives_what_its_classifier_reads(teacher: str) -> None:
-    """Its scores are its linear head of the embedding. Catches: logits for features, features before pooling, a teacher
-    that is trained, saved, or shown images in the wrong normalization."""
+def test_the_teachers_features_are_its_classifiers_input(teacher: str) -> None:
     seed = method(teacher)
     with torch.no_grad():
         scores = load_teacher(teacher, DataSpec(("a", "b", "c"), (16, 16), HALF, HALF))(images())
@@ -87,13 +80,7 @@ def test_the_teacher_gives_what_its_classifier_reads(teacher: str) -> None:
     torch.testing.assert_close(seed.queue.norm(dim=1), torch.ones(6))
 
 
-def test_the_queue_holds_the_last_that_were_seen(teacher: str) -> None:
-    """Four images, then four more: rows 0 to 3, then 4, 5, 0, 1; the step that brings them is not compared with them.
-    Micro-batches of a step move it once; more images than it holds fill it.
-
-    Catches: the newest lost or doubled, a queue of the student's embeddings, an image compared with itself twice, a
-    pointer that runs over.
-    """
+def test_the_queue_holds_the_last_embeddings(teacher: str) -> None:
     seed, both = method(teacher), images(8)
     with torch.no_grad():
         embedded = seed._embedding(both)
@@ -116,8 +103,6 @@ def test_the_queue_holds_the_last_that_were_seen(teacher: str) -> None:
 
 
 def test_the_queue_moves_once_a_step_of_two_gradients(teacher: str) -> None:
-    """With SAM, both passes of a step are compared with what came before it, and then it is in the queue. Catches: a
-    queue that goes back with the buffers of networks, or moves between the passes."""
     torch.manual_seed(0)
     setup = Setup(create_student("vit_nano", TASK, 4, TINY), TASK, optim=Optim(sam_rho=0.05))
     seed, both = Seed(setup, teacher=teacher, queue=6), images(8)
@@ -142,8 +127,7 @@ def test_the_queue_moves_once_a_step_of_two_gradients(teacher: str) -> None:
     assert seed.oldest == 2
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(teacher: str, tmp_path: Path) -> None:
-    """The queue goes on where it was. Catches: a queue or its place left out of the checkpoint, a head that is kept."""
+def test_an_interrupted_run_resumes_exactly(teacher: str, tmp_path: Path) -> None:
     options = {"method.name": "seed", "method.teacher": teacher, "method.queue": 30, "data.per_class": 6}
     whole, again = whole_and_resumed(partial(start, **options), tmp_path, steps=4)
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
@@ -151,7 +135,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(teacher: str, tmp_path: P
 
 
 def one_of_two(rank: int, folder: str) -> None:
-    """A process with every other image; leaves its gradients, averaged as DDP would, and its queue."""
+    """Compute a process's gradients, averaged as by DDP, and its queue, from every other image."""
     with one_of_pair(rank, folder):
         never_single()
         seed = method(f"{folder}/cnn").double()
@@ -163,9 +147,6 @@ def one_of_two(rank: int, folder: str) -> None:
 
 @pytest.mark.children
 def test_two_processes_are_one(teacher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients and queue of two processes with half a batch each are those of one with all of it, also where a batch
-    takes the place of parts of two. Catches: a queue of one process's images, one that differs between them, or one in
-    another order, which forgets other images."""
     halves = pair(one_of_two, tmp_path)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     seed = method(teacher).double()
@@ -179,8 +160,7 @@ def test_two_processes_are_one(teacher: str, tmp_path: Path, monkeypatch: pytest
         torch.testing.assert_close(queue, seed.queue, **CLOSE)
 
 
-def test_a_student_can_learn_it(teacher: str) -> None:
-    """Ten steps on four images against the same queue lower the loss. Catches: a head or a student without gradient."""
+def test_a_student_learns(teacher: str) -> None:
     seed = method(teacher, teacher_temperature=0.1)
     optimizer = torch.optim.SGD([*seed.student.parameters(), *seed.auxiliary.parameters()], lr=0.1)
     losses = []
@@ -204,7 +184,6 @@ def test_a_student_can_learn_it(teacher: str) -> None:
         ({"teacher": "nowhere"}, "nowhere"),
     ],
 )
-def test_mistakes_are_named(teacher: str, options: dict[str, Any], message: str) -> None:
-    """The rule and the values received."""
+def test_invalid_settings_are_refused(teacher: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         method(**{"teacher": teacher, **options})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The class of every pixel, learnt on several processes."""
+"""Segmentation on several processes."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def method() -> Segmentation:
 
 
 def batch() -> dict[str, Tensor]:
-    """Four images, of which the second has a tenth of its pixels labeled, and the fourth none."""
+    """Return four images; the second has a tenth of its pixels labeled, the fourth none."""
     draw = torch.Generator().manual_seed(1)
     images, classes = torch.randn(4, 3, *SIDE, generator=draw), torch.randint(0, 2, (4, *SIDE), generator=draw)
     classes[1][torch.rand(SIDE, generator=draw) < 0.9] = UNLABELED
@@ -39,47 +39,44 @@ def batch() -> dict[str, Tensor]:
     return {"image": images, "classes": classes, "labeled": labeled(classes)}
 
 
-def learnt(segmentation: Segmentation, images: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The gradients of the loss."""
+def gradients_of(segmentation: Segmentation, images: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the gradients of the loss."""
     segmentation.losses(images)["pixels"].backward()
     return {name: p.grad for name, p in segmentation.named_parameters() if p.grad is not None}
 
 
 def one_of_two(rank: int, folder: str) -> None:
-    """A process with every other image; leaves its gradients, averaged as DDP would."""
+    """Compute a process's gradients, averaged as by DDP, from every other image."""
     with one_of_pair(rank, folder):
         never_single()
         segmentation = method().double()
         images = {name: part[rank::2] for name, part in doubled(batch()).items()}
-        learnt(segmentation, {**images, "labeled": labeled(images["classes"])})
+        gradients_of(segmentation, {**images, "labeled": labeled(images["classes"])})
         torch.save(shared_gradients(segmentation), f"{folder}/{rank}.pt")
 
 
 @pytest.mark.children
 def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where one of them has few labeled pixels. Fails if these weigh as much together as all of the other's."""
     halves = pair(one_of_two, tmp_path)
     monkeypatch.setattr(Tensor, "float", Tensor.double)
-    whole = learnt(method().double(), doubled(batch()))
+    whole = gradients_of(method().double(), doubled(batch()))
     for gradients in halves:
         for name, gradient in whole.items():
             torch.testing.assert_close(gradients[name], gradient, **CLOSE)
 
 
 def test_micro_batches_are_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean of their gradients, as Lightning takes it. Fails if each divides by its own labeled pixels, so that an
-    image with few weighs as much as one with many."""
+    """The mean of their gradients, as Lightning takes it."""
     monkeypatch.setattr(Tensor, "float", Tensor.double)
     segmentation, images = method().double(), doubled(batch())
-    whole = {name: gradient.clone() for name, gradient in learnt(segmentation, images).items()}
+    whole = {name: gradient.clone() for name, gradient in gradients_of(segmentation, images).items()}
     segmentation.zero_grad()
     for part in MicroBatches([images], 4):  # type: ignore[arg-type]
-        parts = learnt(segmentation, part)
+        parts = gradients_of(segmentation, part)
     for name, gradient in whole.items():
         torch.testing.assert_close(parts[name] / 4, gradient, **CLOSE)
 
 
-def test_a_batch_without_labeled_pixels_teaches_nothing() -> None:
-    """Fails for a loss that is no number."""
+def test_a_batch_without_labeled_pixels_has_zero_loss() -> None:
     nothing = {name: part[3:] for name, part in batch().items()} | {"labeled": torch.zeros(1)}
-    assert not any(gradient.any() for gradient in learnt(method(), nothing).values())
+    assert not any(gradient.any() for gradient in gradients_of(method(), nothing).values())

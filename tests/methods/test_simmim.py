@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SimMIM masks squares, shows a token in their place, and pays for masked pixels alone."""
+"""SimMIM masks squares, replaces them by a token, and its loss reads masked pixels alone."""
 
 from collections.abc import Callable
 from functools import partial
@@ -37,17 +37,14 @@ def drawn(simmim: SimMIM, images: int = 3, size: tuple[int, int] = (32, 32)) -> 
     )
 
 
-def painted_by(simmim: SimMIM, images: Tensor, noise: Tensor) -> Tensor:
-    """Every patch as it is painted, the visible ones too."""
+def reconstructed_by(simmim: SimMIM, images: Tensor, noise: Tensor) -> Tensor:
+    """Return the reconstruction of every patch, visible ones included."""
     mask = simmim.mask(noise)
     return simmim._predict(simmim.taps.output(images, mask), mask)
 
 
 def test_masks_are_squares_and_their_number_is_rounded_up() -> None:
-    """ceil(ratio * squares) squares of the least noise [Xie et al.'s MaskGenerator], whole ones, row by row.
-
-    Catches: floor, single patches, squares of another size, rows and columns confused on an oblong grid.
-    """
+    """ceil(ratio * squares) squares of the smallest noise [Xie et al.'s MaskGenerator], row by row."""
     simmim = method(vit((16, 32), 4), (16, 32), mask_unit=8, mask_ratio=0.6)
     assert simmim.batch_spec.noise == 2 * 4
     noise = torch.tensor([[0.0, 0.9, 0.9, 0.9, 0.1, 0.2, 0.3, 0.4]])
@@ -57,7 +54,6 @@ def test_masks_are_squares_and_their_number_is_rounded_up() -> None:
 
 
 def test_squares_at_the_edge_are_cut_off() -> None:
-    """Five patches a side in squares of two: the last row and column of squares has what is left."""
     simmim = method(vit(20, 4), (20, 20), mask_unit=8, mask_ratio=0.5)
     assert simmim.batch_spec.noise == 9
     noise = torch.arange(9.0).flip(0)[None]  # the last five squares
@@ -68,32 +64,26 @@ def test_squares_at_the_edge_are_cut_off() -> None:
 
 
 @pytest.mark.parametrize(("size", "patch", "unit"), [(224, 16, 2), (32, 4, 1), (96, 8, 2), (192, 4, 7)])
-def test_the_usual_square_is_a_seventh_of_the_side(size: int, patch: int, unit: int) -> None:
-    """32 pixels at 224, as published; a patch at least."""
+def test_the_default_square_is_a_seventh_of_the_side(size: int, patch: int, unit: int) -> None:
     with torch.device("meta"):
         student = vit(size, patch)
     assert method(student, (size, size), positions="learned").unit == (unit, unit)
 
 
 def test_masked_pixels_do_not_reach_the_student() -> None:
-    """Their values, NaN or not, change nothing before the loss; the token has the place's position.
-
-    Catches: the token added instead of put in, positions lost with the patch, the mask upside down.
-    """
     simmim = method(vit(patch=4, reg_tokens=2))
     images, noise = drawn(simmim)
     mask = simmim.mask(noise)
     patches = patchify(images, (4, 4))
     holes = unpatchify(patches.masked_fill(mask[..., None], 7.0), (8, 8), (4, 4))
-    assert torch.equal(painted_by(simmim, images, noise), painted_by(simmim, holes, noise))
+    assert torch.equal(reconstructed_by(simmim, images, noise), reconstructed_by(simmim, holes, noise))
     everything = unpatchify(patches.masked_fill(~mask[..., None], 7.0), (8, 8), (4, 4))
-    assert not torch.equal(painted_by(simmim, images, noise), painted_by(simmim, everything, noise))
-    painted = painted_by(simmim, images, noise)[mask]
+    assert not torch.equal(reconstructed_by(simmim, images, noise), reconstructed_by(simmim, everything, noise))
+    painted = reconstructed_by(simmim, images, noise)[mask]
     assert len(painted.unique(dim=0)) == len(painted)  # places differ, though they hold the same token
 
 
-def test_without_masks_the_student_is_itself() -> None:
-    """The pass over no masked patch is MAE's over all patches, and so timm's."""
+def test_without_masks_the_student_is_unchanged() -> None:
     student = vit(patch=4)
     simmim = method(student)
     images, _ = drawn(simmim)
@@ -102,10 +92,7 @@ def test_without_masks_the_student_is_itself() -> None:
 
 
 def test_the_loss_is_the_distance_over_masked_pixels() -> None:
-    """L1 summed over masked pixels and channels, over their number: what painting zeros costs, and its gradient.
-
-    Catches: squares for absolute values, a mean over all pixels, visible pixels paid for, standardized targets.
-    """
+    """L1 summed over masked pixels and channels, divided by their number; and its gradient."""
     simmim = method(vit(patch=4))
     nn.init.zeros_(simmim.auxiliary["decoder"].predict.weight)
     nn.init.constant_(simmim.auxiliary["decoder"].predict.bias, 0.5)
@@ -123,18 +110,16 @@ def test_the_loss_is_the_distance_over_masked_pixels() -> None:
     assert simmim.auxiliary["decoder"].mask_token.grad is not None
 
 
-def test_pictures_hold_what_was_painted_and_nothing_else() -> None:
-    """`reconstruct` leaves visible patches bit for bit and pastes the painting over the masked ones."""
+def test_pictures_hold_the_reconstruction_alone() -> None:
     simmim = method(vit(patch=4))
     images, noise = drawn(simmim)
     patches, mask = simmim.reconstruct(images, noise)
-    true, painted = patchify(images, (4, 4)), painted_by(simmim, images, noise)
+    true, painted = patchify(images, (4, 4)), reconstructed_by(simmim, images, noise)
     assert torch.equal(patches[~mask], true[~mask])
     assert torch.equal(patches[mask], painted[mask])
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """Student, painter and token are the same bits. Catches: masks that follow a global stream."""
+def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
     whole, again = whole_and_resumed(partial(start, **{"method.name": "simmim"}), tmp_path)
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
     assert not [name for name in weights(again.run.path) if "decoder" in name or "mask_token" in name]
@@ -152,7 +137,6 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
         (lambda: method(create_student("dhvt_nano", DataSpec((), (32, 32), HALF, HALF), 4)), "plain ViT.*DHVT"),
     ],
 )
-def test_mistakes_are_named(make: Callable[[], Any], message: str) -> None:
-    """The rule and the values received."""
+def test_invalid_settings_are_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`viticulture models` says of every student what it costs and what it is for."""
+"""`viticulture models` lists every student with its costs and purpose."""
 
 import json
 
@@ -13,16 +13,14 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student, fitting_patch, matching
 
 
-def test_every_student_of_ours_is_counted_and_has_a_purpose() -> None:
-    """Fails for a new student that is not in costs.json (python docs/reference.py), or that no family describes."""
+def test_every_student_of_the_package_has_costs_and_a_purpose() -> None:
+    """A new student needs `python docs/reference.py` and a family."""
     listed = entries(matching(), most=0)
     assert {one.name for one in listed} == set(json.loads(COSTS.read_text(encoding="utf-8")))
     assert all(one.parameters and one.macs and one.side and one.purpose for one in listed)
 
 
-def test_what_is_counted_is_what_is_built() -> None:
-    """Against a network on real tensors: fails if a network without weights has other sizes, or if the numbers that
-    ship are of other code (python docs/reference.py)."""
+def test_costs_are_those_of_the_built_network() -> None:
     side, parameters, macs = measured("dhvt_nano")
     data_spec = DataSpec(tuple("0123456789"), (side, side), (0.5,) * 3, (0.5,) * 3)  # type: ignore[arg-type]
     student = create_student("dhvt_nano", data_spec, fitting_patch("dhvt_nano", data_spec.image_size))
@@ -32,13 +30,12 @@ def test_what_is_counted_is_what_is_built() -> None:
 
 
 @pytest.mark.slow
-def test_the_numbers_that_ship_are_those_of_the_code() -> None:
-    """Fails if any student was changed and the file was not: python docs/reference.py."""
+def test_shipped_costs_are_current() -> None:
+    """After changing a student: python docs/reference.py."""
     assert {name: list(measured(name)) for name in matching()} == json.loads(COSTS.read_text(encoding="utf-8"))
 
 
-def test_students_of_timm_are_counted_where_they_are_few() -> None:
-    """Fails where hundreds are built while a person waits, or where one that cannot be counted ends the list."""
+def test_costs_of_timms_students_are_computed_for_short_lists() -> None:
     table = viticulture.models("vit_tiny_patch16_224")
     name, side, parameters, macs, _ = table.rows[0]
     known = sum(weight.numel() for weight in timm.create_model(str(name), num_classes=10).parameters())

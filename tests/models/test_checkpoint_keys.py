@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of the official code start our students, whatever their authors store around the weights."""
+"""Official checkpoints start the package's students, whatever else they contain."""
 
 from argparse import Namespace
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, Sizes
 from viticulture.models.cit.rednet import RedNet
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.teachers.open import open_teacher
 from viticulture.models.weights.checkpoint_keys import strip_prefixes
-from viticulture.models.weights.files import initialize, place_of, read_checkpoint, read_weights
+from viticulture.models.weights.files import read_checkpoint, read_weights
+from viticulture.models.weights.sources import initialize, open_network, place_of
 
 Load = Callable[[str], Golden]
 HALF = (0.5, 0.5, 0.5)
@@ -30,7 +30,7 @@ SETTINGS = Namespace(lr=1e-3, output_dir="out", betas=[0.9, 0.95], nested=Namesp
 
 
 def student(width: int, classes: int = 0, **options: Any) -> nn.Module:
-    """Of the sizes that the golden files have, with random weights of its own."""
+    """Create a student of the golden files' sizes with random weights."""
     torch.manual_seed(3)
     sizes = {"embed_dim": width, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
     return create_student("mae_tiny", data_spec(classes), 8, sizes | options).eval()
@@ -40,19 +40,16 @@ def prefixed(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}{name}": value for name, value in weights.items()}
 
 
-def training(**parts: Any) -> dict[str, Any]:
-    """What scripts store beside the weights: an optimizer's state, the epoch, a loss scaler, their settings."""
+def training_state(**parts: Any) -> dict[str, Any]:
+    """Return what scripts store with the weights: an optimizer's state, the epoch, a loss scaler, settings."""
     state = {"state": {0: {"step": torch.tensor(3.0), "exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 1e-3}]}
     return {**parts, "optimizer": state, "epoch": 399, "scaler": {"scale": 65536.0}, "args": SETTINGS}
 
 
 def test_a_classifier_of_mae_or_deit_gives_the_official_logits(golden: Load, tmp_path: Path) -> None:
-    """Layout of both: {"model": weights} beside the training's state and settings. Logits are the authors'.
-
-    Catches: a tensor that is not taken, settings refused, a class token pooled with the patches.
-    """
+    """Layout of both: {"model": weights} with the training_state's state and settings."""
     data = golden("mae_vit_classifier_gap1")
-    torch.save(training(model=data.part("w/")), tmp_path / "w.pth")
+    torch.save(training_state(model=data.part("w/")), tmp_path / "w.pth")
     ours = student(24, 5, global_pool="avg")
     assert initialize(ours, str(tmp_path / "w.pth")) == [
         f"started from {tmp_path / 'w.pth'}",
@@ -63,17 +60,14 @@ def test_a_classifier_of_mae_or_deit_gives_the_official_logits(golden: Load, tmp
 
 @pytest.mark.parametrize("layout", ["MAE", "encoder", "MAE-Lite", "distilled"])
 def test_an_encoder_of_mae_gives_the_official_latent(golden: Load, tmp_path: Path, layout: str) -> None:
-    """MAE's training and published layout, and MAE-Lite's (.pth.tar), in which distillation adds a teacher.
-
-    Catches: the decoder or the teacher taken for the encoder, a warning that does not say what is left unused.
-    """
+    """MAE's training_state and published layout, and MAE-Lite's (.pth.tar), in which distillation adds a teacher."""
     data = golden("mae_forward_normpix1")
     weights = data.part("w/")
     encoder = {name: value for name, value in weights.items() if not name.startswith(("decoder", "mask"))}
     teacher = prefixed("module.tch_model.", {name: value + 1 for name, value in encoder.items()})
     lite = {"start_epoch": 400, "best_top1": 0.0}
     stored: dict[str, Any] = {
-        "MAE": training(model=weights),
+        "MAE": training_state(model=weights),
         "encoder": {"model": encoder},
         "MAE-Lite": {**lite, "model": prefixed("module.model.", weights)},
         "distilled": {**lite, "model": {**teacher, **prefixed("module.model.", weights)}},
@@ -89,8 +83,7 @@ def test_an_encoder_of_mae_gives_the_official_latent(golden: Load, tmp_path: Pat
 
 
 @pytest.mark.parametrize("wrapper", ["state_dict", "model"])
-def test_the_trained_encoder_of_moco_v3_is_taken(golden: Load, tmp_path: Path, wrapper: str) -> None:
-    """Not the momentum encoder, nor projector and predictor. Catches: one encoder for the other, `head.0` as head."""
+def test_moco_v3_gives_its_trained_encoder(golden: Load, tmp_path: Path, wrapper: str) -> None:
     data = golden("moco_tiny_step")
     official = {**data.part("after/"), **data.part("w/")}
     torch.save({wrapper: prefixed("module.", official), "arch": "vit_tiny"}, tmp_path / "w.pth")
@@ -103,23 +96,21 @@ def test_the_trained_encoder_of_moco_v3_is_taken(golden: Load, tmp_path: Path, w
     assert all(torch.equal(found[name], theirs[name]) for name in found if not name.startswith("head."))
 
 
-def test_the_encoder_of_moco_v2_is_taken_without_its_projector(tmp_path: Path) -> None:
-    """{"state_dict": {"module.encoder_q.*"}} with fc.0 and fc.2, which no classifier is, beside encoder_k and queue.
-    Catches: the momentum encoder taken, a projector that no network has room for."""
+def test_moco_v2_gives_its_encoder_without_projector(tmp_path: Path) -> None:
+    """{"state_dict": {"module.encoder_q.*"}} with fc.0 and fc.2, encoder_k and queue."""
     torch.manual_seed(0)
     net = timm.create_model("test_resnet", num_classes=0)
     heads = {f"fc.{layer}.weight": torch.zeros(2, 2) for layer in (0, 2)}
     queried = prefixed("module.encoder_q.", {**net.state_dict(), **heads})
     followed = prefixed("module.encoder_k.", {name: 0 * value for name, value in net.state_dict().items()})
     torch.save({"state_dict": {**queried, **followed, "module.queue": torch.zeros(2)}}, tmp_path / "w.pth.tar")
-    taken, _ = open_teacher(f"test_resnet={tmp_path / 'w.pth.tar'}")
+    taken, *_ = open_network(f"test_resnet={tmp_path / 'w.pth.tar'}")
     assert taken.state_dict().keys() == net.state_dict().keys()
     assert all(torch.equal(value, net.state_dict()[name]) for name, value in taken.state_dict().items())
 
 
-def test_a_checkpoint_of_ours_and_one_of_dino_hold_a_student() -> None:
-    """`method.student.*` beside a method's own networks, and DINO's {"student", "teacher"}; compiled within or around a
-    wrapper of processes, or within Lightning's module. Fails if wrappers come off in one order alone."""
+def test_checkpoints_of_lightning_and_dino_give_their_student() -> None:
+    """`method.student.*` with other networks, and DINO's {"student", "teacher"}; compiled, or wrapped by DDP."""
     weights, others = {"norm.weight": torch.ones(2)}, {"norm.weight": torch.zeros(2)}
     for stored in (
         {"state_dict": {**prefixed("method.student.", weights), **prefixed("method.auxiliary.momentum.0.", others)}},
@@ -137,25 +128,19 @@ def test_a_checkpoint_of_ours_and_one_of_dino_hold_a_student() -> None:
     ("prefix", "beside"),
     [("", ["mask_token", "decoder_pred.bias"]), ("module.base_encoder.", ["module.predictor.0.weight"])],
 )
-def test_a_checkpoint_is_a_teacher_without_what_stands_beside_its_encoder(
-    tmp_path: Path, prefix: str, beside: list[str]
-) -> None:
-    """ARCHITECTURE=FILE wants every name to agree. Catches: a decoder or projector in the way, a head left out."""
+def test_a_checkpoint_gives_a_teacher_its_encoder_alone(tmp_path: Path, prefix: str, beside: list[str]) -> None:
     net = create_student("vit_nano", DataSpec((), (32, 32), HALF, HALF), 4).eval()
     others = dict.fromkeys([*beside, f"{prefix}head.0.weight"], torch.ones(2))
     torch.save({"model": {**prefixed(prefix, net.state_dict()), **others}}, tmp_path / "w.pth")
     x = torch.randn(2, 3, 32, 32)
-    assert torch.equal(open_teacher(f"vit_nano={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
+    assert torch.equal(open_network(f"vit_nano={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
 
 
 @pytest.mark.parametrize(("key", "mean_first"), [("state_dict", True), ("model", False)])
-def test_of_weights_and_their_running_mean_those_are_taken_that_their_authors_take(
-    tmp_path: Path, key: str, mean_first: bool
-) -> None:
-    """timm loads the running mean; DeiT and DHVT fine-tune `model`. Which one was taken is reported, and FILE#KEY takes
-    the other. Catches: the wrong one in silence, a key that is not there, a mean alone that is refused."""
+def test_weights_or_their_ema_are_chosen_as_by_their_authors(tmp_path: Path, key: str, mean_first: bool) -> None:
+    """timm loads the EMA; DeiT and DHVT fine-tune `model`; FILE#KEY takes the other."""
     last, mean = {"head.weight": torch.zeros(2, 3)}, {"head.weight": torch.ones(2, 3)}
-    stored = training(**{key: last, f"{key}_ema": mean})
+    stored = training_state(**{key: last, f"{key}_ema": mean})
     assert strip_prefixes(stored)["head.weight"].eq(float(mean_first)).all()
     assert strip_prefixes({f"{key}_ema": mean})["head.weight"].eq(1).all()
     torch.save(stored, tmp_path / "w.pth")
@@ -179,8 +164,8 @@ def agent() -> nn.Module:
 
 
 OFFICIAL: dict[str, tuple[str, Callable[[Load], nn.Module], Callable[[dict[str, Tensor]], Any]]] = {
-    "CiT": ("cit_tiny", lambda golden: aligned(golden)[0], lambda weights: training(model=weights)),
-    "DHVT": ("dhvt_model_p4", lambda _: tiny(4), lambda weights: training(model=weights, model_ema={})),
+    "CiT": ("cit_tiny", lambda golden: aligned(golden)[0], lambda weights: training_state(model=weights)),
+    "DHVT": ("dhvt_model_p4", lambda _: tiny(4), lambda weights: training_state(model=weights, model_ema={})),
     "RedNet by mmcls": (
         "rednet_tiny",
         lambda _: red(),
@@ -191,11 +176,11 @@ OFFICIAL: dict[str, tuple[str, Callable[[Load], nn.Module], Callable[[dict[str, 
         lambda _: red(),
         lambda weights: {"state_dict": prefixed("module.model.", weights)},
     ),
-    "agent": ("boot_agent_reslike_convsl_prenorm", lambda _: agent(), lambda weights: training(model=weights)),
+    "agent": ("boot_agent_reslike_convsl_prenorm", lambda _: agent(), lambda weights: training_state(model=weights)),
     "agent beside a ViT": (
         "boot_agent_reslike_convsl_prenorm",
         lambda _: agent(),
-        lambda weights: training(
+        lambda weights: training_state(
             model={**prefixed("models.cnn.", weights), "models.vit.cls_token": torch.ones(1, 1, 18)}
         ),
     ),
@@ -203,8 +188,7 @@ OFFICIAL: dict[str, tuple[str, Callable[[Load], nn.Module], Callable[[dict[str, 
 
 
 @pytest.mark.parametrize("layout", OFFICIAL)
-def test_every_tensor_of_an_official_file_is_taken(golden: Load, tmp_path: Path, layout: str) -> None:
-    """By `--init`, by the names that its authors gave. Catches: a family whose own translation is never called."""
+def test_every_tensor_of_an_official_file_is_loaded(golden: Load, tmp_path: Path, layout: str) -> None:
     name, build, wrap = OFFICIAL[layout]
     weights = golden(name).part("w/")
     network = build(golden)
@@ -218,7 +202,6 @@ def test_every_tensor_of_an_official_file_is_taken(golden: Load, tmp_path: Path,
 
 @pytest.mark.parametrize("prefix", ["backbone.", "model.", "module."])
 def test_an_official_rednet_is_a_teacher(tmp_path: Path, prefix: str) -> None:
-    """rednet26=FILE with the names of mmcls and of Co-advise. Catches: a file that is refused though all is there."""
     torch.manual_seed(0)
     net = timm.create_model("rednet26", num_classes=7).eval()
     stored = {}
@@ -228,11 +211,10 @@ def test_an_official_rednet_is_a_teacher(tmp_path: Path, prefix: str) -> None:
         stored[official] = value
     torch.save({"state_dict": stored}, tmp_path / "w.pth")
     x = torch.randn(1, 3, 64, 64)
-    assert torch.equal(open_teacher(f"rednet26={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
+    assert torch.equal(open_network(f"rednet26={tmp_path / 'w.pth'}")[0].eval()(x), net(x))
 
 
 def test_other_objects_are_refused_by_name(tmp_path: Path) -> None:
-    """Settings that hold a path need code to be run. Catches: an error that names neither object nor way out."""
     torch.save({"model": {"a": torch.ones(2)}, "args": Namespace(output_dir=Path("out"))}, tmp_path / "w.pth")
     with pytest.raises(UserError, match=r"pathlib.*save the weights alone as .safetensors"):
         read_weights(tmp_path / "w.pth")
@@ -240,13 +222,12 @@ def test_other_objects_are_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["alone", "beside an agent"])
 def test_a_vit_of_bootstrapping_gives_the_official_logits(golden: Load, tmp_path: Path, layout: str) -> None:
-    """All 44 tensors by the names of its authors. Catches: positions not turned, MLP layers swapped, an agent's
-    weights taken for the student's."""
+    """All 44 tensors by the names of its authors."""
     data = golden("boot_vit_tiny")
     weights = data.part("w/")
     if layout != "alone":
         weights = {**prefixed("models.vit.", weights), "models.cnn.layers.0.bn1.weight": torch.ones(18)}
-    torch.save(training(model=weights), tmp_path / "w.pth")
+    torch.save(training_state(model=weights), tmp_path / "w.pth")
     data_spec = DataSpec(tuple("abcde"), (64, 64), HALF, HALF)
     sizes = {"embed_dim": 18, "depth": 3, "num_heads": 9, "mlp_ratio": 2}
     ours = create_student("vit_small", data_spec, 16, sizes).eval()

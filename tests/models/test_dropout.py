@@ -15,12 +15,8 @@ from viticulture.models.vit.attention import DroppedAttention
 
 
 @pytest.mark.parametrize("p", [0.0001, 0.1, 0.5, 0.9, 0.999])
-def test_decisions_are_independent_and_as_likely_as_asked(p: float) -> None:
-    """Rate, and correlation at every distance up to 17, lie within 5 standard errors of independent draws.
-
-    Catches: a threshold off by one (18 standard errors at 0.1), the rest forgotten (11), signed bytes taken for
-    unsigned, the eight decisions of a number using the same bits, the end left without rare events.
-    """
+def test_decisions_are_independent_at_the_requested_rate(p: float) -> None:
+    """Rate, and correlation at distances up to 17, within 5 standard errors of independent draws."""
     torch.manual_seed(0)
     count = 2_000_003  # no multiple of eight
     dropped = 1 - keep_bits(count, p).double()
@@ -36,12 +32,7 @@ def test_decisions_are_independent_and_as_likely_as_asked(p: float) -> None:
 
 
 @pytest.mark.parametrize("p", [0.3, 0.01, 0.0004])
-def test_rare_events_happen_as_often_as_asked_and_never_twice(p: float) -> None:
-    """Number and gaps of the events are those of independent trials; places past the end are the end.
-
-    Catches: gaps of zero, a first place that is never met, an exponential gap rounded the wrong way (0.3: a rate of
-    0.36 or 0.26), too few gaps to reach the end.
-    """
+def test_rare_events_follow_the_requested_rate(p: float) -> None:
     torch.manual_seed(0)
     count = 1_000_000
     places = occurrences(count, p)
@@ -56,12 +47,8 @@ def test_rare_events_happen_as_often_as_asked_and_never_twice(p: float) -> None:
     assert sum(firsts) == pytest.approx(2000 * p, abs=5 * math.sqrt(2000 * p) + 1)
 
 
-def test_the_mean_is_kept_and_gradients_follow_the_decisions() -> None:
-    """y = x keep / (1 - p), dx = dy keep / (1 - p): zero or the exact factor, in any memory order and dtype.
-
-    Catches: no scale, or one of bfloat16's precision; decisions drawn again for the gradient; a mask that does not
-    cover a tensor with gaps in memory.
-    """
+def test_the_mean_is_preserved_and_gradients_follow_the_decisions() -> None:
+    """y = x keep / (1 - p), dx = dy keep / (1 - p), in any memory order and dtype."""
     p = 0.3
     images = torch.rand(4, 6, 8, 10, dtype=torch.float64) + 1
     for x in (images, images.to(memory_format=torch.channels_last), images[:, ::2].mT, images.float(), images.half()):
@@ -81,7 +68,7 @@ def test_the_mean_is_kept_and_gradients_follow_the_decisions() -> None:
 
 
 def test_limits_are_the_identity_and_zero() -> None:
-    """p = 0 and evaluation hand on x itself; p = 1 leaves nothing, with a zero gradient and no NaN."""
+    """p = 0 and evaluation return x itself; p = 1 leaves nothing, with a zero gradient and no NaN."""
     x = torch.randn(100, requires_grad=True)
     assert dropout(x, 0.0) is x
     assert Dropout(0.0).train()(x) is x
@@ -94,7 +81,6 @@ def test_limits_are_the_identity_and_zero() -> None:
 
 
 def test_the_global_seed_alone_decides() -> None:
-    """A restored random state repeats the decisions, which is what exact resume needs; the stream moves on."""
     torch.manual_seed(3)
     state, x = torch.get_rng_state(), torch.ones(1000)
     first, second = dropout(x, 0.5), dropout(x, 0.5)
@@ -103,8 +89,7 @@ def test_the_global_seed_alone_decides() -> None:
     assert torch.equal(dropout(x, 0.5), first)
 
 
-def test_layers_are_exchanged_where_they_drop() -> None:
-    """Names, modes and state-dict keys stay; layers that never drop, and layers of other kinds, are left alone."""
+def test_layers_are_replaced_where_they_drop() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout(0.3), nn.Dropout(0.0)), nn.AlphaDropout(0.3)).eval()
     keys = list(net.state_dict())
     replace_dropout(net)
@@ -122,7 +107,7 @@ def randomized(attention: Attention) -> Attention:
 
 
 def plainly(attention: Attention, x: Tensor, p: float) -> Tensor:
-    """Attention with dropout in the operations that anyone would write, with the same decisions."""
+    """Attention with dropout in plain operations, with the same decisions."""
     q, k, v = attention.qkv(x).unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
     q, k = attention.q_norm(q), attention.k_norm(k)
     probabilities = (attention.scale * q @ k.mT).softmax(-1)
@@ -131,12 +116,8 @@ def plainly(attention: Attention, x: Tensor, p: float) -> Tensor:
 
 
 @pytest.mark.parametrize("options", [{}, {"qk_norm": True, "scale_norm": True, "norm_layer": nn.LayerNorm}])
-def test_attention_with_dropout_is_attention_with_dropout(options: dict[str, object]) -> None:
-    """Output and all gradients of the written-out backward pass against autograd's, in float64.
-
-    Catches: the softmax's sum left out or taken over undropped entries; scale or 1 / (1 - p) lost or applied twice;
-    heads and images confused; norms of queries and keys skipped.
-    """
+def test_attention_with_dropout_is_the_plain_form(options: dict[str, object]) -> None:
+    """Output and all gradients of the written-out backward pass against autograd's, in float64."""
     p = 0.3
     attention = randomized(DroppedAttention(12, 3, qkv_bias=True, attn_drop=p, **options)).double().train()
     results, x = [], torch.randn(2, 5, 12, dtype=torch.float64, requires_grad=True)
@@ -151,7 +132,6 @@ def test_attention_with_dropout_is_attention_with_dropout(options: dict[str, obj
 
 
 def test_attention_is_timms_where_nothing_drops() -> None:
-    """Same keys; in evaluation, without dropout and with a mask, timm's own bits."""
     x = torch.randn(2, 5, 12)
     torch.manual_seed(0)
     theirs = Attention(12, 3, attn_drop=0.2)
@@ -170,7 +150,6 @@ def test_attention_is_timms_where_nothing_drops() -> None:
 
 
 def test_attention_in_bfloat16_differs_by_rounding_alone() -> None:
-    """Under autocast, with the same decisions; gradients are finite float32."""
     attention = randomized(DroppedAttention(32, 4, qkv_bias=True, attn_drop=0.2)).train()
     x = torch.randn(4, 9, 32) / 4
     torch.manual_seed(0)

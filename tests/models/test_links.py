@@ -20,7 +20,7 @@ def attention(heads: list[int], grids: list[tuple[int, int]]) -> list[Tensor]:
 
 
 def by_hand(links: Links, maps: list[Tensor], block: int, channel: int, grid: tuple[int, int]) -> Tensor:
-    """Eq. (4) as a double sum, without the bias."""
+    """Compute Eq. (4) as a double sum, without the bias."""
     found = torch.zeros(2, *grid)
     for (of_block, layer), weights in links.weights().items():
         if of_block == block and maps[layer].shape[-2:] == grid:
@@ -39,10 +39,6 @@ def by_hand(links: Links, maps: list[Tensor], block: int, channel: int, grid: tu
     ],
 )
 def test_augmented_maps_are_the_weighted_sums(linked: LinkSet, grids: list[tuple[int, int]]) -> None:
-    """Every A+ is the sum over its linked layers' heads alone, plus its bias; in each size of maps that reach it.
-
-    Fails if heads, layers or channels are ordered otherwise than `weights` says, or a map reaches a block unlinked.
-    """
     heads = [2, 1, 3]
     links = Links({"a": 2, "b": 3}, heads, grids, linked)
     maps = attention(heads, grids)
@@ -69,8 +65,7 @@ def test_link_counts_are_the_papers(name: str, weights: int, convolutions: int) 
     assert len(links.convolutions) == convolutions
 
 
-def test_weights_start_within_the_bound_of_their_own_fan_in() -> None:
-    """A map that three layers of six heads reach starts in +-1 / sqrt(18), whichever blocks share its convolution."""
+def test_initialization_is_within_the_bound_of_each_fan_in() -> None:
     links = Links(B3, [6] * 12, [(14, 14)] * 12, read_link_set("alpha", 7, 12))
     for (block, _), weights in links.weights().items():
         bound = (6 * (3, 5, 3, 3, 3, 6, 6)[block]) ** -0.5
@@ -86,11 +81,7 @@ def test_magnitudes_are_means_by_block_and_layer() -> None:
     assert links.magnitudes().tolist() == [[2.0, 3.0], [0.0, 7.0]]
 
 
-def test_a_link_set_survives_its_file(tmp_path: Path) -> None:
-    """Table 1 read, written and read again is the same; single layers and blocks left out.
-
-    Catches: blocks or layers counted from 1, a block that is lost or takes another's place.
-    """
+def test_a_link_set_is_saved_and_loaded(tmp_path: Path) -> None:
     alpha = read_link_set("alpha", 7, 12)
     assert alpha[0] == [0, 1, 2]
     assert alpha[6] == [6, 7, 8, 9, 10, 11]
@@ -122,8 +113,7 @@ def test_a_link_set_survives_its_file(tmp_path: Path) -> None:
         ("1: \xe9", "is not UTF-8 text"),
     ],
 )
-def test_a_link_set_that_does_not_fit_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    """Also what no YAML of a person may hold. Catches: the second of two lines for a block that wins in silence."""
+def test_an_invalid_link_set_is_refused(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "links.yaml"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(UserError, match=words):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions go from grid to grid, square or not, and the first blocks go without the others."""
+"""Position tables are resampled between grids, and the first blocks are loaded without the others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,8 @@ from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.weights.files import initialize, save
+from viticulture.models.weights.files import save
+from viticulture.models.weights.sources import initialize
 
 TINY = {"embed_dim": 16, "depth": 3, "num_heads": 2}
 FILE = "model.safetensors"
@@ -39,14 +40,9 @@ def student(of: DataSpec, seed: int = 0, name: str = "vit_nano", patch: int = 4,
         ("cit_tiny", {"tokens": 2}, (8, 32), (16, 16)),  # as many patches, elsewhere
     ],
 )
-def test_positions_go_between_the_grids_that_the_students_have(
+def test_positions_are_resampled_between_grids(
     tmp_path: Path, name: str, options: dict[str, Any], size: tuple[int, int], other: tuple[int, int]
 ) -> None:
-    """From a folder: rows of prefix tokens as they are, those of patches as timm resamples them.
-
-    Catches: a grid guessed from the number of rows, prefix rows resampled, equal numbers of patches taken for equal
-    grids, rows and columns swapped.
-    """
     theirs, ours = student(data_spec(*size), 1, name, **options), student(data_spec(*other), 2, name, **options)
     save(theirs, tmp_path, data_spec(*size))
     old, new = ((height // 4, width // 4) for height, width in (size, other))
@@ -67,17 +63,15 @@ def test_positions_go_between_the_grids_that_the_students_have(
         ("cit_tiny_aligned", {}, {}),
     ],
 )
-def test_a_square_table_in_a_bare_file_is_told_by_its_tokens(
+def test_a_square_table_in_a_bare_file_is_resampled_by_its_tokens(
     tmp_path: Path, name: str, options: dict[str, Any], into: dict[str, Any]
 ) -> None:
-    """No config.json lies beside it: 4x4 patches to 2x6, whatever stands before them there and here."""
     safetensors.torch.save_file(student(data_spec(), 1, name, **options).state_dict(), tmp_path / FILE)
     warnings = initialize(student(data_spec(8, 24), 2, name, **into), str(tmp_path / FILE))
     assert "positions resampled from 4x4 to 2x6 patches" in warnings
 
 
-def test_a_table_in_a_bare_file_that_is_not_square(tmp_path: Path) -> None:
-    """It fits a student of its size, and for another size the folder must be named: nothing is guessed."""
+def test_an_oblong_table_in_a_bare_file_needs_its_folder(tmp_path: Path) -> None:
     theirs = student(data_spec(8, 24), 1)
     safetensors.torch.save_file(theirs.state_dict(), tmp_path / FILE)
     same = student(data_spec(8, 24), 2)
@@ -87,10 +81,7 @@ def test_a_table_in_a_bare_file_that_is_not_square(tmp_path: Path) -> None:
         initialize(student(data_spec(), 2), str(tmp_path / FILE))
 
 
-def test_a_file_of_weights_is_read_by_the_config_beside_it(tmp_path: Path) -> None:
-    """FOLDER/model.safetensors is FOLDER: 8x32 patches, as many as 16x16 has, are resampled. A config.json of another
-    library's says nothing. Fails if the table is copied as a square one, or a foreign file is refused.
-    """
+def test_a_file_of_weights_is_read_by_the_config_next_to_it(tmp_path: Path) -> None:
     save(student(data_spec(32, 128), 1), tmp_path, data_spec(32, 128))
     by_folder, by_file = student(data_spec(64, 64), 2), student(data_spec(64, 64), 2)
     said = initialize(by_folder, str(tmp_path))[1:]
@@ -110,12 +101,7 @@ def test_a_file_of_weights_is_read_by_the_config_beside_it(tmp_path: Path) -> No
         ("cit_tiny", {"tokens": 3, "inference": "mean"}),
     ],
 )
-def test_a_head_goes_by_the_names_of_its_classes(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
-    """cat, dog, truck -> the same in another order: each class keeps its logit. -> apple, pear, plum: what the seed
-    gives, and a warning. Where no names are known the head is taken as it is.
-
-    Fails if shapes alone decide, rows move the wrong way (three classes in a circle), or a further head is forgotten.
-    """
+def test_a_head_is_loaded_by_class_name(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     known, turned, others = ("cat", "dog", "truck"), ("truck", "cat", "dog"), ("apple", "pear", "plum")
     pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -142,12 +128,8 @@ def test_a_head_goes_by_the_names_of_its_classes(tmp_path: Path, name: str, opti
 
 
 @pytest.mark.parametrize("blocks", [0, 2, 3])
-def test_the_first_blocks_are_kept_and_all_else_starts_anew(tmp_path: Path, blocks: int) -> None:
-    """ "A Closer PartialViT", Sec. 4.1, Figures 2 and 4: patches, positions, class token and k leading blocks are kept.
-
-    All else, final norm and head included, is bit for bit what the seed gives. Catches: a block too many or too few,
-    norm or head taken along, patches or positions left behind, block 1 taken for block 10.
-    """
+def test_the_first_blocks_are_loaded_and_the_rest_is_initialized(tmp_path: Path, blocks: int) -> None:
+    """ "A Closer PartialViT", Sec. 4.1, Figures 2 and 4: patches, positions, class token and k leading blocks."""
     deep = {"depth": 11} if blocks == 2 else {}
     theirs = student(data_spec(), 1, **deep)
     with torch.no_grad():

@@ -28,7 +28,7 @@ ATTENTION_IS_COUNTED = 4.624  # GMACs of DeiT-S distilled at 224 px, attention's
     ],
 )
 def test_a_student_fits_its_task(name: str, image: tuple[int, int], patch: int | None) -> None:
-    """One [B, C] for each token head; heads apart in training, one mean for inference (DeiT, Sec. 4)."""
+    """One [B, C] per token head; heads apart in training, one mean for inference (DeiT, Sec. 4)."""
     student = create_student(name, data_spec(5, *image), patch)
     pixels = torch.randn(2, 3, *image)
     heads = token_logits(student.train()(pixels))
@@ -37,8 +37,7 @@ def test_a_student_fits_its_task(name: str, image: tuple[int, int], patch: int |
     assert blueprint(student).name == name
 
 
-def test_building_draws_only_the_weights() -> None:
-    """The check on the meta device leaves the random state alone: the same seed gives timm's own weights."""
+def test_building_consumes_random_numbers_for_weights_alone() -> None:
     torch.manual_seed(7)
     ours = create_student("vit_tiny_patch16_224", data_spec(), 8, {"embed_dim": 16, "depth": 1, "num_heads": 2})
     torch.manual_seed(7)
@@ -47,10 +46,7 @@ def test_building_draws_only_the_weights() -> None:
     torch.testing.assert_close(dict(ours.state_dict()), dict(theirs.state_dict()), rtol=0, atol=0)
 
 
-def test_plain_vits_are_timms_with_another_start() -> None:
-    """Same keys, shapes and, with the same weights, the same logits as timm's class; Xavier bounds for q, k and v
-    apart, no bias, and a position table of the asked width. Every size is listed among the students.
-    """
+def test_plain_vits_are_timms_with_another_initialization() -> None:
     student = create_student("vit_nano", data_spec(), 2, {"position_std": 0.3, "drop_path_rate": 0.1})
     made = blueprint(student)
     assert json.loads(json.dumps(made.arguments)).keys() == made.arguments.keys()
@@ -70,10 +66,7 @@ def test_plain_vits_are_timms_with_another_start() -> None:
 
 
 def test_costs_are_the_papers() -> None:
-    """Parameters and multiply-accumulates as the papers count them: ResNet-50 and ViT-S of Bootstrapping ViTs (100
-    classes, 224 px), DeiT-S distilled. The student keeps its mode. Fails if FLOPs are not halved or attention's
-    products are left out.
-    """
+    """ResNet-50 and ViT-S of Bootstrapping ViTs (100 classes, 224 px), DeiT-S distilled."""
     for name, classes, options, millions, giga in (
         ("resnet50", 100, {}, 23.713, 4.087),
         ("vit_small_patch16_224", 100, {"embed_dim": 288, "depth": 6, "num_heads": 9}, 6.302, 1.354),

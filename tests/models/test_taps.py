@@ -42,11 +42,7 @@ def images(requires_grad: bool = False) -> Tensor:
     ],
 )
 def test_a_tapped_pass_is_the_ordinary_pass(name: str, prefix: int, options: dict[str, Any]) -> None:
-    """Logits and every gradient are the same bits with and without taps, dropout included (same random state).
-
-    Blocks are what timm's own `forward_intermediates` returns. Fails if a hook touches what it sees, if the student
-    runs twice (the random state would move), or if prefix tokens are cut off.
-    """
+    """Logits and every gradient, dropout included; blocks are those of timm's `forward_intermediates`."""
     net = student(name, proj_drop_rate=0.1, drop_path_rate=0.1, **options).train()
     runs = []
     for taps in (None, Taps(net, BOTH)):
@@ -83,10 +79,7 @@ def unfused_probabilities(net: nn.Module) -> list[Tensor]:
 
 @pytest.mark.parametrize("options", [{}, {"qk_norm": True, "reg_tokens": 2}])
 def test_attention_is_what_timm_computes_without_fusion(options: dict[str, Any]) -> None:
-    """softmax(q k^T / sqrt(d)) equals timm's probabilities, and the class token's row over the patches is that row,
-    cut to the patches and normalized again. Fails if queries and keys are swapped or not normalized, if the scale is
-    lost, or if prefix tokens stay among the keys.
-    """
+    """softmax(q k^T / sqrt(d)); the class token's row is that row, cut to the patches and normalized again."""
     net = student("vit_tiny_patch16_224", **options).eval()
     readings = Taps(net, frozenset({"attention"}))(images())
     assert not readings.blocks
@@ -98,7 +91,6 @@ def test_attention_is_what_timm_computes_without_fusion(options: dict[str, Any])
 
 
 def test_tokens_behind_the_patches_are_no_patches() -> None:
-    """DHVT appends head tokens inside its attention: the class token's row over the patches leaves them out."""
     net = create_student("dhvt_tiny_cifar_patch4", TASK, None, {"embed_dim": 16, "depth": 2}).eval()
     inputs: list[Tensor] = []
     for block in net.blocks:
@@ -112,7 +104,6 @@ def test_tokens_behind_the_patches_are_no_patches() -> None:
 
 
 def test_readings_carry_the_exact_gradient() -> None:
-    """The gradient of a function of block 1 and of layer 1's class row equals that of the first blocks run by hand."""
     net = student().eval()
     pixels = images(requires_grad=True)
     readings = Taps(net, BOTH)(pixels)
@@ -128,8 +119,7 @@ def test_readings_carry_the_exact_gradient() -> None:
     torch.testing.assert_close(tapped, by_hand)
 
 
-def test_taps_leave_nothing_behind() -> None:
-    """No hook, no tensor and no key stays in the student; it is copied and pickled as before, also after an error."""
+def test_taps_leave_no_trace() -> None:
     net = student().train()
     keys = list(net.state_dict())
     taps = Taps(net, BOTH)
@@ -148,11 +138,6 @@ def test_taps_leave_nothing_behind() -> None:
 
 
 def test_taps_survive_compilation() -> None:
-    """After `taps.compile`, both passes run as one graph each and agree with the uncompiled ones, gradients too,
-    whichever ran first. After a bare `student.compile()` the taps still read, from an uncompiled pass.
-
-    Fails if hooks are compiled into the plain pass, or if the tapped pass uses the graph that was built without them.
-    """
     ran: list[str] = []
 
     def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Any:
@@ -179,7 +164,7 @@ def test_taps_survive_compilation() -> None:
 
 
 def test_a_cnns_blocks_are_its_stages() -> None:
-    """ResNet: the maps that timm's `forward_intermediates` returns, and no attention."""
+    """ResNet: the maps of timm's `forward_intermediates`, and no attention."""
     net = timm.create_model("resnet10t", num_classes=3).eval()
     pixels = torch.randn(1, 3, 32, 32)
     readings = Taps(net, frozenset({"blocks"}))(pixels)
@@ -191,9 +176,7 @@ def test_a_cnns_blocks_are_its_stages() -> None:
         Taps(net, BOTH)
 
 
-def test_a_bottlenecks_attention_is_what_timm_mixes_values_by() -> None:
-    """Of an oblong map, positions included. Catches: positions left out or turned, queries taken for keys, a grid of
-    another stage's."""
+def test_a_bottlenecks_attention_is_timms() -> None:
     data_spec = DataSpec(("a", "b"), (64, 32), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     net = create_student("botnet14t", data_spec, 8, {"embed_dim": 32, "num_heads": 2}).eval()
     given: list[Tensor] = []

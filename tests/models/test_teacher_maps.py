@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CNN's activation maps are its stages' outputs, resized to the student's patches, and keep no memory beyond them.
-
-AAL, arXiv:2211.13852: 952 maps of EfficientNet-B3 (its 68,544 links from 72 attention maps), 960 of ResNet-34.
-"""
+"""Activation maps of a CNN are its stages' outputs, resized to the student's patches (AAL, arXiv:2211.13852)."""
 
 import copy
 import weakref
@@ -27,7 +24,7 @@ GRIDS = [(8, 8), (3, 5)]
 
 
 def teacher_file(folder: Path) -> tuple[str, nn.Module]:
-    """timm's smallest EfficientNet with random weights and batch statistics."""
+    """Save timm's smallest EfficientNet with random weights and batch statistics."""
     torch.manual_seed(0)
     net = timm.create_model("test_efficientnet", num_classes=3)
     for module in net.modules():
@@ -62,7 +59,7 @@ def images() -> Tensor:
     ],
 )
 def test_stages_are_those_of_the_architecture(name: str, stages: list[str], channels: list[int]) -> None:
-    """952 and 960 maps. Fails if stages without a stride of their own are left out, or stem or head counts as one."""
+    """952 and 960 maps."""
     with torch.device("meta"):
         net = timm.create_model(name).eval()
     assert stage_names(net) == stages
@@ -71,12 +68,8 @@ def test_stages_are_those_of_the_architecture(name: str, stages: list[str], chan
     assert [tuple(found.shape) for found in maps[14, 14]] == [(1, count, 14, 14) for count in channels]
 
 
-def test_maps_are_what_the_stages_return(tmp_path: Path) -> None:
-    """Stage by stage by hand, in the teacher's own normalization, then torch's bicubic resize, up and down.
-
-    Fails if a map is taken before the last stage's end, averaged over channels, antialiased, or resized with aligned
-    corners; if the images keep the student's normalization; if batch statistics move or train() reaches the teacher.
-    """
+def test_maps_are_the_stages_outputs(tmp_path: Path) -> None:
+    """Stage by stage by hand, in the teacher's normalization, then torch's bicubic resize, up and down."""
     source, net = teacher_file(tmp_path)
     teacher = load_maps(source, TASK, GRIDS)
     host = nn.ModuleDict({"teacher": teacher.frozen}).train()
@@ -96,8 +89,7 @@ def test_maps_are_what_the_stages_return(tmp_path: Path) -> None:
     assert len(teacher.channels) == len(net.blocks)
 
 
-def test_a_batch_shown_in_portions_gives_the_maps_of_the_whole(tmp_path: Path) -> None:
-    """Eleven images, which no chunk divides: their maps are those that each gives alone, in their order."""
+def test_a_batch_in_chunks_has_the_maps_of_the_whole(tmp_path: Path) -> None:
     source, _ = teacher_file(tmp_path)
     teacher = load_maps(source, TASK, [(4, 4)])
     many = torch.randn(11, 3, 64, 64, generator=torch.Generator().manual_seed(2))
@@ -107,8 +99,7 @@ def test_a_batch_shown_in_portions_gives_the_maps_of_the_whole(tmp_path: Path) -
         torch.testing.assert_close([maps[number : number + 1] for maps in found], alone, rtol=1e-4, atol=1e-5)
 
 
-def test_any_module_may_be_named_and_a_run_may_teach(tmp_path: Path) -> None:
-    """The normalization before a skip connection, instead of the sum behind it; the teacher's classes do not matter."""
+def test_any_module_may_be_named_and_a_run_may_be_a_teacher(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = create_student("resnet10t", THEIRS).eval()
     save(net, tmp_path / "weights/best", THEIRS)
@@ -124,8 +115,7 @@ def test_any_module_may_be_named_and_a_run_may_teach(tmp_path: Path) -> None:
     torch.testing.assert_close(found[8, 8], caught, rtol=1e-4, atol=1e-5)  # its own size, but no view of it
 
 
-def test_the_teacher_sees_the_students_images_or_those_of_a_chosen_size(tmp_path: Path) -> None:
-    """Maps of 64 px images are not those of 32 px; a CNN needs no size of its own."""
+def test_the_teacher_gets_the_students_images_or_those_of_a_given_size(tmp_path: Path) -> None:
     source, _ = teacher_file(tmp_path)
     seen: list[tuple[int, ...]] = []
     for size in (None, 32, 96):
@@ -135,10 +125,7 @@ def test_the_teacher_sees_the_students_images_or_those_of_a_chosen_size(tmp_path
     assert list(dict.fromkeys(shape[-1] for shape in seen)) == [64, 32, 96]
 
 
-def test_nothing_of_the_teachers_sizes_outlives_the_pass(tmp_path: Path) -> None:
-    """Stage outputs are gone when the maps are there, and what is kept has the grid's size. Fails if maps are collected
-    first and resized later, or kept as views.
-    """
+def test_only_resized_maps_outlive_the_pass(tmp_path: Path) -> None:
     source, _ = teacher_file(tmp_path)
     teacher = load_maps(source, TASK, GRIDS)
     outputs: list[weakref.ref[Tensor]] = []
@@ -155,8 +142,7 @@ def test_nothing_of_the_teachers_sizes_outlives_the_pass(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpus_teacher_runs_in_half_precision(tmp_path: Path) -> None:
-    """Layers compute in bfloat16, maps arrive in float32 and agree with the CPU's to that precision."""
+def test_a_teacher_on_a_gpu_runs_in_half_precision(tmp_path: Path) -> None:
     source, _ = teacher_file(tmp_path)
     teacher = load_maps(source, TASK, [(4, 4)])
     expected = teacher.frozen(images())[4, 4]

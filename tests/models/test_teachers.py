@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A teacher is invisible, unchanging, and sees the images as it saw its own."""
+"""A teacher is hidden and frozen, and gets images as in its own training."""
 
 import copy
 from pathlib import Path
@@ -45,10 +45,7 @@ def shown(images: Tensor, to: DataSpec) -> Tensor:
     return (images - mean) / std
 
 
-def test_a_frozen_network_is_invisible_and_follows() -> None:
-    """No parameter, buffer, key or submodule shows; train() and a training step move nothing in it, batch statistics
-    included; no gradient passes. It follows a change of type or device, in a copy apart from the original.
-    """
+def test_a_frozen_network_is_hidden_and_moves_along() -> None:
     host = nn.Module()
     host.student, host.teacher = nn.Linear(3, 2), Frozen(nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2)))
     for hidden in (host.teacher, host):
@@ -71,10 +68,7 @@ def test_a_frozen_network_is_invisible_and_follows() -> None:
     assert host.to("meta").teacher.net[0].weight.device.type == "meta"
 
 
-def test_a_teacher_sees_images_in_its_own_normalization(tmp_path: Path) -> None:
-    """The answer to the student's images is the teacher's to its own, over the same picture. Fails if the affine map
-    is inverted, or mean and std change places. With equal normalization not a bit changes.
-    """
+def test_a_teacher_gets_images_in_its_normalization(tmp_path: Path) -> None:
     ours, theirs = data_spec(), data_spec(mean=0.4, std=0.2)
     source, net = run_folder(tmp_path, theirs)
     picture = brightness()
@@ -82,8 +76,7 @@ def test_a_teacher_sees_images_in_its_own_normalization(tmp_path: Path) -> None:
     assert torch.equal(load_teacher(source, theirs)(shown(picture, theirs)), net(shown(picture, theirs)))
 
 
-def test_a_teacher_sees_images_of_its_own_size(tmp_path: Path) -> None:
-    """16 pixels are shown to a teacher of 32 px at its size, and at any size that is asked for if it can read it."""
+def test_a_teacher_gets_images_of_its_size(tmp_path: Path) -> None:
     theirs = data_spec(side=32)
     source, net = run_folder(tmp_path, theirs)
     images = shown(brightness(), theirs)
@@ -93,8 +86,7 @@ def test_a_teacher_sees_images_of_its_own_size(tmp_path: Path) -> None:
         load_teacher(source, data_spec(), 24)
 
 
-def test_a_distilled_teacher_answers_with_the_mean_of_its_heads(tmp_path: Path) -> None:
-    """As DeiT does at inference, whatever mode the student's training asks for."""
+def test_a_distilled_teacher_predicts_by_the_mean_of_its_heads(tmp_path: Path) -> None:
     source, net = run_folder(tmp_path, data_spec(), "deit_tiny_distilled_patch16_224")
     teacher = load_teacher(source, data_spec()).train()
     images = shown(brightness(), data_spec())
@@ -102,7 +94,6 @@ def test_a_distilled_teacher_answers_with_the_mean_of_its_heads(tmp_path: Path) 
 
 
 def test_a_teacher_comes_from_timm_or_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A timm name with weights, and ARCHITECTURE=FILE, give the same answers, with timm's normalization and size."""
     net = timm.create_model("resnet10t", num_classes=3).eval()
     file = tmp_path / "w.safetensors"
     safetensors.torch.save_file(net.state_dict(), file)
@@ -128,13 +119,9 @@ def test_a_teacher_comes_from_timm_or_from_a_file(tmp_path: Path, monkeypatch: p
         ("vit_nano", "mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, 0.225, as of vit_nano."),
     ],
 )
-def test_the_colors_that_are_taken_for_a_file_are_told(
+def test_the_assumed_normalization_of_a_file_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, taken: str
 ) -> None:
-    """timm's of the architecture or the tag, and of a student of ours ImageNet's; a folder says its own.
-
-    Fails if half gray is taken for a file of DINO, MAE or DeiT without a word, or a tag's colors are not heeded.
-    """
     named = name.replace("tiny", "small") if name.endswith("dino") else name
     small = timm.create_model(named.partition(".")[0], num_classes=3, embed_dim=16, depth=1, num_heads=2)
     small.pretrained_cfg = vars(timm.get_pretrained_cfg(named)) if named != "vit_nano" else small.pretrained_cfg
@@ -149,11 +136,7 @@ def test_the_colors_that_are_taken_for_a_file_are_told(
     assert not capsys.readouterr().err
 
 
-def test_a_file_may_hold_a_student_of_ours(tmp_path: Path) -> None:
-    """timm describes none of our students: ImageNet's mean and deviation stand in, the size is the network's own.
-
-    Fails if the file is refused, or the images are normalized as the timm network that ours are built from wants them.
-    """
+def test_a_file_may_hold_a_student_of_the_package(tmp_path: Path) -> None:
     net = timm.create_model("vit_nano", num_classes=3).eval()
     file = tmp_path / "w.safetensors"
     safetensors.torch.save_file(net.state_dict(), file)
@@ -174,18 +157,19 @@ def test_a_teacher_of_other_classes_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=words):
             load_teacher(source, data_spec(names))
-    with pytest.raises(UserError, match=r"unknown architecture of a teacher 'resnet10x'"):
+    with pytest.raises(UserError, match=r"unknown architecture 'resnet10x'"):
         load_teacher(f"resnet10x={tmp_path}/w.pth", data_spec())
     with pytest.raises(UserError, match="there is no weights file"):
         load_teacher(f"resnet10t={tmp_path}/w.pth", data_spec())
     safetensors.torch.save_file({"fc.weight": torch.zeros(3, 2)}, tmp_path / "w.safetensors")
-    with pytest.raises(UserError, match="does not fit resnet10t"):
+    with pytest.raises(
+        UserError, match=r"does not fit resnet10t: the file lacks conv1.0.weight, .*; of other shapes are fc"
+    ):
         load_teacher(f"resnet10t={tmp_path / 'w.safetensors'}", data_spec())
     with pytest.raises(UserError, match="does not contain the name of its network; add it: ARCHITECTURE="):
         load_teacher(str(tmp_path / "w.safetensors"), data_spec())
 
 
-def test_adapting_costs_one_map_and_keeps_the_dtype() -> None:
-    """Reduced precision in, reduced precision to the teacher: nothing is promoted on the way."""
+def test_normalization_is_one_affine_map_and_keeps_the_dtype() -> None:
     adapted = Frozen(Adapted(nn.Flatten(), data_spec(), data_spec(mean=0.1))).to(torch.bfloat16)
     assert adapted(torch.zeros(1, 3, 16, 16, dtype=torch.bfloat16)).dtype == torch.bfloat16

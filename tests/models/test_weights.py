@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is saved is what is used, here and in bare timm; what starts a student is said aloud."""
+"""Saved weights load here and in bare timm; what is not loaded is reported."""
 
 import json
 import logging
@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import blueprint, create_student
-from viticulture.models.weights.files import fetch, find_weights, initialize, load, read_weights, save
+from viticulture.models.weights.files import load, read_weights, save
 from viticulture.models.weights.load_matching import resample_positions
+from viticulture.models.weights.sources import fetch, find_weights, initialize
 
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 
@@ -66,12 +67,8 @@ save_file(logits, sys.argv[2])
 
 
 @pytest.mark.slow
-def test_exported_equals_eager_in_a_process_that_knows_only_timm(tmp_path: Path) -> None:
-    """Logits of saved students are the same in a fresh Python with timm alone, both through timm's `local-dir:` and
-    through plain construction and `load_state_dict`; timm finds the normalization, the crop and the class names.
-    Fails if an argument that changes the network is missing in config.json, or one of our own is left in.
-    The tolerance: a convolution's order of summation varies from process to process.
-    """
+def test_saved_students_load_in_a_process_with_timm_alone(tmp_path: Path) -> None:
+    """The tolerance: a convolution's order of summation varies from process to process."""
     students = [
         student("vit_nano", position_std=0.3, global_pool="avg", class_token=False, drop_path_rate=0.1),
         student("deit_tiny_distilled_patch16_224"),
@@ -90,8 +87,7 @@ def test_exported_equals_eager_in_a_process_that_knows_only_timm(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["vit_nano", "deit_tiny_distilled_patch16_224", "resnet10t"])
-def test_a_student_comes_back_as_it_was_saved(tmp_path: Path, name: str) -> None:
-    """Same logits, data_spec, facts and blueprint; saving what was loaded writes the same bytes again."""
+def test_a_saved_student_loads(tmp_path: Path, name: str) -> None:
     net = student(name)
     save(net, tmp_path / "a", data_spec(), {"epoch": 3})
     again, its_task, config = load(tmp_path / "a")
@@ -111,8 +107,7 @@ def test_a_student_comes_back_as_it_was_saved(tmp_path: Path, name: str) -> None
         ("resnet10", {"heads": 2, "channels": [8, 8, 8, 8], "stem_width": 8}),
     ],
 )
-def test_timm_starts_every_head_anew_for_other_classes(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
-    """All else is taken. Fails if config.json names fewer heads than there are: timm refuses what does not fit."""
+def test_timm_initializes_every_head_for_other_classes(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     net = student(name, **options)
     save(net, tmp_path, data_spec())
     others = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=7)
@@ -121,8 +116,7 @@ def test_timm_starts_every_head_anew_for_other_classes(tmp_path: Path, name: str
     assert others.eval()(pixels()).shape == (2, 7)
 
 
-def test_weights_keep_the_names_that_a_network_of_ones_own_gave_them(tmp_path: Path) -> None:
-    """A network that holds another as `model` comes back. Fails if its names are cut as those of training scripts."""
+def test_names_of_a_network_in_user_code_are_kept(tmp_path: Path) -> None:
     net = student()
     net.add_module("model", nn.Linear(2, 2))
     save(net, tmp_path, data_spec())
@@ -130,7 +124,6 @@ def test_weights_keep_the_names_that_a_network_of_ones_own_gave_them(tmp_path: P
 
 
 def test_layers_that_share_weights_are_saved(tmp_path: Path) -> None:
-    """As those of a CoaT's blocks. Fails if safetensors is given two tensors on one storage."""
     net = student()
     net.add_module("again", net.get_submodule("head"))
     save(net, tmp_path, data_spec())
@@ -139,8 +132,8 @@ def test_layers_that_share_weights_are_saved(tmp_path: Path) -> None:
     assert torch.equal(stored["head.weight"], stored["again.weight"])
 
 
-def test_a_full_disk_leaves_the_earlier_weights_whole(tmp_path: Path) -> None:
-    """With a limit on file size no write fits: a clear error, no draft left behind, the earlier file untouched."""
+def test_a_full_disk_keeps_the_previous_weights(tmp_path: Path) -> None:
+    """With a limit on file size, which no write fits."""
     save(student(seed=0), tmp_path, data_spec())
     before = (tmp_path / "model.safetensors").read_bytes()
     net, limits = student(seed=1), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -167,7 +160,6 @@ class Evil:
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_damaged_files_are_named(tmp_path: Path) -> None:
-    """Truncated or foreign files end in a UserError with their path; no pickled code runs."""
     folder = tmp_path / "w"
 
     def refused(words: str) -> None:
@@ -235,7 +227,6 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["folder", "run", "safetensors", "pth"])
 def test_a_student_starts_from_weights_in_any_form(tmp_path: Path, form: str) -> None:
-    """All forms carry the same weights; the .pth wraps and prefixes them as scripts do, a matrix as a 1x1 kernel."""
     theirs, ours = student(seed=1), student(seed=2)
     path = tmp_path / {"safetensors": "w.safetensors", "pth": "w.pth"}.get(form, "w")
     if form == "pth":
@@ -250,8 +241,7 @@ def test_a_student_starts_from_weights_in_any_form(tmp_path: Path, form: str) ->
     assert torch.equal(ours(pixels()), theirs(pixels()))
 
 
-def test_what_does_not_fit_is_resampled_or_said(tmp_path: Path) -> None:
-    """From 3 classes, 16x24 px, patch 4 to 2 classes, 16x16 px, patch 8, one block more and a distillation token."""
+def test_what_does_not_fit_is_resampled_or_reported(tmp_path: Path) -> None:
     theirs = student("vit_tiny_patch16_224", 1, data_spec(size=(16, 24)))
     ours = student("deit_tiny_distilled_patch16_224", 2, data_spec("a", "b"), 8, depth=3)
     before = {key: value.clone() for key, value in ours.state_dict().items()}
@@ -273,10 +263,6 @@ def test_what_does_not_fit_is_resampled_or_said(tmp_path: Path) -> None:
 
 
 def test_resampled_positions_keep_their_place() -> None:
-    """A table linear in rows and columns stays so away from the borders, whatever its shape; prefix rows are copied.
-
-    Fails if rows and columns are swapped or if a prefix token is taken for a patch.
-    """
     rows, columns = torch.meshgrid(torch.linspace(-1, 1, 8), torch.linspace(-1, 1, 12), indexing="ij")
     theirs = torch.cat([torch.full((1, 1, 2), 9.0), torch.stack([rows, columns], -1).flatten(0, 1)[None]], 1)
     found = resample_positions(theirs, torch.zeros(1, 1 + 16 * 6, 2), (8, 12), (16, 6))
@@ -315,7 +301,6 @@ def test_a_start_from_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_pretrained_weights_start_a_student_through_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """timm's own loader brings the weights (from a local file here), the student takes all but the head."""
     theirs = timm.create_model("resnet10t", num_classes=1000)
     safetensors.torch.save_file(theirs.state_dict(), tmp_path / "w.safetensors")
     described = _model_pretrained_cfgs["resnet10t.c3_in1k"]
@@ -334,9 +319,7 @@ def test_pretrained_weights_start_a_student_through_timm(tmp_path: Path, monkeyp
         {"student": "vit_nano", "model_args": {"embed_dim": 16, "depth": 2, "mlp_ratio": 10**6, "patch_size": 4}},
     ],
 )
-def test_a_description_builds_no_network_that_its_weights_do_not_fit(tmp_path: Path, described: dict[str, Any]) -> None:
-    """A config.json of a few words beside 20 KB of weights. Fails if gigabytes or hours are taken before shapes are
-    compared, or if memory that the process may not have ends in a traceback."""
+def test_no_network_is_built_that_its_weights_do_not_fit(tmp_path: Path, described: dict[str, Any]) -> None:
     save(student(), tmp_path, data_spec())
     spoil(tmp_path / "config.json", lambda config: config.update(described))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -358,8 +341,7 @@ def test_a_description_builds_no_network_that_its_weights_do_not_fit(tmp_path: P
     ids=["sparse", "expanded", "quantized", "meta"],
 )
 @pytest.mark.filterwarnings("ignore:Sparse invariant", "ignore:torch.quantize_per_tensor", "ignore:TypedStorage")
-def test_weights_are_dense(tmp_path: Path, odd: Callable[[], Tensor]) -> None:
-    """A few bytes that stand for terabytes. Fails if they reach a network, which unfolds them."""
+def test_tensors_with_overlapping_storage_are_refused(tmp_path: Path, odd: Callable[[], Tensor]) -> None:
     torch.save({"blocks.0.norm1.weight": odd()}, tmp_path / "odd.pth")
     for use in (read_weights, lambda path: initialize(student(), str(path))):
         with pytest.raises(UserError, match=r"blocks.0.norm1.weight; save them dense|as weights alone"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of a person's own, outside the package: stripes that a formula draws, upright or lying."""
+"""A source outside the package: striped images, vertical or horizontal."""
 
 import numpy as np
 
@@ -9,11 +9,7 @@ CLASSES = ("upright", "lying")
 
 
 class Stripes(Reader):
-    """Image i has stripes of width 1 + i % 3.
-
-    Args:
-        side: pixels.
-    """
+    """Image i has stripes of width 1 + i % 3. Args: side: pixels."""
 
     def __init__(self, side: int) -> None:
         self.side = side
@@ -25,11 +21,7 @@ class Stripes(Reader):
 
 
 def open_stripes(side: str = "8") -> Source:
-    """48 images.
-
-    Args:
-        side: pixels.
-    """
+    """48 images. Args: side: pixels."""
     numbers = np.arange(48)
     return Source(
         name=f"stripes of {side} pixels",

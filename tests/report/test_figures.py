@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures put values where their axes say, and survive what strangers call their classes."""
+"""Figures: values are at their axes' places, and names are escaped."""
 
 import base64
 import io
@@ -29,33 +29,29 @@ EVIL = "<script>alert(1)</script> \"q\" 'q' & 👩‍🔬 \udcff"
 
 
 def svg(figure: str) -> ElementTree.Element:
-    """The drawing inside a figure; parsing it proves that it is well formed."""
+    """Parse the drawing inside a figure, which proves that it is well formed."""
     found = re.search(r'<svg [^>]*role="img".*</svg>', figure, re.DOTALL)  # not those of the legend
     assert found
     return ElementTree.fromstring(found.group())
 
 
 def drawn(points: Points, log: bool = False) -> str:
-    """A chart of one line over epochs."""
+    """Draw a chart of one line over epochs."""
     return line_chart("t", [Series("train", 0, points)], Axes("epoch", "loss", log_y=log))
 
 
 def path_of(figure: str, line: int = 0) -> list[tuple[float, float]]:
-    """Pixels of a chart's line."""
+    """Return the pixels of a chart's line."""
     d = [g for g in svg(figure).findall("g") if "data-points" in g.attrib][line].find("path").attrib["d"]  # type: ignore[union-attr]
     return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", d)]
 
 
 def ticks(figure: str) -> dict[str, float]:
-    """Label -> pixel row of the y axis."""
+    """Return label -> pixel row of the y axis."""
     return {t.text or "": float(t.attrib["y"]) - 4 for t in svg(figure).iter("text") if t.attrib.get("class") == "end"}
 
 
-def test_a_value_lies_at_the_height_of_its_tick() -> None:
-    """Points drawn at 0, 2 and 4 must meet the grid lines of the ticks 0, 2 and 4, on both kinds of axis.
-
-    Fails for an upside-down axis, a natural logarithm, or margins that differ between ticks and lines.
-    """
+def test_a_value_is_at_the_height_of_its_tick() -> None:
     figure = drawn([(0, 0.0), (5, 2.0), (10, 4.0)])
     marks = ticks(figure)
     assert [y for _, y in path_of(figure)] == [marks["0"], marks["2"], marks["4"]]
@@ -70,12 +66,11 @@ def test_a_value_lies_at_the_height_of_its_tick() -> None:
 
 
 def levels_of(figure: ElementTree.Element) -> list[str]:
-    """Shapes of the lines across."""
+    """Return the shapes of horizontal lines."""
     return [path.attrib["d"] for path in figure.iter("path") if path.get("class") == "level"]
 
 
-def test_a_line_breaks_where_a_loss_was_not_finite() -> None:
-    """A straight line across NaN would invent values; infinity must not stretch the axis."""
+def test_a_line_breaks_where_a_loss_is_not_finite() -> None:
     figure = drawn([(1, 1.0), (2, math.nan), (3, math.inf), (4, 2.0)])
     assert svg(figure).find("g").find("path").attrib["d"].count("M") == 2  # type: ignore[union-attr]
     assert "nan" not in figure
@@ -83,11 +78,7 @@ def test_a_line_breaks_where_a_loss_was_not_finite() -> None:
     assert "no finite value" in line_chart("t", [], Axes("epoch", "loss"))
 
 
-def test_words_of_lines_across_stand_apart_and_out_of_the_curves_way() -> None:
-    """Two lines that a curve has passed are told below them on its right, one above its end over the line on its left.
-
-    Catches: words on top of each other, words on a curve, words that a curve is drawn over.
-    """
+def test_captions_of_lines_stay_apart_and_off_curves() -> None:
     levels = [("low", 90.0), ("high", 91.0), ("far", 99.0)]
     curve = [Series("a", 0, [(1, 10.0), (2, 95.0)])]
     figure = svg(line_chart("t", curve, Axes("epoch", "%", levels=levels)))
@@ -100,11 +91,7 @@ def test_words_of_lines_across_stand_apart_and_out_of_the_curves_way() -> None:
     assert [child.tag for child in figure][-len(words) :] == ["text"] * len(words), "drawn over the curves"
 
 
-def test_words_of_a_line_across_move_along_it_where_a_curve_passes() -> None:
-    """A curve rises through the words' usual place, on the left above the line, and ends below the line.
-
-    Catches: words that a curve, or the upright line of the best epoch, is drawn through.
-    """
+def test_captions_move_along_a_line_off_curves() -> None:
     curve = [Series("a", 0, [(0, 0.0), (2, 80.0), (20, 30.0)])]
     axes = Axes("epoch", "%", levels=[("nearest neighbor", 50.0)], moments=[("best", 2.0)])
     figure = line_chart("t", curve, axes)
@@ -122,8 +109,7 @@ def test_words_of_a_line_across_move_along_it_where_a_curve_passes() -> None:
     assert "end" not in words.attrib["class"].split()
 
 
-def test_words_of_a_line_across_that_have_no_free_place_stand_in_the_legend() -> None:
-    """A curve that goes up and down all along the line leaves no place: the legend tells its name and value."""
+def test_captions_without_a_free_place_are_in_the_legend() -> None:
     curve = [Series("a", 0, [(i, 100.0 * (i % 2)) for i in range(100)])]
     figure = line_chart("t", curve, Axes("epoch", "%", levels=[("nearest neighbor", 48.04)]))
     assert not [text for text in svg(figure).iter("text") if text.text == "nearest neighbor"]
@@ -131,8 +117,7 @@ def test_words_of_a_line_across_that_have_no_free_place_stand_in_the_legend() ->
     assert len(levels_of(svg(figure))) == 1
 
 
-def test_a_logarithm_is_used_only_where_every_value_is_positive() -> None:
-    """An alignment loss may be negative: its chart stays linear, rather than losing points."""
+def test_a_logarithm_needs_positive_values() -> None:
     figure = drawn([(1, -1.0), (2, 1.0)], log=True)
     assert len(path_of(figure)) == 2
     assert "logarithmic" not in figure
@@ -142,8 +127,7 @@ def test_a_logarithm_is_used_only_where_every_value_is_positive() -> None:
     "values", [[0.5], [1.0], [0.0, 0.0], [7.0] * 3, [-3.0, -3.0], [1e-12, 2e-12], [1e9, 3e9], [0.99, 1.0]]
 )
 @pytest.mark.parametrize("log", [False, True])
-def test_every_range_of_values_has_two_ticks_at_least_around_it(values: list[float], log: bool) -> None:
-    """Constant, tiny, huge, negative and single values stay inside the plot."""
+def test_every_range_of_values_has_two_ticks(values: list[float], log: bool) -> None:
     figure = drawn([(float(i + 1), v) for i, v in enumerate(values)], log=log)
     marks = [y for label, y in ticks(figure).items() if label != "epoch"]
     assert 2 <= len(marks) <= 12
@@ -154,14 +138,12 @@ def test_every_range_of_values_has_two_ticks_at_least_around_it(values: list[flo
 @pytest.mark.parametrize(
     "values", [[1.1143, 1.1153], [-1.00001, -1.0], [0.99999, 1.00001], [4321.1, 4321.9], [2e-5, 3e-5]]
 )
-def test_no_two_ticks_read_alike(values: list[float]) -> None:
-    """A loss that hardly moves: fails if an axis says 1.115 at four heights."""
+def test_no_two_ticks_have_one_label(values: list[float]) -> None:
     marks = value_ticks(values)
     assert len({number(mark) for mark in marks}) == len(marks) >= 2
 
 
-def test_long_lines_are_thinned_to_their_first_and_last_points() -> None:
-    """A page of ten charts with 100,000 steps each would not open; the ends are what people read."""
+def test_long_lines_are_thinned_to_their_ends() -> None:
     points = [(i / 1000, float(i % 7)) for i in range(100_000)]
     kept = json.loads(svg(drawn(points)).find("g").attrib["data-points"])  # type: ignore[union-attr]
     assert len(kept) <= 400
@@ -170,11 +152,7 @@ def test_long_lines_are_thinned_to_their_first_and_last_points() -> None:
 
 
 def test_a_heat_map_fills_the_cell_of_its_row_and_column() -> None:
-    """One image of class 0 taken for class 2: a `miss` cell in row 0, column 2; three of class 1 right: a `hit`.
-
-    The shade is the root of the share of the row, in eighths: 1 for the lone image, 7/8 for 3 of 4, 4/8 for 1 of 4.
-    Fails if the matrix is transposed, or if shares are of columns (both misses would be 6/8).
-    """
+    """The shade is the root of the share of the row, in eighths: 1 for the lone image, 7/8 for 3 of 4."""
     counts = np.array([[0, 0, 1], [0, 3, 1], [0, 0, 0]])
     drawing = svg(heat_map("m", counts, list("abc"), list("abc")))
     left, top = (float(drawing.find("rect").attrib[side]) for side in "xy")  # type: ignore[union-attr]
@@ -189,9 +167,7 @@ def test_a_heat_map_fills_the_cell_of_its_row_and_column() -> None:
     assert [e.text for e in drawing.iter("text") if "middle" in e.attrib.get("class", "")] == ["1", "3", "1"]
 
 
-def test_cells_of_a_large_map_are_told_by_the_script() -> None:
-    """A shape and a sentence for each of 40,000 cells would make a page of megabytes. Catches: a count, a sum or a
-    place that the script is not given."""
+def test_cells_of_a_large_map_are_labeled_by_the_script() -> None:
     assert MAX_TIPS < 41**2
     counts = np.zeros((41, 41), np.int64)
     counts[0, 2], counts[1, 1], counts[1, 2] = 1, 3, 1
@@ -206,7 +182,6 @@ def test_cells_of_a_large_map_are_told_by_the_script() -> None:
 
 
 def test_heat_maps_of_many_classes_stay_small_and_label_without_overlap() -> None:
-    """200 classes: no number in cells, every shown name at least 9 pixels from the next, under 0.7 MB."""
     counts = np.random.default_rng(0).poisson(0.25, (200, 200)) + 30 * np.eye(200, dtype=int)
     names = [f"n{i:08d} a rather long name" for i in range(200)]
     figure = heat_map("m", counts, names, names)
@@ -216,8 +191,7 @@ def test_heat_maps_of_many_classes_stay_small_and_label_without_overlap() -> Non
     assert all("middle" not in e.attrib.get("class", "") for e in svg(figure).iter("text"))
 
 
-def test_no_name_can_leave_its_place() -> None:
-    """Tags, quotes, ampersands and broken file names are shown, never obeyed, by every figure."""
+def test_every_figure_escapes_names() -> None:
     table = Table(EVIL, [Column(EVIL), Column("n", "percent")], [[EVIL, 0.5]], EVIL)
     figures = [
         line_chart(EVIL, [Series(EVIL, 0, [(1, 1.0)], legend=EVIL)], Axes(EVIL, EVIL, levels=[(EVIL, 2)]), EVIL),
@@ -237,9 +211,7 @@ def test_no_name_can_leave_its_place() -> None:
             svg(figure)
 
 
-def test_pictures_survive_the_way_into_the_page() -> None:
-    """Small images come back exactly; large ones fit a square of 192 pixels in their proportions; gray ones work."""
-
+def test_pictures_are_embedded_exactly_or_fitted() -> None:
     def back(uri: str) -> np.ndarray:
         return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.split(",", 1)[1]))))
 
@@ -251,9 +223,7 @@ def test_pictures_survive_the_way_into_the_page() -> None:
     assert back(picture_uri(np.zeros((100, 100), np.uint8))).shape == (100, 100)
 
 
-def test_a_map_lies_over_the_photograph_that_it_is_of() -> None:
-    """A click enlarges each picture without a script. Catches: maps beside the image, where nobody sees what is looked
-    at; a map of another shape than the image; thumbnails of the size of a patch grid."""
+def test_a_map_is_laid_over_its_photograph() -> None:
     photograph = np.zeros((8, 16, 3), np.uint8)
     photograph[:, 8:] = 255
     looked = np.zeros((2, 4), np.float32)
@@ -269,8 +239,7 @@ def test_a_map_lies_over_the_photograph_that_it_is_of() -> None:
     assert picture_uri(heat(looked)) in gallery(Gallery("t", [([looked], ["a"])]))
 
 
-def test_pictures_with_boxes_are_larger_than_others() -> None:
-    """Catches: boxes that nobody can see because the page shrinks a picture to the size of the other galleries'."""
+def test_pictures_with_boxes_are_larger() -> None:
     photograph = np.zeros((300, 400, 3), np.uint8)
     shown = Gallery("t", [([photograph], ["a"])])
     assert picture_uri(photograph, 384) in gallery(shown, 384)
@@ -294,8 +263,7 @@ def test_numbers_on_axes_are_short(value: float, words: str) -> None:
     assert number(value) == words
 
 
-def test_curves_read_rows_of_names_and_the_later_of_two_measurements_counts(tmp_path: Path) -> None:
-    """A resumed run may repeat steps; the chart must not go back in time, and NaN stays NaN."""
+def test_of_repeated_measurements_the_later_counts(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("step,epoch,name,value\n1,0,lr,9.0\n0,0,lr,0.1\n1,0,lr,0.2\n3,1,lr,nan\n", encoding="utf-8")
     found = read_curves(path)["lr"]
@@ -306,8 +274,7 @@ def test_curves_read_rows_of_names_and_the_later_of_two_measurements_counts(tmp_
 
 
 @pytest.mark.parametrize("content", [b"\x00\xff", b"step,epoch,name,value\nx,y,lr,0.1\n", b"step,epoch,name\n1,1,lr\n"])
-def test_a_damaged_file_of_measurements_is_named(tmp_path: Path, content: bytes) -> None:
-    """Catches: a traceback where bytes are no text, words are no numbers or a column is missing."""
+def test_a_damaged_file_of_metrics_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "metrics.csv"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"metrics\.csv is damaged"):
@@ -320,11 +287,8 @@ def test_the_pareto_front_holds_what_nothing_beats() -> None:
     assert pareto([]) == []
 
 
-def test_points_lie_where_the_axes_say() -> None:
-    """Logarithmic x: 10, 100 and 1,000 images are equally far apart; bands end at their values; 100 % is the top.
-
-    Fails for an upside-down axis, a band around the wrong line, or a whisker beyond 100 %.
-    """
+def test_points_are_at_their_values() -> None:
+    """Logarithmic x: 10, 100 and 1,000 images are equally far apart; 100 % is the top."""
     one = Series(
         "a", 0, [(10, 50.0), (100, 60.0), (1000, 70.0)], [(45.0, 55.0), (58.0, 62.0), (60.0, 140.0)], ["", "", ""]
     )
@@ -345,8 +309,7 @@ def test_points_lie_where_the_axes_say() -> None:
     assert "no finite value" in line_chart("t", [], Axes("x", "y"))
 
 
-def test_an_interval_that_the_chart_cuts_ends_in_an_arrow() -> None:
-    """Fails if a cap stands where the chart ends, which reads as the interval's end, or none where it ends."""
+def test_an_interval_cut_by_the_chart_ends_in_an_arrow() -> None:
     many = Series("c", 0, [(3, 50.0), (4, 51.0)], [(49.0, 52.0), (49.0, 90.0)], ["", ""])
     paths = re.findall(r'class="whisker" d="([^"]*)"', scatter_chart("t", [many], Axes("min", "%")))
     ends = [[[float(at.split()[1]) for at in line.split("L")] for line in path[1:].split("M")[1:]] for path in paths]
@@ -355,13 +318,12 @@ def test_an_interval_that_the_chart_cuts_ends_in_an_arrow() -> None:
 
 
 def cells(html: str) -> dict[str, float]:
-    """What a cell says under the pointer -> its share of color."""
+    """Return what a cell says under the pointer -> its share of color."""
     found = re.findall(r'fill-opacity="([\d.]+)"[^>]*><title>([^<]*)</title>', html)
     return {words: float(shade) for shade, words in found}
 
 
-def test_every_value_has_its_place_and_shade_on_the_scale_of_all_maps() -> None:
-    """Fails if rows and columns swap, each map has a scale of its own, or NaN is drawn."""
+def test_heat_maps_share_one_scale() -> None:
     first, second = np.array([[0.0, 1.0, np.nan]]), np.array([[2.0, 4.0, 3.0]])
     html = value_map("t", [("a", first), ("b", second)], ["r<"], ["x", "y", "z"], "note")
     assert cells(html) == {
@@ -377,9 +339,7 @@ def test_every_value_has_its_place_and_shade_on_the_scale_of_all_maps() -> None:
     assert cells(value_map("t", [("a", np.full((1, 1), 7.0))], ["r"], ["c"])) == {"r, c: 7": PALEST}
 
 
-def test_values_that_hardly_differ_look_alike_and_are_told_apart() -> None:
-    """Attention distances of heads that are all 33 pixels. Catches: a scale stretched over a rounding error, so that
-    every cell has its full shade, and numbers cut to the digits that all of them share."""
+def test_nearly_equal_values_look_alike_and_have_distinct_labels() -> None:
     html = value_map("t", [("a", np.array([[33.30, 33.34], [33.31, 33.36]]))], ["r", "s"], ["x", "y"])
     assert max(cells(html).values()) < 0.2
     assert set(re.findall(r'class="middle[^>]*>([^<]*)', html)) == {"33.3", "33.4"}
@@ -387,8 +347,7 @@ def test_values_that_hardly_differ_look_alike_and_are_told_apart() -> None:
     assert re.findall(r'class="middle[^>]*>([^<]*)', html) == ["0.98", "0.99", "0.12"]
 
 
-def test_a_runs_links_are_drawn_by_block_layer_and_epoch() -> None:
-    """The last epoch large, at most six on the way with the first and the last; what is not linked is empty."""
+def test_links_are_drawn_by_block_layer_and_epoch() -> None:
     links = Links({"s1": 2, "s2": 3}, [2, 1], [(2, 2)] * 2, [[0, 1], [1]])
     magnitudes = [torch.tensor([[1.0, 2.0], [0.0, 3.0]]) * (epoch + 1) for epoch in range(11)]
     html = links_section(TrainedLinks(links, magnitudes)).html

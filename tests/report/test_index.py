@@ -18,7 +18,7 @@ EVIL = "javascript:alert(1) <b> \" 'q' &"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two runs of a study, one with a page, in folders of awkward names; and one whose run.json is damaged."""
+    """Create two runs of a study, one with a page, in folders of awkward names; and one with a damaged run.json."""
     made = study(tmp_path / "made", ["a", "b"], (5,), 1)
     cells = [made.folder.run(cell) for cell in made.folder.grid.cells()]
     whole: dict[str, Any] = {"command": "c", "commit": None, "settings": {}, "hardware": {}}
@@ -35,8 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_runs_are_found_at_any_depth_and_a_damaged_one_says_so(folder: Path) -> None:
-    """The last begun first. Catches: a folder that cannot be listed because one run in it is damaged."""
+def test_runs_are_found_at_any_depth_and_damage_is_named(folder: Path) -> None:
     table = find_runs(folder).table
     assert [row[0] for row in table.rows] == ["deep/er/plain", EVIL, "broken"]
     first = dict(zip((column.name for column in table.columns), table.rows[0], strict=True))
@@ -52,8 +51,7 @@ def test_runs_are_found_at_any_depth_and_a_damaged_one_says_so(folder: Path) -> 
         find_runs(folder / "nowhere")
 
 
-def test_a_run_that_no_process_trains_is_told_from_one_that_is(folder: Path) -> None:
-    """After kill -9 nobody is left to write that it stopped."""
+def test_an_interrupted_run_is_distinct_from_a_training_one(folder: Path) -> None:
     run = RunFolder(folder / "deep/er/plain")
     run.update(status="running")
     for trained, state in ((True, "running"), (False, "interrupted"), (True, "running")):
@@ -64,9 +62,7 @@ def test_a_run_that_no_process_trains_is_told_from_one_that_is(folder: Path) -> 
         run.unlock()
 
 
-def test_the_page_of_runs_leads_to_their_pages_and_nowhere_else(folder: Path, tmp_path: Path) -> None:
-    """Catches: a name that becomes an address of its own (javascript:) or HTML, a link from the wrong folder, a link to
-    a page that is not there."""
+def test_links_of_the_page_are_to_pages_of_runs_alone(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "elsewhere" / "index.html"
     out.parent.mkdir()
     table = viticulture.runs(str(folder), out=str(out))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page holds what a run found, asks nothing of any network, and cannot be steered by a name."""
+"""A run's page holds its results, loads nothing from a network, and escapes every name."""
 
 import base64
 import hashlib
@@ -37,7 +37,7 @@ OPTIONAL = {"td", "tr", "th", "tbody", "thead"}  # HTML lets these close themsel
 
 
 class Reader(HTMLParser):
-    """Every tag with its attributes, the words between them, and whether tags close in order."""
+    """Collects every tag with its attributes, the texts, and whether tags close in order."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -66,13 +66,13 @@ def evaluation(classes: list[str], N: int, seed: int = 0) -> ClassificationResul
     return evaluate_predictions(Predictions(logits.softmax(-1), labels, [""] * N), classes)
 
 
-def shown(found: ClassificationResult, references: Mapping[str, float] | None = None, **more: Any) -> TaskPage:
-    """What a page shows of a result."""
+def contents(found: ClassificationResult, references: Mapping[str, float] | None = None, **more: Any) -> TaskPage:
+    """Return the content of a result's page."""
     return classification_page(classified("best/test", {"best/test": found}), references or {}, **more)
 
 
 def whole(classes: list[str], words: str = "plain") -> RunPage:
-    """A page with something in every place, each text containing `words`."""
+    """Build a page with something in every place, each text containing `words`."""
     pixels = np.zeros((80, 60, 3), np.uint8)
     found = evaluation(classes, 40)
     return RunPage(
@@ -98,12 +98,7 @@ def whole(classes: list[str], words: str = "plain") -> RunPage:
     )
 
 
-def test_names_are_shown_and_never_obeyed() -> None:
-    """A script tag, an event handler, quotes and a broken file name in every text of a page.
-
-    One script in all, no attribute that runs code, balanced tags, and the name readable as it was given.
-    Fails if any single text, attribute or drawing forgets to escape.
-    """
+def test_names_are_escaped_everywhere() -> None:
     page = render(whole([EVIL, "b", "c"], EVIL))
     page.encode("utf-8")
     read = Reader(page)
@@ -115,11 +110,8 @@ def test_names_are_shown_and_never_obeyed() -> None:
     assert read.words.count("<script>alert(1)</script>") >= 12
 
 
-def test_nothing_is_asked_of_a_network() -> None:
-    """Every source and target lies inside the file, the style imports nothing, and the policy forbids the rest.
-
-    The policy names the one script by its digest: change a letter of it and the browser refuses it.
-    """
+def test_the_page_loads_nothing() -> None:
+    """The policy names the one script by its digest."""
     page = render(whole(["a", "b", "c"]))
     for tag, attributes in Reader(page).tags:
         assert tag not in ("link", "iframe", "object", "embed", "base")
@@ -136,8 +128,7 @@ def test_nothing_is_asked_of_a_network() -> None:
     assert "default-src 'none'" in page
 
 
-def test_the_headline_says_what_was_found() -> None:
-    """The first evaluation leads, with its interval, its split and its weights; costs carry readable units."""
+def test_the_headline_is_the_result_that_counts() -> None:
     page = whole(["a", "b", "c"])
     words, found = Reader(render(page)).words, evaluation(["a", "b", "c"], 40)
     low, high = found.top1_interval
@@ -157,35 +148,30 @@ def test_the_headline_says_what_was_found() -> None:
 
 
 def test_a_calibration_curve_has_more_than_one_dot() -> None:
-    """Catches: a chart of one dot, and a dot of few images that is said to be of ten."""
     for images, words in ((4, "too few for a curve"), (40, "Each dot represents at least 10 images.")):
-        page = render(RunPage("t", "s", task=shown(evaluation(["a", "b"], images))))
+        page = render(RunPage("t", "s", task=contents(evaluation(["a", "b"], images))))
         assert words in page
         assert ("perfect calibration</" in page) == (images == 40)
 
 
-def test_a_table_scrolls_by_itself_only_where_it_is_very_long() -> None:
-    """Catches: 24 runs of which 13 are seen, and a page of a thousand classes that buries all else."""
+def test_only_very_long_tables_scroll() -> None:
     for rows, inside in ((24, False), (1000, True)):
         table = Table("t", [Column("run")], [[str(row)] for row in range(rows)])
         assert ("tall" in html_table(table)) == inside
 
 
-def test_terms_are_explained_and_stay_escaped() -> None:
-    """Catches: a term without its explanation, one inside another word, or markup of a name that gets through."""
+def test_terms_have_explanations_and_stay_escaped() -> None:
     assert str(fill("figure.html", title="NLL & <b>", note="NLLs", kind="")).count("<abbr") == 1
     assert "</abbr> &amp; &lt;b&gt;" in fill("figure.html", title="NLL & <b>", note="", kind="")
 
 
-def test_a_curve_of_one_view_says_so_where_results_take_several() -> None:
-    """Catches: two validation accuracies on a page that seem to contradict each other."""
+def test_a_curve_of_one_view_is_labeled() -> None:
     curves = {"val/accuracy": [(1.0, 0.5), (2.0, 0.7)]}
     pages = [render(RunPage("t", "s", curves=curves, costs=Costs(views=views))) for views in (1, 6)]
     assert ["the results above with 6" in page for page in pages] == [False, True]
 
 
-def test_parts_come_in_the_order_of_questions() -> None:
-    """How good, how it went, what is confused, which classes, which images, then the method's own, then the recipe."""
+def test_sections_are_in_order() -> None:
     titles = re.findall(r"<h2[^>]*>([^<]*)", render(whole(["a", "b", "c"])))
     assert titles == [
         "Results",
@@ -200,8 +186,7 @@ def test_parts_come_in_the_order_of_questions() -> None:
     ]
 
 
-def test_what_is_missing_is_left_out() -> None:
-    """A run that was stopped early still has a page: no evaluation, no mistakes, nothing but a title."""
+def test_missing_results_are_left_out() -> None:
     page = render(RunPage("runs/a", "Digits."))
     assert "not evaluated yet" in page
     assert "<h2" not in page
@@ -209,8 +194,7 @@ def test_what_is_missing_is_left_out() -> None:
     assert "nan" not in Reader(page).words.split()
 
 
-def test_losses_and_rates_have_charts_of_their_own_and_splits_share_one() -> None:
-    """train/loss and val/loss are two lines of one chart; each term and the rate have one; accuracy is in percent."""
+def test_charts_group_splits_of_one_loss() -> None:
     curves = {
         "lr": [(1, 0.1)],
         "train/loss": [(1, 2.0)],
@@ -228,9 +212,7 @@ def test_losses_and_rates_have_charts_of_their_own_and_splits_share_one() -> Non
     assert re.findall(r'data-name="([^"]*)"', loss)[:2] == ["train", "validation"]
 
 
-def test_a_network_that_learns_beside_the_student_shares_its_accuracy_chart() -> None:
-    """One chart, two lines, both in percent. Fails if the agent's accuracy is drawn as a loss term or as the
-    student's line is."""
+def test_the_agents_accuracy_shares_the_students_chart() -> None:
     curves = {
         "test/accuracy": [(1.0, 0.5), (2.0, 0.7)],
         "test/bootstrap_agent_accuracy": [(1.0, 0.6), (2.0, 0.8)],
@@ -244,9 +226,7 @@ def test_a_network_that_learns_beside_the_student_shares_its_accuracy_chart() ->
     assert "Loss term" not in page
 
 
-def test_what_guides_measure_is_drawn_where_the_student_has_no_accuracy_of_its_own() -> None:
-    """A method without labels watches its loss, a guide beside it measures accuracies. Catches: a guide's measure that
-    only shows under the student's, or is taken for the headline."""
+def test_metrics_of_guides_are_drawn_without_the_students_accuracy() -> None:
     curves = {
         "train/loss": [(1.0, 2.0)],
         "val/loss": [(1.0, 3.0)],
@@ -262,13 +242,12 @@ def test_what_guides_measure_is_drawn_where_the_student_has_no_accuracy_of_its_o
     assert "in training, last logged" in page
 
 
-def test_the_page_begins_with_what_was_found_beside_what_takes_no_training() -> None:
-    """Catches: a page that leaves the reader to find the answer, or an accuracy without its yardsticks."""
+def test_the_page_begins_with_the_result_and_its_baselines() -> None:
     found = evaluation(["a", "b", "c"], 40)
     low, high = found.top1_interval
     references = {"always the commonest class": 0.4, "nearest neighbor on pixels": 0.55}
     curves = {"val/accuracy": [(1, 0.4), (2, 0.6), (3, 0.6)]}
-    page = render(RunPage("t", "s", task=shown(found, references), curves=curves, best_epoch=3))
+    page = render(RunPage("t", "s", task=contents(found, references), curves=curves, best_epoch=3))
     assert (
         f"It classifies {100 * found.top1:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f}) of 40 test images "
         "correctly; nearest neighbor on pixels 55.0 %, always the commonest class 40.0 %."
@@ -285,8 +264,7 @@ def test_the_page_begins_with_what_was_found_beside_what_takes_no_training() -> 
     assert "refresh" not in page
 
 
-def test_the_page_begins_with_what_is_left_without_near_duplicates() -> None:
-    """Catches: a page that is silent, one that measures on no image."""
+def test_the_headline_names_accuracy_without_near_duplicates() -> None:
     found = evaluation(["a", "b"], 40)
     for rest, words in (
         (
@@ -299,15 +277,13 @@ def test_the_page_begins_with_what_is_left_without_near_duplicates() -> None:
         ),
     ):
         answered = replace(found, without_copies=rest)
-        page = render(RunPage("t", "s", task=shown(answered)))
+        page = render(RunPage("t", "s", task=contents(answered)))
         assert words in page[: page.index("Parameters")]
         assert "without near-duplicates" in page
         assert ClassificationResult.from_dict(json.loads(json.dumps(answered.to_dict()))).without_copies == rest
 
 
-def test_means_over_epochs_are_drawn_in_place_of_single_batches() -> None:
-    """Catches: the last batch's loss read as the epoch's, a loss with one term drawn twice, a page that does not say
-    that training images are augmented, a best epoch that the loss does not show."""
+def test_epoch_means_replace_single_batches() -> None:
     curves = {
         "train/loss": [(0.5, 9.0), (1.0, 8.0)],
         "train/label": [(0.5, 9.0), (1.0, 8.0)],
@@ -326,9 +302,7 @@ def test_means_over_epochs_are_drawn_in_place_of_single_batches() -> None:
     assert "Loss term: label" in two_terms
 
 
-def test_the_best_epoch_is_drawn_where_training_kept_it(tmp_path: Path) -> None:
-    """Catches: a line at the highest accuracy, where few images or a method's own measure kept another epoch; a page
-    that cannot be drawn without best weights."""
+def test_the_saved_best_epoch_is_marked(tmp_path: Path) -> None:
     curves = {"val/accuracy": [(1.0, 0.3), (2.0, 0.7), (3.0, 0.6), (4.0, 0.4)]}
     page = render(RunPage("t", "s", curves=curves, best_epoch=3))
     (moment,) = re.findall(r'class="level" d="M([\d.]+) ', page)
@@ -342,8 +316,7 @@ def test_the_best_epoch_is_drawn_where_training_kept_it(tmp_path: Path) -> None:
     assert page_of(run).best_epoch == 7
 
 
-def test_a_segmenters_shares_are_percent() -> None:
-    """And its accuracy is said of pixels."""
+def test_segmentation_metrics_are_percent() -> None:
     curves = {"val/accuracy": [(1.0, 0.9), (2.0, 0.5)], "val/iou": [(1.0, 0.25), (2.0, 0.5)]}
     page = render(RunPage("t", "s", curves=curves))
     assert page.count("<figcaption>Correct pixels, %") == page.count("mIoU</abbr>, mean over images, %") == 1
@@ -352,16 +325,15 @@ def test_a_segmenters_shares_are_percent() -> None:
 
 
 def test_classes_say_how_many_images_they_were_learnt_from() -> None:
-    page = render(RunPage("t", "s", task=shown(evaluation(["a", "b"], 20), trained_on=(17, 3))))
+    page = render(RunPage("t", "s", task=contents(evaluation(["a", "b"], 20), trained_on=(17, 3))))
     table = page[page.index("Per class") :]
     assert re.findall(r"<td>([ab])\s*<td[^>]*>(\d+)", table) == [("a", "17"), ("b", "3")]
 
 
 @pytest.mark.parametrize("classes", [2, 10, 60, 200, 300])
 def test_every_number_of_classes_has_a_page(classes: int) -> None:
-    """Two classes have no list of confused pairs; beyond 250 the matrix gives way to the list."""
     names = [f"class {i}" for i in range(classes)]
-    page = render(RunPage("t", "s", task=shown(evaluation(names, 300))))
+    page = render(RunPage("t", "s", task=contents(evaluation(names, 300))))
     assert ("Confusion matrix" in page) == (classes <= 250)
     assert ("data-heat=" in page) == (40 < classes <= 250)
     assert ("Most confused" in page) == (classes > 2)
@@ -395,8 +367,7 @@ def test_times_are_rounded_to_what_matters(seconds: float | None, words: str) ->
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_a_browser_runs_the_page_and_nothing_in_it(tmp_path: Path) -> None:
-    """Evil names do not change the title (they would, if any of them ran), and our own script does run."""
+def test_a_browser_runs_the_page_alone(tmp_path: Path) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     path = tmp_path / "report.html"
     path.write_text(render(whole([evil, "b", "c"], "fine")), encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page is a function of files: it is drawn again without a network, without the images, to the same bytes."""
+"""A page is a function of files: it is redrawn without a network or the images, to the same bytes."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ SMALL = {
 
 
 def photographs(folder: Path) -> Path:
-    """Two classes, eight images of each to learn from and six to be tested by."""
+    """Write two classes, eight training images of each and six test images."""
     draw = np.random.default_rng(0)
     for split, count in (("train", 8), ("test", 6)):
         for name in ("ash", "elm"):
@@ -52,8 +52,8 @@ def photographs(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[viticulture.Run, Path, bytes]:
-    """A run, its images, and the page as training left it."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[viticulture.Run, Path, bytes]:
+    """Train a run; return it, its images, and its page."""
     root = tmp_path_factory.mktemp("redraw")
     data = photographs(root / "trees")
     run = viticulture.train(str(data), "default/digits", out=str(root / "run"), overrides=SMALL)
@@ -61,16 +61,13 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[viticulture.Run, Pa
 
 
 @pytest.fixture
-def run(grown: tuple[viticulture.Run, Path, bytes], tmp_path: Path) -> viticulture.Run:
-    """A copy whose files a test may spoil."""
-    shutil.copytree(grown[0].path, tmp_path / "run")
+def run(trained: tuple[viticulture.Run, Path, bytes], tmp_path: Path) -> viticulture.Run:
+    """Copy the run, for tests that change its files."""
+    shutil.copytree(trained[0].path, tmp_path / "run")
     return viticulture.Run(tmp_path / "run")
 
 
-def test_a_student_below_what_learns_no_features_is_told_so(
-    run: viticulture.Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Where training ends, not on the page alone; and only where it is so."""
+def test_a_student_below_the_baseline_is_reported(run: viticulture.Run, capsys: pytest.CaptureFixture[str]) -> None:
     for share, told in ((1.1, True), (0.0, False)):
         kept = run.folder.read("references.json")
         names = ("always the commonest class", "logistic regression on pixels")
@@ -81,10 +78,7 @@ def test_a_student_below_what_learns_no_features_is_told_so(
         assert "report: " in shown
 
 
-def test_numbers_of_weights_that_are_gone_are_not_shown(run: viticulture.Run, tmp_path: Path) -> None:
-    """As after `resume`, or beside a training that goes on: what verbs measured before is of other weights than the run
-    has now. Fails if a result has no checksum, a reader does not look at it, or what is of these weights is left out.
-    """
+def test_results_of_replaced_weights_are_not_shown(run: viticulture.Run, tmp_path: Path) -> None:
     boxes = tmp_path / "boxes.txt"
     boxes.write_text("".join(f"test/{name}/1.png 20 4 60 16\n" for name in ("ash", "elm")))
     viticulture.evaluate(run)
@@ -112,18 +106,14 @@ def test_numbers_of_weights_that_are_gone_are_not_shown(run: viticulture.Run, tm
 
 
 def refuse(*_: Any, **__: Any) -> Any:
-    """What nobody may call."""
+    """Fail when called."""
     raise AssertionError("drawing measures")
 
 
-def test_a_page_is_drawn_again_without_images_and_networks(
-    grown: tuple[viticulture.Run, Path, bytes], run: viticulture.Run, monkeypatch: pytest.MonkeyPatch
+def test_a_page_is_redrawn_without_images_and_networks(
+    trained: tuple[viticulture.Run, Path, bytes], run: viticulture.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The data folder is gone, weights are gone, and any forward pass fails; the page is the one that training drew.
-
-    Catches: a page that evaluates anew, looks for the data set, loads a student, or draws what is not kept.
-    """
-    _, data, page = grown
+    _, data, page = trained
     assert b"What it attends to" in page
     assert b"Most confident mistakes" in page
     for weights in run.path.glob("weights/*/model.safetensors"):
@@ -139,11 +129,9 @@ def test_a_page_is_drawn_again_without_images_and_networks(
         gone.rename(data)
 
 
-def test_a_run_without_the_kept_files_says_how_to_make_them_and_evaluation_makes_them(
-    grown: tuple[viticulture.Run, Path, bytes], run: viticulture.Run
+def test_a_run_without_saved_figures_is_completed_by_evaluation(
+    trained: tuple[viticulture.Run, Path, bytes], run: viticulture.Run
 ) -> None:
-    """Catches: an older run whose page fails, a page that is poorer without a word, an evaluation that keeps other
-    pictures than training does."""
     for name in (PREDICTIONS, "pictures.npz"):
         (run.path / name).unlink()
     page = api.report(str(run.path)).read_text()
@@ -152,13 +140,11 @@ def test_a_run_without_the_kept_files_says_how_to_make_them_and_evaluation_makes
     with pytest.raises(UserError, match="viticulture evaluate"):
         read_predictions(run.folder)
     run.evaluate()
-    assert (run.path / "report.html").read_bytes() == grown[2]
+    assert (run.path / "report.html").read_bytes() == trained[2]
     assert read_predictions(run.folder).predicted.shape == (12,)
 
 
-def test_answers_are_those_behind_the_numbers(run: viticulture.Run) -> None:
-    """Every set of weights and split: as many as images, and as right as evaluation.json says. Catches: answers of
-    other weights under a key, an order that is not split.json's, one split alone."""
+def test_predictions_agree_with_the_metrics(run: viticulture.Run) -> None:
     names = run.folder.read("split.json")["names"]
     assert run.results.counts == "best/test"
     assert len(run.results) >= 4
@@ -172,8 +158,7 @@ def test_answers_are_those_behind_the_numbers(run: viticulture.Run) -> None:
         assert (answers.labels == 0).tolist() == label
 
 
-def test_the_result_that_counts_is_named_and_not_the_first(run: viticulture.Run) -> None:
-    """The same file in another order, and with another name. Catches: whoever takes the first of a JSON object."""
+def test_the_result_that_counts_is_found_by_name(run: viticulture.Run) -> None:
     results = {key: {**result.to_dict(), "top1": 0.1 * i} for i, (key, result) in enumerate(run.results.items(), 1)}
     backwards = dict(reversed(results.items()))
     run.folder.write(RESULTS, {"task": "classification", "counts": "best/val", "results": backwards})
@@ -185,7 +170,7 @@ def test_the_result_that_counts_is_named_and_not_the_first(run: viticulture.Run)
         _ = run.accuracy
 
 
-def test_what_was_said_survives_rounding(tmp_path: Path) -> None:
+def test_predictions_survive_rounding(tmp_path: Path) -> None:
     """Two probabilities that are one in float16."""
     run = RunFolder(tmp_path)
     close = torch.tensor([[0.49999, 0.50001]])
@@ -198,9 +183,7 @@ def test_what_was_said_survives_rounding(tmp_path: Path) -> None:
         read_predictions(run, "ema/val")
 
 
-def test_galleries_come_back_as_they_were_and_only_to_who_asks_for_the_same(tmp_path: Path) -> None:
-    """Photographs no larger than shown, maps exact, words of any kind. Catches: pictures under others' words, pictures
-    of an earlier choice, a damaged file that ends in a trace."""
+def test_galleries_are_read_for_the_same_choice_alone(tmp_path: Path) -> None:
     path = tmp_path / "pictures.npz"
     assert read_galleries(path) is None
     map_ = np.random.default_rng(0).random((3, 4), dtype=np.float32)
@@ -221,8 +204,7 @@ def test_galleries_come_back_as_they_were_and_only_to_who_asks_for_the_same(tmp_
         read_galleries(path)
 
 
-def test_examples_are_limited_to_what_a_page_can_carry() -> None:
-    """A few images of each of the first classes; a class without any is left out."""
+def test_examples_are_limited() -> None:
     labels = torch.tensor([c for c in range(40) for _ in range(10) if c != 3])
     images = CachedImages(
         torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.zeros(390, dtype=torch.long),
@@ -233,8 +215,7 @@ def test_examples_are_limited_to_what_a_page_can_carry() -> None:
     assert {len(pictures) for pictures, _ in gallery.groups} == {4}
 
 
-def test_the_file_says_which_result_counts(run: viticulture.Run) -> None:
-    """evaluation.json as a person reads it."""
+def test_evaluation_json_names_the_result_that_counts(run: viticulture.Run) -> None:
     written = json.loads((run.path / RESULTS).read_text())
     assert set(written) == {"task", "counts", "headline", "results", "checksums"}
     assert written["counts"] in written["results"]

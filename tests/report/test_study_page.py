@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A study's page answers in a sentence, cannot be steered by a name, and works in a real browser."""
+"""A study's page: conclusion, escaped names, and its behavior in a real browser."""
 
 import csv
 import io
@@ -30,13 +30,13 @@ from viticulture.tasks.classification import Classification
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three candidates with awkward names on two training subsets."""
+    """Create three candidates with awkward names on two training subsets."""
     made = study(tmp_path_factory.mktemp("page") / "s", ["plain ViT", EVIL, "DHVT, 50 % & _x_"], (5, 50), 3)
     return write_study(made)
 
 
 class Tags(HTMLParser):
-    """Every tag with its attributes, and the words between them."""
+    """Collects every tag with its attributes, and the texts."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -51,8 +51,7 @@ class Tags(HTMLParser):
         self.words += data + " "
 
 
-def test_names_are_shown_and_never_obeyed(page: Path) -> None:
-    """Class names and candidates that are HTML: one script in all, no handler, no foreign picture, names readable."""
+def test_names_are_escaped(page: Path) -> None:
     read = Tags(page.read_text(encoding="utf-8"))
     assert [tag for tag, _ in read.tags].count("script") == 1
     assert not [name for _, attributes in read.tags for name in attributes if name.startswith("on")]
@@ -73,12 +72,7 @@ def test_the_answer_comes_first_and_is_the_studys(page: Path) -> None:
     assert "viticulture train digits --recipe default/digits" in words
 
 
-def test_names_come_out_right_in_every_table(page: Path, tmp_path: Path) -> None:
-    """CSV by Python's reader, Markdown by its cells, LaTeX by what it prints.
-
-    Fails if a comma splits a cell, a pipe or a tag survives in Markdown, the sentence above it included, or LaTeX
-    would see a comment, a subscript or a group.
-    """
+def test_names_are_escaped_in_every_table_format(page: Path, tmp_path: Path) -> None:
     found = Study(page.parent)
     rows = list(csv.reader(io.StringIO((page.parent / "summary.csv").read_text(encoding="utf-8"))))
     assert rows[0] == ["candidate", *(f"{n} a class{e}" for n in (5, 50) for e in (" mean", " sd", " seeds"))]
@@ -93,8 +87,7 @@ def test_names_come_out_right_in_every_table(page: Path, tmp_path: Path) -> None
     assert tex.count(r"\toprule") == tex.count(r"\bottomrule") == 2
 
 
-def test_latex_prints_every_letter_as_it_is() -> None:
-    """Each of TeX's ten special letters, and those that text fonts lack. Fails if one of them is left bare."""
+def test_latex_escapes_every_special_letter() -> None:
     assert escaped("a&b%c$d#e_f{g}h~i^j\\k") == (
         r"a\&b\%c\$d\#e\_f\{g\}h\textasciitilde{}i\textasciicircum{}j\textbackslash{}k"
     )
@@ -105,13 +98,8 @@ def test_latex_prints_every_letter_as_it_is() -> None:
     assert r"\begin{tabular}{lr}" in text
 
 
-def test_a_page_of_two_hundred_cells_does_not_read_them_over_and_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """10 candidates x 4 subsets x 5 seeds; how long their page takes is a benchmark.
-
-    Fails if a cell is read many times over, or the page grows with the images.
-    """
+def test_a_large_study_reads_each_cell_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 candidates x 4 subsets x 5 seeds."""
     made = study(tmp_path / "s", [f"method {i}" for i in range(10)], (5, 10, 20, 50), 5)
     assert made.counts == (200, 200)
     opened, real = Counter[str](), open
@@ -129,8 +117,7 @@ def test_a_page_of_two_hundred_cells_does_not_read_them_over_and_over(
     assert len(set(re.findall(r'class="line (s\d[^"]*)"', path.read_text()))) == 10, "none looks like another"
 
 
-def test_winners_need_more_than_rank(tmp_path: Path) -> None:
-    """Twenty points apart on every seed: named, in the words of the question. Equal: not."""
+def test_winners_need_a_clear_difference(tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 5, step=0.2)
     assert made.winner == "best"
     assert "b, which is not a ViT, is worse" in made.conclusion
@@ -147,12 +134,8 @@ def test_winners_need_more_than_rank(tmp_path: Path) -> None:
     assert made.table.groupby("candidate").test_accuracy.mean()["best"] == pytest.approx(made.leader.test.mean)
 
 
-def test_every_rival_is_beaten_at_the_level_of_the_analysis(tmp_path: Path) -> None:
-    """Two rivals at 96.25 %; after twenty more trainings, at 99.06 %; a page drawn twice is one analysis.
-
-    Fails with Bonferroni's correction over rivals, which makes winners rarer than 5 % ask for, or if a study may grow
-    until somebody wins, each time at the full level.
-    """
+def test_every_rival_is_tested_at_the_level_of_the_analysis(tmp_path: Path) -> None:
+    """Two rivals at 96.25 %; after twenty more trainings, at 99.06 %."""
     made = study(tmp_path / "s", ["worse", "cnn", "b", "best"], (10,), 4)
     for _ in range(2):
         write_study(made)
@@ -173,8 +156,8 @@ def test_every_rival_is_beaten_at_the_level_of_the_analysis(tmp_path: Path) -> N
     )  # other trainings, also if fewer
 
 
-def held_out_as(made: Study, split: str) -> Study:
-    """The same study where no images are held out but those of one split."""
+def study_without_split(made: Study, split: str) -> Study:
+    """Create the same study with held-out images of one split alone."""
     for cell in made.folder.grid.cells():
         run = made.folder.run(cell)
         kept = Classification(run).read_results()
@@ -185,8 +168,7 @@ def held_out_as(made: Study, split: str) -> Study:
 
 
 def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
-    """There are no test images. Catches: a conclusion, a tile, an axis or a column that says so all the same."""
-    made = held_out_as(study(tmp_path / "s", ["worse", "b", "best"], (10,), 4, step=0.2), "val")
+    made = study_without_split(study(tmp_path / "s", ["worse", "b", "best"], (10,), 4, step=0.2), "val")
     assert "of the validation images correctly" in made.conclusion
     words = Tags(write_study(made).read_text(encoding="utf-8")).words
     assert "Validation images" in words
@@ -198,18 +180,13 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path) -> None:
     assert all(len(row) == len(names) for row in all_results_table(made).texts())
 
 
-def test_a_table_says_which_images_rank_it(tmp_path: Path) -> None:
-    """Nothing is held out for validation. Fails if the note says that the order is that of validation images."""
+def test_a_table_names_the_images_that_rank_it(tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["worse", "best"], (10,), 2)
     assert "ordered by validation accuracy" in all_results_table(made).note
-    assert "ordered by test accuracy" in all_results_table(held_out_as(made, "test")).note
+    assert "ordered by test accuracy" in all_results_table(study_without_split(made, "test")).note
 
 
-def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) -> None:
-    """The best of three is clear, and stays unnamed while a seed of its rival, then of a third, is not known.
-
-    Fails if rows whose trainings failed are left out of the question, as if they had been beaten.
-    """
+def test_no_winner_is_named_over_unfinished_rows(tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 5, step=0.2)
     assert made.winner == "best"
     cells = {(cell.candidate.name, cell.seed): cell for cell in made.folder.grid.cells()}
@@ -239,8 +216,7 @@ def test_no_winner_is_named_over_what_failed_or_is_not_finished(tmp_path: Path) 
         ("evaluation.json", "[1]"),
     ],
 )
-def test_one_damaged_cell_costs_no_page(file: str, content: str, tmp_path: Path) -> None:
-    """Fails if a folder that was edited, or half copied, ends the page of all others, or counts as beaten."""
+def test_a_damaged_cell_spoils_no_page(file: str, content: str, tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 3, step=0.2)
     (made.folder.run(made.folder.grid.cells()[0]).path / file).write_text(content)
     damaged = Study(made.path)
@@ -251,8 +227,7 @@ def test_one_damaged_cell_costs_no_page(file: str, content: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("file", "content"), [("run.json", '{"status": "finished"}'), ("predictions.npz", "PK")])
-def test_a_cell_of_which_little_is_known_is_shown_with_what_is(file: str, content: str, tmp_path: Path) -> None:
-    """Accuracies are there, sizes and hardware or answers are not. Fails if the page ends, or leaves the cell out."""
+def test_an_incomplete_cell_is_shown(file: str, content: str, tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["worse", "b", "best"], (10,), 3, step=0.2)
     (made.folder.run(made.folder.grid.cells()[0]).path / file).write_text(content)
     little = Study(made.path)
@@ -277,8 +252,7 @@ def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
     assert "published and ours" in render_study(made)
 
 
-def test_the_rows_of_an_unpublished_table_compete(tmp_path: Path) -> None:
-    """Fails if a table of our own ends in a sentence about published numbers that it does not have."""
+def test_rows_of_an_unpublished_table_are_ranked(tmp_path: Path) -> None:
     study(tmp_path / "s", ["worse", "b", "best"], (10,), 5, step=0.2)
     file = tmp_path / "s" / "study.yaml"
     file.write_text(file.read_text() + "table: co_advise/cpu\n")
@@ -289,7 +263,6 @@ def test_the_rows_of_an_unpublished_table_compete(tmp_path: Path) -> None:
 
 
 def test_a_study_without_results_has_a_page(tmp_path: Path) -> None:
-    """Fails if a page needs a finished cell, or prints None or nan."""
     grid = Grid("digits", (Candidate("a", "default/digits"),))
     StudyFolder.create(tmp_path / "s", grid, "x")
     text = write_study(Study(tmp_path / "s")).read_text(encoding="utf-8")
@@ -297,11 +270,7 @@ def test_a_study_without_results_has_a_page(tmp_path: Path) -> None:
     assert not {"None", "nan"} & set(Tags(text).words.split())
 
 
-def test_classes_with_fewer_images_than_folds_keep_their_shares(tmp_path: Path) -> None:
-    """Three folds, of which one alone tests an image of the second class, and none one of the last. Counts by hand.
-
-    Fails if a share is of one image where the mean over folds is of a third, or a class without images has a share.
-    """
+def test_shares_of_rare_classes_are_means_over_folds(tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["a", "b"], (10,), 3)
     for cell in made.folder.grid.cells():
         run, right = made.folder.run(cell), cell.candidate.name == "a"
@@ -323,13 +292,8 @@ def test_classes_with_fewer_images_than_folds_keep_their_shares(tmp_path: Path) 
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
-def test_a_browser_runs_the_page_and_asks_for_nothing(page: Path, tmp_path: Path) -> None:
-    """Wide and narrow, light and dark: no complaint, no request, nothing runs out of a name, nothing leaves the screen
-    sideways; headings sort, methods can be chosen, points speak.
-
-    Fails if the policy forbids our own script, a name is obeyed, a table sorts words as numbers, or the difference
-    keeps its sign when the methods are exchanged.
-    """
+def test_a_browser_runs_the_page_and_loads_nothing(page: Path, tmp_path: Path) -> None:
+    """Wide and narrow, light and dark."""
     with Browser(tmp_path / "profile") as browser:
         for width, dark in ((1400, False), (1400, True), (400, False), (400, True)):
             browser.open(page, width, dark=dark)
@@ -351,7 +315,7 @@ def test_a_browser_runs_the_page_and_asks_for_nothing(page: Path, tmp_path: Path
 
 
 def check_sorting(browser: Browser) -> None:
-    """All results by accuracy, downwards and upwards."""
+    """Sort all results by accuracy, downwards and upwards."""
     table = "[...document.querySelectorAll('table[data-sortable]')].at(-1)"
     heads: list[str] = browser.run(f"[...{table}.tHead.rows[0].cells].map(c => c.textContent)")
     column = next(i for i, head in enumerate(heads) if head.startswith("test"))
@@ -365,7 +329,7 @@ def check_sorting(browser: Browser) -> None:
 
 
 def check_choice(browser: Browser) -> None:
-    """Exchange the two methods: every difference changes its sign, the heads their names."""
+    """Swap the two methods: every difference changes its sign, the headings their names."""
     read = (
         "Object.fromEntries([...document.querySelector('table.compare').tBodies[0].rows]"
         ".map(r => [r.cells[0].textContent, Number(r.cells[4].textContent)]))"
@@ -384,21 +348,17 @@ def check_choice(browser: Browser) -> None:
     assert np.isfinite(list(before.values())).all()
 
 
-def test_sums_stand_beside_their_parts(tmp_path: Path) -> None:
-    """Fails if the page leaves them out, where only validation images are held out as well, or shows a table where
-    there are none."""
+def test_sums_are_compared_with_their_parts(tmp_path: Path) -> None:
     names = ["labels", "a", "b", "a + b"]
     made = study(tmp_path / "s", names, (4,), 2)
     page = render_study(made)
     assert "Sums and their parts" in page
     assert "gains of its parts" in page
-    assert "Sums and their parts" in render_study(held_out_as(made, "val"))
+    assert "Sums and their parts" in render_study(study_without_split(made, "val"))
     assert "Sums and their parts" not in render_study(study(tmp_path / "t", names[:3], (4,), 1))
 
 
 def test_students_are_drawn_against_their_teachers(tmp_path: Path) -> None:
-    """Two teachers of one family, four students. Fails if axes are swapped, or a chart of too few
-    students or of a single teacher is drawn."""
     made = study(tmp_path / "s", ["t", "u", "a", "b", "c", "d"], (4,), 2)
     assert teaching_section(made) == []
     declared = tmp_path / "s" / "study.yaml"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables keep what they were given, in a terminal, a pipe, Markdown and CSV."""
+"""Tables are complete in a terminal, a pipe, Markdown and CSV."""
 
 import csv
 import io
@@ -47,10 +47,6 @@ def drawn(table: Table, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 60])
 def test_long_names_are_cut_and_numbers_are_not(width: int) -> None:
-    """Every line fits the terminal, wide letters counted as two; precision, recall and F1 are whole in each row.
-
-    Fails if rich shrinks all columns alike, or takes [bold] in a class name for its own markup.
-    """
     found = evaluation(ODD)
     lines = drawn(per_class(found), width)
     assert max(map(cell_len, lines)) <= width
@@ -64,14 +60,12 @@ def test_long_names_are_cut_and_numbers_are_not(width: int) -> None:
     assert "…" in body[4]
 
 
-def test_a_long_heading_breaks_instead_of_widening_its_column() -> None:
-    """Columns of one digit under a sentence would leave no room for names."""
+def test_a_long_heading_is_wrapped() -> None:
     table = Table("", [Column("class"), Column("images of all splits together", "count")], [["a", 1]])
     assert max(map(len, drawn(table, 80))) <= 20
 
 
 def test_four_evaluations_fit_eighty_columns() -> None:
-    """Last, best and averaged weights on test and the best on validation stand side by side, none cut."""
     pairs = [("last", "test"), ("best", "test"), ("ema", "test"), ("best", "val")]
     every = {f"{w}/{s}": evaluation(list("abcdefgh"), 50 + i) for i, (w, s) in enumerate(pairs)}
     text = "\n".join(drawn(summary(classified("last/test", every)), 80))
@@ -81,7 +75,6 @@ def test_four_evaluations_fit_eighty_columns() -> None:
 
 
 def test_titles_and_notes_take_the_width_of_the_terminal() -> None:
-    """Catches: a title of twelve words broken into three lines above a table of two narrow columns."""
     title, note = (
         "Frozen features of a run on some data: top-1",
         "Ten classes; ninety images to learn from, nine to test.",
@@ -92,9 +85,7 @@ def test_titles_and_notes_take_the_width_of_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_columns_that_do_not_fit_stand_below_beside_their_names(width: int) -> None:
-    """Twenty layers' strengths: every number whole, every line short enough, the first column before each block.
-    Catches: rich squeezing all columns until digits are lost."""
+def test_columns_that_do_not_fit_are_wrapped_in_blocks(width: int) -> None:
     columns = [Column("CNN block"), *(Column(f"layer {k}", "decimal") for k in range(20))]
     rows = [[f"block {r}", *(r + k / 1000 for k in range(20))] for r in range(3)]
     lines = drawn(Table("t", columns, rows), width)
@@ -108,8 +99,7 @@ def test_columns_that_do_not_fit_stand_below_beside_their_names(width: int) -> N
     assert whole.getvalue().count("block 2") == 1
 
 
-def test_equal_evaluations_stand_in_one_column() -> None:
-    """The best epoch was the last. Catches: four columns that hold two results, or two splits taken for one."""
+def test_equal_evaluations_share_a_column() -> None:
     found, other = evaluation(list("abcdefgh")), evaluation(list("abcdefgh"), 50)
     pairs = [
         ("best", "test", found),
@@ -123,22 +113,19 @@ def test_equal_evaluations_stand_in_one_column() -> None:
 
 
 def test_top_k_of_all_classes_is_left_out() -> None:
-    """Top-5 of five classes is 100 % for any guess; top-5 of six is a result and carries its k in its name."""
     names = [str(row[0]) for row in summary(classified("best/test", {"best/test": evaluation(list("abcde"))})).rows]
     assert not any("top-5" in name for name in names)
     names = [str(row[0]) for row in summary(classified("best/test", {"best/test": evaluation(list("abcdef"))})).rows]
     assert "top-5 accuracy" in names
 
 
-def test_characters_that_steer_a_terminal_do_not_reach_it() -> None:
-    """An escape sequence, a newline or a right-to-left override in a file name is shown as a replacement mark."""
+def test_control_characters_are_replaced() -> None:
     assert clean("x\x1b[31m\u202e\n\udcff") == "x�[31m���"
     kept = "日本語　名 👩‍🔬 Ünï cödé עברית"
     assert clean(kept) == kept
 
 
-def test_headings_titles_and_notes_do_not_steer_a_terminal_either() -> None:
-    """They hold the names of data, candidates and heads. Catches: cells cleaned and the rest printed as it is."""
+def test_control_characters_of_headings_titles_and_notes_are_replaced() -> None:
     table = Table("t\x1b[31m", [Column("a\x1b[32m"), Column("b\x1b[33m", "decimal")], [["c\x1b[34m", 1.0]], "n\x1b[35m")
     file = io.StringIO()
     print_table(table, file=file)
@@ -146,7 +133,6 @@ def test_headings_titles_and_notes_do_not_steer_a_terminal_either() -> None:
 
 
 def test_a_pipe_gets_whole_names_and_no_color() -> None:
-    """Where nobody watches, nothing is cut to the width of a screen, and grep sees no escape codes."""
     file = io.StringIO()
     print_table(per_class(evaluation(ODD)), file=file)
     assert "a" * 140 in file.getvalue()
@@ -154,8 +140,7 @@ def test_a_pipe_gets_whole_names_and_no_color() -> None:
     assert "\x1b" not in file.getvalue()
 
 
-def test_a_terminal_of_another_encoding_gets_marks_instead_of_a_crash() -> None:
-    """A latin-1 pipe cannot hold Japanese; the rest of the table still arrives."""
+def test_a_terminal_of_another_encoding_gets_marks() -> None:
     bytes_ = io.BytesIO()
     file = io.TextIOWrapper(bytes_, encoding="latin-1")
     print_table(per_class(evaluation(["日本", "ok"])), file=file)
@@ -164,8 +149,7 @@ def test_a_terminal_of_another_encoding_gets_marks_instead_of_a_crash() -> None:
     assert b"??" in bytes_.getvalue()
 
 
-def test_csv_gives_back_the_unrounded_numbers() -> None:
-    """Shares stay shares, names keep commas and quotes, an unknown score is an empty field."""
+def test_csv_has_the_unrounded_numbers() -> None:
     found = evaluate_predictions(
         Predictions(torch.tensor([[0.9, 0.1, 0.0]]), torch.tensor([0]), ["x"]), ['a,"b"', "c", "d"]
     )
@@ -176,17 +160,13 @@ def test_csv_gives_back_the_unrounded_numbers() -> None:
     assert "n/a" in per_class(found).markdown()
 
 
-def test_markdown_cells_cannot_break_the_table() -> None:
-    """A pipe in a name would start another column, a tag would become HTML."""
+def test_markdown_escapes_cells() -> None:
     line = Table("", [Column("name"), Column("n", "count")], [["<b>|pipe|", 12345]]).markdown().splitlines()[-1]
     assert line == "| &lt;b&gt;\\|pipe\\| | 12,345 |"
 
 
-def test_a_spread_shows_mean_and_sample_deviation() -> None:
-    """Seeds 73.4, 75.1, 71.7: mean 73.4, deviation over n - 1 is 1.7 (over n it would be 1.4).
-
-    One seed has no deviation, and a missing cell stays empty rather than zero.
-    """
+def test_a_spread_is_mean_and_sample_deviation() -> None:
+    """Seeds 73.4, 75.1, 71.7: mean 73.4, deviation over n - 1 is 1.7 (over n it would be 1.4)."""
     columns = [Column(""), Column("ours", "spread"), Column("published", "spread")]
     rows = [["scratch", Spread((73.4, 75.1, 71.7)), Spread((74.0,))], ["dhvt", Spread((97.5,)), None]]
     table = Table("digits", columns, rows)
@@ -199,15 +179,13 @@ def test_a_spread_shows_mean_and_sample_deviation() -> None:
 
 
 def test_confused_pairs_are_sorted_and_leave_the_diagonal_out() -> None:
-    """Class a is taken for b twice, b for a once; shares are of the true class."""
     labels = torch.tensor([0, 0, 0, 1, 1, 2])
     said = torch.tensor([1, 1, 0, 0, 1, 2])
     table = confused(evaluate_predictions(Predictions(torch.eye(3)[said], labels, [""] * 6), ["a", "b", "c"]))
     assert [tuple(row) for row in table.rows] == [("a", "b", 2, 2 / 3), ("b", "a", 1, 1 / 2)]
 
 
-def test_a_long_list_of_classes_is_cut_and_says_so() -> None:
-    """2,000 classes would scroll everything else away; totals count them all."""
+def test_a_long_list_of_classes_is_cut_and_counted() -> None:
     found = inspect(from_arrays("x", ["a"], {"train": (np.zeros((1, 4, 4), np.uint8), np.zeros(1))}))
     counts = {"train": (3,) * 2000, "test": (1,) * 2000}
     many = replace(found, classes=tuple(f"class {i}" for i in range(2000)), counts=counts, warnings=("look",))
@@ -217,8 +195,7 @@ def test_a_long_list_of_classes_is_cut_and_says_so() -> None:
     assert "look" in "\n".join(drawn(sheets[2], 80))
 
 
-def test_explanations_wrap_instead_of_being_cut() -> None:
-    """A warning or a recipe's purpose is useless without its end."""
+def test_explanations_are_wrapped() -> None:
     words = "word " * 60 + "end"
     text = "\n".join(drawn(Table("", [Column("recipe"), Column("what", "prose")], [["default", words]]), 80))
     assert "end" in text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One interval for every number that is told of boxes, pixels and labels."""
+"""Confidence intervals of boxes, pixels and labels."""
 
 import re
 from pathlib import Path
@@ -14,18 +14,14 @@ from viticulture.scores import labels, objects, pixels
 from viticulture.scores.intervals import ENDS, error_of_recalls, interval_of
 
 
-def test_an_interval_leaves_out_as_much_at_either_end() -> None:
-    """Of thousandths from 0 to 1 the numbers 0.025 and 0.975. Fails for another share, ends that are turned round, or
-    ends that no share can have."""
+def test_an_interval_is_symmetric_in_probability() -> None:
     drawn = np.random.default_rng(0).permutation(1001) / 1000
     assert interval_of(drawn) == pytest.approx((0.025, 0.975))
     assert interval_of(drawn + 0.1) == pytest.approx((0.125, 1))
 
 
-def test_the_mean_of_recalls_is_as_sure_as_its_rarest_class() -> None:
-    """Ninety images of a class and ten of another, recalls of 0.9 and 0.5, a third class without images: the spread of
-    a million draws of both. Fails for sqrt(p (1 - p) / N) of their mean, 0.046, a class that is counted as wrong, or
-    where float64 is asked of an Apple GPU, on which they are counted while a network learns."""
+def test_the_interval_of_mean_recall_reflects_its_rarest_class() -> None:
+    """Recalls of 0.9 (90 images) and 0.5 (10): the spread of a million draws of both."""
     draw = np.random.default_rng(0)
     means = (draw.binomial(90, 0.9, 1_000_000) / 90 + draw.binomial(10, 0.5, 1_000_000) / 10) / 2
     right, shown = torch.tensor([[81.0, 5, 0], [90.0, 10, 0]])
@@ -33,9 +29,7 @@ def test_the_mean_of_recalls_is_as_sure_as_its_rarest_class() -> None:
     assert error_of_recalls(right.as_subclass(OnApple), shown.as_subclass(OnApple)) == error_of_recalls(right, shown)
 
 
-def test_draws_of_images_that_show_nothing_have_the_mean_of_the_others() -> None:
-    """One image of three has an object, labeled pixels, a label, and all of it is right: so is every draw. Catches: a
-    draw without that image counted as 0, or as no number, of which no interval can be told."""
+def test_draws_without_targets_have_the_mean_of_the_others() -> None:
     areas = np.array([100.0])
     right = objects.match(np.array([0.9]), areas, areas, np.zeros(1, bool), np.ones((1, 1)))
     counts = np.zeros((3, 2, 2), np.int64)
@@ -52,8 +46,7 @@ def test_draws_of_images_that_show_nothing_have_the_mean_of_the_others() -> None
     assert [set(drawn.tolist()) for drawn in nothing] == [{0.0}, {0.0}]
 
 
-def test_percentiles_are_written_down_once() -> None:
-    """Catches a second copy, which one day is of another share."""
+def test_percentiles_are_defined_once() -> None:
     root = Path(viticulture.__file__).parent
     written = re.compile(r"\(\s*2\.5,\s*97\.5\s*\)")
     assert [path.name for path in root.rglob("*.py") if written.search(path.read_text("utf-8"))] == ["intervals.py"]

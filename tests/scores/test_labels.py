@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Average precision of labels against scikit-learn's and torchmetrics', thresholds against every possible one."""
+"""Average precision of labels against scikit-learn and torchmetrics, thresholds against exhaustive search."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,6 @@ SCORES = np.round(0.3 * SHOWN + 0.7 * DRAW.random(SHOWN.shape), 1)  # many are e
 
 
 def test_average_precision_is_scikit_learns_and_torchmetrics() -> None:
-    """Catches: equal scores ranked by place, interpolation, a label that no image shows counted as 0."""
     ours = average_precisions(SCORES, SHOWN)
     theirs = [average_precision_score(SHOWN[:, c], SCORES[:, c]) for c in range(4)]
     np.testing.assert_allclose(ours[:4], theirs, rtol=1e-12)
@@ -31,9 +30,8 @@ def test_average_precision_is_scikit_learns_and_torchmetrics() -> None:
     assert mean_average_precision(SCORES, np.zeros_like(SHOWN)) == 0
 
 
-def test_a_draw_of_images_counts_each_as_often_as_it_is_drawn() -> None:
-    """The first draws, image by image repeated, against scikit-learn. Catches: weights of other images, labels that a
-    draw lacks counted as 0."""
+def test_a_bootstrap_draw_weighs_images_by_their_count() -> None:
+    """Against scikit-learn, with images repeated."""
     often = np.random.default_rng(0).multinomial(60, np.full(60, 1 / 60), size=1000)
     for value, counts in zip(resampled(SCORES, SHOWN)[:5], often, strict=False):
         rows = np.repeat(np.arange(60), counts)
@@ -42,9 +40,7 @@ def test_a_draw_of_images_counts_each_as_often_as_it_is_drawn() -> None:
         assert value == pytest.approx(theirs)
 
 
-def test_a_threshold_has_the_best_f1_that_any_has() -> None:
-    """Catches: thresholds on a probability itself, which rounding tips; one that cuts equal probabilities apart; of two
-    that are as good the one farther from one half."""
+def test_a_threshold_has_the_best_f1() -> None:
     thresholds = best_thresholds(SCORES, SHOWN)
     every = np.linspace(-0.01, 1.01, 103)
     for c in range(4):
@@ -58,9 +54,6 @@ def test_a_threshold_has_the_best_f1_that_any_has() -> None:
 
 
 def test_the_likelihood_of_labels_is_that_of_their_logits() -> None:
-    """Surely wrong, surely right, either way round; beyond what a double can hold both ways count alike. Of the least
-    that is left to 1 here, 1e-13, a double keeps three digits. Catches: what a float32 leaves to 1, nothing from a
-    logit of 17 on, taken for 87 nats."""
     data_spec = DataSpec(("x", "y"), (8, 8), (0.5,) * 3, (0.5,) * 3, multilabel=True)
     shown = torch.tensor([[0.0, 1.0]])
     for logit in (0.0, 5.0, 18.0, -18.0, 30.0, -30.0):
@@ -77,9 +70,8 @@ def test_the_likelihood_of_labels_is_that_of_their_logits() -> None:
     assert sides[0] == sides[1] > 30
 
 
-def test_measures_at_thresholds() -> None:
-    """By hand: three images, three labels. Catches: micro and macro exchanged, one label right counted as an exact
-    match, a label without images counted in mAP."""
+def test_metrics_at_thresholds() -> None:
+    """By hand: three images, three labels."""
     predictions = Predictions(
         torch.tensor([[0.9, 0.4, 0.1], [0.8, 0.6, 0.1], [0.2, 0.7, 0.1]]),
         torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 1, 0]]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Average precision and intersection over union: equal to COCO's own code, and right where one can count by hand."""
+"""Average precision and intersection over union: equal to COCO's code and to counts by hand."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def matched(
 
 
 def scene(generator: np.random.Generator, objects: int, detections: int) -> tuple[Any, Any]:
-    """Objects of three classes, some of them crowds, and detections that often lie near one, with equal scores."""
+    """Draw objects of three classes, some of them crowds, and detections near them, with equal scores."""
 
     def boxes(count: int) -> Any:
         corner, size = generator.uniform(0, 150, (count, 2)), generator.uniform(3, 140, (count, 2))
@@ -54,7 +54,7 @@ def scene(generator: np.random.Generator, objects: int, detections: int) -> tupl
 
 
 def coco_precision(scenes: list[tuple[Any, Any]]) -> Any:
-    """What pycocotools says of them: precision [C, A, T, 101] and recall [C, A, T], NaN without true objects."""
+    """Compute pycocotools' precision [C, A, T, 101] and recall [C, A, T], NaN without true objects."""
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -81,9 +81,7 @@ def coco_precision(scenes: list[tuple[Any, Any]]) -> Any:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_average_precision_is_that_of_cocos_own_code(seed: int) -> None:
-    """Precision and recall of sixty images at every overlap, size and class. Fails if ties are broken otherwise, a
-    crowd counts, an object's size is its box's and not the area that its list says, an object of another size counts, a
-    true object is taken twice, or precision is not the best at a recall or a higher one."""
+    """Precision and recall of sixty images at every overlap, size and class."""
     pytest.importorskip("pycocotools", reason="COCO's own code comes with the extra `dense`")
     generator = np.random.default_rng(seed)
     scenes = [scene(generator, *generator.integers((0, 0), (9, 20))) for _ in range(60)]
@@ -101,9 +99,7 @@ def test_average_precision_is_that_of_cocos_own_code(seed: int) -> None:
     assert 0.01 < np.nanmean(expected) < 0.2
 
 
-def test_detections_where_no_object_is_are_judged_at_once_as_image_by_image() -> None:
-    """The same list, with scores that are equal between images and within them, and areas of all sizes. Fails if an
-    earlier image's detection does not come first among equals, or one of another size counts as wrong."""
+def test_images_without_objects_are_evaluated_in_batch_as_one_by_one() -> None:
     draw = np.random.default_rng(5)
     said = {}
     for image in range(8):
@@ -124,8 +120,7 @@ def test_detections_where_no_object_is_are_judged_at_once_as_image_by_image() ->
 
 
 def test_average_precision_can_be_counted_by_hand() -> None:
-    """Two objects; of three detections the first is right, the second wrong, the third right: precision 1 up to half
-    of the objects (51 recalls of 101), then 2/3 (50)."""
+    """Two objects; detections 1 and 3 are right: precision 1 (51 recalls of 101), then 2/3 (50)."""
     true = [[0.0, 0.0, 10.0, 10.0], [20.0, 20.0, 30.0, 30.0]]
     boxes = [[0.0, 0.0, 10.0, 10.0], [50.0, 50.0, 60.0, 60.0], [20.0, 20.0, 30.0, 30.0]]
     found = matched(boxes, [0.9, 0.8, 0.7], true)
@@ -135,14 +130,12 @@ def test_average_precision_can_be_counted_by_hand() -> None:
     assert np.isnan(shares[list(AREAS).index("large")]).all()  # there is no large object
 
 
-def test_an_overlap_counts_from_its_threshold_on() -> None:
-    """A detection that covers 0.6 of the union is right at thresholds of 0.5 to 0.6 and wrong above."""
+def test_an_overlap_counts_from_its_threshold() -> None:
     found = matched([[0, 0, 10, 6]], [0.5], [[0.0, 0, 10, 10]])
     np.testing.assert_array_equal(found.right[0, :, 0], THRESHOLDS <= 0.6 + 1e-9)
 
 
-def test_what_lies_in_a_crowd_counts_for_nothing() -> None:
-    """Many detections in one crowd are neither right nor wrong, and the crowd is no object that is missed."""
+def test_detections_in_a_crowd_are_ignored() -> None:
     found = matched([[0, 0, 5, 5], [5, 5, 9, 9]], [0.9, 0.8], [[0.0, 0, 10, 10]], [True])
     ranks = ranked({0: found}, 1)
     assert not ranks.wrong[0].any()
@@ -157,8 +150,7 @@ def test_an_image_without_objects_is_right_where_nothing_is_found() -> None:
     assert image_precision([matched([[0, 0, 5, 5]], [0.5], [])]) == 0.0
 
 
-def test_an_interval_of_images_that_are_all_alike_is_a_point() -> None:
-    """And of others it lies around the mean. Fails if images are drawn without replacement or weighed wrongly."""
+def test_the_interval_of_identical_images_is_a_point() -> None:
     true, right, wrong = [[0.0, 0, 10, 10]], [[0.0, 0, 10, 10]], [[50.0, 50, 60, 60]]
     same = ranked({i: matched(right, [0.5], true) for i in range(6)}, 6)
     assert set(resampled([same], 6).tolist()) == {1.0}
@@ -168,10 +160,7 @@ def test_an_interval_of_images_that_are_all_alike_is_a_point() -> None:
     assert 0 <= low < mean < high <= 1
 
 
-def test_a_draw_of_images_is_judged_as_a_set_that_holds_them_so_often() -> None:
-    """Each draw's value is the AP with the images weighed by it, for two classes of which one is in a few images, with
-    crowds and several thresholds. Fails if precision is looked up where nothing is right, or a class that a draw lacks
-    counts as 0."""
+def test_a_bootstrap_draw_is_evaluated_as_that_set() -> None:
     draw = np.random.default_rng(3)
     classes = []
     for images in (range(9), (1, 5)):
@@ -192,7 +181,6 @@ def test_a_draw_of_images_is_judged_as_a_set_that_holds_them_so_often() -> None:
 
 
 def test_intersection_over_union_can_be_counted_by_hand() -> None:
-    """Fails if unlabeled pixels count, rows and columns are swapped, or a class that occurs nowhere counts as 0."""
     true = np.array([[0, 0, 1, 255], [1, 1, 1, 255]], dtype=np.uint8)
     said = np.array([[0, 1, 1, 0], [1, 1, 0, 1]], dtype=np.uint8)
     counts = confusion(said, true, 3)
@@ -206,9 +194,7 @@ def test_intersection_over_union_can_be_counted_by_hand() -> None:
     assert iou_resampled(same) == pytest.approx(mean_iou(counts))
 
 
-def test_intervals_of_intersection_over_union_are_of_sums_of_images() -> None:
-    """Against whole tables of counts added image by image, a class occurring in some draws alone. Fails if rows and
-    columns are swapped, or a class that no drawn image shows counts as 0."""
+def test_intervals_of_intersection_over_union_are_of_sums_over_images() -> None:
     counts = np.random.default_rng(0).integers(0, 9, (6, 4, 4))
     counts[1:, 3] = counts[1:, :, 3] = 0
     draws = np.random.default_rng(0).multinomial(6, np.full(6, 1 / 6), size=1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`viticulture compare` as a person uses it, from the shell and from Python."""
+"""`viticulture compare` from the shell and from Python."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ SHORT = ["--epochs", "1", "--schedule.warmup_epochs", "0"]
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of 20 random pictures each."""
+    """Write three classes of 20 random pictures each."""
     root, draw = tmp_path_factory.mktemp("data") / "my photos", np.random.default_rng(0)
     for c, name in enumerate(("<b>fett & 'co'", "zwei Wörter", "a, b")):
         (root / name).mkdir(parents=True)
@@ -34,14 +34,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_person_compares_looks_extends_and_trains_the_winner(
+def test_compare_plans_trains_extends_and_trains_the_winner(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tour: a plan with minutes, a table with spread, an answer, a page; a seed more; the first one's recipe alone.
-
-    Fails if an option is not understood, a subset is smaller than its name says without a word, finished cells are
-    trained again, or --like trains at the study's length.
-    """
     monkeypatch.chdir(tmp_path)
     recipes = "default/digits,dhvt/digits"
     terms = ["--per-class", "3,30", "--seeds", "1", "--epochs", "1", *FAST]
@@ -85,7 +80,6 @@ def test_a_person_compares_looks_extends_and_trains_the_winner(
 
 
 def test_a_papers_table_is_trained_row_by_row(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Published numbers beside ours, conditions of the paper, one epoch. Fails if a row's overrides are lost."""
     tiny = ["--student.options.embed_dim", "16", "--student.options.depth", "1", "--images.image_size", "8"]
     tiny += ["--images.cache_size", "8", "--batch-size", "8", "--data.test_fraction", "0.2", "--epochs", "1"]
     tiny += ["--schedule.warmup_epochs", "0", "--augment.rand_augment", "null"]
@@ -99,8 +93,7 @@ def test_a_papers_table_is_trained_row_by_row(photos: Path, tmp_path: Path, caps
     assert found.conclusion.startswith("dhvt/table2: ours minus published is ")
 
 
-def test_python_gets_a_study_with_a_table(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same from Python, a candidate that cannot train among them; without pandas the rows remain."""
+def test_python_returns_a_study_with_a_table(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = Path(viticulture.__file__).parent / "recipes" / "default" / "digits.yaml"
     (tmp_path / "mine.yaml").write_text(good.read_text().replace("batch_size: 20", "batch_size: 8"))
     found = viticulture.compare(
@@ -121,10 +114,9 @@ def test_python_gets_a_study_with_a_table(photos: Path, tmp_path: Path, monkeypa
         _ = found.table
 
 
-def test_every_mistake_ends_in_a_clear_line(
+def test_mistakes_are_one_line(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is trained, nothing written, exit code 2, no traceback."""
     monkeypatch.chdir(tmp_path)
     here, one = str(photos), ["--recipes", "default/digits"]
     for command, words in {
@@ -164,7 +156,6 @@ def test_every_mistake_ends_in_a_clear_line(
 
 
 def test_the_default_field_fits_the_images(photos: Path) -> None:
-    """Own images without recipes: a plain ViT first, a CNN and a hybrid beside it."""
     for data in ("digits", str(photos)):
         found = default_candidates(data)
         assert found[0].name == "plain ViT"
@@ -180,17 +171,16 @@ def test_the_default_field_fits_the_images(photos: Path) -> None:
         (["--images.eval_views", "one"], {"images.image_size": 96}),
     ],
 )
-def test_a_long_budget_shows_images_whole_and_leaves_what_a_person_says(
+def test_a_long_budget_uses_whole_images_and_keeps_named_values(
     tmp_path: Path, options: list[str], shown: dict[str, int]
 ) -> None:
-    """Fails if a budget that affords them leaves photographs small, or replaces a size or views that were named."""
     plan = long_planned(tmp_path, options).plan
     assert plan is not None
     assert plan.image_keys == shown
 
 
 def long_planned(folder: Path, options: list[str]) -> Study:
-    """A study of photographs, 96 px high, with a budget of days; nothing is trained."""
+    """Plan a study of photographs, 96 px high, with a budget of days; nothing is trained."""
     draw = np.random.default_rng(0)
     for name in "ab":
         (folder / "photos" / name).mkdir(parents=True)
@@ -203,9 +193,7 @@ def long_planned(folder: Path, options: list[str]) -> Study:
     return Study(folder / "s")
 
 
-def test_a_contender_added_to_a_budgets_study_keeps_the_size_and_the_views_of_its_recipe(tmp_path: Path) -> None:
-    """And its views, named in its recipe or beside it. Fails if what the budget chose for the others replaces them, or
-    if a newcomer that leaves them open is not shown images as the others are."""
+def test_a_candidate_added_to_a_budgets_study_keeps_its_recipes_size_and_views(tmp_path: Path) -> None:
     study = long_planned(tmp_path, []).folder
     study.update(plan={**study.facts["plan"], "image_keys": {"images.image_size": 96, "images.eval_views": "one"}})
     recipe = study.recipe_file(study.grid.baseline).read_text()
@@ -232,7 +220,6 @@ def test_a_contender_added_to_a_budgets_study_keeps_the_size_and_the_views_of_it
 
 
 def test_a_group_of_options_is_read_from_its_dataclass() -> None:
-    """Fails if a default, a type or a help text is written twice."""
     parser = Parser("compare", viticulture.api.compare)
     found = parser.command(["x", "--per-class", "5,10", "--budget", "2h", "--halving", "--recipes", "a, b"]).keywords
     assert found["subsets"] == viticulture.Subsets(per_class=(5, 10))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Studies of detectors, segmenters and students of several labels: ranked by what counts of them, with intervals over
-seeds and images."""
+"""Studies of detectors, segmenters and multilabel students: ranked by their metric, with intervals."""
 
 import re
 from html import unescape
@@ -43,7 +42,7 @@ IMAGES, NAMES = 40, ("disk", "square")
 
 
 def boxes_found(seed: int, share: float) -> Result:
-    """What a detector that finds that share of the objects is told; it draws other boxes for the rest."""
+    """Create the result of a detector that finds that share of the objects."""
     draw = np.random.default_rng(seed)
     true, found = [], []
     for _ in range(IMAGES):
@@ -58,7 +57,7 @@ def boxes_found(seed: int, share: float) -> Result:
 
 
 def pixels_found(seed: int, share: float) -> Result:
-    """The same of a segmenter."""
+    """Create the same of a segmenter."""
     draw = np.random.default_rng(seed)
     true = draw.integers(0, 2, (IMAGES, 8, 8)).astype(np.uint8)
     said = np.where(draw.uniform(size=true.shape) < share, true, 1 - true).astype(np.uint8)
@@ -67,7 +66,7 @@ def pixels_found(seed: int, share: float) -> Result:
 
 
 def labels_found(seed: int, share: float) -> MultilabelResult:
-    """The same of a student of several labels."""
+    """Create the same of a student of several labels."""
     draw = np.random.default_rng(seed)
     true = torch.from_numpy(draw.uniform(size=(IMAGES, 2)) < 0.5).float()
     right = torch.from_numpy(draw.uniform(size=true.shape) < share)
@@ -82,7 +81,7 @@ RECIPES = {"objects": "detection/photos", "pixels": "segmentation/photos", "labe
 
 
 def made(path: Path, kind: str, candidates: dict[str, tuple[float, Candidate]], seeds: int) -> Study:
-    """A study's folder as trainings would leave it, without any: each candidate gets its share right."""
+    """Create a study's folder without training: each candidate gets its share right."""
     grid = Grid("cells", tuple(one for _, one in candidates.values()), Subsets(), tuple(range(seeds)), epochs=4)
     folder = StudyFolder.create(path, grid, "viticulture compare cells")
     epochs = {(name, subset.name): 4 for name in candidates for subset in grid.subsets.each()}
@@ -131,9 +130,7 @@ def field(kind: str, shares: dict[str, float], **measures: str) -> dict[str, tup
         ("labels", "mAP", "reaches an mAP of"),
     ],
 )
-def test_a_study_ranks_by_what_counts_and_says_so(tmp_path: Path, kind: str, title: str, words: str) -> None:
-    """A clearly better one wins, by validation and on test, beyond seeds and images; page, table and sentence name the
-    measure. Fails if the last weights are read for the best, validation for test, or accuracy is what is told."""
+def test_a_study_ranks_by_its_metric_and_names_it(tmp_path: Path, kind: str, title: str, words: str) -> None:
     share = 0.99 if kind == "labels" else 0.9  # mAP of few images is the noisiest
     found = made(tmp_path / "study", kind, field(kind, {"plain": 0.5, "better": share}), 3)
     comparison = found.comparisons[-1]
@@ -152,14 +149,12 @@ def test_a_study_ranks_by_what_counts_and_says_so(tmp_path: Path, kind: str, tit
 
 
 def test_equally_good_detectors_have_no_winner(tmp_path: Path) -> None:
-    """Trained from three seeds that happen to lie close together. Fails if the spread over images is left out."""
     found = made(tmp_path / "study", "objects", field("objects", {"one": 0.6, "other": 0.62}), 3)
     assert found.winner is None
     assert found.conclusion.startswith("No winner on cells")
 
 
-def test_a_row_names_another_measure(tmp_path: Path) -> None:
-    """AP50 in place of AP; one that a run does not have leaves the row empty."""
+def test_a_row_names_another_metric(tmp_path: Path) -> None:
     measures = {"plain": "ap50", "better": "ap50", "masks": "ap_masks"}
     shares = {"plain": 0.5, "better": 0.9, "masks": 0.9}
     found = made(tmp_path / "study", "objects", field("objects", shares, **measures), 3)
@@ -171,9 +166,7 @@ def test_a_row_names_another_measure(tmp_path: Path) -> None:
     assert comparison.rivals["plain"].over_images is None  # draws are kept of what counts alone
 
 
-def test_a_page_names_only_intervals_that_there_are(tmp_path: Path) -> None:
-    """Of AP50, of which no draws of images are kept, Student's alone; a sum gains points of its measure. Fails if the
-    bootstrap's is claimed as well, or the points are called top-1."""
+def test_a_page_names_the_intervals_it_has(tmp_path: Path) -> None:
     shares = {"labels": 0.5, "a": 0.6, "b": 0.7, "a + b": 0.9}
     found = made(tmp_path / "study", "objects", field("objects", shares, **dict.fromkeys(shares, "ap50")), 3)
     page = write_study(found).read_text(encoding="utf-8")
@@ -187,15 +180,12 @@ def test_a_page_names_only_intervals_that_there_are(tmp_path: Path) -> None:
 
 
 def rule_of(page: str) -> str:
-    """What it takes to be a winner, as the page says it."""
+    """Read the page's rule for a winner."""
     return unescape(page).partition("beats every rival")[2][:200]
 
 
-def test_draws_of_images_give_the_intervals_of_answers() -> None:
-    """Of a measure that is a mean over images both ways must agree: shares of images right, drawn 4,000 times, give
-    nearly the floor, the interval over images and that of the mean that single answers give. Fails if draws are not
-    paired, the variance is that of one draw, the spread over seeds is counted twice, or the mean over seeds is taken to
-    be as unsure as one seed."""
+def test_bootstrap_intervals_of_metrics_agree_with_those_of_predictions() -> None:
+    """Shares of images right, drawn 4,000 times."""
     draw = np.random.default_rng(0)
     ours, theirs = draw.random((4, 300)) < 0.7, draw.random((4, 300)) < 0.6
     often = draw.multinomial(300, np.full(300, 1 / 300), size=4000) / 300
@@ -213,17 +203,15 @@ def test_draws_of_images_give_the_intervals_of_answers() -> None:
     assert estimate_resampled([0.5, 0.5], None).low == 0.5
 
 
-def test_the_student_within_says_whether_it_is_a_vit() -> None:
-    """A DHVT in a detector attends to tokens as it does by itself."""
+def test_a_detector_with_a_vit_counts_as_a_vit() -> None:
     data_spec = DataSpec(NAMES, (32, 32), (0.5,) * 3, (0.5,) * 3)
     for name, around in (("dhvt_nano", detector), ("vit_nano", segmenter)):
         student = create_student(name, DataSpec((), (32, 32), (0.5,) * 3, (0.5,) * 3), 8, {"depth": 1})
         assert is_vit(inner(around(student, data_spec)))
 
 
-def test_the_papers_boxes_and_masks_are_two_numbers_of_one_network() -> None:
-    """ "A Closer Look", Tables 4 and 5: four starts, each with AP of boxes and of masks from one training. Fails if a
-    number is lost, masks are read as boxes, or masks cost a training of their own."""
+def test_box_and_mask_ap_are_two_metrics_of_one_network() -> None:
+    """ "A Closer Look", Tables 4 and 5: four starts, each with AP of boxes and of masks from one training."""
     table = read_table("mae/table4-coco")
     published = [40.7, 36.5, 40.0, 36.0, 38.9, 35.1, 42.7, 38.2]
     assert [(row.published, row.measure) for row in table.rows] == list(
@@ -236,8 +224,7 @@ def test_the_papers_boxes_and_masks_are_two_numbers_of_one_network() -> None:
     assert (values["train"]["batch_size"], values["train"]["epochs"], values["optim"]["lr"]) == (64, 100, 1e-4)
 
 
-def test_a_field_stands_ready_for_images_with_boxes_and_with_masks() -> None:
-    """Named as the recipe is; every row but the start is of that recipe."""
+def test_a_field_is_shipped_for_boxes_and_masks() -> None:
     for name in ("detection/photos", "segmentation/photos"):
         rows = read_table(name).rows
         assert [row.recipe for row in rows].count(name) == len(rows) - 1 >= 2
@@ -246,9 +233,7 @@ def test_a_field_stands_ready_for_images_with_boxes_and_with_masks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["objects", "pixels"])
-def test_compare_trains_and_ranks_what_the_data_ask_for(tmp_path: Path, kind: str) -> None:
-    """From data alone to a page, one seed: the field for such data, MAE first, all on the same held-out images. Fails
-    if a pace cannot be measured, MAE sees held-out images, or a class's accuracy is looked for."""
+def test_compare_chooses_the_field_by_the_data(tmp_path: Path, kind: str) -> None:
     splits = {"train": 6, "val": 2, "test": 2}
     data = (coco_folder if kind == "objects" else mask_folder)(tmp_path / "data", splits)
     small: dict[str, Any] = {"images.image_size": 32, "images.cache_size": 32, "student.patch_size": 8}
@@ -267,9 +252,7 @@ def test_per_class_subsets_are_refused_for_boxes(tmp_path: Path) -> None:
         viticulture.compare(str(data), subsets=Subsets(per_class=(2,)), where=Where(out=str(tmp_path / "study")))
 
 
-def test_candidates_that_would_be_tested_on_other_images_are_refused_before_any_is_trained(tmp_path: Path) -> None:
-    """Joined labels learnt as classes and taken apart hold out other images. Failed in mid-study before, when the
-    second candidate's first cell began; catches that, and a folder that is left behind."""
+def test_candidates_with_other_test_images_are_refused_before_training(tmp_path: Path) -> None:
     data = colored_csv(tmp_path / "data", 40)
     small = {"images.image_size": 32, "train.batch_size": 8, "schedule.warmup_epochs": 0, "student.name": "vit_nano"}
     small |= {"student.patch_size": 8, "train.epochs": 1}
@@ -283,8 +266,6 @@ def test_candidates_that_would_be_tested_on_other_images_are_refused_before_any_
 
 @pytest.mark.slow
 def test_compare_ranks_students_of_several_labels_by_map(tmp_path: Path) -> None:
-    """From joined labels alone to a page: the field for such data. Fails if labels are learnt as combinations, or a
-    class's accuracy is looked for."""
     data = colored_csv(tmp_path / "data", 40)
     small = {"images.image_size": 32, "train.batch_size": 8, "schedule.warmup_epochs": 0, "train.epochs": 1}
     found = viticulture.compare(str(data), seeds=1, where=Where(out=str(tmp_path / "study")), overrides=small)

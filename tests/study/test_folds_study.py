@@ -27,7 +27,7 @@ ROWS = (
 
 
 def work(path: Path) -> list[str]:
-    """Train what is missing; what was said."""
+    """Train what is missing; return the printed lines."""
     said: list[str] = []
     Worker(StudyFolder.open(path), said.append).run()
     return said
@@ -35,7 +35,7 @@ def work(path: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def crossed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two candidates on three folds of 60 pictures, of which one training was lost and made again."""
+    """Train two candidates on three folds of 60 pictures, one training lost and repeated."""
     root = tmp_path_factory.mktemp("folds")
     os.environ["VITICULTURE_CACHE"] = str(root / "cache")
     grid = Grid(str(photographs(root / "photos")), ROWS, Subsets(folds=3), (0, 1, 2), epochs=1)
@@ -51,8 +51,7 @@ def crossed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return study.path
 
 
-def test_folds_that_a_class_has_no_images_for_are_refused_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if the error is told of every row before it ends the command."""
+def test_folds_without_images_of_a_class_are_refused_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
     grid = Grid(str(photographs(tmp_path / "photos")), ROWS, Subsets(folds=50), tuple(range(50)), epochs=1)
     study = StudyFolder.create(tmp_path / "study", grid, "viticulture compare photos --folds 50")
@@ -63,7 +62,6 @@ def test_folds_that_a_class_has_no_images_for_are_refused_once(tmp_path: Path, m
 
 
 def test_folds_are_shared_by_the_rows_and_test_every_image_once(crossed: Path) -> None:
-    """Fails where a row draws folds of its own, where two folds test one image, or one tests what it learnt from."""
     study = StudyFolder.open(crossed)
     tested: dict[str, list[str]] = {}
     for cell in study.grid.cells():
@@ -75,8 +73,7 @@ def test_folds_are_shared_by_the_rows_and_test_every_image_once(crossed: Path) -
     assert len(set(first)) == len(first) == 60
 
 
-def test_numbers_and_words_are_those_of_folds(crossed: Path) -> None:
-    """Every place that speaks of seeds speaks of folds; the interval is corrected; nobody is told to add seeds."""
+def test_numbers_and_texts_are_those_of_folds(crossed: Path) -> None:
     study = Study(crossed)
     page = write_study(study).read_text(encoding="utf-8")
     for words in ("Means over folds", "min a fold", "folds", "Nadeau and Bengio", "1/3 + 1/2", "--data.fold"):
@@ -100,7 +97,6 @@ def test_numbers_and_words_are_those_of_folds(crossed: Path) -> None:
 
 
 def test_a_declared_study_of_folds_is_read_as_it_was_written(crossed: Path) -> None:
-    """A round trip through study.yaml; other folds afterwards are other terms."""
     study = StudyFolder.open(crossed)
     assert study.grid.subsets == Subsets(folds=3)
     assert study.grid.cells()[0].name.endswith("fold-0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that start from weights which a person must name: `given:WHAT` is refused in a line until they are."""
+"""Rows that start from weights of the user: `given:WHAT` is refused in one line until they are named."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ GIVEN = "given:a ViT that knows much"
 
 @pytest.fixture
 def table(tmp_path: Path) -> str:
-    """Two rows that need weights, the first with a second measure, and one that needs none."""
+    """Create two rows that need weights, the first with a second metric, and one that needs none."""
     rows = [
         {"name": "taught", "overrides": {**SMALL, "student.init": GIVEN}, "also": {"top5": 90.0}, "published": 80.0},
         {"name": "taught less", "overrides": {**SMALL, "student.init": GIVEN, "data.per_class": 3}, "published": 70.0},
@@ -36,11 +36,9 @@ def table(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_a_row_without_its_weights_is_refused_in_a_line_and_goes_on_once_they_are_named(
+def test_a_row_without_its_weights_is_refused_until_they_are_named(
     table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fails if the row trains from scratch, its error does not say what is asked for and how it is given, others are
-    held up, or weights that are named in study.yaml later are refused."""
     study = viticulture.compare_table(table, where=Where(str(tmp_path / "s"), workers=1))
     assert [row["status"] for row in study.rows] == ["failed", "failed", "failed", "finished"]
     errors = {row["error"] for row in study.rows[:3]}
@@ -59,9 +57,7 @@ def test_a_row_without_its_weights_is_refused_in_a_line_and_goes_on_once_they_ar
     assert f"started from {start}" in warnings
 
 
-def test_weights_are_given_by_row_or_by_pattern_and_shared_by_rows_that_are_trained_alike(table: str) -> None:
-    """Fails if a measure's row stays behind, one row's weights reach another, or a row that is none is passed over."""
-
+def test_weights_are_given_by_row_or_by_pattern(table: str) -> None:
     def starts(**weights: str) -> list[str | None]:
         grid = grid_of_table(
             table,
@@ -87,15 +83,14 @@ def test_weights_are_given_by_row_or_by_pattern_and_shared_by_rows_that_are_trai
 
 
 @pytest.mark.parametrize("recipe", ["bootstrap/cifar-finetune", "dhvt/finetune-tiny", "mae/transfer"])
-def test_a_recipe_that_goes_on_from_weights_asks_for_them(recipe: str, tmp_path: Path) -> None:
-    """Fails if fine-tuning trains from scratch in silence, or a folder is left behind."""
+def test_a_recipe_for_fine_tuning_requires_weights(recipe: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--student\.init WEIGHTS"):
         viticulture.train("digits", recipe, out=str(tmp_path / "r"))
     assert not (tmp_path / "r").exists()
 
 
-def test_no_row_that_a_paper_calls_pre_trained_starts_from_scratch() -> None:
-    """Bootstrapping, Table 1; DHVT, Tables 1 and 8. Fails if one of them loses its start."""
+def test_no_pretrained_row_of_a_paper_starts_from_scratch() -> None:
+    """Bootstrapping, Table 1; DHVT, Tables 1 and 8."""
     for name in ("bootstrap/table1-cifar10", "bootstrap/table1-cifar100", "dhvt/table1", "dhvt/table8"):
         rows = [row for row in read_table(name).rows if "pre-trained" in row.name or name.startswith("dhvt")]
         assert rows

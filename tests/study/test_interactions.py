@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of methods beside their parts, students beside their teachers."""
+"""Sums of methods against their parts, students against their teachers."""
 
 import pytest
 
@@ -7,9 +7,8 @@ from viticulture.report.study_charts import families, family, sums_sentence, tea
 from viticulture.study.statistics import Interaction, interactions, separated_sums
 
 
-def test_a_sums_excess_is_its_gain_without_its_parts_gains_seed_by_seed() -> None:
-    """By hand; seed 2 is missing of a part. Catches: means before differences, a seed that not all have, accuracies
-    for gains, a name with a plus whose parts are no candidates, the baseline counted as a part."""
+def test_a_sums_excess_is_its_gain_minus_its_parts_gains() -> None:
+    """By hand; seed 2 is missing of a part."""
     accuracies = {
         "labels": {0: 0.5, 1: 0.4, 2: 0.3},
         "a": {0: 0.6, 1: 0.6, 2: 0.9},
@@ -27,10 +26,8 @@ def test_a_sums_excess_is_its_gain_without_its_parts_gains_seed_by_seed() -> Non
     assert interactions(accuracies, "other") == []
 
 
-def test_a_sum_is_told_from_its_parts_by_its_seeds_alone() -> None:
-    """Excesses of three seeds, Student's t(2) at 1 - 0.05 / 2 each: 6.21; of 0.10, 0.11, 0.12 the interval is 0.11 -+
-    0.036, of 0.00, 0.11, 0.22 it is 0.11 -+ 0.39. Catches: means alone, two seeds, the level of one sum for several,
-    sums without spread, signs swapped."""
+def test_a_sums_excess_has_an_interval_over_seeds() -> None:
+    """Student's t(2) at 1 - 0.05 / 2 each: 6.21; of 0.10, 0.11, 0.12 it is 0.11 -+ 0.036."""
 
     def of(name: str, *excess: float) -> Interaction:
         return Interaction(name, ("a", "b"), excess, (0.0,) * len(excess))
@@ -48,7 +45,6 @@ def test_a_sum_is_told_from_its_parts_by_its_seeds_alone() -> None:
 
 
 def test_students_of_one_teacher_are_paired_with_it() -> None:
-    """Catches: what a student starts from taken for a teacher, students of two, a teacher that is no candidate."""
     one, start = {"guides.logits": {"teacher": "row:t"}}, {"student.init": "row:t"}
     two = {"guides.co_advise.teachers": {"conv": "row:t", "inv": "row:u"}}
     same = {"guides.a.teacher": "row:t", "guides.b.teacher": "row:t"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A study trains every cell once and loses nothing, whatever happens to its processes, its disk and its place."""
+"""A study trains every cell once and loses nothing, with killed processes, full disks and moved folders."""
 
 import csv
 import errno
@@ -58,21 +58,21 @@ ABLE = (  # to learn something in a few steps
 
 
 def grid(*candidates: Candidate, seeds: tuple[int, ...] = (0,), epochs: int = 1, **more: Any) -> Grid:
-    """The smallest study there is."""
+    """Create the smallest study."""
     photos = str(Path(os.environ["STUDY_PHOTOS"]))
     return Grid(photos, candidates or (PLAIN, CROPPED), Subsets(per_class=(4,)), seeds, epochs=epochs, **more)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures that all studies of this file learn from."""
+    """Write the pictures of all studies of this file."""
     root = photographs(tmp_path_factory.mktemp("data") / "photos")
     os.environ["STUDY_PHOTOS"] = str(root)
     return root
 
 
 def made(path: Path, of: Grid) -> StudyFolder:
-    """A study with a plan that was not measured."""
+    """Create a study with a plan that was not measured."""
     study = StudyFolder.create(path, of, "viticulture compare digits")
     study.update(plan=unmeasured(study).to_dict())
     return study
@@ -85,14 +85,14 @@ def unmeasured(study: StudyFolder) -> StudyPlan:
 
 
 def work(path: Path, study: StudyFolder | None = None) -> list[str]:
-    """Train what is missing in this process; what was said."""
+    """Train what is missing in this process; return the printed lines."""
     said: list[str] = []
     Worker(study or StudyFolder.open(path), said.append).run()
     return said
 
 
 def child(path: Path, log: Path, limit: int = 0, dies: int | None = None) -> Any:
-    """A process of its own that works on a study."""
+    """In a child: work on a study."""
     return start(_child, str(path), str(log), limit, dies)
 
 
@@ -116,7 +116,7 @@ def weights(path: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def finished(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two candidates, two seeds, two epochs each, trained without disturbance; to be copied."""
+    """Train two candidates, two seeds, two epochs each, without disturbance; to be copied."""
     folder = tmp_path_factory.mktemp("finished")
     os.environ["VITICULTURE_CACHE"] = str(folder / "cache")
     made(folder / "study", grid(*ABLE, seeds=(0, 1), epochs=2))
@@ -124,11 +124,8 @@ def finished(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "study"
 
 
-def test_a_cell_learns_what_its_command_trains_alone(finished: Path, tmp_path: Path) -> None:
-    """Bit for bit the weights of `viticulture train`, by the recorded command, split and schedule included.
-
-    Fails if a cell before it in the same process leaves a trace (random streams, settings, threads).
-    """
+def test_a_cell_equals_its_command(finished: Path, tmp_path: Path) -> None:
+    """Bit for bit the weights of `viticulture train`, by the recorded command."""
     study = StudyFolder.open(finished)
     cell = study.grid.cells()[-1]
     words = command(study, cell, StudyPlan.from_dict(study.facts["plan"]))
@@ -143,8 +140,7 @@ def test_a_cell_learns_what_its_command_trains_alone(finished: Path, tmp_path: P
     assert one == other
 
 
-def test_the_table_holds_a_line_a_cell(finished: Path) -> None:
-    """Fails for percent instead of shares, validation in test's place, or a cell that is missing."""
+def test_the_table_has_a_line_per_cell(finished: Path) -> None:
     rows = table(finished)
     assert [row["status"] for row in rows] == ["finished"] * 4
     assert {(row["candidate"], row["seed"]) for row in rows} == {
@@ -164,7 +160,6 @@ def test_the_table_holds_a_line_a_cell(finished: Path) -> None:
 
 
 def test_the_report_of_a_study_writes_its_table_too(finished: Path, tmp_path: Path) -> None:
-    """Fails if table.csv is as it was after the last cell, and the page as the folder is now."""
     copy = shutil.copytree(finished, tmp_path / "study")
     before = (copy / "table.csv").read_text()
     (copy / "table.csv").write_text("of an earlier cell")
@@ -175,12 +170,6 @@ def test_the_report_of_a_study_writes_its_table_too(finished: Path, tmp_path: Pa
 def test_a_studys_page_is_drawn_again_without_images_and_networks(
     finished: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pictures of what the first two disagree about are gathered once. Without images before that, a sentence says so;
-    with them kept, images and weights may go, and the page has the same bytes. Where the images have moved,
-    `compare_resume` gathers them there.
-
-    Catches: a page that asks students again, pictures of images that were chosen earlier, a failure where data moved.
-    """
     from viticulture.report.study_page import write_study
 
     copy = shutil.copytree(finished, tmp_path / "study")
@@ -212,8 +201,6 @@ def test_a_studys_page_is_drawn_again_without_images_and_networks(
 
 
 def test_all_cells_share_their_held_out_images(finished: Path, tmp_path: Path) -> None:
-    """Two recipes that would hold out different images: under a study's conditions they share them; without, the
-    second one is refused. Fails if methods are compared on different test images."""
     study = StudyFolder.open(finished)
     names = [json.loads((study.run(c).path / "split.json").read_text())["names"] for c in study.grid.cells()]
     assert all(one["test"] == names[0]["test"] and one["val"] == names[0]["val"] for one in names)
@@ -228,10 +215,7 @@ def test_all_cells_share_their_held_out_images(finished: Path, tmp_path: Path) -
     assert all(shared.recipe(one).data.split_seed == 0 for one in (PLAIN, other))
 
 
-def test_cells_of_images_that_were_replaced_under_their_names_are_refused(tmp_path: Path) -> None:
-    """Fails if a seed is tested on other pixels than the seeds before it, in their size or another, or a candidate
-    learns from others than the one beside it; if images are missed that were copied elsewhere; if a refused cell cannot
-    begin once the images are back; or if a study of an earlier version, which kept no such digests, cannot go on."""
+def test_cells_of_replaced_images_are_refused(tmp_path: Path) -> None:
     root, bare = photographs(tmp_path / "photos"), {"images.image_size": None}  # a size that the images choose
     plain, cropped = (replace(each, overrides={**each.overrides, **bare}) for each in (PLAIN, CROPPED))
     study = made(tmp_path / "study", Grid(str(root), (plain, cropped), Subsets(per_class=(4,)), (0, 1, 2), epochs=1))
@@ -263,11 +247,7 @@ def test_cells_of_images_that_were_replaced_under_their_names_are_refused(tmp_pa
     train_cell(study, cells["cropped", 2], plan)
 
 
-def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Path) -> None:
-    """A candidate that cannot train; the rest goes on. Started again: the failed one alone.
-
-    Fails if an error stops the study, is lost, or finished cells are trained again.
-    """
+def test_a_failure_is_recorded_and_only_missing_cells_run_again(tmp_path: Path) -> None:
     hopeless = Candidate("hopeless", "default/digits", {"train.batch_size": 500})
     study = made(tmp_path / "study", grid(hopeless, PLAIN, seeds=(0, 1)))
     said = work(tmp_path / "study")
@@ -284,11 +264,8 @@ def test_a_failure_is_recorded_and_only_what_is_missing_runs_again(tmp_path: Pat
 
 
 @pytest.mark.children
-def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path, tmp_path: Path) -> None:
-    """kill -9 four times, anywhere: same weights, same table as the undisturbed study, no cell left locked.
-
-    Catches: a half-made cell folder that blocks the study, a cell begun anew instead of resumed, a table torn apart.
-    """
+def test_a_killed_study_resumes_exactly(finished: Path, tmp_path: Path) -> None:
+    """kill -9 four times, anywhere."""
     path, log = tmp_path / "study", tmp_path / "log"
     made(path, grid(*ABLE, seeds=(0, 1), epochs=2))
     for moment in MOMENTS:
@@ -305,8 +282,7 @@ def test_a_study_killed_at_any_moment_ends_as_if_it_had_not_been(finished: Path,
     ]
 
 
-def test_what_killed_writers_left_of_a_study_bars_nothing_and_goes(tmp_path: Path) -> None:
-    """While it was made, and later. Fails if a half-written file stands for a folder in use, or stays for ever."""
+def test_leftovers_of_killed_writers_block_nothing_and_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "study"
     left = [path / ".study.json.77.part", path / "failures" / ".plain.json.77.part"]
 
@@ -324,10 +300,6 @@ def test_what_killed_writers_left_of_a_study_bars_nothing_and_goes(tmp_path: Pat
 
 @pytest.mark.children
 def test_processes_share_a_study_and_train_no_cell_twice(tmp_path: Path) -> None:
-    """Two at once, six cells: each is told once by one of them, and both do some.
-
-    Fails if a claim is only looked at and not held, or if a process trains what another one has just finished.
-    """
     path = tmp_path / "study"
     made(path, grid(seeds=(0, 1, 2)))
     logs = [tmp_path / "one", tmp_path / "two"]
@@ -342,9 +314,8 @@ def test_processes_share_a_study_and_train_no_cell_twice(tmp_path: Path) -> None
 
 
 @pytest.mark.children
-def test_a_full_disk_costs_nothing_but_time(tmp_path: Path) -> None:
-    """A limit on file sizes stands in for a full disk: both cells fail at their first checkpoint, and say so; with room
-    they go on. Fails if a torn checkpoint or a lost error makes the cell unusable."""
+def test_a_full_disk_costs_only_time(tmp_path: Path) -> None:
+    """A limit on file sizes stands for a full disk."""
     path, log = tmp_path / "study", tmp_path / "log"
     large = {"train.batch_size": 8}  # its checkpoint does not fit, all else does
     made(path, grid(Candidate("one", "default/digits", large), Candidate("two", "dhvt/digits", large)))
@@ -357,8 +328,6 @@ def test_a_full_disk_costs_nothing_but_time(tmp_path: Path) -> None:
 
 
 def test_a_study_moves_with_its_half_trained_cells(finished: Path, tmp_path: Path) -> None:
-    """Study and images are moved while a cell is half trained: it goes on from its checkpoint and ends with the same
-    bits. Fails if a study remembers places, or begins the cell anew."""
     photographs(tmp_path / "photos")
     of = Grid(str(tmp_path / "photos"), (CROPPED,), seeds=(0,), epochs=3)
     study = made(tmp_path / "study", of)
@@ -396,8 +365,7 @@ def session_of_first_epoch(study: StudyFolder, cell: Any, plan: StudyPlan) -> No
         TrainingModule.on_train_epoch_start = honest  # type: ignore[method-assign]
 
 
-def test_what_a_persons_recipe_leaves_out_is_told_of_a_study_whenever_it_goes_on(tmp_path: Path) -> None:
-    """Fails if the study's own copy, which leaves nothing out, hides whose values were trained."""
+def test_defaults_of_a_users_recipe_are_reported_whenever_a_study_resumes(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("student: vit_nano\n")
     study = made(tmp_path / "study", grid(Candidate("mine", str(recipe)), PLAIN))
@@ -406,11 +374,7 @@ def test_what_a_persons_recipe_leaves_out_is_told_of_a_study_whenever_it_goes_on
         assert warning.startswith(f"mine: {recipe} leaves out augment, optim, schedule")
 
 
-def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -> None:
-    """The recipe's source: told, the study keeps its copy. The copy, the terms, a candidate: refused. Seeds: taken in.
-
-    Fails if cells that were trained by different recipes can stand in one table.
-    """
+def test_changes_under_a_study_are_noticed(finished: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text((Path(viticulture.__file__).parent / "recipes/default/digits.yaml").read_text())
     mine = Candidate("mine", str(recipe))
@@ -445,9 +409,7 @@ def test_what_changes_under_a_study_is_noticed(finished: Path, tmp_path: Path) -
     assert len(StudyFolder.open(study.path).grid.cells()) == 2
 
 
-def test_candidates_keep_their_folders_whoever_comes_before_them(tmp_path: Path) -> None:
-    """Names that no file can have share what is left of them. Catches: a contender that takes over the trainings of
-    another one because it stands before it in study.yaml, or because that one was taken out."""
+def test_candidates_keep_their_folders(tmp_path: Path) -> None:
     first, second, third = (
         Candidate(name, PLAIN.recipe, {**PLAIN.overrides, "optim.lr": lr})
         for name, lr in (("基线", 1e-3), ("方法一", 2e-3), ("方法零", 3e-3))
@@ -467,8 +429,7 @@ def test_candidates_keep_their_folders_whoever_comes_before_them(tmp_path: Path)
     assert found[0][third.name] == found[1][third.name] not in known.values()
 
 
-def test_a_cells_command_keeps_what_kind_its_values_are(tmp_path: Path) -> None:
-    """Catches: words that come back as numbers, truths or nothing, and nothing that comes back as a word."""
+def test_a_cells_command_preserves_types(tmp_path: Path) -> None:
     values = {"a": None, "b": "1.5", "c": "on", "d": 1e-5, "e": ["2", 2]}
     made_of = replace(PLAIN, overrides={"student.options": values, "student.patch_size": None})
     study = StudyFolder.create(tmp_path / "study", grid(PLAIN), "x")
@@ -477,8 +438,7 @@ def test_a_cells_command_keeps_what_kind_its_values_are(tmp_path: Path) -> None:
     assert {key: told[key] for key in made_of.overrides} == made_of.overrides
 
 
-def test_a_claim_that_fell_accuses_nobody(tmp_path: Path) -> None:
-    """Catches: a later death of the process that is charged to a cell which had failed before, by another error."""
+def test_a_claim_of_a_dead_process_accuses_no_other_cell(tmp_path: Path) -> None:
     study = StudyFolder.create(tmp_path / "study", grid(PLAIN), "x")
     (cell,) = study.grid.cells()
     with study.claim(cell) as mine:
@@ -487,8 +447,7 @@ def test_a_claim_that_fell_accuses_nobody(tmp_path: Path) -> None:
     assert claimed_by(study, os.getpid()) is None
 
 
-def test_a_cell_trained_under_other_settings_is_not_mixed_in(finished: Path, tmp_path: Path) -> None:
-    """Fails if an edited plan goes unnoticed."""
+def test_a_cell_of_other_settings_is_refused(finished: Path, tmp_path: Path) -> None:
     study = StudyFolder.open(shutil.copytree(finished, tmp_path / "study"))
     plan = StudyPlan.from_dict(study.facts["plan"])
     assert changed(study, plan) == []
@@ -496,11 +455,8 @@ def test_a_cell_trained_under_other_settings_is_not_mixed_in(finished: Path, tmp
     assert changed(study, longer) == [cell.name for cell in every_cell(study.grid)]
 
 
-def test_halving_trains_in_rounds_and_logs_what_it_drops(tmp_path: Path) -> None:
-    """Four candidates, one of them hopeless: rungs of 1, 2 and 4 epochs; the log and the table say what was dropped.
-
-    Fails if a dropped candidate trains on, or a rung starts before the one before it is complete.
-    """
+def test_halving_trains_in_rounds_and_logs_dropped_candidates(tmp_path: Path) -> None:
+    """Four candidates, one of them hopeless: rungs of 1, 2 and 4 epochs."""
     others = [
         Candidate(f"lr {rate}", "default/digits", {"optim.lr": rate, "train.batch_size": 8}) for rate in (1e-7, 2e-7)
     ]
@@ -521,8 +477,7 @@ def test_halving_trains_in_rounds_and_logs_what_it_drops(tmp_path: Path) -> None
     assert {one.candidate.name for one in found[0].ranking} == {"plain ViT", "cropped"}
 
 
-def test_halving_says_that_test_images_chose_where_nothing_validates() -> None:
-    """Fails if who reads the log takes the choice for one that the test images had no part in."""
+def test_halving_without_validation_is_reported() -> None:
     of = grid(*ABLE, terms=Terms(halving=True))
     cells, subset = of.cells(0), of.subsets.each()[0]
     by_test = decide(of, 0, subset, [Outcome(cell, "finished", test=0.5) for cell in cells])
@@ -531,35 +486,27 @@ def test_halving_says_that_test_images_chose_where_nothing_validates() -> None:
     assert "by validation images: " in by_val.sentence
 
 
-def test_halving_of_two_is_refused_before_anything_trains(tmp_path: Path) -> None:
-    """Fails if all are trained in every rung, 175 % of the time, and none is dropped."""
+def test_halving_of_two_is_refused_before_training(tmp_path: Path) -> None:
     study = StudyFolder.create(tmp_path / "s", grid(terms=Terms(halving=True), epochs=4), "test")
     with pytest.raises(UserError, match=r"of 2 it drops none .* leave --halving out"):
         plan_study(study, 1, print)
 
 
-def test_a_study_that_holds_nothing_out_is_refused_before_anything_trains(tmp_path: Path) -> None:
-    """Fails if everything is trained, and then called failed or left without a number."""
+def test_a_study_without_held_out_images_is_refused_before_training(tmp_path: Path) -> None:
     held_out = {"data.val_fraction": 0, "data.test_fraction": 0}
     study = StudyFolder.create(tmp_path / "s", grid(conditions={**CONDITIONS, **held_out}), "test")
     with pytest.raises(UserError, match="no validation or test images to compare by"):
         plan_study(study, 1, print)
 
 
-def test_halving_is_refused_where_a_recipe_learns_without_labels(tmp_path: Path) -> None:
-    """Fails if everything is trained briefly, and then dropped as if it had failed."""
+def test_halving_is_refused_without_labels(tmp_path: Path) -> None:
     candidates = (Candidate("mae", "mae/photos"), Candidate("other", "mae/photos", {"optim.lr": 0.01}))
     with pytest.raises(UserError, match="mae/photos trains without labels; leave --halving or that recipe out"):
         StudyFolder.create(tmp_path / "s", grid(*candidates, terms=Terms(halving=True)), "test")
     assert not (tmp_path / "s").exists()
 
 
-def test_no_winner_is_named_where_chance_would_do(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two short trainings that hardly differ: the leader by validation is told, not called a winner.
-
-    Fails if ranks alone name one, if test ranks, if a difference is told without its interval, or if --like trains the
-    leader without a word.
-    """
+def test_no_winner_is_named_within_chance(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = StudyFolder.open(finished)
     (comparison,) = compare(study, current_outcomes(study.grid, Outcomes(study)))
     assert comparison.ranked_by == "val"
@@ -585,9 +532,7 @@ def verdict_of(comparison: Any, name: str) -> tuple[float, ...]:
     return found
 
 
-def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
-    """The agent's accuracy in Bootstrapping's tables comes from the student's run. Fails if it trains again, or if the
-    student's accuracy stands in its place, also where the run does not know the number yet."""
+def test_a_row_of_another_metric_shares_the_training(tmp_path: Path) -> None:
     loss = Candidate("its loss", PLAIN.recipe, PLAIN.overrides, published=3.0, measure="loss")
     later = Candidate("its robustness", PLAIN.recipe, PLAIN.overrides, measure="robustness/imagenet-a/student")
     study = made(tmp_path / "study", grid(PLAIN, loss, later))
@@ -619,8 +564,7 @@ def test_a_row_of_another_measure_shares_the_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100_000, b'{"status": "running"}'])
-def test_a_cell_whose_facts_are_damaged_is_not_finished(tmp_path: Path, raw: bytes) -> None:
-    """It is trained again, as the table says. Catches: a SLURM script or a worker that stops at one cell's damage."""
+def test_a_cell_with_damaged_metadata_is_not_finished(tmp_path: Path, raw: bytes) -> None:
     study = made(tmp_path / "study", grid())
     cell, other = study.grid.cells()
     for one in (cell, other):
@@ -630,9 +574,7 @@ def test_a_cell_whose_facts_are_damaged_is_not_finished(tmp_path: Path, raw: byt
     assert study.finished(other)
 
 
-def test_a_cell_is_trained_anew_only_where_its_files_are_broken(tmp_path: Path) -> None:
-    """Catches: a half-trained run that is removed because a module of a person's own is not found today or memory is
-    full, or because its recipe was edited, which the run itself refuses and tells."""
+def test_a_cell_is_trained_again_only_where_its_files_are_broken(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run")
     run.write("split.json", {"names": {}})
     run.write("recipe.yaml", run.text("recipe.yaml").replace("name: supervised", "name: gone_today.Mine"))
@@ -660,8 +602,7 @@ def test_a_cell_is_trained_anew_only_where_its_files_are_broken(tmp_path: Path) 
     assert not is_damaged(run)
 
 
-def test_a_study_whose_files_are_damaged_says_which(tmp_path: Path) -> None:
-    """In a line. Catches: a traceback for study.yaml or a kept recipe that is no text, gone or a pipe."""
+def test_damaged_files_of_a_study_are_named(tmp_path: Path) -> None:
     study = made(tmp_path / "study", grid())
     for name in ("study.yaml", "recipes/plain-vit.yaml", "study.json"):
         path = study.path / name

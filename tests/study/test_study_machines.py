@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells in processes of their own, on a SLURM array, on a Ray cluster: whoever dies, every cell is trained once."""
+"""Cells in processes, on a SLURM array and on a Ray cluster: every cell is trained once, whatever is killed."""
 
 import importlib.util
 import os
@@ -26,11 +26,7 @@ from viticulture.study.workers import LIVES, WorkerPool, cell_named, environment
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_its_cell_goes_on(tmp_path: Path) -> None:
-    """Two processes, two cells, one process killed while it trains: told, and all cells are finished, each once.
-
-    Fails if the dead worker's cell stays locked, is left out, or the study waits for the dead.
-    """
+def test_a_killed_worker_is_replaced_and_its_cell_resumes(tmp_path: Path) -> None:
     study, said = made(tmp_path / "s", 2, epochs=8), list[str]()
     with Killer(study) as killer:
         run_workers(study, 2, said.append)
@@ -42,14 +38,9 @@ def test_a_killed_worker_is_replaced_and_its_cell_goes_on(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("halving", [False, True])
 @pytest.mark.slow
-def test_a_cell_that_ends_its_process_every_time_fails_and_the_rest_goes_on(
+def test_a_cell_that_kills_its_process_fails_and_the_rest_continues(
     halving: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers that claim one cell and die, until they are told to leave it alone.
-
-    Fails if the cell of a first rung, or of two rows that share it, is not found, so that the place ends in an error
-    and no failure is recorded; or if the place is given up with the cell, and the other cells with it.
-    """
     alike = (Candidate("a", "default/digits", TINY), Candidate("b", "default/digits", TINY))
     grid = Grid("digits", alike, Subsets(per_class=(2,)), (0,), epochs=4, terms=Terms(halving=halving))
     study = StudyFolder.create(tmp_path / "s", grid, "test")
@@ -75,8 +66,7 @@ kill -9 $$
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="needs real-time signals")
-def test_a_worker_that_a_signal_without_a_name_killed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python names the first and the last of the real-time signals alone. Catches: a traceback in place of a line."""
+def test_a_worker_killed_by_an_unnamed_signal_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     number, said = signal.SIGRTMIN + 3, list[str]()
     worker = tmp_path / "worker"
     worker.write_text(f"#!/bin/bash\nkill -{number} $$\n")
@@ -86,9 +76,7 @@ def test_a_worker_that_a_signal_without_a_name_killed_is_told(tmp_path: Path, mo
     assert said == [f"a worker died (signal {number}) before it trained anything"] * LIVES
 
 
-def test_workers_end_with_who_has_started_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a signal that reaches that process alone, as SIGTERM does. Fails if they train on without it, are started
-    again, or are told as having died of a cell."""
+def test_workers_end_with_their_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = tmp_path / "worker"
     worker.write_text("#!/bin/bash\necho $$\nexec sleep 600\n")
     worker.chmod(0o755)
@@ -114,7 +102,7 @@ def test_workers_end_with_who_has_started_them(tmp_path: Path, monkeypatch: pyte
 
 
 def _work_until_input_ends(study: str) -> None:
-    """A worker whose training never ends, and whose input does once it has begun."""
+    """In a child: a worker whose training never ends, and whose input does."""
     end, begin = os.pipe()
     os.dup2(end, 0)
     sys.stdin = open(0)  # noqa: SIM115
@@ -125,23 +113,20 @@ def _work_until_input_ends(study: str) -> None:
 
 @pytest.mark.children
 def test_an_attached_worker_ends_with_its_input(tmp_path: Path) -> None:
-    """Which the process that has started it holds open. Fails if a worker trains on without that process."""
     worker = start(_work_until_input_ends, str(made(tmp_path / "s", 1).path))
     worker.join()
     assert worker.exitcode == -signal.SIGTERM
 
 
 def _run_two(study: str, alive: Path) -> None:
-    """Two workers, which hold a pipe open as their standard error."""
+    """In a child: two workers, which hold a pipe open as their standard error."""
     with alive.open("w") as pipe:
         os.dup2(pipe.fileno(), 2)
     run_workers(StudyFolder.open(study), 2, lambda words: None)
 
 
 @pytest.mark.slow
-def test_workers_end_with_who_has_started_them_and_was_killed(tmp_path: Path) -> None:
-    """kill -9, of which that process cannot tell anybody, once one of them trains. Fails if they train on, or if what
-    they leave cannot go on."""
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     study, alive = made(tmp_path / "s", 2, epochs=50), tmp_path / "alive"
     os.mkfifo(alive)
     parent = start(_run_two, str(study.path), alive)
@@ -157,7 +142,6 @@ def test_workers_end_with_who_has_started_them_and_was_killed(tmp_path: Path) ->
 
 
 def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each worker sees one GPU of those that its parent sees; without GPUs they divide the cores."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("torch.get_num_threads", lambda: 8)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
@@ -172,12 +156,7 @@ def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_slurm_array_has_a_task_a_cell(tmp_path: Path) -> None:
-    """The script is valid, its task trains its cell though a candidate was added since it was submitted, and written
-    again it asks for what is missing alone.
-
-    Fails if numbers and cells do not match, now or later, or a finished cell is submitted again.
-    """
+def test_a_slurm_array_has_a_task_per_cell(tmp_path: Path) -> None:
     study = made(tmp_path / "s", 2)
     script = write_script(study, StudyPlan.from_dict(study.facts["plan"]))
     assert "--array=0-1\n" in script.read_text()

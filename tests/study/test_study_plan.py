@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A grid says what it says in YAML too; a plan keeps to its terms and its budget; halving keeps the better half."""
+"""Grids and their YAML, plans within their terms and budget, successive halving."""
 
 import re
 from dataclasses import replace
@@ -36,7 +36,6 @@ def planned(of: Grid, own: dict[str, int] | None = None, workers: int = 1) -> St
 
 
 def test_a_grid_survives_yaml() -> None:
-    """Fails if a name with a comma, a colon or an accent, a share or a null override does not come back."""
     evil = "DHVT-T, 4 heads: <b>é & 10 %</b>"
     made = Grid(
         "./my photos",
@@ -84,12 +83,12 @@ def test_a_grid_that_says_nothing_sensible_is_refused(text: str, words: str) -> 
 
 
 def test_a_budget_may_be_a_number_of_minutes() -> None:
-    """As `--budget 90` says them. Catches: one that YAML reads as a number refused, or other terms than the word's."""
+    """`--budget 90`."""
     assert Terms(90) == Terms("90")  # type: ignore[arg-type]
 
 
-def test_every_combination_has_one_cell_and_a_folder_of_its_own() -> None:
-    """Seeds outermost, so that an early stop leaves whole comparisons. Names that look alike in a file name differ."""
+def test_every_combination_has_one_cell_and_folder() -> None:
+    """Seeds outermost, so that an early stop leaves whole comparisons."""
     made = Grid("x", of_recipes(["a/b", "a b", "A-B"]), Subsets(per_class=(2, 1)), (0, 1))
     cells = made.cells()
     assert len({cell.name for cell in cells}) == len(cells) == 3 * 2 * 2
@@ -99,8 +98,8 @@ def test_every_combination_has_one_cell_and_a_folder_of_its_own() -> None:
     assert slug("日本") == "x"
 
 
-def test_rows_that_train_the_same_thing_are_trained_once() -> None:
-    """Bootstrapping's Table 1 prints the student and the agent of one training. Fails if they get a run each."""
+def test_rows_of_one_training_are_trained_once() -> None:
+    """Bootstrapping's Table 1 prints the student and the agent of one training."""
     student = Candidate("ViT-S (joint)", "bootstrap/cifar-joint", {"a": 1})
     agent = Candidate("Agent-S (joint)", "bootstrap/cifar-joint", {"a": 1}, measure="bootstrap_agent_accuracy")
     other = Candidate("ViT-B (joint)", "bootstrap/cifar-joint", {"a": 2})
@@ -113,8 +112,7 @@ def test_rows_that_train_the_same_thing_are_trained_once() -> None:
     assert len({cell.name for cell in made.cells()}) == 2
 
 
-def test_a_recipe_file_is_called_by_its_own_name() -> None:
-    """Fails if a folder fills every axis of the page, or if two files of one name become one candidate."""
+def test_a_recipe_file_is_named_by_its_stem() -> None:
     named = [one.name for one in of_recipes(["mine/a.yaml", "dhvt/digits", "b.yml"])]
     assert named == ["a", "dhvt/digits", "b"]
     assert [one.name for one in of_recipes(["mine/a.yaml", "yours/a.yaml"])] == ["mine/a.yaml", "yours/a.yaml"]
@@ -122,7 +120,6 @@ def test_a_recipe_file_is_called_by_its_own_name() -> None:
 
 
 def test_a_table_becomes_a_grid() -> None:
-    """Published numbers and measures travel along; its own field is a table, too."""
     candidates = read_table("dhvt/table4").rows
     assert {one.name: one.published for one in candidates}["DHVT-T, 4 heads"] == 80.98
     assert all(one.data == "cifar100" for one in candidates)
@@ -130,11 +127,8 @@ def test_a_table_becomes_a_grid() -> None:
         assert len(read_table(f"default/{kind}").rows) >= 3
 
 
-def test_a_budget_is_kept_and_used() -> None:
-    """Equal epochs: the largest number whose cost stays within an hour's third.
-
-    Fails if seeds, subsets or the start of a cell are not paid for, or if a budget lengthens a training.
-    """
+def test_a_budget_is_used_and_not_exceeded() -> None:
+    """Equal epochs: the largest number whose cost stays within an hour's third."""
     made = grid("10min")
     plan = planned(made)
     assert set(plan.epochs.values()) == {100}  # 3 (13 + 53) s: within the budget, so nothing is shortened
@@ -148,8 +142,7 @@ def test_a_budget_is_kept_and_used() -> None:
         planned(grid("7s"))
 
 
-def test_a_budget_that_is_too_short_is_told_one_that_is_enough() -> None:
-    """Catches minutes that are rounded down, such as: a budget of 1m is too short, it takes about 1 min."""
+def test_a_budget_that_is_too_short_names_one_that_is_enough() -> None:
     many = Subsets(per_class=tuple(range(1, 12)))
     with pytest.raises(UserError, match=r"too short .* takes about \d+ min") as refused:
         planned(grid("1m", subsets=many))
@@ -158,9 +151,7 @@ def test_a_budget_that_is_too_short_is_told_one_that_is_enough() -> None:
     planned(grid(enough[0], subsets=many))
 
 
-def test_a_budget_of_too_few_steps_is_refused_with_the_time_that_would_do() -> None:
-    """Catches: cells of two epochs that are trained although none of them can tell, a time that is refused again, and a
-    refusal where the recipes themselves are short, `auto` chose, or every cell has its 300 steps."""
+def test_a_budget_of_too_few_steps_is_refused_with_a_sufficient_time() -> None:
     made = grid("15s", equal="recipe")
     with pytest.raises(UserError, match=r"leaves 40 steps to the shortest of 6 trainings, too few") as refused:
         check_budget(made, planned(made))
@@ -175,8 +166,6 @@ def test_a_budget_of_too_few_steps_is_refused_with_the_time_that_would_do() -> N
 
 
 def test_workers_are_done_within_the_budget() -> None:
-    """Cells are not divided. Catches: eight workers that plan one cell each as if it had all their time, two that leave
-    one with a cell more than its share."""
     made = grid("30s")
     for workers in (2, 3, 8):
         (epochs,) = set(planned(made, workers=workers).epochs.values())
@@ -198,11 +187,9 @@ def test_workers_are_done_within_the_budget() -> None:
         (4000.0, 300, "1night", 1, False),  # not one epoch fits into four hours
     ],
 )
-def test_a_budget_of_auto_is_the_shortest_that_tells(
+def test_a_budget_of_auto_is_the_shortest_sufficient_one(
     seconds: float, steps: int, budget: str, epochs: int, warned: bool
 ) -> None:
-    """Fails if it is longer than 300 steps of the shortest cell need, shorter while a longer one has them, if a
-    budget that affords nothing ends the search, or if the note does not say which was chosen of which."""
     made = grid("auto")
     paces = dict.fromkeys(
         (("fast", "all images"), ("slow", "all images")), StepTimes(seconds / steps, steps, 0.0, 0, 0)
@@ -220,9 +207,7 @@ def test_a_budget_of_auto_is_the_shortest_that_tells(
     ("budget", "chosen", "tried"),
     [("15s", "cheap", 1), ("150s", "cheap", 2), ("250s", "middle", 3), ("20min", "dear", 3), ("", "dear", 3)],
 )
-def test_a_budget_shows_images_as_dear_as_it_leaves_sixty_epochs(budget: str, chosen: str, tried: int) -> None:
-    """Fails if a study is refused that smaller images afford, if dear images are taken for a few epochs, or measured
-    where cheaper ones already get too few."""
+def test_a_budget_uses_the_largest_images_for_sixty_epochs(budget: str, chosen: str, tried: int) -> None:
     seen: list[str] = []
 
     def plan(keys: dict[str, str]) -> StudyPlan:
@@ -244,8 +229,7 @@ def test_equal_time_gives_the_faster_method_more_epochs() -> None:
     assert cost(grid("2min", "time"), plan) <= 120
 
 
-def test_a_slower_method_added_since_has_the_others_time() -> None:
-    """Catches: a contender whose slowness makes the time longer that the others have had."""
+def test_a_slower_candidate_added_later_has_the_others_time() -> None:
     made, more = grid("2min", "time"), grid("2min", "time", candidates=3)
     plan, third = planned(made), ("third", "all images")
     own = {one.name: 100 for one in more.candidates}
@@ -254,9 +238,7 @@ def test_a_slower_method_added_since_has_the_others_time() -> None:
     assert slow - SLOW.scaled(5).epoch < extended.epochs[third] * SLOW.scaled(5).epoch <= slow * 1.05
 
 
-def test_a_longer_recipe_added_since_has_the_others_time_too() -> None:
-    """Equal time, within a budget that halves it or not; a subset added later is as long as if it had been there.
-    Fails if the newcomer's own 300 epochs, or those of an earlier newcomer, lengthen what anybody learns."""
+def test_a_longer_recipe_added_later_has_the_others_time() -> None:
     third, fourth = ("third", "all images"), ("fourth", "all images")
     for budget in ("2min", "10h"):
         plan = planned(grid(budget, "time"))
@@ -276,9 +258,7 @@ def test_a_longer_recipe_added_since_has_the_others_time_too() -> None:
         assert {added.epochs[key] for key in few} == {int(100 * plan.scale + 1e-9)}
 
 
-def test_what_a_contender_added_since_says_of_its_images_stays() -> None:
-    """The budget's choice is for those that leave it open. Fails if it replaces a size that the newcomer's recipe has,
-    or if the rest of the choice does not hold for it, before it is planned or after."""
+def test_images_of_a_candidate_added_later_follow_its_recipe() -> None:
     made, more = grid(), grid(candidates=3)
     shown = {"images.image_size": 64, "images.eval_views": "one"}
     plan = replace(planned(made), image_keys=shown)
@@ -303,7 +283,7 @@ def test_each_recipe_may_keep_its_own_length() -> None:
 
 
 def test_a_warmup_keeps_its_share_of_a_shortened_training() -> None:
-    """5 of 100 epochs are 1 of 20. Fails if the warm-up outlasts a training, which no run would accept."""
+    """5 of 100 epochs are 1 of 20."""
     made = grid(epochs=20)
     plan = planned(made)
     assert plan.overrides(made, made.cells()[0]) == {"train.epochs": 20, "schedule.warmup_epochs": 1.0}
@@ -312,14 +292,13 @@ def test_a_warmup_keeps_its_share_of_a_shortened_training() -> None:
 
 
 def test_trainings_too_short_to_rank_are_announced() -> None:
-    """10 steps an epoch: 20 epochs are 200 steps, 100 are 1,000. Fails if the longest cell is asked, or epochs are."""
+    """10 steps an epoch: 20 epochs are 200 steps, 100 are 1,000."""
     short, long = grid(epochs=20), grid()
     assert "200 steps" in plan_note(short, planned(short))
     assert "steps" not in plan_note(long, planned(long))
 
 
 def test_a_plan_survives_json_and_an_extended_study_keeps_it() -> None:
-    """Fails if a candidate added later shortens or lengthens the cells that are trained already."""
     made = grid("1min")
     plan = planned(made)
     again = StudyPlan.from_dict(plan.to_dict())
@@ -331,9 +310,7 @@ def test_a_plan_survives_json_and_an_extended_study_keeps_it() -> None:
     assert extended.epochs["third", "all images"] == plan.epochs["slow", "all images"]
 
 
-def test_a_contender_added_since_learns_as_long_and_one_taken_out_may_come_back() -> None:
-    """Equal epochs, whatever the new one's recipe has. Catches: its own 200 beside the others' 100, a plan that
-    forgets the epochs and warm-up of who is not in the grid at the moment (a KeyError once it is again)."""
+def test_a_candidate_added_later_trains_as_long_and_a_removed_one_may_return() -> None:
     made, swapped = grid(), grid(candidates=3)
     plan = StudyPlan.from_dict(planned(made).to_dict())
     swapped = replace(swapped, candidates=swapped.candidates[1:])  # the first one left out, a third one added
@@ -346,24 +323,19 @@ def test_a_contender_added_since_learns_as_long_and_one_taken_out_may_come_back(
     assert extended.overrides(made, back) == plan.overrides(made, back)
 
 
-def test_a_contender_added_since_has_no_length_yet() -> None:
-    """A page drawn before the study goes on. Fails if it ends in a KeyError."""
+def test_a_candidate_added_later_has_no_length_yet() -> None:
     plan, larger = planned(grid()), grid(candidates=3, subsets=Subsets(per_class=(5,)))
     added = next(cell for cell in larger.cells() if cell.candidate.name == "third")
     assert plan.overrides(larger, added) == {"data.per_class": 5}
 
 
-def test_a_plan_that_little_is_left_of_does_not_say_nothing() -> None:
-    """One epoch of three hundred. Fails if it is called 0 %."""
+def test_a_tiny_share_of_a_training_is_not_zero() -> None:
     plan = StudyPlan({("fast", "all images"): 1}, {}, {"fast": 300}, {"fast": None}, scale=1 / 300)
     assert "shortened to 0.3 % by the budget of 2m" in plan_note(grid("2m"), plan)
 
 
-def test_halving_costs_what_its_rounds_cost() -> None:
-    """Eight candidates: 8 quarters, 4 halves, 2 wholes instead of 8 wholes, the cheap one dropped first, to be safe.
-
-    Fails if those that are dropped are paid for.
-    """
+def test_halving_costs_its_rounds() -> None:
+    """Eight candidates: 8 quarters, 4 halves, 2 wholes instead of 8 wholes, the cheap one dropped first, to be safe."""
     every, halved = grid(candidates=8, equal="recipe"), grid(candidates=8, equal="recipe", halving=True)
     full, less = cost(every, planned(every)), cost(halved, planned(halved))
     quarters = (FAST.epoch + 7 * SLOW.epoch) / 4
@@ -372,8 +344,7 @@ def test_halving_costs_what_its_rounds_cost() -> None:
 
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_halving_trains_nothing_twice(epochs: int) -> None:
-    """A quarter and a half of two epochs are one each, the same training from the same seed; of three they are one and
-    two. Fails if two rungs of a length are trained one after the other."""
+    """A quarter and a half of two epochs are one each; of three they are one and two."""
     with pytest.raises(UserError, match="halving trains fast for 1, then 1, then"):
         planned(grid(halving=True, epochs=epochs))
     halved = grid(halving=True, epochs=3)
@@ -381,10 +352,6 @@ def test_halving_trains_nothing_twice(epochs: int) -> None:
 
 
 def test_halving_drops_the_worse_half_and_never_the_baseline() -> None:
-    """By validation, not by test; a candidate whose cells all failed goes first; two at least stay.
-
-    Fails if test accuracies decide, or the baseline of all differences is lost.
-    """
     made = grid(halving=True, candidates=4)
     scores = {"fast": 0.1, "slow": 0.6, "third": 0.7, "fourth": None}
     outcomes = [
@@ -408,8 +375,6 @@ def test_amounts_say_what_they_are() -> None:
 
 
 def test_a_grid_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan within a budget, its table, and what every cell needs. Fails if any of them makes the cells anew, whose
-    cost then grows with the square of their number."""
     built: list[int] = []
     plain = Cell.__init__
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray hands out a study's cells, and loses none with a worker; needs the extra `ray`, in an environment of its own."""
+"""Ray runs a study's cells, and loses none with a worker; needs the extra `ray`, in a separate environment."""
 
 from pathlib import Path
 
@@ -11,8 +11,7 @@ from viticulture.study.clusters import run_on_ray
 pytest.importorskip("ray")
 
 
-def test_a_lost_ray_workers_cell_is_tried_again(tmp_path: Path) -> None:
-    """Two workers of this machine, one killed while it trains. Fails if its cell is lost, or trained twice."""
+def test_a_lost_ray_workers_cell_is_retried(tmp_path: Path) -> None:
     import ray
 
     study, said = made(tmp_path / "s", 2, epochs=8), list[str]()

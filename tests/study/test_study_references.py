@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates of one study learn from each other: `row:NAME` is the run of that name, on the same images."""
+"""Candidates of one study train on each other's runs: `row:NAME` is the run of that name, on the same images."""
 
 import json
 import re
@@ -51,7 +51,7 @@ STARTED = Candidate("started", "default/digits", {**SMALL, "student.init": "row:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of 15 random pictures each."""
+    """Write two classes of 15 random pictures each."""
     root, draw = tmp_path_factory.mktemp("data") / "photos", np.random.default_rng(0)
     for c in range(2):
         (root / f"class {c}").mkdir(parents=True)
@@ -62,7 +62,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(path: Path, photos: Path, *candidates: Candidate, seeds: tuple[int, ...] = (0,), **more: Any) -> StudyFolder:
-    """A study of one epoch, without measured paces."""
+    """Create a study of one epoch, without measured step times."""
     of = Grid(str(photos), candidates, Subsets(per_class=(4,)), seeds, {}, epochs=1, **more)
     study = StudyFolder.create(path, of, "viticulture compare photos")
     lengths = {(one.name, subset.name): 1 for one in candidates for subset in of.subsets.each()}
@@ -83,8 +83,7 @@ def split(study: StudyFolder, name: str, seed: int) -> list[str]:
     return names
 
 
-def test_references_are_found_at_any_depth_and_replaced_where_they_stand() -> None:
-    """Fails if a key beside a reference is lost, a reference inside a section is overlooked, or others are touched."""
+def test_references_are_replaced_at_any_depth() -> None:
     values = {"student.init": "row:MAE ", "guides.co_advise.teachers": {"conv": "row:A: b", "inv": "runs/x"}, "n": 1}
     assert references(values) == {"student.init": "MAE", "guides.co_advise.teachers.conv": "A: b"}
     assert replaced(values, {"MAE": "m", "A: b": "a"}) == {
@@ -111,12 +110,7 @@ def test_a_study_that_could_never_end_is_refused(candidates: tuple[Candidate, ..
         Grid("digits", candidates, terms=terms)
 
 
-def test_teachers_are_trained_first_and_every_student_learns_from_its_own(photos: Path, tmp_path: Path) -> None:
-    """Two teachers that differ by nothing but the seed, two students, two seeds, listed in the wrong order.
-
-    Fails if a student begins before its teacher is there, learns from that of another seed, or the second teacher
-    learned from other images than the first one (which would give its student more to learn from), or is the first.
-    """
+def test_teachers_are_trained_first_and_every_student_has_its_own(photos: Path, tmp_path: Path) -> None:
     study = made(tmp_path / "s", photos, TAUGHT, TWICE, TEACHER, OTHER, seeds=(0, 1))
     said = work(study)
     assert len(said) == 8
@@ -137,18 +131,15 @@ def test_teachers_are_trained_first_and_every_student_learns_from_its_own(photos
     assert one != two
 
 
-def test_a_subset_that_the_study_chooses_holds_for_every_teacher() -> None:
-    """`--data.subset_seed 0` for all: fails if a second teacher draws its own, so that it knows other images."""
+def test_a_subset_chosen_by_the_study_holds_for_every_teacher() -> None:
+    """`--data.subset_seed 0` for all."""
     of = Grid("digits", (TEACHER, OTHER), Subsets(per_class=(4,)), (1,))
     other = of.cells()[1]
     assert other.overrides({}) == {"data.per_class": 4, "data.subset_seed": 1}
     assert other.overrides({"data.subset_seed": 0}) == {"data.per_class": 4}
 
 
-def test_a_study_that_moves_goes_on_with_a_student_that_had_begun(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fails if the student's own recipe seeks its teacher where the study lay when it began."""
+def test_a_moved_study_resumes_a_student(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = made(tmp_path / "old", photos, TEACHER, TAUGHT)
     plan = StudyPlan.from_dict(study.facts["plan"])
     teacher, student = study.grid.cells()
@@ -164,11 +155,7 @@ def test_a_study_that_moves_goes_on_with_a_student_that_had_begun(
     assert moved.finished(student)
 
 
-def test_weights_that_are_named_from_a_working_folder_are_found_from_any(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For all candidates, for a table's row by its name, and in a table of one's own; hubs, rows and what is no file
-    keep their names. Fails if `compare resume` finds its weights only where `compare` was called."""
+def test_relative_weights_of_a_study_work_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     weights = tmp_path / "mine.safetensors"
     weights.touch()
@@ -194,8 +181,7 @@ def test_weights_that_are_named_from_a_working_folder_are_found_from_any(
     assert [one.overrides["student.init"] for one in table.candidates] == [str(weights), "row:own", str(weights)]
 
 
-def test_a_cells_command_names_the_run_that_it_learned_from(photos: Path, tmp_path: Path) -> None:
-    """Fails if the command that is printed for a cell cannot be run alone."""
+def test_a_cells_command_names_its_teachers_run(photos: Path, tmp_path: Path) -> None:
     study = made(tmp_path / "s", photos, TEACHER, TAUGHT)
     work(study)
     told = json.loads((study.path / "cells/taught.4-a-class.seed-0/run.json").read_text())["command"]
@@ -203,9 +189,7 @@ def test_a_cells_command_names_the_run_that_it_learned_from(photos: Path, tmp_pa
     assert "a-teacher.4-a-class.seed-0" in told
 
 
-def test_what_learns_without_labels_is_a_row_without_a_number(photos: Path, tmp_path: Path) -> None:
-    """Pre-training and fine-tuning in one study, measured beforehand too. Fails if a run without accuracy breaks the
-    table or the page, or if the student does not start from it."""
+def test_a_row_without_labels_has_no_accuracy(photos: Path, tmp_path: Path) -> None:
     study = made(tmp_path / "s", photos, STARTED, MASKED, TEACHER, seeds=(0, 1))
     said = work(study)
     assert not [line for line in said if "failed" in line]
@@ -220,8 +204,7 @@ def test_what_learns_without_labels_is_a_row_without_a_number(photos: Path, tmp_
     assert {one.candidate.name for one in found.comparisons[0].ranking} == {"started", "a teacher"}
 
 
-def test_a_failed_teacher_fails_its_students_and_nothing_else(photos: Path, tmp_path: Path) -> None:
-    """Fails if the study waits for ever, or says of the student that the teacher's folder is missing."""
+def test_a_failed_teacher_fails_its_students_alone(photos: Path, tmp_path: Path) -> None:
     bad = Candidate("a teacher", "default/digits", {**SMALL, "train.batch_size": 4000})
     study = made(tmp_path / "s", photos, TAUGHT, bad, Candidate("alone", "default/digits", SMALL))
     work(study)
@@ -231,8 +214,7 @@ def test_a_failed_teacher_fails_its_students_and_nothing_else(photos: Path, tmp_
     assert found["taught"]["error"] == "it uses the run of a teacher, which failed"
 
 
-def test_a_task_by_itself_trains_what_it_needs_and_waits_for_what_others_train(photos: Path, tmp_path: Path) -> None:
-    """As the tasks of a SLURM array and of Ray do. Fails if a teacher is trained twice or its student begins early."""
+def test_a_single_task_trains_what_it_needs_and_waits_for_others(photos: Path, tmp_path: Path) -> None:
     study = made(tmp_path / "s", photos, TAUGHT, TEACHER)
     taught, teacher = study.grid.cells()
     plan = StudyPlan.from_dict(study.facts["plan"])
@@ -255,9 +237,7 @@ def test_a_task_by_itself_trains_what_it_needs_and_waits_for_what_others_train(p
     assert all(study.finished(cell) for cell in study.grid.cells())
 
 
-def test_a_study_of_teachers_and_students_is_measured_before_either_is_trained(photos: Path, tmp_path: Path) -> None:
-    """Untrained doubles stand in. Fails if a student that has no teacher yet cannot be measured, so that the budget and
-    the plan leave it out, or if doubles stay behind."""
+def test_students_are_measured_with_untrained_teachers(photos: Path, tmp_path: Path) -> None:
     told: list[str] = []
     of = Grid(str(photos), (TAUGHT, TEACHER, STARTED, MASKED), Subsets(per_class=(4,)), (0,), {}, epochs=1)
     study = StudyFolder.create(tmp_path / "s", of, "viticulture compare photos")
@@ -276,7 +256,6 @@ def test_a_study_of_teachers_and_students_is_measured_before_either_is_trained(p
 
 
 def test_a_row_that_needs_another_is_not_trained_alone(photos: Path, tmp_path: Path) -> None:
-    """Fails if the error comes from a folder called row:..., or a named run is not taken in the row's place."""
     with pytest.raises(
         UserError, match=r"guides.co_advise.teachers.conv is the run of another row, 'ResNet-10, a teac"
     ):
@@ -284,8 +263,7 @@ def test_a_row_that_needs_another_is_not_trained_alone(photos: Path, tmp_path: P
     assert not (tmp_path / "r").exists()
 
 
-def test_a_row_alone_has_the_seed_and_the_images_of_its_cell(photos: Path, tmp_path: Path) -> None:
-    """Fails if `--row` forgets the row's offset, or draws other images by it."""
+def test_a_row_alone_has_its_cells_seed_and_images(photos: Path, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"name": "a"}, {"name": "b", "seed_offset": 3}]
     shared: dict[str, Any] = {
         "recipe": "default/digits",
@@ -302,8 +280,7 @@ def test_a_row_alone_has_the_seed_and_the_images_of_its_cell(photos: Path, tmp_p
     assert found[0][1] == found[1][1]
 
 
-def test_a_table_may_be_a_persons_own_file(tmp_path: Path) -> None:
-    """Fails if a file is taken for the name of a shipped table, or its mistakes end in a traceback."""
+def test_a_table_may_be_a_users_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("title: t\nrecipe: default/digits\ndata: digits\nrows: [{name: a}, {name: b, seed_offset: 3}]\n")
     assert [row.seed_offset for row in read_table(str(file)).rows] == [0, 3]
@@ -320,9 +297,7 @@ def test_a_table_may_be_a_persons_own_file(tmp_path: Path) -> None:
         read_table(str(tmp_path / "other.yaml"))
 
 
-def test_what_one_cell_changes_of_a_recipe_stays_its_own() -> None:
-    """Measuring and stand-ins change keys at depth. Fails if they write into the recipe, or the overrides, that all
-    cells of the study share."""
+def test_a_cells_changes_leave_the_recipe_alone() -> None:
     recipe, shared = resolve("r", {"student": {"options": {"depth": 3}}}), {"num_heads": 2}
     assert recipe.changed({"student.options.depth": 1}, by="command").student.options == {"depth": 1}
     assert recipe.student.options == {"depth": 3}

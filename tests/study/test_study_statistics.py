@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals hold what they promise, and the number of seeds is the one in the books."""
+"""Confidence intervals have their coverage, and the number of seeds is that of textbooks."""
 
 import numpy as np
 import pytest
@@ -19,10 +19,7 @@ from viticulture.study.statistics import (
 
 
 def test_the_interval_of_a_mean_is_students() -> None:
-    """Student 1908 by scipy's own t-test, and by hand for three values: 4.303 sd / sqrt(3).
-
-    Fails for a normal quantile, n instead of n - 1, or a one-sided level.
-    """
+    """Student 1908 by scipy's t-test, and by hand for three values: 4.303 sd / sqrt(3)."""
     found = estimate([0.90, 0.92, 0.97])
     assert found.sd == pytest.approx(0.036056, abs=1e-6)
     assert found.low is not None
@@ -36,15 +33,12 @@ def test_the_interval_of_a_mean_is_students() -> None:
 
 @pytest.mark.parametrize(("effect", "pairs"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
 def test_the_seeds_needed_are_those_of_a_paired_t_test(effect: float, pairs: int) -> None:
-    """Sample sizes of a two-sided paired t-test, level 0.05, power 0.8: Cohen's small, medium and large effect, and 1,
-    as G*Power 3.1 prints them. Fails for a normal approximation (which gives 8 at effect 1) or a one-sided test."""
+    """Level 0.05, power 0.8: Cohen's small, medium and large effect, and 1, as G*Power 3.1 prints them."""
     assert seeds_needed(effect, 1.0) == pairs
     assert seeds_needed(-3 * effect, 3.0) == pairs
 
 
-def test_the_seeds_of_the_next_look_are_asked_at_its_level() -> None:
-    """Catches: a number of seeds after which the stricter look would not name a winner, and none where between half and
-    all of the most are needed."""
+def test_the_seeds_of_the_next_analysis_use_its_level() -> None:
     assert next_level(level_of_analysis(1)) == pytest.approx(level_of_analysis(2))
     assert seeds_needed(1.0, 1.0, level_of_analysis(2)) == 16
     assert seeds_needed(0.1, 1.0) == 787
@@ -58,12 +52,8 @@ def test_nothing_is_promised_where_nothing_is_known() -> None:
     assert seeds_needed(0.1, 0.0) == 2
 
 
-def test_the_bootstrap_is_the_one_that_draws_seeds_and_images() -> None:
-    """Against a plain loop that draws rows and columns with replacement, as Owen 2007 describes it.
-
-    Fails if images are drawn anew for every seed (too narrow), if only one of the two is drawn, for N - 1, or without
-    the factor that makes up for seeds drawn from few.
-    """
+def test_the_bootstrap_draws_seeds_and_images() -> None:
+    """Against a plain loop that draws rows and columns with replacement, as Owen 2007 describes it."""
     draw = np.random.default_rng(0)
     hard = draw.random(400) < 0.2  # images that all seeds agree about
     right = np.stack([(hard | (draw.random(400) < 0.05)) - (draw.random(400) < 0.04).astype(int) for _ in range(4)])
@@ -80,11 +70,7 @@ def test_the_bootstrap_is_the_one_that_draws_seeds_and_images() -> None:
     assert bootstrap(right) == found  # the same at every call
 
 
-def test_paired_seeds_tell_apart_what_unpaired_ones_cannot() -> None:
-    """Seeds differ by points, methods by half a point on every seed: the difference is clear, its sign too.
-
-    Fails if the values are compared as independent samples, or the difference is turned around.
-    """
+def test_paired_seeds_separate_what_unpaired_ones_cannot() -> None:
     theirs = [0.70, 0.80, 0.90]
     ours = [0.706, 0.804, 0.905]
     found = difference(ours, theirs)
@@ -94,11 +80,7 @@ def test_paired_seeds_tell_apart_what_unpaired_ones_cannot() -> None:
     assert not difference([0.8], [0.7]).separates()  # a single seed says nothing
 
 
-def test_both_intervals_must_leave_out_zero() -> None:
-    """Ten seeds agree to the last image that ours is one better of ten; ten images prove nothing.
-
-    Fails if Student's interval over seeds alone may name a winner on a handful of test images, or is all that is told.
-    """
+def test_both_intervals_must_exclude_zero() -> None:
     right = np.zeros((10, 10), np.int8)
     right[:, 0] = 1
     found = difference([0.5, 0.6] * 5, [0.4, 0.5] * 5, right)
@@ -110,10 +92,8 @@ def test_both_intervals_must_leave_out_zero() -> None:
     assert difference([0.5, 0.6] * 5, [0.4, 0.5] * 5, np.repeat(right, 100, 1)).separates()
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
-    """Of 400 experiments with 3 seeds, 95 % of Student's intervals hold the true mean (99 % bounds: 91.9 to 97.8 %).
-
-    Fails for an interval that is too narrow by a fifth or so."""
+def test_intervals_have_their_coverage() -> None:
+    """Of 400 experiments with 3 seeds, 95 % of Student's intervals hold the mean (99 % bounds: 91.9 to 97.8 %)."""
     draw = np.random.default_rng(1)
     found = [estimate(draw.normal(0.3, 0.02, 3).tolist()) for _ in range(400)]
     inside = np.mean([one.low <= 0.3 <= one.high for one in found if one.low is not None and one.high is not None])
@@ -122,10 +102,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_two_seeds_that_agree_prove_nothing(alike: bool) -> None:
-    """Both +6 of 200: by the same images or by others, 13 against 7 or 6 against none.
-
-    Fails if two differences that happen to be equal make an interval without width, which leaves out zero.
-    """
     right = np.zeros((2, 200), np.int8)
     right[0, :6] = 1
     right[1, :13], right[1, 13:20] = 1, -1
@@ -139,12 +115,8 @@ def test_two_seeds_that_agree_prove_nothing(alike: bool) -> None:
     assert not difference([0.53] * 3, [0.50] * 3).separates()  # no spread at all, and nothing known of images
 
 
-def test_the_floor_is_mcnemars() -> None:
-    """Of 100 images 12 differ: one difference is spread by sqrt(12) / 100 where both are equally good.
-
-    Fails for the spread of accuracies that are not paired, a floor that a large spread between seeds is added to, or
-    seeds that are promised to tell apart what agrees by luck.
-    """
+def test_the_minimum_width_is_mcnemars() -> None:
+    """Of 100 images 12 differ: one difference is spread by sqrt(12) / 100 where both are equally good."""
     right = np.zeros((3, 100), np.int8)
     right[:, :8], right[:, 8:12] = 1, -1
     found = difference([0.54] * 3, [0.50] * 3, right)
@@ -158,13 +130,8 @@ def test_the_floor_is_mcnemars() -> None:
     )
 
 
-def test_an_accuracy_is_no_better_known_than_its_images_allow() -> None:
-    """Ten seeds of 80 % on 100 images: Agresti and Coull 1998 give 71.0 to 86.7 %. Of 20 images their interval covers
-    the truth as often as it says.
-
-    Fails if seeds that agree give an interval without width, at 100 % too, if seeds narrow what images leave open, or
-    if the interval lies about the mean, where it covers 80 % of 20 images in 90 % of draws.
-    """
+def test_an_accuracy_is_limited_by_its_images() -> None:
+    """Ten seeds of 80 % on 100 images: Agresti and Coull 1998 give 71.0 to 86.7 %."""
     found = estimate_accuracy([0.8] * 10, 100)
     assert found.low is not None
     assert found.high is not None
@@ -178,19 +145,14 @@ def test_an_accuracy_is_no_better_known_than_its_images_allow() -> None:
     assert estimate_accuracy([0.7], 100).low is None
 
 
-def test_all_looks_together_spend_five_percent() -> None:
-    """Fails if a look gets more than is left, or the first one, the only one of most studies, is starved."""
+def test_all_interim_analyses_together_spend_five_percent() -> None:
     spent = [1 - level_of_analysis(number) for number in range(1, 30)]
     assert sum(spent) == pytest.approx(0.05)
     assert spent[0] == pytest.approx(0.0375)
 
 
-def test_intervals_over_folds_hold_their_promise_though_folds_share_images() -> None:
-    """Nadeau and Bengio 2003: values of K folds correlate by tested / all images, 1 / K. Over 4,000 draws of such
-    values the corrected interval covers the truth in 95 %; the plain one, in the same draws, does not.
-
-    Fails where the correction is lost, divides by K instead of K - 1, or corrects the spread instead of the variance.
-    """
+def test_intervals_over_folds_have_their_coverage() -> None:
+    """Nadeau and Bengio 2003: values of K folds correlate by tested / all images, 1 / K; 4,000 draws."""
     folds, trials = 5, 4000
     draw = np.random.default_rng(0)
     shared, own = draw.standard_normal((trials, 1)), draw.standard_normal((trials, folds))
@@ -204,9 +166,8 @@ def test_intervals_over_folds_hold_their_promise_though_folds_share_images() -> 
     assert covered(0.0) < 0.88
 
 
-def test_folds_with_images_of_their_own_are_compared_over_all_of_them() -> None:
-    """By hand: equal folds are one test of all images (McNemar's, Wald's form). Fails where folds are taken for
-    repeated answers to the same images, where their sizes must agree, or where seeds are promised to help."""
+def test_disjoint_folds_are_compared_over_all_images() -> None:
+    """By hand: equal folds are one test of all images (McNemar's, Wald's form)."""
     draw = np.random.default_rng(0)
     folds = [draw.choice(np.array([-1, 0, 0, 1, 1], dtype=np.int8), 400) for _ in range(5)]
     ours, theirs = [0.5 + float(fold.mean()) for fold in folds], [0.5] * 5
@@ -228,9 +189,8 @@ def test_folds_with_images_of_their_own_are_compared_over_all_of_them() -> None:
     assert difference_of_folds(ours, theirs, None, 0.25).over_images is None
 
 
-def test_folds_widen_the_interval_of_an_average_precision_as_that_of_an_accuracy() -> None:
-    """Nadeau and Bengio's factor, sqrt(1 / n + overlap) for sqrt(1 / n). Fails where a measure that is no share of
-    images forgets that folds share what they learn from."""
+def test_folds_widen_the_interval_of_ap_as_that_of_accuracy() -> None:
+    """Nadeau and Bengio's factor, sqrt(1 / n + overlap) for sqrt(1 / n)."""
     values = [0.50, 0.55, 0.60]
     wide, known = estimate_resampled(values, None, overlap=0.5), estimate(values, overlap=0.5)
     assert (wide.low, wide.high) == (known.low, known.high)

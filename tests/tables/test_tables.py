@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the shipped tables hold, as far as no test of recipes or of studies sees it."""
+"""Shipped tables, as far as no test of recipes or studies covers them."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -21,8 +21,7 @@ from viticulture.training.run_folder import RunFolder
 TABLES = {name: read_table(name) for name in tables()}
 
 
-def test_a_row_has_a_further_row_for_each_measure_and_they_share_a_training(tmp_path: Path) -> None:
-    """Fails if `also` trains twice, loses the row's overrides, or a further row keeps the accuracy's number."""
+def test_the_metrics_of_a_row_share_a_training(tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
     file.write_text(
         "{title: t, recipe: default/digits, data: digits, rows: [{name: a, published: 1, overrides: {optim.lr: 2},"
@@ -42,8 +41,7 @@ def test_a_row_has_a_further_row_for_each_measure_and_they_share_a_training(tmp_
         read_table(str(file))
 
 
-def test_a_probe_is_read_by_its_classifier_and_the_features_that_validation_chooses(tmp_path: Path) -> None:
-    """Catches: a kept probe that is read under a former word, the other classifier, features chosen on the test."""
+def test_a_probe_row_names_its_classifier_and_validated_features(tmp_path: Path) -> None:
     findings = [
         Finding(features, classifier, {1.0: val}, 1.0, top1, (0.0, 1.0))
         for features, classifier, val, top1 in (
@@ -61,8 +59,7 @@ def test_a_probe_is_read_by_its_classifier_and_the_features_that_validation_choo
 @pytest.mark.parametrize(
     ("measure", "meant"), [("localisation/0.3,0.5", "localization"), ("acuracy", "accuracy"), ("prob/k-NN", "probe")]
 )
-def test_a_measure_that_nothing_measures_is_refused(tmp_path: Path, measure: str, meant: str) -> None:
-    """Catches: a former or wrong spelling that trains for days and then reads n/a."""
+def test_an_unknown_metric_is_refused(tmp_path: Path, measure: str, meant: str) -> None:
     file = tmp_path / "t.yaml"
     file.write_text(f"{{title: t, recipe: default/digits, data: digits, rows: [{{name: a, measure: '{measure}'}}]}}")
     with pytest.raises(UserError, match=f"unknown measure of candidate a .*did you mean {meant}"):
@@ -71,10 +68,7 @@ def test_a_measure_that_nothing_measures_is_refused(tmp_path: Path, measure: str
     assert read_table(str(file)).rows[0].measure == "mine_accuracy"
 
 
-def test_top5_is_read_where_there_are_five_classes_to_choose_between(tmp_path: Path) -> None:
-    """Six classes, two images: of one the true class is second, of the other sixth. Fails for top-1, for splits that
-    are swapped, or for a top-k of fewer classes, which says another thing."""
-
+def test_top5_needs_five_classes(tmp_path: Path) -> None:
     def kept(classes: int) -> dict[str, float]:
         folder = tmp_path / str(classes)
         folder.mkdir()
@@ -105,8 +99,7 @@ def test_every_top5_of_aal_is_a_row() -> None:
                 assert row.published > (known[row.name.removesuffix(", top5")] or 0), (name, row.name)
 
 
-def test_rows_ask_for_validation_images_only_of_sets_that_have_some() -> None:
-    """Fails if a row of a set with two parts, such as Pets, is to learn from a third: it could not start."""
+def test_rows_hold_out_validation_images_only_where_a_set_has_enough() -> None:
     asked = 0
     for name in tables():
         for row in read_table(name).rows:

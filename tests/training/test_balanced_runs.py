@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings that make up for uneven classes: exact, resumable, and refused where they would change nothing."""
+"""Trainings on unbalanced classes: exact, resumable, and refused where they would change nothing."""
 
 import json
 from functools import partial
@@ -42,15 +42,13 @@ def session(out: Path, **overrides: Any) -> Any:
     [{"data.sampling": "balanced", **MIXED}, {"data.class_weights": {"3": 7.0, "8": 0.5}, **MIXED}],
     ids=["sampling", "weights"],
 )
-def test_a_stopped_run_goes_on_bit_for_bit(asked: dict[str, Any], tmp_path: Path) -> None:
-    """In the middle of an epoch, with mixing. Catches: an order drawn from a stream that is not in the checkpoint,
-    weights that are lost or in the checkpoint twice."""
+def test_an_interrupted_run_resumes_exactly(asked: dict[str, Any], tmp_path: Path) -> None:
+    """In the middle of an epoch, with mixing."""
     whole, again = whole_and_resumed(partial(session, **asked), tmp_path, steps=6)
     check_same_bits(whole.method.state_dict(), again.method.state_dict())
 
 
 def test_weights_reach_the_label_term(tmp_path: Path) -> None:
-    """Identity with the formula. Catches: weights of the whole set instead of what is learnt from, or none at all."""
     made = session(tmp_path / "run", **{"data.class_weights": {"3": 7.0}})
     batch = training_loader(made).batch(0, 0)
     weights = class_weights({"3": 7.0}, [str(i) for i in range(10)], torch.full((10,), 4))
@@ -63,10 +61,7 @@ def test_weights_reach_the_label_term(tmp_path: Path) -> None:
     assert "class_weights" not in made.method.state_dict()
 
 
-def test_sampling_reaches_the_batches_and_the_teachers_memory(tmp_path: Path) -> None:
-    """Of images that are uneven, every class comes alike; logits that were kept of the natural order stand for others.
-
-    Catches: an option that nobody reads, logits of other images replayed."""
+def test_sampling_reaches_batches_and_cached_logits(tmp_path: Path) -> None:
     made, natural = (
         session(tmp_path / word, **{"data.per_class": None, "data.fraction": 0.02, "data.sampling": word})
         for word in ("balanced", "natural")
@@ -84,18 +79,15 @@ def test_sampling_reaches_the_batches_and_the_teachers_memory(tmp_path: Path) ->
 
 
 class Counts(Callback):
-    """Remembers the last validation's counts by class."""
+    """Records the last validation's counts by class."""
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
         self.recalls = pl_module.sums["recalls"]
 
 
-def test_the_best_weights_are_those_of_the_best_mean_over_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Reference: scikit-learn's balanced accuracy, of batches of unequal size. Catches: weights of the training images,
-    a mean over batches' classes, or a best epoch that plain accuracy chooses."""
+def test_best_weights_have_the_best_balanced_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reference: scikit-learn's, of batches of unequal size."""
     monkeypatch.setattr(feed, "EVALUATION_BATCH", 7)
     overrides = {"train.best_by": "balanced_accuracy", "data.val_fraction": 0.02, "optim.lr": 0.003}
     overrides |= {"train.validate": "val", "train.epochs": 6}
@@ -122,7 +114,7 @@ def test_the_best_weights_are_those_of_the_best_mean_over_classes(
 
 
 def _fitted(out: Path) -> RunFolder:
-    """A run of one epoch by the defaults."""
+    """Fit one epoch by the defaults."""
     made = session(out, **{"train.epochs": 1})
     fit(made)
     return made.run

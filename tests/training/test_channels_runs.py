@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs on gray images of one channel and on five bands of 16 bits: every verb from training to the served page."""
+"""Runs on gray images of one channel and on five bands of 16 bits: every command from training to serving."""
 
 from functools import partial
 from importlib.util import find_spec
@@ -22,7 +22,8 @@ from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run, of_source
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.weights.files import initialize, save
+from viticulture.models.weights.files import save
+from viticulture.models.weights.sources import initialize
 from viticulture.tasks.classification import ClassPrediction
 from viticulture.tasks.results import read_predictions
 from viticulture.tasks.task import task_of
@@ -43,7 +44,7 @@ needs_onnx = pytest.mark.skipif(
 
 
 def shade(label: int, seed: int) -> np.ndarray:
-    """[20, 18] in [0, 1], lighter downwards or upwards, with noise."""
+    """Draw [20, 18] in [0, 1], lighter downwards or upwards, with noise."""
     rows = np.linspace(0, 0.8, 20)[:: 1 - 2 * label, None]
     return np.random.default_rng(1000 + seed).random((20, 18)) * 0.2 + rows
 
@@ -73,7 +74,7 @@ def data(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(kind: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
-    """Trained, measured, with its page."""
+    """Train and evaluate a run, and draw its page."""
     out = tmp_path_factory.mktemp("runs") / kind
     settings = {**BASE, **KINDS[kind], "train.epochs": 8, "optim.lr": 3e-3}
     return viticulture.train(str(data), "default/tiny-images", out=str(out), overrides=settings, progress=False)
@@ -83,8 +84,8 @@ def session(data: Path, kind: str, out: Path, recipe: str = "default/tiny-images
     return begin(str(data), recipe, 0, str(out), False, {**BASE, **KINDS[kind], **more}, "test")
 
 
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(kind: str, data: Path, tmp_path: Path) -> None:
-    """Bit for bit, stopped within an epoch, with all changes that images of these channels allow."""
+def test_an_interrupted_run_resumes_exactly(kind: str, data: Path, tmp_path: Path) -> None:
+    """With all augmentation that images of these channels allow."""
     changes = {
         "augment.rand_augment": {},
         "augment.blur": {},
@@ -95,8 +96,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(kind: str, data: Pat
     check_same_weights(whole, again, ("last",))
 
 
-def test_a_student_learns_from_every_channel(run: viticulture.Run, kind: str) -> None:
-    """What the last band alone holds is told apart, which a student of the first three could not."""
+def test_a_student_is_trained_on_every_channel(run: viticulture.Run, kind: str) -> None:
     subject = of_run(RunFolder(run.path))
     assert subject.data_spec.channels == KINDS[kind]["images.channels"]
     counting = task_of(RunFolder(run.path)).read_results().counting
@@ -104,9 +104,7 @@ def test_a_student_learns_from_every_channel(run: viticulture.Run, kind: str) ->
     assert counting.top1 >= 0.8
 
 
-def test_predict_says_of_files_and_arrays_what_was_tested(run: viticulture.Run, kind: str, data: Path) -> None:
-    """The very probabilities of the evaluation, of a path, of numbers of numpy and of a tensor. Fails if a range or the
-    channels are forgotten on any way in."""
+def test_predictions_of_files_and_arrays_are_the_evaluations(run: viticulture.Run, kind: str, data: Path) -> None:
     names = RunFolder(run.path).read("split.json")["names"]["test"][:4]
     told = task_of(RunFolder(run.path)).predict([data / name for name in names], "best")
     arrays = [np.load(data / n) if kind == "bands" else np.asarray(Image.open(data / n))[..., None] for n in names]
@@ -120,9 +118,7 @@ def test_predict_says_of_files_and_arrays_what_was_tested(run: viticulture.Run, 
     np.testing.assert_allclose(probabilities, kept[:4], atol=1e-3)  # which are kept with 11 bits
 
 
-def test_a_folder_of_weights_alone_reads_images_alike_and_timm_builds_it(run: viticulture.Run, kind: str) -> None:
-    """timm takes the weights as they are (it would turn a first convolution of color into one of these channels), and
-    what looks at a folder of weights keeps channels and range."""
+def test_a_folder_of_weights_keeps_channels_and_range_and_timm_builds_it(run: viticulture.Run, kind: str) -> None:
     folder = RunFolder(run.path).weights("best")
     subject, own = of_source(str(folder)), of_run(RunFolder(run.path), "best")
     assert subject.image_settings.pixel_format == own.image_settings.pixel_format
@@ -138,7 +134,6 @@ def test_a_folder_of_weights_alone_reads_images_alike_and_timm_builds_it(run: vi
 def test_the_exported_file_takes_these_channels(
     run: viticulture.Run, data: Path, tmp_path: Path, from_pixels: bool
 ) -> None:
-    """[B, channels, H, W], compared with eager as it is written; from pixels, what `predict` says of levels."""
     import onnxruntime
 
     viticulture.export(str(run.path), str(tmp_path / "a.onnx"), from_pixels=from_pixels)
@@ -156,8 +151,7 @@ def test_the_exported_file_takes_these_channels(
     torch.testing.assert_close(found, torch.tensor(list(answer.probabilities.values())), rtol=0, atol=5e-3)
 
 
-def test_pages_and_the_server_show_pictures_and_say_which_channels(run: viticulture.Run, kind: str, data: Path) -> None:
-    """Gray is shown as gray without a word; of five channels three are shown, and every figure says so."""
+def test_pages_and_the_server_draw_pictures_and_name_the_channels(run: viticulture.Run, kind: str, data: Path) -> None:
     galleries = read_galleries(RunFolder(run.path).path / FILE)
     assert galleries is not None
     shown = [
@@ -182,8 +176,7 @@ def test_pages_and_the_server_show_pictures_and_say_which_channels(run: viticult
     assert viticulture.explain(run, images=16).stat().st_size > 1000
 
 
-def test_masked_patches_of_five_channels_are_painted(tmp_path: Path) -> None:
-    """MAE and SimMIM learn to paint every channel; their pictures show three and say so."""
+def test_masked_patches_of_five_channels_are_reconstructed(tmp_path: Path) -> None:
     data = written(tmp_path / "data", "bands", 24)
     for recipe in ("mae/photos", "mae/simmim-cifar100"):
         method = {
@@ -201,10 +194,7 @@ def test_masked_patches_of_five_channels_are_painted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("channels", "words"), [(1, "summed to one"), (5, "repeated for 5")])
-def test_weights_of_three_channels_start_students_of_others_as_timm_does_it(
-    tmp_path: Path, channels: int, words: str
-) -> None:
-    """A gray image gives the first layer of one channel what its color would; of five, gray in all is what it was."""
+def test_weights_of_three_channels_start_other_students_as_timm_does(tmp_path: Path, channels: int, words: str) -> None:
     data_spec = DataSpec(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
     color = create_student("vit_nano", data_spec, 4)
     save(color, tmp_path / "color", data_spec)
@@ -219,8 +209,8 @@ def test_weights_of_three_channels_start_students_of_others_as_timm_does_it(
     assert ours.shape == theirs.shape
 
 
-def test_what_asks_for_three_channels_is_refused_before_a_folder_is_made(data: Path, kind: str, tmp_path: Path) -> None:
-    """Hue, a teacher of color, corruptions: one line each, with what to do."""
+def test_three_channels_are_required_before_a_folder_is_made(data: Path, kind: str, tmp_path: Path) -> None:
+    """Hue, a teacher of color, corruptions."""
     out = tmp_path / "out"
     with pytest.raises(UserError, match=r"color_jitter.hue turns colors"):
         session(data, kind, out, **{"augment.color_jitter": {"hue": 0.1}})
@@ -231,8 +221,7 @@ def test_what_asks_for_three_channels_is_refused_before_a_folder_is_made(data: P
     assert not out.exists()
 
 
-def test_a_network_of_other_channels_cannot_stand_beside(run: viticulture.Run, tmp_path: Path) -> None:
-    """Fails if one channel is repeated for a network of color without a word, or five break it."""
+def test_a_network_of_other_channels_cannot_be_compared(run: viticulture.Run, tmp_path: Path) -> None:
     data_spec = DataSpec(("a", "b"), (16, 16), (0.5,) * 3, (0.5,) * 3)
     save(create_student("vit_nano", data_spec, 4), tmp_path / "color", data_spec)
     with pytest.raises(UserError, match=r"color takes 3 channels, and these images have [15]; compare networks"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detectors and segmenters on five bands of 16 bits and on gray pictures of one channel: from training to the page."""
+"""Detectors and segmenters on five bands of 16 bits and on gray pictures: from training to the page."""
 
 import json
 from importlib import import_module
@@ -50,7 +50,7 @@ OBJECTS = {**LITTLE, "student.patch_size": 8, "method.width": 8, "method.samples
 
 
 def fields(root: Path) -> Path:
-    """Masks of ground, disk and square beside .npy of five bands, of which the last alone shows them."""
+    """Write masks of ground, disk and square with .npy of five bands, of which only the last has them."""
     mask_folder(root, SPLITS)
     for path in root.glob("*/images/*.png"):
         mask = np.asarray(Image.open(path.parents[1] / "masks" / path.name))
@@ -62,7 +62,7 @@ def fields(root: Path) -> Path:
 
 
 def cells(root: Path, kind: str) -> Path:
-    """COCO's lists of gray pictures, or of .npy of five bands that are all alike."""
+    """Write COCO's lists of gray pictures, or of .npy of five equal bands."""
     coco_folder(root, SPLITS)
     for path in root.glob("images/*.png"):
         gray = np.asarray(Image.open(path).convert("L"))
@@ -83,7 +83,7 @@ def session(data: Path, recipe: str, out: Path, **keys: Any) -> Session:
 
 @pytest.fixture(scope="module")
 def street(tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
-    """A segmenter of five bands, with its data beside it."""
+    """Train a segmenter of five bands."""
     root = tmp_path_factory.mktemp("bands")
     keys = {**LITTLE, **BANDS, "train.epochs": 40, "optim.lr": 5e-3, "augment.scale_jitter.scale": [1.0, 1.0]}
     keys["augment.color_jitter"] = None  # shades are the classes
@@ -92,8 +92,8 @@ def street(tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
-    """A detector of either kind, trained for an epoch."""
+def trained_detector(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
+    """Train a detector of either kind for an epoch."""
     root = tmp_path_factory.mktemp(request.param)
     keys = {**OBJECTS, **KINDS[request.param]}
     data = cells(root / "cells", request.param)
@@ -101,8 +101,6 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_lists_of_every_format_name_arrays_and_bands(tmp_path: Path) -> None:
-    """YOLO, Pascal VOC and CSV beside .npy of five bands; masks beside TIFF of bands. Fails if a format knows pictures
-    alone, or asks a file of numbers how a camera lay."""
     yolo, voc, table, masks = (tmp_path / name for name in ("yolo", "voc", "table", "masks"))
     bands = np.zeros((40, 60, 5), np.uint16)
     for folder in (yolo / "images", yolo / "labels", voc / "JPEGImages", voc / "Annotations", table):
@@ -140,9 +138,7 @@ def test_lists_of_every_format_name_arrays_and_bands(tmp_path: Path) -> None:
     assert inspect(open_source(masks, "pixels")).counts["train"] == (1, 1)
 
 
-def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> None:
-    """A TIFF that says how its camera lay is turned as a picture and lies as its numbers do; its mask follows. Fails if
-    masks that were kept for pictures are taken for numbers."""
+def test_masks_follow_the_orientation_of_their_images(tmp_path: Path) -> None:
     pytest.importorskip("tifffile", reason="needs the extra tiff")
     mark = np.zeros((40, 40), np.uint8)
     mark[:12, :12] = 1
@@ -165,8 +161,7 @@ def test_masks_lie_as_their_images_do_however_these_are_read(tmp_path: Path) -> 
         assert torch.equal(images[:, 0] > 100, masks.pixels[masks.rows] == 1)
 
 
-def test_a_segmenter_learns_what_one_band_alone_shows(street: viticulture.Run) -> None:
-    """Fails if bands are dropped, joined or mistaken for another's: four of them are noise."""
+def test_a_segmenter_is_trained_on_every_band(street: viticulture.Run) -> None:
     judged = task_of(RunFolder(street.path)).read_results()
     assert judged is not None
     assert judged.counting is not None
@@ -176,8 +171,7 @@ def test_a_segmenter_learns_what_one_band_alone_shows(street: viticulture.Run) -
     assert judged.counting.score > 1.3 * nothing_learnt  # which it cannot be by noise alone
 
 
-def test_predict_says_of_files_and_numbers_what_was_tested(street: viticulture.Run, tmp_path: Path) -> None:
-    """Pixel for pixel, of a path, an array and a tensor; drawn over the first three bands."""
+def test_predictions_of_files_and_numbers_are_the_evaluations(street: viticulture.Run, tmp_path: Path) -> None:
     run = RunFolder(street.path)
     dataset = dataset_of(run, config_of(run))
     true = dataset.annotations["test"]
@@ -207,8 +201,7 @@ def test_predict_says_of_files_and_numbers_what_was_tested(street: viticulture.R
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_resumed_detector_ends_where_an_uninterrupted_one_does(kind: str, tmp_path: Path) -> None:
-    """Bit for bit, of either kind."""
+def test_an_interrupted_detector_resumes_exactly(kind: str, tmp_path: Path) -> None:
     data = cells(tmp_path / "cells", kind)
 
     def in_folder(out: Path, **more: Any) -> Session:
@@ -218,20 +211,20 @@ def test_a_resumed_detector_ends_where_an_uninterrupted_one_does(kind: str, tmp_
     check_same_weights(whole, again, ("last",))
 
 
-def test_a_detector_tells_and_draws_images_of_these_channels(found: viticulture.Run) -> None:
-    """The served answer has a picture, other data of the same channels is judged, and the page says what is shown."""
-    data = found.path.parent / "cells"
+def test_a_detector_reports_and_draws_images_of_these_channels(trained_detector: viticulture.Run) -> None:
+    data = trained_detector.path.parent / "cells"
     images = sorted((data / "images").iterdir())[:2]
-    answers = Predictor(task_of(RunFolder(found.path))).rows([(path.name, path) for path in images], draw=True)
+    answers = Predictor(task_of(RunFolder(trained_detector.path))).rows(
+        [(path.name, path) for path in images], draw=True
+    )
     assert all(row["picture"].startswith("data:image/") and not row["error"] for row in answers)
-    assert viticulture.evaluate(found, str(data)) is not None
-    page = (found.path / "report.html").read_text("utf-8")
-    bands = model_of(RunFolder(found.path)).data_spec.channels == 5
+    assert viticulture.evaluate(trained_detector, str(data)) is not None
+    page = (trained_detector.path / "report.html").read_text("utf-8")
+    bands = model_of(RunFolder(trained_detector.path)).data_spec.channels == 5
     assert ("Images have 5 channels, the first three are displayed" in page) == bands
 
 
-def test_the_card_tells_channels_and_range(street: viticulture.Run) -> None:
-    """Fails if it sends people with photographs to a network of bands."""
+def test_the_card_names_channels_and_range(street: viticulture.Run) -> None:
     card = contents(RunFolder(street.path), "somebody/fields", "best")["README.md"]
     assert isinstance(card, bytes)
     assert b"| channels of an image | 5 |" in card
@@ -239,11 +232,10 @@ def test_the_card_tells_channels_and_range(street: viticulture.Run) -> None:
     assert b"jpg" not in card
 
 
-def test_pictures_of_other_channels_are_refused_in_one_line(found: viticulture.Run, tmp_path: Path) -> None:
-    """Four bands for a detector of one or five; the line names the file and the key."""
+def test_pictures_of_other_channels_are_refused_in_one_line(trained_detector: viticulture.Run, tmp_path: Path) -> None:
     np.save(tmp_path / "four.npy", np.zeros((40, 50, 4), np.uint8))
     with pytest.raises(UserError, match=r"four.npy: holds 4 channels, and images.channels is [15]"):
-        found.predict(tmp_path / "four.npy")
+        trained_detector.predict(tmp_path / "four.npy")
 
 
 @pytest.mark.slow
@@ -251,9 +243,8 @@ def test_pictures_of_other_channels_are_refused_in_one_line(found: viticulture.R
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
 )
 def test_the_exported_file_takes_these_channels(
-    street: viticulture.Run, found: viticulture.Run, tmp_path: Path
+    street: viticulture.Run, trained_detector: viticulture.Run, tmp_path: Path
 ) -> None:
-    """A segmenter's file says of levels what the run says of values, and a detector's file is written and checked."""
     viticulture.export(street, tmp_path / "street.onnx")
     file: Any = import_module("onnxruntime").InferenceSession(str(tmp_path / "street.onnx"))
     about = file.get_modelmeta().custom_metadata_map
@@ -265,4 +256,4 @@ def test_the_exported_file_takes_these_channels(
     assert isinstance(told, SegmentationPrediction)
     assert told.pixels is not None
     assert (classes == told.pixels).mean() > 0.98  # levels that are rounded otherwise
-    viticulture.export(found, tmp_path / "cells.onnx")
+    viticulture.export(trained_detector, tmp_path / "cells.onnx")

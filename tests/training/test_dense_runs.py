@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of detectors and segmenters: resumed as uninterrupted, judged, asked, drawn; and what they refuse."""
+"""Runs of detectors and segmenters: resumed, evaluated, predicted, drawn; and their errors."""
 
 import dataclasses
 import json
@@ -66,9 +66,8 @@ def session(kind: str, root: Path, out: str, **more: Any) -> Session:
 
 
 @pytest.mark.parametrize("kind", ["detection", pytest.param("segmentation", marks=pytest.mark.slow)])
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, kind: str) -> None:
-    """Bit for bit, stopped in the middle of an epoch with a checkpoint after every step: last, best and averaged
-    weights. Fails if the sampler of proposals, drop-path or the loader of objects goes on from another place."""
+def test_an_interrupted_run_resumes_exactly(tmp_path: Path, kind: str) -> None:
+    """In the middle of an epoch with a checkpoint after every step: last, best and EMA weights."""
 
     def in_folder(out: Path, **more: Any) -> Session:
         return session(kind, out.parent, out.name, **more)
@@ -79,7 +78,6 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, kind
 
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, kind: str) -> None:
-    """Ten lines of torch end with the Trainer's weights. Fails if a term is left out, counted twice or scaled."""
     ours = session(kind, tmp_path, "trainer", **{"train.validate": "none", "train.ema_decay": None, "train.epochs": 1})
     theirs = session(kind, tmp_path, "plain", **{"train.validate": "none", "train.ema_decay": None, "train.epochs": 1})
     state = torch.get_rng_state()
@@ -91,9 +89,6 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
-    """train, then what it keeps, evaluate, predict into COCO's results, by its own numbers where a list of
-    COCO's is named, and pictures, in Python as in the shell. Fails
-    if boxes come out in pixels of the canvas, an unreadable file stops the rest, or results differ the second time."""
     data = coco_folder(tmp_path / "boxes", SPLITS)
     settings = {**OBJECTS, "train.epochs": 1}
     run = viticulture.train(str(data), "detection/photos", out=str(tmp_path / "run"), overrides=settings)
@@ -154,7 +149,6 @@ def test_a_detectors_run_from_training_to_pictures(tmp_path: Path) -> None:
 
 
 def test_a_segmenters_run_from_training_to_pictures(tmp_path: Path) -> None:
-    """The same for classes of pixels: the indexed picture holds the classes that were told, in the image's size."""
     data = mask_folder(tmp_path / "masks", SPLITS)
     settings = {**SMALL, "student.patch_size": 8, "train.epochs": 1}
     run = viticulture.train(str(data), "segmentation/photos", out=str(tmp_path / "run"), overrides=settings)
@@ -175,9 +169,9 @@ def test_a_segmenters_run_from_training_to_pictures(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A detector's and a segmenter's run of one epoch, beside their data: boxes/, masks/."""
-    root = tmp_path_factory.mktemp("learnt")
+def trained_pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Train a detector and a segmenter for an epoch, on boxes/ and masks/."""
+    root = tmp_path_factory.mktemp("trained_pair")
     for kind in ("detection", "segmentation"):
         begun = session(kind, root, kind, **{"train.epochs": 1})
         fit(begun)
@@ -186,13 +180,10 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
-def test_other_data_are_judged_as_the_runs_own_are(
-    learnt: dict[str, Path], tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+def test_other_data_are_evaluated_as_the_runs_own(
+    trained_pair: dict[str, Path], tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run's own test images, brought as other data with their classes in another order and under other numbers,
-    give the run's own numbers but for baselines; nothing is kept. Fails if labels keep the numbers of the other data,
-    if its training images are judged, or if a class that it lacks counts as 0."""
-    run = RunFolder(learnt[kind])
+    run = RunFolder(trained_pair[kind])
     other = tmp_path / "other"
     if kind == "detection":
         coco_folder(other, {"test": 2}, first=8)
@@ -227,12 +218,9 @@ def test_other_data_are_judged_as_the_runs_own_are(
         ("mae/moco-cifar100", {"student.name": "vit_nano", "student.options": {"depth": 2}, "train.clip_norm": None}),
     ],
 )
-def test_a_detector_starts_from_what_was_learnt_without_boxes(
+def test_a_detector_starts_from_self_supervised_weights(
     tmp_path: Path, recipe: str, more: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """MAE and MoCo learn from the very images, in their splits, and a detector and then a segmenter start from them:
-    every block's tensors are those of the run, and which were taken is told. Fails if held-out images are learnt from
-    beforehand, a prefix hides the tensors, or positions of a class token are taken for a patch's."""
     data = coco_folder(tmp_path / "boxes", SPLITS)
     settings = {"images.image_size": 32, "images.cache_size": 48, "student.patch_size": 8, "train.epochs": 1}
     settings |= {"train.batch_size": 3, "schedule.warmup_epochs": 0, **more}
@@ -249,12 +237,12 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
     assert started.dataset.split_names == first.dataset.split_names
     assert {len(names) for names in first.dataset.split_names.values()} == {6, 2}
     assert any("tensors loaded" in warning for warning in started.warnings), started.warnings
-    learnt = weights(first.run.path)
+    trained_pair = weights(first.run.path)
     ours = started.method.student.state_dict()
-    blocks = [name for name in learnt if name.startswith("blocks.")]
+    blocks = [name for name in trained_pair if name.startswith("blocks.")]
     assert len(blocks) >= 20
     for name in [*blocks, "patch_embed.proj.weight"]:
-        assert torch.equal(ours[f"backbone.student.{name}"], learnt[name]), name
+        assert torch.equal(ours[f"backbone.student.{name}"], trained_pair[name]), name
     fit(started)
     started.run.unlock()
     third = session("segmentation", tmp_path, "third", **same, **{"student.init": str(tmp_path / "second")})
@@ -265,24 +253,20 @@ def test_a_detector_starts_from_what_was_learnt_without_boxes(
 
 
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
-def test_images_that_taught_a_run_are_told_where_it_is_judged_by_them(
-    learnt: dict[str, Path], tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+def test_training_images_in_other_data_are_reported(
+    trained_pair: dict[str, Path], tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two of its six training images come again as a test, beside its two validation images. Fails if numbers that
-    flatter are told without a word."""
     make = coco_folder if kind == "detection" else mask_folder
-    viticulture.evaluate(str(learnt[kind]), str(make(tmp_path / "other", {"train": 4, "test": 4}, first=0)))
+    viticulture.evaluate(str(trained_pair[kind]), str(make(tmp_path / "other", {"train": 4, "test": 4}, first=0)))
     assert "this run was trained on" in capsys.readouterr().err
 
 
-def test_other_data_that_do_not_fit_are_told(
-    learnt: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_other_data_that_do_not_fit_are_reported(
+    trained_pair: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Classes that the run did not learn, data of the other kind and data without any object are refused in a line;
-    classes that the data lack are told, and do not count."""
-    run, other = str(learnt["detection"]), coco_folder(tmp_path / "other", {"test": 2})
+    run, other = str(trained_pair["detection"]), coco_folder(tmp_path / "other", {"test": 2})
     with pytest.raises(UserError, match="holds boxes of objects"):
-        viticulture.evaluate(str(learnt["segmentation"]), str(other))
+        viticulture.evaluate(str(trained_pair["segmentation"]), str(other))
     file = other / "annotations" / "instances_test.json"
     known = json.loads(file.read_text())
     stranger = {**known, "categories": [{"id": 3, "name": "disk"}, {"id": 7, "name": "ring"}]}
@@ -327,10 +311,9 @@ def test_other_data_that_do_not_fit_are_told(
         ("detection/photos", {"images.eval_crop": 0.9}, "images.eval_crop 0.9 cuts edges off"),
     ],
 )
-def test_what_cannot_be_is_refused_before_a_folder_is_made(
+def test_invalid_settings_are_refused_before_a_folder_is_made(
     tmp_path: Path, recipe: str, more: dict[str, Any], words: str
 ) -> None:
-    """In a line, with the way out."""
     data = coco_folder(tmp_path / "boxes", SPLITS)
     with pytest.raises(UserError, match=words) as told:
         begin(str(data), recipe, 0, str(tmp_path / "run"), False, {"images.image_size": 32, **more}, "test")
@@ -339,9 +322,7 @@ def test_what_cannot_be_is_refused_before_a_folder_is_made(
 
 
 @pytest.mark.parametrize("kind", ["folder", "list", "masks"])
-def test_objects_and_masks_without_a_recipe_get_theirs_and_this_is_said(tmp_path: Path, kind: str) -> None:
-    """Where folders without images stand beside the images, and where a list names an image in several rows. Fails if
-    a command is refused whose answer is known, if a budget takes no such data, or if a named recipe is replaced."""
+def test_the_recipe_follows_the_data_and_is_reported(tmp_path: Path, kind: str) -> None:
     data = mask_folder(tmp_path / "data", SPLITS) if kind == "masks" else coco_folder(tmp_path / "data", SPLITS)
     (data / "tools").mkdir()
     (data / "tools" / "convert.py").write_text("")
@@ -365,7 +346,7 @@ def test_objects_and_masks_without_a_recipe_get_theirs_and_this_is_said(tmp_path
 
 
 class Batches:
-    """A loader of some images with classes of their pixels, so many in each batch."""
+    """A loader of images with classes of their pixels, with these batch sizes."""
 
     def __init__(self, images: torch.Tensor, classes: torch.Tensor, sizes: list[int]) -> None:
         self.parts = list(zip(images.split(sizes), classes.split(sizes), strict=True))
@@ -377,10 +358,8 @@ class Batches:
         return len(self.parts)
 
 
-def test_images_without_a_labeled_pixel_weigh_nothing_where_a_segmenter_is_watched(tmp_path: Path) -> None:
-    """Of seven images three have labels, in three batches of which one has none: the watched mIoU is the mean of the
-    three. Fails if a batch without labels counts as 0, or weighs as many as it holds. Without any label no number is
-    said, and all epochs are alike."""
+def test_images_without_labeled_pixels_do_not_count_in_validation(tmp_path: Path) -> None:
+    """Of seven images three have labels; the logged mIoU is their mean."""
     data_spec = DataSpec(("ground", "disk"), (16, 16), (0.5,) * 3, (0.25,) * 3)
     torch.manual_seed(0)
     student = create_student("vit_nano", dataclasses.replace(data_spec, classes=()), 8, {"depth": 1})
@@ -410,9 +389,8 @@ def test_the_shipped_recipes_resolve(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_eight_images_are_learnt_by_heart(tmp_path: Path) -> None:
-    """A detector learns eight drawn images until it finds their objects again (AP50 over 0.9). Fails if boxes, classes
-    or scores are off anywhere between the list and the result."""
+def test_eight_images_are_memorized(tmp_path: Path) -> None:
+    """AP50 over 0.9 on eight drawn images."""
     data = coco_folder(tmp_path / "boxes", {"train": 8, "val": 1}, size=(64, 64))
     settings = {**OBJECTS, "student.options": {}, "student.name": "dhvt_nano", "images.image_size": 64}
     settings |= {"images.cache_size": 64, "method.width": 32, "method.samples": 32, "train.epochs": 150}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs on a GPU, proven without one: fake tensors know their device, and no two devices meet."""
+"""GPU code without a GPU: fake tensors know their device, and no two devices meet."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ TAUGHT = [case for case in ONCE if case[2] == "vit with dropout"]  # every metho
 
 @pytest.fixture
 def any_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Autocast is asked for by the device's name, and torch knows none for `meta`."""
+    """Make autocast accept `meta`, for which torch has none."""
     real = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda kind, **options: real("cpu" if kind == "meta" else kind, **options))
 
@@ -54,11 +54,7 @@ def any_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("method", "guide", "student"), slow_but(TAUGHT, ALL))
 @pytest.mark.usefixtures("any_autocast")
 def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data: Data, teachers: Path) -> None:
-    """Forward, backward, guides' after_backward, clipping and optimizer on a fake `meta` device, then held-out
-    images; pairs that this family of students does not go with are refused.
-
-    Catches: a tensor made on the CPU in the middle of a pass, a buffer that is no buffer, a teacher left behind.
-    """
+    """Forward, backward, guides' after_backward, clipping and optimizer on a fake `meta` device, then validation."""
     if (session := unless_refused(method, guide, student, data, teachers)) is None:
         return
     mode, batch = FakeTensorMode(), training_loader(session).batch(0, 0)
@@ -72,8 +68,7 @@ def test_a_step_stays_on_one_device(method: str, guide: str, student: str, data:
 
 
 def unless_refused(method: str, guide: str, student: str, data: Data, teachers: Path) -> Session | None:
-    """None for a pair that this family does not go with; every family learns by itself, and plain ViTs refuse what the
-    table says alone."""
+    """Return None for a pair that this family of students refuses."""
     try:
         return pair(method, guide, student, data, teachers)
     except UserError:
@@ -83,7 +78,7 @@ def unless_refused(method: str, guide: str, student: str, data: Data, teachers: 
 
 
 class Bfloat16:
-    """Autocast to bfloat16 on CUDA, which torch turns off by itself where there is no such device."""
+    """Autocast to bfloat16 on CUDA, which torch turns off where there is no such device."""
 
     def __enter__(self) -> None:
         torch.set_autocast_dtype("cuda", torch.bfloat16)
@@ -103,14 +98,10 @@ CUDA = "cuda:0"
     ("method", "guide", "student"),
     slow_but(ONCE, SOME),
 )
-def test_losses_and_measures_are_taken_on_a_gpu_in_bfloat16(
+def test_losses_and_metrics_are_computed_on_a_gpu_in_bfloat16(
     method: str, guide: str, student: str, data: Data, teachers: Path
 ) -> None:
-    """Forward pass and every loss on fake `cuda:0` tensors under autocast, then a held-out batch.
-
-    A backward pass needs a driver even for fakes. Catches: what is done otherwise on a GPU and makes a tensor on the
-    CPU; a product of bfloat16 with float32; losses in bfloat16.
-    """
+    """On fake `cuda:0` tensors; a backward pass needs a driver even for fakes."""
     if (session := unless_refused(method, guide, student, data, teachers)) is None:
         return
     mode, batch = FakeTensorMode(), training_loader(session).batch(0, 0)
@@ -125,8 +116,7 @@ def test_losses_and_measures_are_taken_on_a_gpu_in_bfloat16(
 
 
 @pytest.mark.parametrize("student", ["vit", "dhvt", "cit"])
-def test_an_explanation_looks_on_a_gpu(student: str, data: Data, teachers: Path) -> None:
-    """Every reading that pages are drawn from, on fake `cuda:0` tensors. Catches: grids and eyes made on the CPU."""
+def test_an_explanation_runs_on_a_gpu(student: str, data: Data, teachers: Path) -> None:
     net, mode = pair("supervised", "none", student, data, teachers).method.student.eval(), FakeTensorMode()
     taps, where = Taps(net, frozenset(READINGS)), layout(net)
     grid = where.grid((SIDE, SIDE))
@@ -138,8 +128,7 @@ def test_an_explanation_looks_on_a_gpu(student: str, data: Data, teachers: Path)
     assert {str(x.device) for x in [*readings.blocks, *readings.norms, *readings.class_attention, *maps]} == {CUDA}
 
 
-def test_a_replayed_answer_is_sent_to_the_device(tmp_path: Path) -> None:
-    """Written on the CPU, read back onto `meta`. A GPU's way there is in test_on_a_gpu.py."""
+def test_cached_logits_are_moved_to_the_device(tmp_path: Path) -> None:
     budget, images, answer = Budget(tmp_path, 10**6), torch.zeros(2, 3), torch.randn(2, 5)
     first = Memory(tmp_path / "a", budget, lambda _: (0, 0), torch.device("cpu"))
     first(images, lambda: answer)
@@ -151,10 +140,7 @@ def test_a_replayed_answer_is_sent_to_the_device(tmp_path: Path) -> None:
 
 
 def test_images_are_augmented_on_another_device() -> None:
-    """Every transform on bytes of the `meta` device. Catches: random numbers or tables that stay on the CPU.
-
-    Not on a fake one, where the random numbers, which choose rows, would be fake too.
-    """
+    """Not on a fake device, where the random numbers, which choose rows, would be fake too."""
     transforms = [
         ResizedCrop(),
         Flip(),
@@ -176,10 +162,6 @@ def test_images_are_augmented_on_another_device() -> None:
 
 @pytest.mark.parametrize("student", slow_but(("vit", "dhvt", "cit"), STUDENTS))
 def test_a_compiled_pass_is_one_graph(student: str, data: Data, teachers: Path) -> None:
-    """The student's forward pass has no graph break, and the graph gives what the student gives.
-
-    Catches: Python in the middle of a pass that torch.compile falls back from, which costs the time it should save.
-    """
     net = pair("supervised", "none", student, data, teachers).method.student.eval()
     images = torch.randn(2, 3, SIDE, SIDE)
     torch._dynamo.reset()
@@ -204,10 +186,7 @@ COMPILER = pytest.mark.skipif(
     ],
 )
 def test_a_compiled_step_is_the_eager_one(student: str, backend: str, data: Data, teachers: Path) -> None:
-    """Loss and gradients of one graph; without dropped paths, whose random numbers a compiled graph draws otherwise.
-
-    The tolerance is that of float32 sums in another order.
-    """
+    """Without drop path, whose random numbers a compiled graph draws otherwise; float32 sums in another order."""
     method = (session := pair("supervised", "none", student, data, teachers)).method
     for module in method.student.modules():
         if isinstance(module, DropPath):

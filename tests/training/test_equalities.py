@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The four equalities: neither processes, interruptions, the Trainer nor the export change what is learnt."""
+"""The four equalities: processes, interruptions, the Trainer and the export change no weights."""
 
 import signal
 from pathlib import Path
@@ -38,8 +38,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def grow(out: str, overrides: dict[str, Any], resume: bool = False, dies: int | None = None) -> None:
-    """One real process that trains, until its moment comes after its first checkpoint; runs in a child."""
+def train_until(out: str, overrides: dict[str, Any], resume: bool = False, dies: int | None = None) -> None:
+    """In a child: train until the moment after the first checkpoint."""
     if dies is not None:
         die_at(Path(out), dies, "last.ckpt")
     if resume:
@@ -49,20 +49,16 @@ def grow(out: str, overrides: dict[str, Any], resume: bool = False, dies: int | 
 
 
 @pytest.mark.children
-def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """kill -9 eight times, at one moment of writing after the other, then resume to the end: bit for bit the same.
-
-    Catches: a loader that restarts its epoch, dropout's random stream lost, EMA or scheduler not in the checkpoint,
-    a half-written checkpoint taken for whole, best weights or measurements that differ from the uninterrupted run's.
-    """
+def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
+    """kill -9 eight times, at different moments of writing."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     patience = {**SMALL, "train.epochs": 12, "engine.checkpoint_minutes": 1e-9}  # a checkpoint after every step
-    children = [start(grow, str(whole), patience)]
+    children = [start(train_until, str(whole), patience)]
     for moment in range(8):
-        child = start(grow, str(broken), patience, moment > 0, moment)
+        child = start(train_until, str(broken), patience, moment > 0, moment)
         child.join()
         assert child.exitcode == -signal.SIGKILL
-    children.append(start(grow, str(broken), patience, True))
+    children.append(start(train_until, str(broken), patience, True))
     for child in children:
         child.join()
         assert child.exitcode == 0
@@ -79,12 +75,7 @@ def test_a_run_killed_at_any_moment_ends_as_if_it_had_not_been(tmp_path: Path) -
     "uneven", [{}, {"data.sampling": "balanced"}, {"data.class_weights": "{'3': 7, '8': 0.5}"}], ids=str
 )
 def test_two_processes_are_one(uneven: dict[str, Any], tmp_path: Path) -> None:
-    """Three steps on one process and on two (gloo) give the same weights, up to the order of floating-point sums.
-
-    Catches: shards that overlap, random numbers that depend on the rank, losses summed instead of averaged, a mixing
-    partner on another process. SGD, because Adam makes whole steps of gradients that are nothing but rounding (those of
-    the keys' biases).
-    """
+    """With SGD, since Adam makes whole steps of gradients that are rounding alone (the keys' biases)."""
     found = []
     for devices in (1, 2):
         out = tmp_path / str(devices)
@@ -104,10 +95,7 @@ def test_two_processes_are_one(uneven: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, accumulate: int) -> None:
-    """The Trainer's weights equal those of a loop that anyone can read, with and without gradient accumulation.
-
-    Catches: a step too many or too few, a schedule that is one step late, clipping before averaging, a mode not set.
-    """
+    """With and without gradient accumulation."""
     overrides = {**SMALL, "student.options": TINY, "train.accumulate": accumulate}
     if accumulate > 1:  # sums in another order; Adam makes whole steps of such rounding
         overrides |= {"optim.name": "sgd", "optim.lr": 0.1}
@@ -123,12 +111,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, accumulate: int) -> None:
         torch.testing.assert_close(session.method.student.state_dict()[name], value, **tolerance)
 
 
-def test_exported_weights_are_ours_in_bare_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """timm without our students loads a run's weights folder and gives the run's own logits; in a process that never
-    knew them, `test_exported_equals_eager_in_a_process_that_knows_only_timm`.
-
-    Catches: a student's name or keys of our own, arguments lost on the way, weights saved before the last step.
-    """
+def test_exported_weights_equal_timms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, {**SMALL, "train.epochs": 2}, "test")
     fit(session)
     images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision on a CPU: no gradient depends on what was in memory before."""
+"""Mixed precision on a CPU: no gradient depends on previous memory."""
 
 import itertools
 from pathlib import Path
@@ -48,7 +48,7 @@ CNN: dict[str, Any] = {
 
 
 def gradients(network: nn.Module, images: Tensor, precision: Precision, fill: int) -> dict[str, Tensor]:
-    """Of the sum of squares of a network's outputs, in memory that is filled with a byte."""
+    """Compute gradients of the sum of squared outputs, in memory filled with a byte."""
     network.zero_grad()
     with filled_memory(fill):
         torch.manual_seed(0)
@@ -59,7 +59,7 @@ def gradients(network: nn.Module, images: Tensor, precision: Precision, fill: in
 
 
 def check(network: nn.Module, images: Tensor, near: float) -> None:
-    """The same bits whatever was in memory, and near float32's."""
+    """Check for the same bits in any memory, near float32's."""
     once, again = (gradients(network, images, HALF, fill) for fill in FILLS)
     assert [name for name in once if not torch.equal(once[name], again[name])] == []
     exact = parameters_to_vector(gradients(network, images, Precision(), FILLS[0]).values())
@@ -69,11 +69,7 @@ def check(network: nn.Module, images: Tensor, near: float) -> None:
 @pytest.mark.parametrize(
     ("pixels", "kernel"), [((1, 1), 3), ((2, 2), 3), ((3, 4), 3), ((1, 7), 5), ((4, 4), 7), ((2,), 5), ((2, 1, 3), 3)]
 )
-def test_a_tap_reads_padding_alone_where_its_gradient_is_zero(pixels: tuple[int, ...], kernel: int) -> None:
-    """The rule is that of the gradient in float64 of a sum over ones, which counts the pixels that a tap reads.
-
-    Catches: stride, dilation, the two sides of padding or one dimension left out, `same` padded on the wrong side.
-    """
+def test_a_tap_of_padding_alone_is_found_by_its_gradient(pixels: tuple[int, ...], kernel: int) -> None:
     dimensions = len(pixels)
     settings: list[dict[str, Any]] = [
         {"stride": stride, "padding": padding, "dilation": dilation}
@@ -115,11 +111,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("layer", "pixels"), SHAPES)
 def test_convolutions_of_small_maps_have_the_gradients_of_float32(layer: nn.Module, pixels: tuple[int, ...]) -> None:
-    """Under two fillings of memory, outputs and gradients of images, kernel and bias; layouts by channels and not.
-
-    Catches: a tap that is summed over memory that nothing wrote (on processors with AVX-512), a bias left out between
-    the taps of a transposed convolution, an output in another type than its neighbors'.
-    """
+    """Under two fillings of memory: outputs and gradients of images, kernel and bias, in both layouts."""
     torch.manual_seed(0)
     channels = next(layer.parameters()).shape[0] if isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d) else 0
     width = channels or next(layer.parameters()).shape[1] * getattr(layer, "groups", 1)
@@ -142,7 +134,6 @@ def test_convolutions_of_small_maps_have_the_gradients_of_float32(layer: nn.Modu
 
 
 def test_only_convolutions_that_need_it_run_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On any processor. Catches: all of them in float32, or none; a mode that stays on after the block."""
     types = []
 
     class Recorded(torch.overrides.TorchFunctionMode):
@@ -160,9 +151,8 @@ def test_only_convolutions_that_need_it_run_in_float32(monkeypatch: pytest.Monke
     assert layer(small).dtype is torch.float32
 
 
-def test_a_cnn_whose_last_map_is_a_pixel_trains_the_same_twice() -> None:
-    """Eight steps of resnet10t on images of 16 pixels, whose gradients were no numbers after 20 to 30, at another step
-    each time, and before that noise."""
+def test_a_cnn_with_a_map_of_one_pixel_is_reproducible() -> None:
+    """Eight steps of resnet10t on images of 16 pixels."""
     ends = []
     for fill in FILLS:
         with filled_memory(fill):
@@ -184,8 +174,7 @@ def test_a_cnn_whose_last_map_is_a_pixel_trains_the_same_twice() -> None:
 
 
 def chosen_networks() -> list[Any]:
-    """Every student that a budget chooses and every CNN that teaches it, at every size of its ladder and at the sizes
-    of small images; a few of them for every run of the tests."""
+    """Return students and teachers of budgets at all sizes; a few of them in the fast tests."""
     sizes = sorted({rung.image_size for rung in (*CANDIDATES, *TINY_CANDIDATES)} | {8, 12, 16, 24, 28, 32, 40, 48})
     found = {(rung.student, rung.image_size) for side in sizes for rung in candidates(side)}
     found |= {(name, side) for side in sizes for name in {teacher(0), teacher(10**6)}}
@@ -197,8 +186,7 @@ def chosen_networks() -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "side"), chosen_networks())
-def test_networks_that_a_budget_trains_have_sound_gradients(name: str, side: int) -> None:
-    """In channels last, as a CNN's images are laid out. Catches: a shape that bfloat16 computes wrongly."""
+def test_networks_of_budgets_have_correct_gradients(name: str, side: int) -> None:
     data_spec = DataSpec(tuple("abcdefghij"), (side, side), (0.5,) * 3, (0.5,) * 3)
     torch.manual_seed(0)
     network = create_student(name, data_spec, fitting_patch(name, (side, side))).train()
@@ -207,8 +195,7 @@ def test_networks_that_a_budget_trains_have_sound_gradients(name: str, side: int
     check(network, images, near=0.5)
 
 
-def test_a_training_in_bfloat16_ends_in_the_same_bits_whatever_was_in_memory(tmp_path: Path) -> None:
-    """The digits' recipe with a CNN of stride 32. Catches: a Trainer without `ExactConvolutions`."""
+def test_a_bfloat16_training_is_reproducible_in_any_memory(tmp_path: Path) -> None:
     for fill in FILLS:
         with filled_memory(fill):
             trained(tmp_path / str(fill), CNN)
@@ -219,8 +206,6 @@ def test_a_training_in_bfloat16_ends_in_the_same_bits_whatever_was_in_memory(tmp
 def test_two_processes_of_one_seed_end_in_the_same_bits_in_bfloat16(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the command, over memory that the C library fills differently. Catches: a check that leaves the generators of
-    random numbers, or the filling, in another state."""
     for fill in ("85", "170"):
         monkeypatch.setenv("MALLOC_PERTURB_", fill)
         train_apart(tmp_path / fill, {**CNN, "student.patch_size": "null"})
@@ -228,7 +213,7 @@ def test_two_processes_of_one_seed_end_in_the_same_bits_in_bfloat16(
 
 
 class Unwritten(torch.autograd.Function):
-    """The identity, whose gradient in bfloat16 is memory that nothing wrote."""
+    """The identity, whose gradient in bfloat16 is uninitialized memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -241,7 +226,7 @@ class Unwritten(torch.autograd.Function):
 
 
 class Coarse(Unwritten):
-    """The identity, whose gradient in bfloat16 points the other way."""
+    """The identity, whose gradient in bfloat16 has the opposite sign."""
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
@@ -249,7 +234,7 @@ class Coarse(Unwritten):
 
 
 def faulty(monkeypatch: pytest.MonkeyPatch, function: type[Unwritten]) -> None:
-    """Losses go through a function whose gradient in bfloat16 is wrong."""
+    """Make losses go through a function whose gradient in bfloat16 is wrong."""
     real = Supervised.losses
 
     def losses(self: Supervised, batch: Any) -> dict[str, Tensor]:
@@ -259,7 +244,6 @@ def faulty(monkeypatch: pytest.MonkeyPatch, function: type[Unwritten]) -> None:
 
 
 def test_gradients_are_compared_over_other_memory_and_with_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: a comparison that sees no fault, or one where there is none; random numbers that it uses up."""
     overrides = {"engine.precision": "bf16-mixed", "engine.device": "cpu", "data.per_class": 10}
     config = load_config("default/digits", overrides)
     dataset = load_dataset(open_source("digits"), config, 0)
@@ -280,7 +264,6 @@ def test_gradients_are_compared_over_other_memory_and_with_float32(monkeypatch: 
 
 
 def test_a_training_on_wrong_gradients_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where a precision is named, too; coarse ones are said. Catches: a training on noise without a word."""
     if not filled():
         pytest.skip("memory is filled by glibc alone")
     words: dict[str, Any] = {"train.epochs": 1, "schedule.warmup_epochs": 0, "data.per_class": 4}
@@ -291,6 +274,6 @@ def test_a_training_on_wrong_gradients_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def filled() -> bool:
-    """Whether this C library fills memory."""
+    """Return True if this C library fills memory."""
     with filled_memory(0x3F):
         return bool((torch.empty(10_000).view(torch.uint8) == 0x3F).all())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that know the images by which a training is judged."""
+"""Weights trained on the images by which a training is evaluated."""
 
 from pathlib import Path
 from typing import Any
@@ -18,22 +18,19 @@ FEW = {"train.epochs": 1, "images.image_size": 16, "images.cache_size": 16}
 
 @pytest.fixture
 def photos(tmp_path: Path) -> str:
-    """A hundred images that no file divides."""
+    """Write a hundred images without declared splits."""
     return str(pictures(tmp_path / "photos", {"cats": 50, "dogs": 50}))
 
 
 def warnings(out: Path, data: str, overrides: dict[str, Any]) -> list[str]:
-    """Of a session that is made ready, and let go."""
+    """Return the warnings of a session."""
     session = begin(data, "default/digits", 0, str(out), False, overrides, "test")
     session.run.unlock()
     return session.warnings
 
 
-def test_weights_that_know_the_test_images_are_refused(tmp_path: Path, photos: str) -> None:
-    """As a start, as a teacher, also by its file, and as the start of the start; the same division is welcome.
-
-    Catches: runs that are looked for in some keys only, splits that are never read, a refusal of every start.
-    """
+def test_weights_trained_on_test_images_are_refused(tmp_path: Path, photos: str) -> None:
+    """As a start, as a teacher, also by its file, and as the start of the start."""
     known = trained(tmp_path / "known", {**FEW, "data.test_fraction": 0.1}, data=photos)
     others = str(pictures(tmp_path / "others", {"cats": 20, "dogs": 20}))
     heir = trained(tmp_path / "heir", {**FEW, "student.init": str(known.path)}, data=others)
@@ -52,9 +49,7 @@ def test_weights_that_know_the_test_images_are_refused(tmp_path: Path, photos: s
     assert not any("learned from" in said for said in warnings(tmp_path / "same", photos, {**same, **teacher}))
 
 
-def test_one_folder_is_one_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a pattern for classes one level deeper, through a link, from within. Fails if the same images are taken for
-    others of their names."""
+def test_one_folder_is_one_by_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos = pictures(tmp_path / "photos", {"a/cats": 50, "b/dogs": 50})
     known = trained(tmp_path / "known", {**FEW, "data.test_fraction": 0.1}, data=f"{photos}/*")
     (tmp_path / "link").symlink_to(photos)
@@ -65,15 +60,13 @@ def test_one_folder_is_one_however_it_is_written(tmp_path: Path, monkeypatch: py
             warnings(tmp_path / f"heir{number}", same, heir)
 
 
-def test_weights_that_know_the_validation_images_are_told(tmp_path: Path, photos: str) -> None:
-    """Catches: a silent best epoch chosen by images that the start learned from."""
+def test_weights_trained_on_validation_images_are_reported(tmp_path: Path, photos: str) -> None:
     known = trained(tmp_path / "known", {**FEW, "data.val_fraction": 0.1}, data=photos)
     said = warnings(tmp_path / "heir", photos, {**FEW, "data.val_fraction": 0.4, "student.init": str(known.path)})
     assert any("images of validation, which flatter" in line for line in said)
 
 
-def test_other_images_of_the_same_names_are_not_known(tmp_path: Path) -> None:
-    """Images of a Python program are called by their places. Catches: two programs' images taken for the same ones."""
+def test_images_of_the_same_names_are_not_identified(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     one, other = (draw.integers(0, 256, (100, 16, 16, 3), dtype=np.uint8) for _ in range(2))
     labels = np.arange(100) % 2
@@ -88,7 +81,6 @@ def test_other_images_of_the_same_names_are_not_known(tmp_path: Path) -> None:
 
 
 def test_a_damaged_run_is_no_traceback(tmp_path: Path, photos: str) -> None:
-    """Fails for a KeyError where a start's split.json lost its names."""
     known = trained(tmp_path / "known", {**FEW, "data.test_fraction": 0.1}, data=photos)
     (known.path / "split.json").write_text("{}")
     assert warnings(tmp_path / "heir", photos, {**FEW, "student.init": str(known.path)}) is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements that are sent elsewhere are those of the run's own history, and a resumed run's go on in one place."""
+"""Logged metrics are those of the run's history, and continue after resuming."""
 
 import errno
 import sys
@@ -22,7 +22,7 @@ FEW: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "train.batch_size
 
 
 def in_two_parts(out: Path, logger: str) -> viticulture.Run:
-    """A run that was stopped after its first epoch and resumed."""
+    """Interrupt a run after its first epoch and resume it."""
     session = begin("digits", "default/digits", 0, str(out), False, {**FEW, "engine.logger": logger}, "test")
     fit(session, until=1)
     session.run.unlock()
@@ -33,18 +33,14 @@ def in_two_parts(out: Path, logger: str) -> viticulture.Run:
 
 
 def measured(run: viticulture.Run) -> set[tuple[str, int, float]]:
-    """Name, step and value of every line of metrics.csv."""
+    """Read name, step and value of every line of metrics.csv."""
     import csv
 
     with (run.path / "metrics.csv").open(newline="") as file:
         return {(row["name"], int(row["step"]), float(row["value"])) for row in csv.DictReader(file)}
 
 
-def test_trackio_gets_the_names_steps_and_values_of_metrics_csv(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one run of one name, before and after resuming. Catches: a name of its own for a resumed run, settings left
-    out, epochs' means under other names than the history's."""
+def test_trackio_has_the_names_steps_and_values_of_metrics_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[tuple[str, int, float]] = []
     begun: list[dict[str, Any]] = []
 
@@ -70,8 +66,7 @@ def test_trackio_gets_the_names_steps_and_values_of_metrics_csv(
     assert first["config"]["train.epochs"] == 2
 
 
-def test_mlflow_gets_the_names_steps_and_values_of_metrics_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same with the real package and a database of its own."""
+def test_mlflow_has_the_names_steps_and_values_of_metrics_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow", reason="the extra `loggers`")
     from mlflow.tracking import MlflowClient
 
@@ -93,8 +88,7 @@ def test_mlflow_gets_the_names_steps_and_values_of_metrics_csv(tmp_path: Path, m
     assert got == measured(run)
 
 
-def test_tensorboard_goes_on_with_the_names_of_metrics_csv(tmp_path: Path) -> None:
-    """What every run writes. Catches: a curve under another name, or one that ends where a run was stopped."""
+def test_tensorboard_has_the_names_of_metrics_csv(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -106,10 +100,7 @@ def test_tensorboard_goes_on_with_the_names_of_metrics_csv(tmp_path: Path) -> No
     assert got == pytest.approx({(name, step): value for name, step, value in measured(run)}, rel=1e-5), "float32"
 
 
-def test_a_disk_that_fills_up_under_tensorboard_is_told_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fails if its thread prints a traceback besides."""
+def test_a_full_disk_under_tensorboard_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     heard = Mock()
@@ -123,10 +114,9 @@ def test_a_disk_that_fills_up_under_tensorboard_is_told_in_a_line(
 
 
 @pytest.mark.parametrize("logger", ["mlflow", "wandb", "trackio"])
-def test_a_missing_package_is_said_before_a_folder_is_made(
+def test_a_missing_package_is_reported_before_a_folder_is_made(
     tmp_path: Path, logger: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Catches: a traceback out of Lightning, a run that begins and cannot log."""
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
     words = ["train", "digits", "--recipe", "default/digits", "--logger", logger, "--out", str(tmp_path / "run")]
     assert main(words) == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training does with memory that is free again."""
+"""Reuse of freed memory in a training."""
 
 import ctypes
 import resource
@@ -14,8 +14,7 @@ PIECE = 24 << 20
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's memory alone is kept")
-def test_memory_that_was_freed_costs_no_page_fault_again() -> None:
-    """Catches: the thresholds are not set, or the heap's end goes back to the system when the last piece is freed."""
+def test_freed_memory_causes_no_page_faults() -> None:
     if not keep_freed_memory():
         pytest.skip("this C library is not glibc")
     assert PIECE < LARGEST_OF_OLD

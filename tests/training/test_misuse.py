@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people write by mistake or in malice: each ends in one line that says what to mend, before anything is written.
-
-To add a mistake: a line in MISTAKES, and its file, if it needs one, in FILES.
-"""
+"""Mistakes and malicious input: each is refused in one line. Add a line to MISTAKES, and its file to FILES."""
 
 import os
 import shlex
@@ -103,7 +100,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --optim.lr 1e-6 --schedule.warmup_lr 1e-5", "schedule.warmup_lr must not exceed optim.lr"),
     ("train digits --budget 5m --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
     ("compare digits --recipes default/digits,dhvt/digits --epochs 1 --schedule.min_lr 1", "min_lr must not exceed"),
-    # words that are no choice
+    # split_arguments that are no choice
     ("train digits --train.validate tset", "validate"),
     ("train digits --engine.precision 8", "precision"),
     # a student's options
@@ -170,7 +167,7 @@ MISTAKES: list[tuple[str, str]] = [
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds FILES."""
+    """Write FILES."""
     folder = tmp_path_factory.mktemp("misuse")
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
@@ -178,19 +175,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def words(command: str) -> list[str]:
-    """The words that bash makes of a command, as far as these need it."""
+def split_arguments(command: str) -> list[str]:
+    """Split a command as bash does, as far as these need it."""
     return [word.removeprefix("$").replace("\\e", "\x1b") for word in shlex.split(command)]
 
 
 @pytest.mark.parametrize(("command", "phrase"), MISTAKES, ids=[command[:70] for command, _ in MISTAKES])
-def test_a_mistake_ends_in_a_line_before_anything_is_written(
+def test_a_mistake_is_one_line_before_anything_is_written(
     command: str, phrase: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if it is accepted, ends in a traceback, leaves a file, or steers the terminal."""
     monkeypatch.chdir(place)
     before = {entry.name for entry in place.iterdir()}
-    assert main(words(command)) == 2
+    assert main(split_arguments(command)) == 2
     shown = capsys.readouterr()
     assert phrase in shown.err
     assert len(shown.err) < 2100
@@ -200,8 +196,8 @@ def test_a_mistake_ends_in_a_line_before_anything_is_written(
 
 
 @pytest.mark.parametrize("keys", [{"rule": "constant", "min_lr": 1.0}, {"warmup_epochs": 0, "warmup_lr": 1.0}])
-def test_a_rate_that_a_schedule_never_comes_to_is_no_mistake(keys: dict[str, Any]) -> None:
-    """A constant rate below the end of the recipe's cosine. Fails if it is refused for a number that nothing reads."""
+def test_a_rate_below_an_unused_end_is_no_mistake(keys: dict[str, Any]) -> None:
+    """A constant rate below the end of the recipe's cosine."""
     overrides = {"optim.lr": 1e-6, "schedule.min_lr": 0, **{f"schedule.{key}": value for key, value in keys.items()}}
     check_rates(resolve("default/digits", read_recipe("default/digits"), overrides))
 
@@ -221,9 +217,7 @@ NASTY = [
 ]
 
 
-def test_a_command_is_one_line_that_bash_reads_back() -> None:
-    """Whatever its words hold. Fails if a line break, an escape sequence or a byte that is no UTF-8 is written raw, or
-    comes back as something else."""
+def test_a_printed_command_is_one_line_for_bash() -> None:
     line = command_line(["printf", "%s\\0", *NASTY])
     assert line.isprintable()
     done = subprocess.run(
@@ -235,9 +229,7 @@ def test_a_command_is_one_line_that_bash_reads_back() -> None:
         assert read_yaml(comment(word), "x") is None
 
 
-def test_words_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the head of a run's recipe and of a study's declaration. Fails if either cannot be read back, or means
-    something else than what was trained."""
+def test_arguments_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "mine\ntrain: {epochs: 9}\n#.yaml"
     file.write_text("student: vit_nano\ntrain: {epochs: 2}\n", encoding="utf-8")
@@ -252,8 +244,7 @@ def test_words_of_a_command_never_become_settings(tmp_path: Path, monkeypatch: p
     assert StudyFolder.open(tmp_path / "study").grid == grid
 
 
-def test_names_that_steer_a_terminal_are_shown_without_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails if a path, a title or a heading reaches the terminal as it is."""
+def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     say(Path("\x1b[31mrun"))
     say("one\ntwo \x1b[31m")
     print_table(Table("\x1b[31m", [Column("\x1b]0;x\x07"), Column("n", "count")], [("\x1b[2J", 1)], "\x1b[31m"))
@@ -263,7 +254,6 @@ def test_names_that_steer_a_terminal_are_shown_without_it(capsys: pytest.Capture
 
 
 def test_yaml_is_read_back_as_it_was_written() -> None:
-    """Fails if a day becomes a date, a shared part an alias, or a merge of sections a repeated key."""
     shared = {"probability": 0.5}
     plain = {
         "init": "2026-01-31",
@@ -301,9 +291,8 @@ NAMES = [
 NAMES += ["2026-01-31", ".inf", "=", "<<"]
 
 
-def test_names_in_yaml_are_as_they_are_written() -> None:
-    """Keys everywhere (class_weights of a recipe, of a command, of a study) and, where all is text, values. Fails if
-    02146 becomes 1126, no false, 1:30 ninety, null nothing, or if a recipe's numbers become text."""
+def test_names_in_yaml_stay_text() -> None:
+    """02146, no, 1:30, null."""
     assert read_yaml(f"names: [{', '.join(NAMES)}]\nval:\n", "x", as_text=True) == {"names": NAMES, "val": ""}
     keys = [name for name in NAMES if name != "<<"]  # a merge of sections
     weights = f"{{{', '.join(f'{key}: 1.10' for key in keys)}, '<<': 2}}"
@@ -323,9 +312,7 @@ def test_names_in_yaml_are_as_they_are_written() -> None:
             read_yaml(bad, "x", as_text=True)
 
 
-def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:
-    """A bug that calls something by a wrong keyword. Fails if it is reported as an unknown option, or hidden."""
-
+def test_an_error_inside_a_network_is_no_user_error() -> None:
     @register_model
     def broken_student(**options: Any) -> nn.Module:
         return nn.Linear(2, 2, weight=options)  # type: ignore[call-arg]
@@ -337,7 +324,6 @@ def test_an_error_inside_a_network_is_not_told_as_a_persons() -> None:
 
 
 def test_export_takes_its_file_with_or_without_the_option() -> None:
-    """As the README shows it, and as it was. Fails if one of them is refused or changes what is written."""
     short, long = parse_command(["export", "run", "x.onnx"]), parse_command(["export", "run", "--out", "x.onnx"])
     expected = {"run": "run", "out": "x.onnx", "weights": "", "int8": False, "from_pixels": False}
     assert short.keywords == long.keywords == expected

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of several labels an image: the four equalities, and every verb from training to the served page."""
+"""Runs of several labels per image: the four equalities, and every command from training to serving."""
 
 import csv
 import json
@@ -41,13 +41,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
-    """Trained, measured, with its page; the recipe is chosen by the labels."""
+    """Train and evaluate a run, and draw its page; the recipe follows the labels."""
     out = tmp_path_factory.mktemp("runs") / "run"
     return viticulture.train(str(data), out=str(out), overrides={**SETTINGS, "train.epochs": 6}, progress=False)
 
 
-def test_validation_images_choose_by_how_many_views_it_answers(data: Path, tmp_path: Path) -> None:
-    """By mAP: the same training asked by any other views has none higher; figures are of those that are told."""
+def test_validation_images_choose_the_views(data: Path, tmp_path: Path) -> None:
+    """By mAP."""
     asked: dict[str, Results[Any]] = {}
     for views in (*get_args(TTAMode), "best"):
         keys = {**SETTINGS, "images.eval_views": views, "train.epochs": 2}
@@ -75,15 +75,13 @@ def session(data: Path, out: Path, **more: Any) -> Session:
     return begin(str(data), recipe, 0, str(out), False, {**SETTINGS, **EVERYTHING, **more}, "test")
 
 
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, data: Path) -> None:
-    """Bit for bit, stopped within an epoch, with mixing, weights and averages. Fails if labels are opened another way
-    when a run goes on."""
+def test_an_interrupted_run_resumes_exactly(tmp_path: Path, data: Path) -> None:
+    """With mixing, weights and averages."""
     whole, again = whole_and_resumed(partial(session, data), tmp_path, steps=3)  # of four in two epochs
     check_same_weights(whole, again, ("last", "best", "ema"))
 
 
 def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
-    """Ten lines of torch end with the Trainer's weights. Fails if a term is left out, counted twice or scaled."""
     plain = {"train.validate": "none", "train.ema_decay": None, "train.epochs": 1}
     ours, theirs = session(data, tmp_path / "trainer", **plain), session(data, tmp_path / "plain", **plain)
     state = torch.get_rng_state()
@@ -94,8 +92,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
         torch.testing.assert_close(value, method.student.state_dict()[name], rtol=0, atol=0)
 
 
-def test_joined_labels_choose_the_recipe_and_a_recipe_of_one_class_is_told(data: Path, tmp_path: Path) -> None:
-    """Catches: combinations learnt as classes without a word, a note where a person asked for several labels."""
+def test_joined_labels_choose_the_recipe_and_others_are_reported(data: Path, tmp_path: Path) -> None:
     chosen = begin(str(data), "default", 0, str(tmp_path / "a"), False, SETTINGS, "test")
     assert chosen.config.name == "multilabel/photos"
     assert CHOSEN in chosen.warnings
@@ -109,9 +106,7 @@ def test_joined_labels_choose_the_recipe_and_a_recipe_of_one_class_is_told(data:
     assert not [note for note in named.warnings if "several labels" in note]
 
 
-def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
-    """Results, tables and answers agree with one another. Catches: thresholds of other weights, answers of another
-    split, results that differ when they are measured again."""
+def test_saved_results_agree_with_predictions(run: viticulture.Run) -> None:
     pytest.importorskip("pandas")
     results = run.results
     assert isinstance(results, Results)
@@ -129,8 +124,7 @@ def test_what_a_run_keeps_is_what_it_says(run: viticulture.Run) -> None:
     assert "mAP" in run._repr_html_()
 
 
-def test_a_split_that_shows_no_label_has_no_average_precision(tmp_path: Path) -> None:
-    """Of the test images none shows a color. Fails if they have an mAP of 0 %, which then is what counts."""
+def test_a_split_without_positive_labels_has_no_average_precision(tmp_path: Path) -> None:
     colored_csv(tmp_path / "colors", 40, columns=True)
     lines = (tmp_path / "colors" / "labels.csv").read_text().splitlines()
     split = [
@@ -146,7 +140,6 @@ def test_a_split_that_shows_no_label_has_no_average_precision(tmp_path: Path) ->
 
 
 def test_a_probability_just_below_a_threshold_stays_below(tmp_path: Path) -> None:
-    """Fails if answers are kept with so few bits that a label appears which the numbers do not count."""
     close = Predictions(torch.tensor([[0.49999, 0.50001]]), torch.tensor([[0.0, 1.0]]), ["a.png"])
     saved = SavedPredictions(
         close.probabilities.numpy() >= 0.5, close.labels.numpy() > 0, close.probabilities.half().numpy()
@@ -156,8 +149,7 @@ def test_a_probability_just_below_a_threshold_stays_below(tmp_path: Path) -> Non
     assert said.predicted.tolist() == said.labels.tolist() == [[False, True]]
 
 
-def test_the_page_shows_every_label(run: viticulture.Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails if the headline, a label's threshold or the pictures are missing, or a confusion matrix is drawn."""
+def test_the_page_has_every_label(run: viticulture.Run, capsys: pytest.CaptureFixture[str]) -> None:
     page, result = run.report.read_text(), run.results.results["best/test"]  # type: ignore[union-attr]
     assert f"Its mAP is {100 * result.map:.1f} %" in page
     for score in result.per_label:
@@ -170,9 +162,7 @@ def test_the_page_shows_every_label(run: viticulture.Run, capsys: pytest.Capture
     assert f"mAP {100 * result.map:.1f} %" in str(viticulture.runs(str(run.path.parent)).rows)
 
 
-def test_predictions_are_labels_from_their_thresholds_on(run: viticulture.Run, tmp_path: Path) -> None:
-    """In Python and as a file. Catches: one label alone, a threshold of another label, an unreadable file that stops
-    the rest, probabilities that add up to 1."""
+def test_predicted_labels_start_at_their_thresholds(run: viticulture.Run, tmp_path: Path) -> None:
     generator = np.random.default_rng(3)
     for i, shown in enumerate(np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0]])):
         picture(shown, generator).save(tmp_path / f"{i}.png")
@@ -192,8 +182,7 @@ def test_predictions_are_labels_from_their_thresholds_on(run: viticulture.Run, t
     assert list(both.labels) == ranked[:2]
 
 
-def test_other_images_are_judged_by_the_runs_thresholds(run: viticulture.Run, tmp_path: Path) -> None:
-    """With a page and numbers. Fails for labels in the order of the other images, which here lack one."""
+def test_other_images_are_evaluated_by_the_runs_thresholds(run: viticulture.Run, tmp_path: Path) -> None:
     other = colored_csv(tmp_path / "other", 40, columns=True, seed=7)
     lines = [line.rpartition(",")[0] for line in other.read_text().splitlines()]
     other.write_text("\n".join(lines))  # path,red,green
@@ -214,8 +203,7 @@ def test_other_images_are_judged_by_the_runs_thresholds(run: viticulture.Run, tm
         viticulture.evaluate(run, str(other))
 
 
-def test_a_file_for_other_programs_gives_probabilities(run: viticulture.Run, data: Path, tmp_path: Path) -> None:
-    """From pixels, as predict tells them, with thresholds beside. Fails for logits, or thresholds of other weights."""
+def test_an_exported_file_returns_probabilities(run: viticulture.Run, data: Path, tmp_path: Path) -> None:
     for module in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(module)
     import onnx
@@ -234,8 +222,7 @@ def test_a_file_for_other_programs_gives_probabilities(run: viticulture.Run, dat
         viticulture.export(str(run.path), str(tmp_path / "eight.onnx"), int8=True)
 
 
-def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data: Path) -> None:
-    """The server's answers and the model card. Fails if the card tells accuracy, or sends no thresholds along."""
+def test_served_and_pushed_weights_predict_alike(run: viticulture.Run, data: Path) -> None:
     pytest.importorskip("huggingface_hub")
     from viticulture.deploy.hub.push import contents
     from viticulture.deploy.serve.predictor import Predictor
@@ -259,8 +246,7 @@ def test_what_is_served_and_sent_is_what_predict_says(run: viticulture.Run, data
         assert f"| {name} |".encode() in card
 
 
-def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
-    """Fails where the best weights' mAP stands on the card or the served page of the last ones."""
+def test_results_belong_to_their_weights(run: viticulture.Run) -> None:
     pytest.importorskip("huggingface_hub")
     from viticulture.deploy.hub.push import contents
     from viticulture.deploy.serve.page import page
@@ -278,8 +264,7 @@ def test_numbers_beside_weights_are_theirs(run: viticulture.Run) -> None:
 
 
 @pytest.mark.parametrize("verb", ["robustness", "probe", "report --compare-with"])
-def test_what_needs_one_class_an_image_is_refused_in_a_line(run: viticulture.Run, verb: str) -> None:
-    """Fails for a traceback, or for numbers that mean nothing."""
+def test_one_class_per_image_is_required_in_one_line(run: viticulture.Run, verb: str) -> None:
     calls: dict[str, Any] = {
         "robustness": viticulture.robustness,
         "probe": viticulture.probe,
@@ -290,8 +275,7 @@ def test_what_needs_one_class_an_image_is_refused_in_a_line(run: viticulture.Run
     assert "\n" not in str(refused.value)
 
 
-def test_a_run_of_a_programs_object_opens_again(data: Path, tmp_path: Path) -> None:
-    """A data frame of lists, given again. Fails if a run takes its own labels for others because they are joined."""
+def test_a_run_of_a_python_object_is_opened_again(data: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     table = pandas.read_csv(data, keep_default_na=False)
     frame = pandas.DataFrame(
@@ -304,9 +288,7 @@ def test_a_run_of_a_programs_object_opens_again(data: Path, tmp_path: Path) -> N
     assert again.method.data_spec.multilabel
 
 
-def test_learning_without_labels_holds_out_what_several_labels_are_tested_on(tmp_path: Path, data: Path) -> None:
-    """Fails where a start without labels (`mae/photos`) divides images by their combinations of labels, so that it
-    learns from images that test the student which goes on from it."""
+def test_self_supervision_holds_out_the_same_images(tmp_path: Path, data: Path) -> None:
     plain = {"images.image_size": 24, "student.name": "vit_nano", "student.patch_size": 4, "student.options": {}}
     start = begin(str(data), "mae/photos", 0, str(tmp_path / "start"), False, plain, "test")
     start.run.unlock()
@@ -318,10 +300,6 @@ def test_learning_without_labels_holds_out_what_several_labels_are_tested_on(tmp
 
 
 def test_an_oblong_input_is_one_everywhere(data: Path, tmp_path: Path) -> None:
-    """What predict, the server and a file say of an image is what was measured of it; maps are drawn.
-
-    Catches: a square somewhere on the way.
-    """
     for module in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(module)
     from onnxruntime import InferenceSession

@@ -39,9 +39,7 @@ STEADY = ("cnn", "many heads", "mae")
 """Families that draw no random numbers while they learn labels."""
 
 
-def test_it_refuses_what_a_gpu_refuses() -> None:
-    """A CPU's tensor indexed by a GPU's, sums of both, numpy, a CPU's random numbers, filters and products of whole
-    numbers; copies go both ways."""
+def test_the_simulation_refuses_what_a_gpu_refuses() -> None:
     with simulated_gpu() as gpu:
         there, here = torch.arange(3, device=gpu), torch.arange(3)
         for attempt in (lambda: here[there], lambda: there + here, lambda: torch.stack([here, there])):
@@ -60,8 +58,7 @@ def test_it_refuses_what_a_gpu_refuses() -> None:
         assert here.to(gpu).device == there.device == gpu
 
 
-def test_it_knows_what_a_gpu_is_waited_for() -> None:
-    """Numbers that are read, places where a mask holds, copies; not what is left in the GPU's queue."""
+def test_the_simulation_counts_synchronizations() -> None:
     with simulated_gpu() as gpu:
         here = torch.arange(3)
         there = send(here, gpu)
@@ -87,8 +84,6 @@ def test_it_knows_what_a_gpu_is_waited_for() -> None:
 
 
 def test_batches_on_a_gpu_are_those_on_a_cpu(data: Data) -> None:
-    """The images live on the GPU, and several steps are changed together. Catches: numbers of images, or where they
-    stand in the store, left on the CPU."""
     images = data.labeled.train
     assert isinstance(images, CachedImages)
     view = Augment([PaddedCrop(padding=2), Flip(), Mix()], (16, 16), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2), 3)
@@ -104,8 +99,7 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(data: Data) -> None:
             torch.testing.assert_close(value, other[name])
 
 
-def test_two_views_on_a_gpu_are_not_one(data: Data) -> None:
-    """Images at their own size that one view inverts and the other leaves. Catches: views that share their memory."""
+def test_two_views_on_a_gpu_are_separate(data: Data) -> None:
     images = data.labeled.train
     assert isinstance(images, CachedImages)
     side = images.pixels.shape[-1]
@@ -120,14 +114,10 @@ def test_two_views_on_a_gpu_are_not_one(data: Data) -> None:
 @pytest.mark.parametrize(
     ("method", "guide", "student"), slow_but([("supervised", "none", "cnn"), ("mae", "none", "vit with dropout")], ONCE)
 )
-def test_a_gpu_learns_what_a_cpu_learns(
+def test_a_gpu_trains_as_a_cpu(
     method: str, guide: str, student: str, data: Data, teachers: Path, tmp_path: Path
 ) -> None:
-    """Two epochs in float32, by the Trainer, from the loader to the weights in the run; they are a CPU's where the
-    student draws no random numbers. The GPU is not waited for between a step's batch and its gradients.
-
-    Catches: whatever of a training needs a tensor where it is not; a plain number that is logged.
-    """
+    """Two epochs in float32, by the Trainer; no synchronization between a batch and its gradients."""
     if unless_refused(method, guide, student, data, teachers) is None:
         return
     with simulated_gpu():
@@ -139,9 +129,7 @@ def test_a_gpu_learns_what_a_cpu_learns(
 
 
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
-def test_a_gpu_finds_objects_and_tells_pixels_apart(kind: str, tmp_path: Path) -> None:
-    """One epoch, judged at its end. Catches: whatever of a dense training needs a tensor where it is not; TF32 that is
-    left on for answers after it."""
+def test_detection_and_segmentation_train_on_a_gpu(kind: str, tmp_path: Path) -> None:
     devices, before = Devices(), torch.get_float32_matmul_precision()
     with simulated_gpu():
         begun = session(kind, tmp_path, "run", **{"train.epochs": 1, "engine.precision": "32"})
@@ -152,7 +140,6 @@ def test_a_gpu_finds_objects_and_tells_pixels_apart(kind: str, tmp_path: Path) -
 
 
 def test_means_of_a_checkpoint_are_reduced_on_the_gpu() -> None:
-    """A run that stopped after an epoch's last step goes on with its end. Catches: sums of the CPU handed to NCCL."""
     means, reduced = EpochMeans(), []
     means.load_state_dict({"processes": [{"sums": {"loss": torch.tensor(6.0)}, "batches": {"loss": 2}}]})
     with simulated_gpu() as gpu:
@@ -163,8 +150,7 @@ def test_means_of_a_checkpoint_are_reduced_on_the_gpu() -> None:
     assert means.means == {"loss": 3.0}
 
 
-def test_an_average_of_weights_is_not_waited_for() -> None:
-    """What happens after every step. Catches: a count of steps that is kept on the GPU."""
+def test_the_ema_does_not_synchronize() -> None:
     student = torch.nn.BatchNorm1d(2)
     ema = Ema(student, 0.9)
     with simulated_gpu() as gpu:
@@ -176,9 +162,8 @@ def test_an_average_of_weights_is_not_waited_for() -> None:
         assert not waits
 
 
-def test_a_teachers_answer_is_kept_and_replayed_on_a_gpu(tmp_path: Path) -> None:
-    """In bfloat16, by pinned memory and an event, without waiting. Catches: an answer that is not where it is asked
-    for, or is waited for."""
+def test_teachers_logits_are_cached_and_replayed_on_a_gpu(tmp_path: Path) -> None:
+    """In bfloat16, by pinned memory and an event, without waiting."""
     with simulated_gpu() as gpu:
         images, answer = torch.zeros(2, 3, device=gpu), send(torch.randn(2, 5).bfloat16(), gpu)
         first = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _: (0, 0), gpu)
@@ -193,7 +178,7 @@ def test_a_teachers_answer_is_kept_and_replayed_on_a_gpu(tmp_path: Path) -> None
 
 
 def test_a_gpu_that_emulates_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a T4 does, of which torch says that it supports bfloat16. Catches: the wrong one of torch's two answers."""
+    """As a T4 does, of which torch says that it supports bfloat16."""
     with simulated_gpu():
         assert precision(Engine(), on_gpu=True) == "bf16-mixed"
         with monkeypatch.context() as emulating:  # ends before the simulation, whose answers it would bring back
@@ -203,7 +188,7 @@ def test_a_gpu_that_emulates_bfloat16_computes_in_float32(monkeypatch: pytest.Mo
 
 
 class Devices(Callback):
-    """Takes note of where batches and weights are in training, and of what waits for them until gradients are there."""
+    """Records where batches and weights are in training, and synchronizations before the gradients."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -223,7 +208,7 @@ class Devices(Callback):
 def trained(
     method: str, guide: str, student: str, data: Data, teachers: Path, folder: Path, device: str
 ) -> dict[str, Tensor]:
-    """The student's weights after two epochs in float32, back on the CPU."""
+    """Return the student's weights after two epochs in float32, on the CPU."""
     session = pair(method, guide, student, data, teachers)
     plain: dict[str, Any] = {"engine": {"precision": "32"}}
     if student in STEADY:  # Adam makes whole steps of rounding

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe may name a person's own guide, method, student and augmentation, a command their data; names are theirs."""
+"""Guides, methods, students and augmentations from user code, named by a recipe."""
 
 import pickle
 import shutil
@@ -47,7 +47,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def teachers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CNN and two ViTs with random weights."""
+    """Create a CNN and two ViTs with random weights."""
     folder = tmp_path_factory.mktemp("teachers")
     torch.manual_seed(0)
     save(create_student("resnet10", DIGITS, None, {"channels": [8] * 4, "stem_width": 8}), folder / "cnn", DIGITS)
@@ -62,7 +62,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has not imported them."""
+    """Forget imported modules, as in a new process."""
     for name in NAMES:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
@@ -73,11 +73,7 @@ def recipe(**sections: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("importable")
 @pytest.mark.parametrize(("name", "options"), [("vit_nano", TINY), ("botnet14n", {}), ("hybrid_nano", {})])
-def test_the_guide_that_is_shown_teaches_every_kind_of_student(
-    name: str, options: dict[str, Any], tmp_path: Path
-) -> None:
-    """The default one, too. Catches: maps of a hybrid read as tokens, the first block's grid taken for the last one's,
-    a term that no weight of the last block feels."""
+def test_the_example_guide_trains_every_kind_of_student(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     data_spec = DataSpec(("a", "b"), (64, 64), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     save(
         create_student("resnet10", data_spec, None, {"channels": [8] * 4, "stem_width": 8}), tmp_path / "cnn", data_spec
@@ -96,15 +92,9 @@ def test_the_guide_that_is_shown_teaches_every_kind_of_student(
 
 
 @pytest.mark.children
-def test_a_guide_beside_the_recipe_trains_resumes_and_is_evaluated(
+def test_a_guide_next_to_the_recipe_trains_resumes_and_is_evaluated(
     teachers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On data of their own, by the installed command, in a folder that holds recipe and modules; then
-    elsewhere, with the modules at hand.
-
-    Catches: a command that does not see the current folder; a class that the run's recipe does not keep; a resumed run
-    that loses the guide; a run that forgets whose data it was; code that is imported from the folder of a run.
-    """
     place, log = tmp_path / "place", tmp_path / "log"
     place.mkdir()
     for module in ("attention_transfer.py", "my_source.py"):
@@ -152,8 +142,7 @@ def stop_before(session: Session, step: int) -> None:
     session.method.losses = interrupted  # type: ignore[method-assign]
 
 
-def test_two_guides_of_one_class_have_terms_of_their_own(teachers: Path, tmp_path: Path) -> None:
-    """Two teachers' predictions, and a third whose name begins another's term. Catches: a term that hides another."""
+def test_two_guides_of_one_class_have_separate_terms(teachers: Path, tmp_path: Path) -> None:
     guides = {
         name: {"class": "logits", "teacher": str(teachers / teacher)}
         for name, teacher in {"first": "old", "second": "young", "log": "old"}.items()
@@ -172,11 +161,7 @@ def test_two_guides_of_one_class_have_terms_of_their_own(teachers: Path, tmp_pat
 
 
 @pytest.mark.usefixtures("importable")
-def test_images_of_ones_own_are_decoded_in_workers_as_they_are_here() -> None:
-    """The argument reaches the function, and worker processes hand out what this process would.
-
-    Catches: an argument that is lost; a reader that a worker cannot have.
-    """
+def test_a_custom_source_is_decoded_in_workers_alike() -> None:
     source = open_source("python:my_source.open_stripes:12")
     assert source.size_of(0) == (12, 12)
     assert pickle.loads(pickle.dumps(source)).fingerprint == source.fingerprint
@@ -202,8 +187,7 @@ def test_images_of_ones_own_are_decoded_in_workers_as_they_are_here() -> None:
         ("my_source.Stripes", "missing a required argument: 'side'; write python:my_source.Stripes:ARGUMENT"),
     ],
 )
-def test_data_that_cannot_be_opened_so_is_told_in_a_line(word: str, words: str) -> None:
-    """Catches: a traceback for what a person can mend."""
+def test_invalid_sources_are_refused_in_one_line(word: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as refusal:
         open_source(f"python:{word}")
     assert "\n" not in str(refusal.value)
@@ -223,8 +207,7 @@ def test_data_that_cannot_be_opened_so_is_told_in_a_line(word: str, words: str) 
     ],
 )
 @pytest.mark.usefixtures("importable")
-def test_a_guides_mistake_is_told_by_the_name_of_its_entry(entry: dict[str, Any], words: str, teachers: Path) -> None:
-    """Catches: the class's own name, which stands nowhere in the person's recipe."""
+def test_a_guides_mistake_names_its_entry(entry: dict[str, Any], words: str, teachers: Path) -> None:
     given = {"teacher": str(teachers / "old")} if entry["class"] in ("logits", "attention_distillation") else {}
     wanted = resolve("own", recipe(guides={"mine": {**entry, **given}}))
     name, options = ("resnet10", {"channels": [8] * 4}) if "Looking" in entry["class"] else ("vit_nano", TINY)
@@ -233,11 +216,7 @@ def test_a_guides_mistake_is_told_by_the_name_of_its_entry(entry: dict[str, Any]
 
 
 @pytest.mark.usefixtures("importable")
-def test_method_student_and_augmentation_of_a_persons_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trained, resolved again from what was written, and exported; weights alone do not bring code.
-
-    Catches: a student that is saved by a name which nobody can find again; an import that weights lead to.
-    """
+def test_custom_method_student_and_augmentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sections = recipe(
         method="my_vineyard.Rotation",
         student="my_vineyard.small_vit",
@@ -280,10 +259,9 @@ def test_method_student_and_augmentation_of_a_persons_own(tmp_path: Path, monkey
         ({"student": "nowhere.vit"}, "student nowhere.vit: there is no module nowhere"),
     ],
 )
-def test_what_does_not_fit_is_told_in_a_line(
+def test_invalid_plugins_are_refused_in_one_line(
     sections: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches: a traceback of our own; a file in the package's folders that is taken for a method."""
     (tmp_path / "broken.py").write_text("x = 1\ny = 1 / 0\n")
     (tmp_path / "needy.py").write_text("import not_there\n")
     (tmp_path / "helper.py").write_text("")

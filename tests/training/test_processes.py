@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training on several processes: nobody leaves early, nobody stays behind, one speaks."""
+"""A training on several processes: all wait for the first, and one prints."""
 
 import multiprocessing
 import os
@@ -41,7 +41,7 @@ ALONE = {"OMP_NUM_THREADS": "1"}
 
 
 def take_part(rank: int, ending: str, ports: Any, arrived: Any, words: Any) -> None:
-    """One of two processes at the end of a training; runs in a child."""
+    """In a child: end a training as one of two processes."""
     store = TCPStore("127.0.0.1", 0 if rank == 0 else ports.get(), None, rank == 0, wait_for_workers=False)
     if rank == 0:
         ports.put(store.port)
@@ -73,8 +73,7 @@ def take_part(rank: int, ending: str, ports: Any, arrived: Any, words: Any) -> N
         ("killed", {"1 UserError"}),
     ],
 )
-def test_nobody_leaves_before_the_first_and_nobody_outlives_it(ending: str, expected: set[str]) -> None:
-    """Catches: another process that leaves while the first still measures, or waits for ever for one that is gone."""
+def test_processes_wait_for_the_first_and_end_with_it(ending: str, expected: set[str]) -> None:
     context = multiprocessing.get_context("forkserver")
     ports, arrived, words = context.Queue(), context.Event(), context.Queue()
     pair = [start(take_part, rank, ending, ports, arrived, words) for rank in (0, 1)]
@@ -112,12 +111,7 @@ sys.exit(main())
 @pytest.mark.children
 @pytest.mark.parametrize("launcher", ["torchrun", "SLURM"])
 def test_a_training_on_two_processes_is_that_on_one(launcher: str, tmp_path: Path) -> None:
-    """Two processes as torchrun or srun starts them, by gloo, against one: the same weights up to the order of sums.
-
-    Catches: shards that overlap, losses summed, mixing partners on another process; results printed twice; Lightning's
-    warnings; a head that nobody teaches, for whose gradients DDP waits. SGD, because Adam makes whole steps of
-    gradients that are nothing but rounding.
-    """
+    """As torchrun or srun start them, by gloo, up to the order of sums; with SGD, since Adam amplifies rounding."""
     settings = ["--epochs", "1", "--train.validate", "val", "--augment.mix.mixup", "0.8", "--optim.name", "sgd"]
     settings += ["--lr", "0.1", "--student", "cit_tiny", "--student.patch_size", "2", *IDLE]
     port = free_port()
@@ -141,14 +135,14 @@ def test_a_training_on_two_processes_is_that_on_one(launcher: str, tmp_path: Pat
 
 
 def free_port() -> int:
-    """One that nobody listens to."""
+    """Return an unused port."""
     with socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 def role_of(rank: int, port: int, launcher: str = "torchrun") -> dict[str, str]:
-    """The environment that a launcher gives to one of two processes on a machine; srun -n 2 says no more."""
+    """Return a launcher's environment of one of two processes on a machine; srun -n 2 sets no more."""
     given: dict[str, int | str] = {
         "LOCAL_RANK": rank,
         "RANK": rank,
@@ -184,10 +178,7 @@ ALONE_IN = {
 
 @pytest.mark.children
 @pytest.mark.parametrize("where", ALONE_IN)
-def test_a_training_of_one_process_is_one_wherever_it_runs(where: str, tmp_path: Path) -> None:
-    """Everything is there and said once. Catches: a run that is trained and not written, since a scheduler's number is
-    taken for a training's; Lightning's error of a job that it thinks it is part of; a log without measurements; a
-    variable that stays."""
+def test_a_training_of_one_process_ignores_the_launcher(where: str, tmp_path: Path) -> None:
     log, words = tmp_path / "log", ["train", *SMALL, *TINY, "--devices", "1", "--epochs", "1", "--out", "run"]
     process = command(tmp_path, log, words, {**ALONE_IN[where], "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "train.sh"})
     process.join()
@@ -200,8 +191,8 @@ def test_a_training_of_one_process_is_one_wherever_it_runs(where: str, tmp_path:
 
 
 @pytest.mark.children
-def test_who_loses_another_process_says_how_to_go_on(tmp_path: Path) -> None:
-    """kill -9 for the second of two in the middle of a training. Catches: gloo's traceback in place of a line."""
+def test_a_lost_process_is_reported_with_a_fix(tmp_path: Path) -> None:
+    """kill -9 for the second of two in the middle of a training."""
     port = free_port()
     logs = [tmp_path / f"log {rank}" for rank in (0, 1)]
     words = ["train", *SMALL, *TINY, "--epochs", "9999", "--out", "run"]
@@ -219,7 +210,7 @@ def test_who_loses_another_process_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def gather(rank: int, folder: str) -> None:
-    """One of two processes whose epoch is interrupted."""
+    """In a child: one of two processes whose epoch is interrupted."""
     with one_of_pair(rank, folder):
         stopped, resumed = EpochMeans(), EpochMeans()
         stopped.sums, stopped.batches = {"loss": torch.tensor(3.0 + rank)}, Counter(loss=2)
@@ -228,15 +219,11 @@ def gather(rank: int, folder: str) -> None:
 
 
 @pytest.mark.children
-def test_every_process_goes_on_with_its_own_means(tmp_path: Path) -> None:
-    """A checkpoint within an epoch. Catches: the first process's sums in all."""
+def test_every_process_resumes_its_means(tmp_path: Path) -> None:
     assert pair(gather, tmp_path) == [1.5, 2.0]
 
 
-def test_every_process_drops_by_a_stream_of_its_own() -> None:
-    """Catches: dropout that treats the images of all processes alike; a first process, or one alone, that draws other
-    numbers than it did."""
-
+def test_every_process_has_its_dropout_stream() -> None:
     def drawn(rank: int) -> tuple[float, ...]:
         torch.manual_seed(0)  # as all do, to begin with the same weights
         RandomState().on_train_start(cast(Trainer, SimpleNamespace(global_rank=rank)), LightningModule())
@@ -248,12 +235,8 @@ def test_every_process_drops_by_a_stream_of_its_own() -> None:
 
 
 @pytest.mark.slow
-def test_a_training_on_two_processes_ends_well_however_long_it_is_measured(tmp_path: Path) -> None:
-    """Lightning looks after its processes every few seconds, and kills all once one ended with an error: here it looks
-    often, and the first process measures until it has looked forty times.
-
-    Catches: a process that reads or prints results that are not there yet, results printed twice, Lightning's warnings.
-    """
+def test_processes_wait_for_a_long_evaluation(tmp_path: Path) -> None:
+    """Lightning kills all processes once one fails; the first evaluates until it has looked forty times."""
     (tmp_path / "slow.py").write_text(SLOW)
     run = tmp_path / "run"
     call = [sys.executable, str(tmp_path / "slow.py"), "train", *SMALL, "--epochs", "1", "--train.validate", "val"]
@@ -267,7 +250,7 @@ def test_a_training_on_two_processes_ends_well_however_long_it_is_measured(tmp_p
 
 
 def torchrun(*words: str) -> subprocess.Popen[str]:
-    """Two processes on this machine, as torchrun starts them, in a group of their own."""
+    """Start two processes on this machine by torchrun, in a process group."""
     call = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.Popen(
         [*call, "-m", "viticulture", *words],
@@ -279,7 +262,7 @@ def torchrun(*words: str) -> subprocess.Popen[str]:
 
 
 def second(parent: int) -> int:
-    """Process id of the second of the processes that torchrun started."""
+    """Return the process id of the second process of torchrun."""
     for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
         if b"LOCAL_RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
             return int(child)
@@ -288,11 +271,7 @@ def second(parent: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds a process by Linux's /proc")
-def test_a_training_by_torchrun_resumes_after_one_process_is_killed(tmp_path: Path) -> None:
-    """Train; train again, kill the second process in the middle, resume: the same weights, bit for bit.
-
-    Catches: a process left behind, a run that torchrun's other processes spoil or cannot go on with, words said twice.
-    """
+def test_a_training_by_torchrun_resumes_after_a_kill(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     long = [*SMALL, "--epochs", "20", "--train.validate", "val", "--augment.mix.mixup", "0.8"]
     undisturbed = torchrun("train", *long, "--out", str(whole))
@@ -316,8 +295,7 @@ def test_a_training_by_torchrun_resumes_after_one_process_is_killed(tmp_path: Pa
         check_same_bits(weights(whole, which), weights(broken, which))
 
 
-def test_as_many_processes_train_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun with two processes and a recipe for one would train twice into the same folder."""
+def test_as_many_processes_train_as_the_recipe_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match=r"2 processes were started.*is 1.*--devices"):
@@ -342,10 +320,9 @@ SRUN = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_N
         ({}, Engine(nodes=2), "started alone"),
     ],
 )
-def test_processes_that_could_not_meet_are_refused(
+def test_processes_that_cannot_meet_are_refused(
     environment: dict[str, str], engine: Engine, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches: processes that wait half an hour for others, or of which each takes itself for the first."""
     monkeypatch.setattr("viticulture.training.processes.find_spec", lambda name: None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -353,8 +330,7 @@ def test_processes_that_could_not_meet_are_refused(
         check_devices(replace(engine, device="cpu"))
 
 
-def test_the_script_of_a_job_starts_its_other_processes_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`sbatch --ntasks 4` whose script calls no srun. Catches: a process that waits for tasks that nothing starts."""
+def test_the_script_of_a_job_starts_its_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**SRUN, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURMD_NODENAME": "a"}.items():
         monkeypatch.setenv(name, value)
     check_devices(Engine(devices=2, device="cpu"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training says while it runs: means over epochs, lines now and then, a page that renews itself."""
+"""Progress of a training: means over epochs, printed lines, a page that refreshes itself."""
 
 import io
 import math
@@ -22,8 +22,8 @@ EPOCHS, STEPS = 2, 3
 
 
 @dataclass
-class Told:
-    """What a training logged for each batch and said in lines, and its pages on the way."""
+class Recorded:
+    """Logged values of each batch, printed lines, and pages of a training."""
 
     run: Path
     losses: list[float] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Told:
 
 
 class Listener(ProgressBar):
-    """A progress bar that remembers every batch's loss."""
+    """Records every batch's loss as a progress bar."""
 
     def __init__(self, console: Console, every: float, losses: list[float]) -> None:
         super().__init__(10, console, every)
@@ -46,12 +46,12 @@ class Listener(ProgressBar):
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
 
-def trained(path: Path, every: float) -> Told:
-    """A training of a few steps whose lines are this many seconds apart."""
+def trained(path: Path, every: float) -> Recorded:
+    """Train a few steps whose lines are this many seconds apart."""
     small = {"train.epochs": EPOCHS, "train.batch_size": 10, "data.per_class": 3, "student.name": "vit_nano"}
     small |= {"data.val_fraction": 0.1, "train.validate": "val"}
     session = begin("digits", "default/digits", 0, str(path), False, small, "a test")
-    told, file = Told(path), io.StringIO()
+    told, file = Recorded(path), io.StringIO()
     watcher = Listener(Console(file=file, force_terminal=False, width=80), every, told.losses)
     fit(session, watcher, after_epoch=lambda: told.pages.append(write_page(session.run).read_text()))
     session.run.unlock()
@@ -60,13 +60,11 @@ def trained(path: Path, every: float) -> Told:
 
 
 @pytest.fixture(scope="module")
-def talkative(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def talkative(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return trained(tmp_path_factory.mktemp("told") / "run", every=0)
 
 
-def test_metrics_hold_the_mean_over_each_epoch(talkative: Told) -> None:
-    """Against the batches' own losses. Catches: a single batch under the name of an epoch, means that run on into the
-    next epoch, a row at another epoch's place."""
+def test_metrics_hold_the_mean_over_each_epoch(talkative: Recorded) -> None:
     curves = read_curves(talkative.run / "metrics.csv")
     assert len(talkative.losses) == EPOCHS * STEPS
     by_epoch = [talkative.losses[STEPS * k : STEPS * (k + 1)] for k in range(EPOCHS)]
@@ -76,8 +74,7 @@ def test_metrics_hold_the_mean_over_each_epoch(talkative: Told) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 200])
-def test_a_terminal_gets_what_fits_into_its_width_and_always_the_loss(width: int, tmp_path: Path) -> None:
-    """Fails if the time that is left is cut off where there is room for it, or a narrow window shows half a number."""
+def test_a_terminal_line_fits_its_width_and_has_the_loss(width: int, tmp_path: Path) -> None:
     small = {"train.epochs": 2, "train.batch_size": 10, "data.per_class": 3, "student.name": "vit_nano"}
     session = begin(
         "digits", "default/digits", 0, str(tmp_path / "run"), False, {**small, "data.val_fraction": 0.1}, "a test"
@@ -97,9 +94,7 @@ def test_a_terminal_gets_what_fits_into_its_width_and_always_the_loss(width: int
     assert any("images/s" in words for words in facts) == (width >= 110)
 
 
-def test_a_pipe_gets_a_line_now_and_then(talkative: Told, tmp_path: Path) -> None:
-    """Every step where there is no pause to keep; the first and the last where the pause never ends. Catches: a line an
-    epoch however short, nothing within a long one, a term that is the whole loss told twice."""
+def test_a_pipe_gets_a_line_at_intervals(talkative: Recorded, tmp_path: Path) -> None:
     assert [line.split("  ")[0] for line in talkative.lines] == [
         *("epoch 1/2, step 1 of 6", "epoch 1/2, step 2 of 6", "epoch 1/2"),
         *("epoch 2/2, step 4 of 6", "epoch 2/2, step 5 of 6", "epoch 2/2"),
@@ -110,8 +105,7 @@ def test_a_pipe_gets_a_line_now_and_then(talkative: Told, tmp_path: Path) -> Non
     assert [line.split("  ")[0] for line in seldom] == ["epoch 1/2, step 1 of 6", "epoch 2/2"]
 
 
-def test_the_page_renews_itself_while_the_run_trains(talkative: Told) -> None:
-    """Catches: no page before the end, one that never renews itself, advice to evaluate what is not yet trained."""
+def test_the_page_refreshes_while_the_run_trains(talkative: Recorded) -> None:
     page = talkative.pages[0]
     assert '<meta http-equiv="refresh"' in page
     assert "In training: 1 of 2 epochs are done." in page
@@ -119,9 +113,8 @@ def test_the_page_renews_itself_while_the_run_trains(talkative: Told) -> None:
     assert "Learning curves" in page
 
 
-def test_work_at_epochs_ends_takes_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work of one second every two seconds, at most a tenth of the time. Catches: a page that is drawn at each of a
-    thousand short epochs."""
+def test_work_between_epochs_takes_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work of one second every two seconds, at most a tenth of the time."""
     now, calls = [0.0], list[float]()
 
     def work() -> None:
@@ -137,8 +130,7 @@ def test_work_at_epochs_ends_takes_a_small_part_of_the_time(monkeypatch: pytest.
     assert calls == [0, 11, 22, 33, 44, 55]
 
 
-def test_counted_work_says_where_it_is_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    """Catches: minutes of decoding in silence, and a line for each of a thousand images."""
+def test_counted_work_reports_progress_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     with showing("reading images", every=0) as progress:
         progress(1, 1000)
         progress(2, 1000)

@@ -46,18 +46,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_a_value_of_another_kind_is_refused_in_a_persons_words(key: str) -> None:
-    """Fails for words of the library that reads recipes, or a slip whose cure is not named."""
+def test_a_value_of_another_type_is_refused_plainly(key: str) -> None:
     value, words = REFUSED[key]
     with pytest.raises(UserError, match="must be") as refused:
         load_config("default/photos", {key: value})
     assert str(refused.value) == f"{key} {words}"
 
 
-def test_a_persons_file_that_leaves_sections_out_is_told_whose_values_it_gets(tmp_path: Path) -> None:
-    """Fails if a hundred epochs without augmentation are trained without a word; if a section that a key of the command
-    fills, one that is empty on purpose, a shipped recipe, or a run's own is warned about; if a later key drops what
-    was told, or tells it twice."""
+def test_defaults_for_missing_sections_are_reported(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("student: vit_nano\naugment:\n", encoding="utf-8")
     (told,) = load_config(str(mine), {"optim.lr": 1e-3}).warnings
@@ -89,16 +85,13 @@ OPEN = {
 
 
 @pytest.mark.parametrize(("overrides", "optim"), OPEN.values(), ids=OPEN)
-def test_an_open_optimizer_goes_by_the_student(overrides: dict[str, Any], optim: dict[str, Any]) -> None:
-    """Catches: a person's optimizer or rate replaced, kernels left behind by it, and Muon for students or labels with
-    which it was not tried; a recipe that is still open once it is read, or changes when it is read again."""
+def test_an_open_optimizer_follows_the_student(overrides: dict[str, Any], optim: dict[str, Any]) -> None:
     config = load_config("default/photos", overrides)
     assert config.values["optim"].items() >= optim.items()
     assert resolve(config.name, config.values).values == config.values
 
 
 def test_an_open_optimizer_needs_a_recipe() -> None:
-    """Fails if it is taken for another one, or a rate that is no number is refused in no words of a person's."""
     with pytest.raises(UserError, match="auto goes by a recipe's student"):
         Optim(name="auto")
     with pytest.raises(UserError, match=r"optim.lr must be a number, got 'fast'"):
@@ -109,13 +102,13 @@ TABLES = {name: read_table(name) for name in tables()}
 
 
 def row_overrides(table: PaperTable, row: Candidate) -> dict[str, Any]:
-    """A row's overrides, with the run of another row named by that row's recipe."""
+    """Return a row's overrides, with the run of another row named by that row's recipe."""
     runs = {one.name: f"runs/{Path(one.recipe).name}" for one in table.rows}
     return {**row.overrides, **replaced(row.overrides, runs)}
 
 
 def without_rates(values: Any) -> Any:
-    """Keywords that choose what is computed, without those that only scale it."""
+    """Return keywords that choose what is computed, without those that only scale it."""
     if isinstance(values, dict):
         return {key: without_rates(value) for key, value in values.items() if not isinstance(value, float) or not value}
     return values
@@ -130,24 +123,20 @@ read_once = cache(read)
 
 @cache
 def flat_once(recipe: str) -> dict[str, Any]:
-    """Dotted key -> value of a recipe as it is."""
+    """Flatten a recipe to dotted key -> value."""
     return flat(resolve(recipe, read_once(recipe)).values)
 
 
 @cache
 def step_of(recipe: str) -> str:
-    """What a recipe's step depends on, as text: student, method, guides and optimizer but for rates, image size."""
+    """Return what a recipe's step depends on as text: student, method, guides, optimizer but for rates, image size."""
     raw = read_once(recipe)
     parts = without_rates({part: raw.get(part) for part in ("method", "guides", "optim")})
     return json.dumps([raw.get("student"), parts, (raw.get("images") or {}).get("image_size")])
 
 
 def steps() -> dict[str, Step]:
-    """Every step that a shipped recipe or a row of a table takes, once: name -> recipe, overrides.
-
-    Recipes that differ only in data, start, schedule, length, or in a rate or weight of method, guides or optimizer
-    take the same step, so the first of them stands for all.
-    """
+    """Return every step of shipped recipes and tables once, name -> recipe, overrides; rates and data do not count."""
     asked: list[tuple[str, str, dict[str, Any]]] = [(name, name, {}) for name in shipped()]
     for table in TABLES.values():
         asked += [(f"{table.name}: {row.name}", row.recipe, row_overrides(table, row)) for row in table.rows]
@@ -162,7 +151,7 @@ def steps() -> dict[str, Step]:
 
 
 def kind(recipe: str, overrides: dict[str, Any]) -> tuple[tuple[str, ...], int]:
-    """Family of the network, method and guides, as steps of a kind take the same path; then the images' side."""
+    """Return family of the network, method and guides, then the images' side."""
     raw = read_once(recipe)
     network, method = (
         overrides.get(f"{part}.name") or overrides.get(part) or raw[part] for part in ("student", "method")
@@ -175,7 +164,7 @@ def kind(recipe: str, overrides: dict[str, Any]) -> tuple[tuple[str, ...], int]:
 
 
 def quick(of: dict[str, Step]) -> set[str]:
-    """Names of the steps that are the first of their kind, small images first, where that one has small images."""
+    """Return the names of the steps that are the first of their kind, small images first."""
     kinds = {name: kind(*step) for name, step in of.items()}
     first: dict[tuple[str, ...], str] = {}
     for name in sorted(of, key=lambda name: kinds[name][1]):
@@ -184,7 +173,7 @@ def quick(of: dict[str, Step]) -> set[str]:
 
 
 def parts_of(recipe: str, overrides: dict[str, Any]) -> str:
-    """What the parts of a step that need no teacher depend on, as text: student, agent, image size."""
+    """Return what the parts of a step without a teacher depend on, as text: student, agent, image size."""
     raw = read_once(recipe)
     student = raw["student"] if isinstance(raw["student"], dict) else {"name": raw["student"]}
     given = {f"student.{key}": value for key, value in student.items()} | overrides
@@ -201,8 +190,7 @@ def parts_of(recipe: str, overrides: dict[str, Any]) -> str:
 
 
 def kind_of_parts(recipe: str, overrides: dict[str, Any]) -> tuple[object, ...]:
-    """Student, image size and which options of student and agent are set, whatever to; a network with none of these is
-    of one kind with all such, whose names alone could be wrong."""
+    """Return student, image size and which options of student and agent are set."""
     parts: dict[str, Any] = json.loads(parts_of(recipe, overrides))
     name, side, agent = parts.pop("student.name"), parts.pop("size"), parts.pop("guides.bootstrap")
     keys = [key for key, value in parts.items() if value]
@@ -210,7 +198,7 @@ def kind_of_parts(recipe: str, overrides: dict[str, Any]) -> tuple[object, ...]:
 
 
 def teachers_of(recipe: str, overrides: dict[str, Any]) -> set[str]:
-    """Names of the teachers that a recipe's guides and method have."""
+    """Return the names of the teachers of a recipe's guides and method."""
 
     def named(values: dict[str, Any]) -> set[str]:
         found = set()
@@ -228,7 +216,7 @@ def teachers_of(recipe: str, overrides: dict[str, Any]) -> set[str]:
 
 
 def rows() -> dict[str, Step]:
-    """Every row of a table but those that train what another does, or whose step or parts are tested by themselves."""
+    """Return every row of a table whose step and parts are not tested elsewhere."""
     known = {json.dumps(STEPS[name]) for name in (*QUICK, *KINDS)}
     found = {}
     for table in TABLES.values():
@@ -249,13 +237,13 @@ ROWS = rows()
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where random teachers are kept."""
+    """Return the folder of random teachers."""
     return tmp_path_factory.mktemp("teachers")
 
 
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights are not drawn: nine tenths of the time that it takes to build a network."""
+    """Skip drawing weights: nine tenths of the time that it takes to build a network."""
     for name in ("trunc_normal_", "normal_", "uniform_", "zeros_", "ones_", "constant_"):
         monkeypatch.setattr(nn.init, name, lambda tensor, *_, **__: tensor)
     for name in ("xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_"):
@@ -264,7 +252,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assembled(config: Config, device: str) -> Method:
-    """The method of a recipe with its student and guides, on a device, before any weights are taken."""
+    """Assemble the method of a recipe with its student and guides, on a device, before any weights are loaded."""
     wanted, side = config.student, config.images.image_size or 64
     made = config.method_class
     data_spec = DataSpec(("a", "b") if made.batch_spec.labels else (), (side, side), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -281,12 +269,7 @@ def assembled(config: Config, device: str) -> Method:
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.usefixtures("empty")
 def test_the_parts_of_a_step_fit_together(name: str) -> None:
-    """The first of a kind, of those that only the slow part takes: student and agent, on torch's meta device, which
-    holds no numbers.
-
-    Fails if a name, an option, a size or a block does not fit. What needs a teacher's weights is left to the step: a
-    method that asks for them is stood in for by another one without labels.
-    """
+    """On torch's meta device; a method that needs a teacher is replaced by one without labels."""
     recipe, overrides = STEPS[name]
     values = resolve(recipe, read_once(recipe), overrides).values
     values |= {"method": {"name": "moco_v3"}} if "teacher" in values["method"] else {}
@@ -296,9 +279,7 @@ def test_the_parts_of_a_step_fit_together(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({name for step in STEPS for name in teachers_of(*STEPS[step])}))
-def test_a_teacher_that_a_step_names_can_be_had(name: str) -> None:
-    """Its weights are timm's, a shipped recipe trains it, or a person fetches the file and the architecture is timm's.
-    Fails for a slip in a teacher's name."""
+def test_a_teacher_of_a_step_is_available(name: str) -> None:
     architecture, equals, _ = name.partition("=")
     if name.startswith("runs/"):
         assert any(name.removeprefix("runs/").startswith(Path(recipe).name) for recipe in shipped())
@@ -308,11 +289,7 @@ def test_a_teacher_that_a_step_names_can_be_had(name: str) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in STEPS])
 def test_a_step_is_taken(name: str, weights: Path) -> None:
-    """One step of student, guides, method and optimizer on two random images of the recipe's size.
-
-    The batch holds what the method asks for: labels, a second view, noise. Fails if a parameter that is trained gets no
-    gradient, or a loss or a weight is not finite.
-    """
+    """Of student, guides, method and optimizer on two random images of the recipe's size."""
     torch.manual_seed(0)
     recipe, overrides = STEPS[name]
     method = assembled(with_random_teachers(resolve(recipe, read_once(recipe), overrides), weights), "cpu")
@@ -341,8 +318,7 @@ def test_a_step_is_taken(name: str, weights: Path) -> None:
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
-    """It resolves, its header holds command and result, and it survives a round trip as YAML."""
+def test_a_shipped_recipe_is_valid_and_documented(name: str) -> None:
     config = load_config(name)
     head = about(name)
     assert head["What"]
@@ -355,10 +331,6 @@ def test_a_shipped_recipe_is_valid_and_says_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_a_table_is_a_recipe(name: str) -> None:
-    """Its recipe exists, every override reaches the key that it names, and nothing else differs from the recipe but a
-    warm-up, which a shorter training shortens, and an optimizer that goes by the student; `STEPS` holds the step it
-    takes. Catches: an override that is dropped, or that takes a default's place; an entry that null leaves in; a key
-    that changes another."""
     recipe, overrides = ROWS[name]
     own, row = flat_once(recipe), flat(resolve(recipe, read_once(recipe), overrides).values)
     assert all(holds(row, key, value) for key, value in overrides.items())
@@ -374,7 +346,7 @@ def test_a_row_of_a_table_is_a_recipe(name: str) -> None:
 
 
 def holds(row: dict[str, Any], key: str, value: Any) -> bool:
-    """Whether a checked recipe, key by key, has what an override asks for; null takes an entry out."""
+    """Return True if a checked recipe has an override's values; null removes an entry."""
     section, *rest = key.split(".")
     below = [place for place in row if f"{place}.".startswith(f"{key}.")]
     if section in NAMED and len(rest) == 1 and value is None:
@@ -385,7 +357,6 @@ def holds(row: dict[str, Any], key: str, value: Any) -> bool:
 
 
 def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> None:
-    """A recipe that is not understood must not train something else in silence."""
     good = read("default/digits")
     for overrides, words in (
         ({"optim.learning_rate": 1}, "unknown recipe key 'optim.learning_rate'"),
@@ -411,14 +382,12 @@ def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> No
         parse("- 1", "x")
 
 
-def test_keys_that_are_read_off_the_source_are_those_of_the_sections() -> None:
-    """Fails for a dataclass that is renamed, moved or inherits fields: its keys would be refused."""
+def test_keys_read_from_source_are_those_of_the_sections() -> None:
     of_classes = {f"{section}.{field.name}" for section, made in SECTIONS.items() for field in fields(made)}
     assert set(fixed_keys()) == of_classes
 
 
-def test_numbers_of_other_libraries_are_plain_ones() -> None:
-    """Catches: a count of NumPy's refused as no whole number, a tensor printed in an error."""
+def test_numbers_of_other_libraries_are_converted() -> None:
     given = {"train.epochs": np.int64(3), "optim.lr": torch.tensor(0.5), "data.val_fraction": np.float32(0.25)}
     values = resolve("x", read("default/digits"), given).values
     assert (values["train"]["epochs"], values["optim"]["lr"], values["data"]["val_fraction"]) == (3, 0.5, 0.25)
@@ -429,29 +398,26 @@ def test_numbers_of_other_libraries_are_plain_ones() -> None:
 
 @pytest.mark.parametrize("section", ["guides", "augment", "augment2"])
 @pytest.mark.parametrize("entry", [[None], [1], 3, "x", True])
-def test_an_entry_that_holds_no_keywords_is_refused_by_its_name(section: str, entry: Any) -> None:
-    """`flip: [null]` in a file. Fails for a traceback out of whoever looks for the entry's class."""
+def test_an_entry_without_keywords_is_refused_by_name(section: str, entry: Any) -> None:
+    """`flip: [null]`."""
     with pytest.raises(UserError, match=rf"recipe key {section}.flip must hold keywords, got {re.escape(repr(entry))}"):
         resolve("x", {**read("default/digits"), section: {"flip": entry}})
 
 
-def test_a_key_inside_what_a_whole_recipe_leaves_open_can_be_set() -> None:
-    """A run's recipe says everything, null too. Catches: null taken for a value that holds no keys."""
+def test_a_key_below_a_null_can_be_set() -> None:
     whole = resolve("whole", read("default/digits")).values
     assert whole["data"]["class_weights"] is None
     assert resolve("again", whole, {"data.class_weights.3": 5.0}).data.class_weights == {"3": 5.0}
 
 
-def test_an_override_takes_an_entry_out_or_puts_one_in() -> None:
+def test_an_override_removes_or_adds_an_entry() -> None:
     """`--augment.mix null` and `--augment.flip.probability 0.2`."""
     values = resolve("x", read("dhvt/cifar100-cpu"), {"augment.mix": None, "augment.blur.probability": 0.2}).values
     assert "mix" not in values["augment"]
     assert values["augment"]["blur"]["probability"] == 0.2
 
 
-def test_what_a_recipe_was_made_from_is_never_written_to() -> None:
-    """Overrides reach into nested keywords. Fails if they are set in the caller's values, in another recipe's, in two
-    places that an alias of YAML filled, or by somebody who changes a section that was handed out."""
+def test_overrides_never_modify_their_source() -> None:
     teachers = {"conv": "row:A", "inv": "row:B"}
     raw = {"student": "vit_nano", "guides": {"co_advise": {"teachers": teachers}}, "augment": {"flip": None}}
     kept = deepcopy(raw)
@@ -471,8 +437,6 @@ def test_what_a_recipe_was_made_from_is_never_written_to() -> None:
 
 
 def test_a_shorter_training_has_a_shorter_warm_up() -> None:
-    """As a study's cells have: the same share of the epochs, half of them at most, and it is told. Fails if a short try
-    of a recipe is refused, or a warm-up is changed that a person chose or that fits."""
     raw = {"train": {"epochs": 100}, "schedule": {"warmup_epochs": 10}}
     short = resolve("x", raw, {"train.epochs": 5})
     assert short.schedule.warmup_epochs == shortened_warmup(10, 100, 5) == 0.5
@@ -485,8 +449,6 @@ def test_a_shorter_training_has_a_shorter_warm_up() -> None:
 
 
 def test_a_config_records_what_changed_it() -> None:
-    """In `changes` and as comments of the YAML, which reads back the same. Catches: a key that another change leaves
-    alone taken from its first author, one that is set to the value it has, a comment inside a text of several lines."""
     init = "a long text\n\n  epochs: 3 " * 9
     config = load_config("default/digits", {"train.epochs": 50, "student": "vit_tiny", "student.init": init})
     by_budget = config.changed({"train.epochs": 40, "student.name": "vit_tiny", "optim.lr": 0.5}, by="budget")
@@ -501,8 +463,7 @@ def test_a_config_records_what_changed_it() -> None:
     assert resolve("x", parse(by_budget.to_yaml(), "x")).values == by_budget.values
 
 
-def test_a_precision_may_be_written_as_the_number_it_is() -> None:
-    """In a recipe and on the command line, where YAML reads a number; catches a word that must be quoted twice."""
+def test_a_precision_may_be_a_number() -> None:
     raw = read("default/digits")
     for recipe in (resolve("x", raw, {"engine.precision": 32}), resolve("x", {**raw, "engine": {"precision": 32}})):
         assert recipe.engine.precision == "32"
@@ -523,15 +484,12 @@ def test_a_precision_may_be_written_as_the_number_it_is() -> None:
         (lambda: Student(options=None), "student.options needs a value"),  # type: ignore[arg-type]
     ],
 )
-def test_a_section_made_in_python_is_checked_as_a_recipe_is(made: Callable[[], Any], words: str) -> None:
-    """Fails if a wrong word, null or nan is taken where no parser stands between."""
+def test_a_section_made_in_python_is_checked_as_a_recipe(made: Callable[[], Any], words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
         made()
 
 
-def test_a_dataclass_among_keywords_is_made_from_its_section() -> None:
-    """Fails if a method, or a keyword that may also be null, gets the mapping itself."""
-
+def test_a_dataclass_among_keywords_is_built_from_its_section() -> None:
     class Learner:
         def __init__(self, mutual: Mutual, features: Features | None = None, weight: float = 1.0) -> None:
             """Nothing."""

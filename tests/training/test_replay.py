@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Teachers' logits computed once and replayed: what is learnt stays the same, bit for bit."""
+"""Teachers' logits are computed once and replayed, bit for bit."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def grow(teachers: dict[str, str], tmp_path: Path) -> Grow:
-    """A small CiT on 30 digits under both teachers, mixed labels, drop-path and all."""
+    """Train a small CiT on 30 digits under both teachers, with mixed labels and drop-path."""
     return grower(teachers, tmp_path)
 
 
@@ -70,11 +70,10 @@ def assert_same(one: viticulture.Run, other: viticulture.Run) -> None:
     check_same_bits(weights(one.path), weights(other.path))
 
 
-def test_a_replayed_run_learns_the_same_bit_for_bit_without_asking_a_teacher(
+def test_a_replayed_run_equals_a_plain_one(
     grow: Grow,
 ) -> None:
-    """Plain = recorded = replayed; then another student under the same teachers replays too. Catches logits of another
-    type, another step's or the other teacher's logits, random numbers that the teacher used up."""
+    """Plain = recorded = replayed; then another student under the same teachers."""
     plain, first, second = (
         grow("plain"),
         grow("first", **{"engine.replay_gb": 1}),
@@ -88,10 +87,7 @@ def test_a_replayed_run_learns_the_same_bit_for_bit_without_asking_a_teacher(
     assert larger.metadata["teacher_logits"] == {"computed": STEPS, "replayed": 2 * STEPS}
 
 
-def test_a_teacher_asked_twice_a_step_answers_twice(grow: Grow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guide that asks about mirror images first, then about the step's own: plain = recorded = replayed.
-
-    Catches: an answer known by the step alone, so that the second question gets the answer to the first one."""
+def test_two_calls_of_a_teacher_per_step_are_separate(grow: Grow, monkeypatch: pytest.MonkeyPatch) -> None:
     about = CoAdvise.losses
 
     def twice(guide: CoAdvise, batch: Batch, readings: Readings) -> dict[str, Tensor]:
@@ -112,7 +108,7 @@ ALL = {"engine.replay_gb": 1, "train.epochs": 1, "data.per_class": None, "train.
 
 @pytest.fixture(scope="module")
 def recorded(teachers: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the answers that one run was given."""
+    """Record a cache of one run's logits."""
     folder = tmp_path_factory.mktemp("recorded")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VITICULTURE_CACHE", str(folder / "cache"))
@@ -138,8 +134,6 @@ def recorded(teachers: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
 def test_nothing_is_replayed_for_other_images(
     grow: Grow, changes: dict[str, Any], recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches a key that leaves out seed, order, augmentation, choice of images, the size and shape in which they are
-    kept, or normalization; the very same run replays everything."""
     monkeypatch.setenv("VITICULTURE_CACHE", str(recorded))
     answers = grow("second", **{**ALL, **changes}).metadata["teacher_logits"]
     assert (answers["replayed"] > 0) == (not changes)
@@ -162,10 +156,9 @@ class Negative(Transform):
 """
 
 
-def test_nothing_is_replayed_for_other_orders_of_a_persons_own_augmentations(
+def test_nothing_is_replayed_for_another_order_of_custom_augmentations(
     grow: Grow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches a key that knows which they are, but not which comes first."""
     (tmp_path / "two_levels.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     for name, order in (("first", ("Darker", "Negative")), ("second", ("Negative", "Darker"))):
@@ -174,8 +167,7 @@ def test_nothing_is_replayed_for_other_orders_of_a_persons_own_augmentations(
         assert run.metadata["teacher_logits"] == {"computed": 2 * STEPS, "replayed": 0}
 
 
-def test_what_only_evaluation_sees_changes_no_answer(grow: Grow) -> None:
-    """Catches a key that holds the whole `images` section: every answer asked for again for another test crop."""
+def test_evaluation_settings_invalidate_no_logits(grow: Grow) -> None:
     grow("first", **{"engine.replay_gb": 1})
     second = grow(
         "second", **{"engine.replay_gb": 1, "images.eval_crop": 0.75, "images.eval_interpolation": "bilinear"}
@@ -183,12 +175,10 @@ def test_what_only_evaluation_sees_changes_no_answer(grow: Grow) -> None:
     assert second.metadata["teacher_logits"] == {"computed": 0, "replayed": 2 * STEPS}
 
 
-def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
+def test_an_interrupted_run_resumes_with_the_right_logits(
     grow: Grow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped in the fifth step, resumed to the end, then replayed whole: three times the weights of a plain run.
-
-    Catches steps counted from the point of resuming."""
+    """Stopped in the fifth step, resumed, then replayed whole."""
     written = 0
     real = os.pwrite
 
@@ -215,8 +205,7 @@ def test_a_run_stopped_inside_an_epoch_goes_on_with_the_right_answers(
     assert again.metadata["teacher_logits"] == {"computed": 0, "replayed": 2 * STEPS}
 
 
-def test_answers_come_back_as_they_were_given(tmp_path: Path) -> None:
-    """Type and bits, subnormal numbers, infinities and NaN included; each place its own; without one none is kept."""
+def test_logits_are_read_back_bit_for_bit(tmp_path: Path) -> None:
     place: list[tuple[int, int] | None] = [None]
     budget = Budget(tmp_path, 10**6)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
@@ -241,8 +230,7 @@ def test_answers_come_back_as_they_were_given(tmp_path: Path) -> None:
         assert (again.computed, again.replayed) == (0, 8)
 
 
-def test_a_damaged_record_is_asked_for_again(tmp_path: Path) -> None:
-    """Torn, changed or moved. Catches a reader that trusts the disk."""
+def test_a_damaged_record_is_computed_again(tmp_path: Path) -> None:
     place = (0, 1)
     answer = torch.randn(2, 3)
     memory = Memory(tmp_path / "a", Budget(tmp_path, 10**6), lambda _: place, CPU)
@@ -259,10 +247,10 @@ def test_a_damaged_record_is_asked_for_again(tmp_path: Path) -> None:
             assert (torn(IMAGES, lambda: None) is None) != good
 
 
-def test_the_budget_holds_and_a_full_one_ends_the_writing_not_the_run(
+def test_a_full_cache_ends_the_writing_not_the_run(
     grow: Grow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Room for five of twelve answers of 10 x 10 numbers. What fits is replayed; `cache --clear` makes room."""
+    """Room for five of twelve arrays of 10 x 10 numbers."""
     size = 4 + 400
     small = {"engine.replay_gb": (5 * size + 10) / 1e9}
     plain, first = grow("plain"), grow("first", **small)
@@ -277,10 +265,9 @@ def test_the_budget_holds_and_a_full_one_ends_the_writing_not_the_run(
     assert not any((tmp_path / "cache" / "teacher_logits").rglob("*.bin"))
 
 
-def test_a_disk_that_cannot_be_written_ends_the_writing_not_the_run(
+def test_an_unwritable_disk_ends_the_writing_not_the_run(
     grow: Grow, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file lies where the folder should be."""
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "teacher_logits").write_text("in the way")
     run = grow("run", **{"engine.replay_gb": 1})
@@ -290,8 +277,7 @@ def test_a_disk_that_cannot_be_written_ends_the_writing_not_the_run(
         Engine(replay_gb=0)
 
 
-def test_a_network_is_known_by_its_weights_and_settings() -> None:
-    """Catches two teachers that share a file: other weights, another answering rule, another normalization."""
+def test_a_network_is_identified_by_weights_and_settings() -> None:
     torch.manual_seed(0)
     options = {**TINY, "tokens": 2}
     made = {rule: create_student("cit_tiny", DIGITS, 4, {**options, "inference": rule}) for rule in ("class", "mean")}
@@ -304,8 +290,7 @@ def test_a_network_is_known_by_its_weights_and_settings() -> None:
     assert before != identity(made["class"])
 
 
-def test_answers_that_are_no_logits_and_questions_outside_of_training_are_left_alone(tmp_path: Path) -> None:
-    """Maps of features [B, T, D] would fill the disk; questions with more than images depend on more than them."""
+def test_other_outputs_and_calls_outside_training_are_not_cached(tmp_path: Path) -> None:
     memory = Memory(tmp_path, Budget(tmp_path, 10**6), lambda _: (0, 0), CPU)
     maps = torch.zeros(2, 3, 4)
     assert memory(IMAGES, lambda: maps) is maps

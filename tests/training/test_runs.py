@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's folder: one writer, nothing lost, nothing half-written taken for whole."""
+"""A run's folder: one writer, nothing lost, no partial file taken for a complete one."""
 
 import io
 import itertools
@@ -60,16 +60,13 @@ FAST: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "schedule.warmup
 
 
 def small(out: Path, **overrides: Any) -> Any:
-    """A session of two short epochs on digits."""
+    """Open a session of two short epochs on digits."""
     return begin("digits", "default/digits", 0, str(out), False, {**FAST, **overrides}, "test")
 
 
 @pytest.mark.parametrize(("minutes", "kept"), [(5.0, [0, 5, 10, 11]), (1e-9, list(range(12)))])
-def test_ends_of_short_epochs_are_left_out(minutes: float, kept: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twelve epochs of 4 s whose checkpoint takes 1 s, by a clock that stands between them: a twentieth of the time.
-
-    Catches: the first or the last end left out, a person's shorter time not heeded.
-    """
+def test_work_after_short_epochs_is_limited(minutes: float, kept: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve epochs of 4 s whose checkpoint takes 1 s: a twentieth of the time."""
     now, saved = [0.0], list[int]()
     monkeypatch.setattr("viticulture.training.state.time", SimpleNamespace(monotonic=lambda: now[0]))
     keep = KeepLast(RunFolder("nowhere"), minutes)
@@ -87,7 +84,7 @@ def test_ends_of_short_epochs_are_left_out(minutes: float, kept: list[int], monk
 
 
 def black_and_white(root: Path) -> Path:
-    """Images of two classes that a student tells apart within a few steps."""
+    """Draw images of two classes that a student separates within a few steps."""
     for name, level in (("black", 0), ("white", 200)):
         (root / name).mkdir(parents=True)
         for i in range(12):
@@ -107,9 +104,7 @@ PERFECT = {
 }
 
 
-def test_a_training_ends_once_validation_was_perfect_often_enough_and_resumes_exactly(tmp_path: Path) -> None:
-    """Stopped in the middle of an epoch, and killed after its end. Catches: a count that is lost, epochs after the end,
-    weights that name another epoch, nothing said on the page."""
+def test_early_stopping_after_perfect_validation_resumes_exactly(tmp_path: Path) -> None:
     data = str(black_and_white(tmp_path / "data"))
 
     def start(out: Path, **overrides: Any) -> Session:
@@ -135,10 +130,7 @@ def test_a_training_ends_once_validation_was_perfect_often_enough_and_resumes_ex
     assert read_history(again.run.metrics)[-1]["epoch"] == len(accuracies)
 
 
-def test_epochs_that_validation_cannot_compare_are_told_and_none_is_left_out_unasked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Catches: a training that ends early by itself, or goes on for its better part without a word."""
+def test_perfect_epochs_are_reported_and_none_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = str(black_and_white(tmp_path / "data"))
     session = begin(data, "default/digits", 0, str(tmp_path / "run"), False, PERFECT, "test")
     fit(session)
@@ -154,8 +146,7 @@ def test_epochs_that_validation_cannot_compare_are_told_and_none_is_left_out_una
             begin(data, "default/digits", 0, str(tmp_path / "other"), False, {**PERFECT, **wrong}, "test")
 
 
-def test_a_loss_that_is_no_number_stops_the_run_with_step_and_terms(tmp_path: Path) -> None:
-    """Catches: NaN reaching a checkpoint, the step or the terms missing from the message."""
+def test_a_loss_that_is_not_finite_stops_the_run_with_step_and_terms(tmp_path: Path) -> None:
     session = small(tmp_path / "run")
     honest, step = session.method.losses, itertools.count()
 
@@ -170,11 +161,8 @@ def test_a_loss_that_is_no_number_stops_the_run_with_step_and_terms(tmp_path: Pa
     assert all(value.isfinite().all() for value in state.values())
 
 
-def test_epochs_without_a_validation_are_the_same_ones_after_a_stop(tmp_path: Path) -> None:
-    """Every third of five epochs, the last one in any case; stopped in the fourth, which is none of them.
-
-    Catches: an epoch measured because its run was resumed, the last one left out, other weights chosen as the best.
-    """
+def test_epochs_without_validation_are_the_same_after_a_stop(tmp_path: Path) -> None:
+    """Every third of five epochs and the last."""
     keys = {"train.epochs": 5, "train.validate_every": 3, "data.val_fraction": 0.2, "train.validate": "val"}
     runs = whole_and_resumed(lambda out, **more: small(out, **keys, **more), tmp_path)
     for session in runs:
@@ -198,13 +186,10 @@ def test_epochs_without_a_validation_are_the_same_ones_after_a_stop(tmp_path: Pa
         ("loss", [-0.7, -0.5, -0.6], 10, 2),
     ],
 )
-def test_the_best_weights_are_the_last_that_cannot_be_told_from_the_best(
+def test_the_best_weights_are_the_last_within_a_standard_error(
     measure: str, values: list[float], images: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of ten images 70 and 60 % are level (a standard error of 14.5 points), of a hundred they are not (4.6).
-
-    Catches: an early epoch that few images choose by chance, a late one that is worse, a choice that a resume forgets.
-    """
+    """Of ten images 70 and 60 % are level (14.5 points), of a hundred they are not (4.6)."""
     saved = list[int]()
 
     def save(student: nn.Module, folder: Path, data_spec: Any, facts: dict[str, Any]) -> None:
@@ -229,11 +214,9 @@ def test_the_best_weights_are_the_last_that_cannot_be_told_from_the_best(
     assert saved[-1] == watch.best_epoch + 1 == kept
 
 
-def test_every_process_tells_the_best_balanced_accuracy_apart_by_each_image_once(
+def test_balanced_accuracy_counts_each_image_once_over_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every process measures the whole split, here 8 images of two classes, 3 of 4 right. Fails if counts are summed
-    over processes, which made an image two on two of them, and another epoch the best."""
     monkeypatch.setattr("viticulture.training.watching.save", lambda *_: None)
     method: Any = small(tmp_path / "run").method
     method = TrainingModule(method)
@@ -247,8 +230,8 @@ def test_every_process_tells_the_best_balanced_accuracy_apart_by_each_image_once
     assert watch.error == pytest.approx((2 * 0.75 * 0.25 / 4) ** 0.5 / 2)
 
 
-def told(terms: dict[str, float]) -> TrainingModule:
-    """A module whose last step had these terms."""
+def with_terms(terms: dict[str, float]) -> TrainingModule:
+    """Create a module whose last step had these terms."""
     method: Any = nn.Identity()
     method.student, method.logs = nn.Identity(), {name: torch.tensor(value) for name, value in terms.items()}
     module = TrainingModule(method)
@@ -256,22 +239,18 @@ def told(terms: dict[str, float]) -> TrainingModule:
     return module
 
 
-def test_a_checkpoint_between_two_looks_is_not_written_either() -> None:
-    """On a GPU the loss is looked at rarely; saving looks too. Fails if a checkpoint can hold what NaN has spoilt."""
+def test_saving_checks_the_loss() -> None:
     watch = StopOnNonFinite(every_steps=50)
     trainer = SimpleNamespace(global_step=2, num_training_batches=100)
     for step, value in ((2, 1.0), (3, float("inf")), (4, 1.0)):
         trainer.global_step = step
-        module = told({"label": value})
+        module = with_terms({"label": value})
         watch.on_train_batch_end(trainer, module, None, None, step - 1)
     with pytest.raises(UserError, match=r"step 3 \(label inf\)"):
         watch.on_save_checkpoint(trainer, module, {})
 
 
-def test_weights_that_an_epochs_last_step_spoils_are_not_kept(tmp_path: Path) -> None:
-    """No loss shows what the last step does: the second epoch of three ends with an infinite gradient. Fails if it is
-    judged, or reaches the best weights or the checkpoint; and if the program that goes on finds the run in use."""
-
+def test_weights_spoiled_by_an_epochs_last_step_are_not_saved(tmp_path: Path) -> None:
     class Spared(Callback):
         state_key = "Spoil"
 
@@ -291,9 +270,8 @@ def test_weights_that_an_epochs_last_step_spoils_are_not_kept(tmp_path: Path) ->
     assert viticulture.resume(out, callbacks=[Spared()], progress=False).metadata["status"] == "finished"
 
 
-def test_a_training_by_single_images_begins_as_if_none_had_been_tried(tmp_path: Path) -> None:
-    """BatchNorm over one image is fine where its maps have several pixels. Catches: running means, weights or dropout
-    that the trial has moved."""
+def test_a_training_by_single_images_starts_unchanged(tmp_path: Path) -> None:
+    """BatchNorm over one image works where its maps have several pixels."""
     keys = {"student.name": "dhvt_nano", "train.batch_size": 1, "data.per_class": 2, "train.epochs": 1}
     session = begin("digits", "default/digits", 0, str(tmp_path / "run"), False, keys, "test")
     numbers = torch.rand(3)
@@ -305,20 +283,18 @@ def test_a_training_by_single_images_begins_as_if_none_had_been_tried(tmp_path: 
     session.run.unlock()
 
 
-def test_terms_of_a_loss_may_come_and_go() -> None:
-    """A guide that begins later has none before. Catches: an error of shapes, a broken term under another's name."""
+def test_terms_of_a_loss_may_start_and_end() -> None:
     watch = StopOnNonFinite(every_steps=50)
     trainer = SimpleNamespace(global_step=0, num_training_batches=100)
     for step, terms in enumerate(({"label": 1.0}, {"guide": 2.0, "label": 1.0}, {"guide": float("nan"), "label": 1.0})):
         trainer.global_step = step + 1
-        module = told(terms)
+        module = with_terms(terms)
         watch.on_train_batch_end(trainer, module, None, None, step + 1)
     with pytest.raises(UserError, match=r"step 3 \(guide nan, label 1\)"):
-        watch.on_train_batch_end(trainer, told({"label": 1.0}), None, None, 4)
+        watch.on_train_batch_end(trainer, with_terms({"label": 1.0}), None, None, 4)
 
 
-def test_a_history_that_was_opened_and_never_filled_has_its_head(tmp_path: Path) -> None:
-    """A kill, or a full disk, at the first measurement. Catches: curves that nothing reads any more."""
+def test_an_empty_history_has_its_header(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").touch()
     for step in (1, 2):
         MetricsFile(tmp_path / "metrics.csv").log_metrics({"epoch": float(step), "val/accuracy": 0.5}, step)
@@ -326,10 +302,10 @@ def test_a_history_that_was_opened_and_never_filled_has_its_head(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("made_by", "goes_on"), [("1.2.0", True), ("1.2", True), ("1.3.3", False), ("2.2.3", False)])
-def test_a_run_goes_on_under_the_patches_of_its_version_alone(
+def test_a_run_resumes_under_patches_of_its_version_alone(
     made_by: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under 1.2.3. Fails if a patch keeps people from going on, or a release that may train otherwise lets them."""
+    """Under 1.2.3."""
     session = small(tmp_path / "run")
     session.run.unlock()
     session.run.update(versions={**session.run.read("run.json")["versions"], "viticulture": made_by})
@@ -338,16 +314,13 @@ def test_a_run_goes_on_under_the_patches_of_its_version_alone(
         reopen(str(tmp_path / "run")).run.unlock()
 
 
-def test_a_run_may_lie_at_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--out /run`, as in a container. Catches: an error about a folder above the root once everything is read, or the
-    root taken for a run within a budget, whose stages hear no forecast."""
+def test_a_run_may_be_a_folder_at_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = small(tmp_path / "run")
     monkeypatch.setattr(session.run, "path", Path("/run-that-is-nowhere"))
     assert bar(session).forecast is not None
 
 
-def test_a_run_that_goes_on_hears_of_no_budget(tmp_path: Path) -> None:
-    """Catches: the time of the epochs that are left told as that of all; a budget advised, which `resume` has not."""
+def test_a_resumed_run_gets_no_advice_of_budgets(tmp_path: Path) -> None:
     session = small(tmp_path / "run")
     session.run.unlock()
     resumed = reopen(str(tmp_path / "run"))
@@ -355,8 +328,7 @@ def test_a_run_that_goes_on_hears_of_no_budget(tmp_path: Path) -> None:
     assert bar(resumed).forecast is None
 
 
-def test_another_studys_row_is_not_taken_for_this_ones(tmp_path: Path) -> None:
-    """Weights that lie where they were said to lie. Catches: those of a row of the same name beside the run."""
+def test_a_row_of_another_study_is_not_used(tmp_path: Path) -> None:
     ours, theirs = (tmp_path / study / "cells" / "mae.seed-0" for study in "ab")
     for folder in (ours, theirs):
         folder.mkdir(parents=True)
@@ -367,7 +339,6 @@ def test_another_studys_row_is_not_taken_for_this_ones(tmp_path: Path) -> None:
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    """Fails if a second process may resume, overwrite or continue a run that is being trained."""
     session = small(tmp_path / "run")
     program = (
         "import sys; from viticulture.training.run_folder import RunFolder; from viticulture.errors import UserError\n"
@@ -381,11 +352,8 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
     assert seen.stdout == ""
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path: Path) -> None:
-    """A limit on file sizes stands in for a full disk: the write fails half-way, the run says so and resumes.
-
-    Catches: a truncated last.ckpt, leftovers, an error without a way on.
-    """
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
+    """A limit on file sizes stands for a full disk."""
     session = small(tmp_path / "run")
     fit(session)
     whole = session.run.checkpoint.read_bytes()
@@ -401,8 +369,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_meets_a_full_disk_resumes_once_there_is_room(tmp_path: Path) -> None:
-    """The same in a real process that dies of it at its first checkpoint; then it ends as an undisturbed run does."""
+def test_a_run_resumes_once_a_full_disk_has_room(tmp_path: Path) -> None:
     run, other = tmp_path / "run", tmp_path / "other"
     program = (
         "import resource, sys, torch; torch.set_num_threads(1)\n"
@@ -426,7 +393,7 @@ def test_a_run_that_meets_a_full_disk_resumes_once_there_is_room(tmp_path: Path)
 
 
 def damage(run: Path, what: str) -> None:
-    """Make one thing wrong with a stopped run."""
+    """Damage one thing of a stopped run."""
     facts = json.loads((run / "run.json").read_text())
     if what == "layout":
         facts["format"] = 0
@@ -474,7 +441,7 @@ def damage(run: Path, what: str) -> None:
 
 
 class Evil:
-    """Would run a command when unpickled."""
+    """Runs a command when unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch evil",)
@@ -482,7 +449,7 @@ class Evil:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that is trained but not marked as finished, in a folder to copy."""
+    """Train a run that is not marked as finished, in a folder to copy."""
     path = tmp_path_factory.mktemp("stopped") / "run"
     os.environ["VITICULTURE_CACHE"] = str(path.parent / "cache")
     session = small(path)
@@ -518,8 +485,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("folder", "metrics.csv is damaged"),
     ],
 )
-def test_a_run_that_cannot_go_on_exactly_says_why(tmp_path: Path, stopped: Path, what: str, words: str) -> None:
-    """Fails if a resume guesses, starts over in silence, or runs code out of a checkpoint."""
+def test_a_run_that_cannot_resume_exactly_says_why(tmp_path: Path, stopped: Path, what: str, words: str) -> None:
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
     damage(run, what)
     with pytest.raises(UserError, match=words):
@@ -528,7 +494,6 @@ def test_a_run_that_cannot_go_on_exactly_says_why(tmp_path: Path, stopped: Path,
 
 
 def test_a_run_and_its_images_may_move(tmp_path: Path, stopped: Path) -> None:
-    """Fails if a run remembers absolute places that it cannot do without."""
     run = Path(shutil.copytree(stopped, tmp_path / "elsewhere"))
     assert viticulture.resume(str(run)).metadata["status"] == "finished"
     assert (run / "report.html").exists()
@@ -539,7 +504,7 @@ def test_a_run_and_its_images_may_move(tmp_path: Path, stopped: Path) -> None:
 
 
 def _shard(folder: Path) -> None:
-    """Make a shard of WebDataset of a folder of classes, and take the pictures away."""
+    """Pack a folder of classes into a shard of WebDataset, and remove the pictures."""
     with tarfile.open(folder / "all-0.tar", "w") as shard:
         for path in sorted(folder.rglob("*.png")):
             shard.add(path, f"{path.parent.name}{path.stem}.png")
@@ -550,7 +515,6 @@ def _shard(folder: Path) -> None:
 
 
 def test_streamed_shards_may_move(tmp_path: Path) -> None:
-    """Fails if where a shard lies is taken for what it holds, or another file of its name for the same."""
     photos = pictures(tmp_path / "photos", {"0": 6, "1": 6})
     _shard(photos)
     overrides = {**FAST, "data.per_class": None, "train.validate": "none", "images.stream": True}
@@ -566,9 +530,7 @@ def test_streamed_shards_may_move(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_path: Path) -> None:
-    """The images themselves are compared, or their files where they are streamed, not where they lie. Fails if a copy
-    elsewhere counts as other images, a changed file as the same one, or the new place has to be named again."""
+def test_resume_takes_the_new_place_of_the_images(stream: bool, tmp_path: Path) -> None:
     photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
     overrides = {**FAST, "data.per_class": None, "train.validate": "none", "images.stream": stream}
     session = begin(
@@ -591,9 +553,8 @@ def test_a_folder_of_images_that_has_moved_is_named_to_resume(stream: bool, tmp_
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_copy_of_the_images_is_the_run_s_own(stream: bool, tmp_path: Path) -> None:
-    """On another disk, as `cp -a` and rsync bring them, with other rights. Fails if an inode or the time when rights
-    were changed decides which images a run began with."""
+def test_a_copy_of_the_images_is_accepted(stream: bool, tmp_path: Path) -> None:
+    """As `cp -a` and rsync copy them, with other permissions."""
     photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
     overrides = {**FAST, "data.per_class": None, "train.validate": "none", "images.stream": stream}
     begun = begin(str(photos), "default/photos", 0, str(tmp_path / "run"), False, overrides, "t")
@@ -610,7 +571,6 @@ def test_a_copy_of_the_images_is_the_run_s_own(stream: bool, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("data", ["photos/*", "digits", "shards/all-*.tar"])
 def test_a_run_finds_its_images_from_any_folder(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a pattern is looked for where the person is now, or a set where a folder is called as it is."""
     for folder in ("photos/x", "digits", "shards"):
         pictures(tmp_path / folder, {"0": 6, "1": 6})
     _shard(tmp_path / "shards")
@@ -635,17 +595,15 @@ def test_a_run_finds_its_images_from_any_folder(data: str, tmp_path: Path, monke
     ("data", "name"),
     [("/a/photos/*", "photos"), ("/a/photos/", "photos"), ("shards/all-*.tar", "shards"), ("hf:me/pets", "pets")],
 )
-def test_runs_and_studies_are_called_by_their_data(
+def test_runs_and_studies_are_named_by_their_data(
     data: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if images by a pattern are called by its signs."""
     monkeypatch.chdir(tmp_path)
     assert run_path("", data) == Path("runs") / name
     assert data_name(data) == (name if "tar" not in data else "all-*.tar")
 
 
-def test_a_finished_run_is_told_where_its_images_are_now(tmp_path: Path) -> None:
-    """Fails if a run that is trained to its end cannot be measured once its images have moved, or takes others."""
+def test_a_finished_run_takes_the_new_place_of_its_images(tmp_path: Path) -> None:
     photos = pictures(tmp_path / "photos", {"a": 12, "b": 12})
     overrides = {**FAST, "data.per_class": None, "student.name": "vit_nano", "train.epochs": 1}
     run = viticulture.train(str(photos), "default/photos", out=str(tmp_path / "run"), overrides=overrides)
@@ -661,9 +619,7 @@ def test_a_finished_run_is_told_where_its_images_are_now(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("change", ["pixels", "label", "class"])
-def test_a_run_is_measured_on_its_own_images_alone(change: str, tmp_path: Path) -> None:
-    """Names tell nothing of a data set's rows, which may lie in another order, nor of a list's labels. Fails if what
-    was kept is replaced by what other images, labels or names of classes would give, without a word."""
+def test_a_run_is_evaluated_on_its_own_images_alone(change: str, tmp_path: Path) -> None:
     pictures(tmp_path / "photos", {"a": 12, "b": 12})
     rows = [(f"photos/{name}/{i}.png", name) for name in "ab" for i in range(12)]
 
@@ -686,8 +642,7 @@ def test_a_run_is_measured_on_its_own_images_alone(change: str, tmp_path: Path) 
     assert (run.path / "evaluation.json").read_text() == before
 
 
-def test_measurements_after_the_checkpoint_are_dropped_when_a_run_goes_on(tmp_path: Path) -> None:
-    """Fails if a resumed run's curve doubles back, or a torn last line stays."""
+def test_metrics_after_the_checkpoint_are_dropped_by_resume(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("step,epoch,name,value\n3,0,train/loss,1.0\n7,1,train/loss,0.5\n9,1,train/lo")
     cut(path, 5)
@@ -695,9 +650,7 @@ def test_measurements_after_the_checkpoint_are_dropped_when_a_run_goes_on(tmp_pa
     assert list(read_curves(path)) == ["train/loss"]
 
 
-def test_parts_of_a_batch_do_not_make_measurements_rarer(tmp_path: Path) -> None:
-    """Two steps an epoch, of four micro-batches each. Fails if the steps between two rows are counted in micro-batches:
-    so short a training had no rate and no loss of a step."""
+def test_micro_batches_keep_the_logging_interval(tmp_path: Path) -> None:
     session = small(tmp_path / "run", **{"train.accumulate": 4})
     fit(session)
     curves = read_curves(session.run.metrics)
@@ -705,14 +658,14 @@ def test_parts_of_a_batch_do_not_make_measurements_rarer(tmp_path: Path) -> None
 
 
 def after_step(ema: Ema, student: nn.Module, step: int) -> None:
-    """What Lightning does for it after an optimizer's step."""
+    """Call what Lightning calls after an optimizer's step."""
     trainer: Any = SimpleNamespace(global_step=step)
     method: Any = nn.Identity()
     method.student = student
     ema.on_train_batch_end(trainer, TrainingModule(method), None, None, 0)
 
 
-def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
+def test_the_ema_follows_its_formula(tmp_path: Path) -> None:
     """average <- decay average + (1 - decay) weights, beginning with the first step's weights."""
     student = nn.Linear(2, 1, bias=False)
     ema = Ema(student, 0.9)
@@ -725,9 +678,8 @@ def test_the_average_of_weights_follows_its_formula(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.95, 0.996, 0.9995, 0.9999])
-def test_the_average_of_weights_keeps_tables_of_places(decay: float) -> None:
-    """EfficientFormer looks relative positions up by one among its weights. Fails if a place becomes the one below it:
-    an average of a number and itself is a little less at these decays, and was rounded down."""
+def test_the_ema_leaves_integers_alone(decay: float) -> None:
+    """EfficientFormer looks relative positions up by an index among its weights."""
     student = nn.BatchNorm1d(2)
     student.register_buffer("places", torch.arange(100))
     ema = Ema(student, decay)
@@ -739,7 +691,6 @@ def test_the_average_of_weights_keeps_tables_of_places(decay: float) -> None:
 
 
 def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Path) -> None:
-    """Fails if --overwrite empties a folder that holds no run, or leaves an old run's checkpoint to resume from."""
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
     RunFolder.create(run, overwrite=True).unlock()
     assert [path.name for path in run.iterdir()] == ["run.lock"]
@@ -751,8 +702,6 @@ def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Pa
 
 
 def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails if a finished run without weights is sent to `resume`, which has nothing to train, or a stopped one without
-    its checkpoint begins anew without a word."""
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
     (run / "checkpoints" / "last.ckpt").unlink()
     assert viticulture.resume(str(run)).metadata["status"] == "finished"
@@ -767,8 +716,6 @@ def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize("budget", ["", "5m"])
 def test_a_run_is_not_replaced_by_one_that_starts_from_it(budget: str, tmp_path: Path) -> None:
-    """Also where its name holds a sign of a file's architecture. Fails if --overwrite removes the weights first: a kill
-    then leaves neither the old run nor one to resume."""
     out = tmp_path / "lr=0.1"
     viticulture.train("digits", "default/digits", out=str(out), overrides=FAST, progress=False)
     again: dict[str, Any] = {"overwrite": True, "budget": budget, "overrides": {"student.init": str(out)}}
@@ -777,9 +724,8 @@ def test_a_run_is_not_replaced_by_one_that_starts_from_it(budget: str, tmp_path:
     assert (out / "weights" / "last" / "model.safetensors").exists()
 
 
-def test_a_folder_that_nobody_named_is_one_commands_alone(tmp_path: Path) -> None:
-    """Eight at once, beside a file and a dead link of that name. Fails if two take the same folder, if one that is
-    left empty stays, or if one goes that holds anything."""
+def test_a_default_folder_belongs_to_one_command(tmp_path: Path) -> None:
+    """Eight at once, with a file and a dead link of that name."""
     root, names = tmp_path / "runs", list[str]()
     ready, done = threading.Barrier(8), threading.Barrier(8)
     with pytest.raises(KeyboardInterrupt), claimed(root, "photos"):
@@ -813,11 +759,7 @@ def test_a_folder_that_nobody_named_is_one_commands_alone(tmp_path: Path) -> Non
         pass
 
 
-def test_a_command_takes_the_next_name_where_another_was_quicker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While it read its images another one made the folder. Fails if it ends with an error, writes into the other's
-    folder, or if a mistake that is found then, or in a plan or a study, leaves an empty one behind."""
+def test_a_command_takes_the_next_free_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     def load(*given: Any) -> Any:
@@ -844,11 +786,7 @@ def test_a_command_takes_the_next_name_where_another_was_quicker(
     assert not (tmp_path / "studies").exists()
 
 
-def test_a_recipe_that_was_changed_is_named_with_the_way_to_a_new_run(tmp_path: Path, stopped: Path) -> None:
-    """Catches: a resumed run that is a mixture of two recipes, or whose recipe.yaml tells another training.
-
-    Comments and another way to write the same value change nothing.
-    """
+def test_a_changed_recipe_is_refused_with_a_new_command(tmp_path: Path, stopped: Path) -> None:
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
     recipe, whole = run / "recipe.yaml", (run / "recipe.yaml").read_text()
     recipe.write_text(whole.replace("epochs: 2", "epochs:   0x2  # two").replace("# recipe", "# my recipe"))
@@ -860,8 +798,7 @@ def test_a_recipe_that_was_changed_is_named_with_the_way_to_a_new_run(tmp_path: 
             use(str(run))
 
 
-def test_a_run_killed_while_it_was_made_bars_nothing(tmp_path: Path) -> None:
-    """Catches: a folder that train, --overwrite and resume all refuse; a person's own recipe.yaml swept away."""
+def test_a_run_killed_while_created_blocks_nothing(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run")
     run.write("recipe.yaml", "train: {epochs: 1}")
     run.write("split.json", {"names": {}})
@@ -881,8 +818,7 @@ def test_a_run_killed_while_it_was_made_bars_nothing(tmp_path: Path) -> None:
         RunFolder.check_free(os.fsdecode(bytes(tmp_path / "own") + b"\xff"))
 
 
-def test_what_killed_writers_left_is_swept_by_the_next(tmp_path: Path, stopped: Path) -> None:
-    """Fails if half-written checkpoints pile up, or somebody who only reads removes what another writes."""
+def test_leftovers_of_killed_writers_are_removed_by_the_next(tmp_path: Path, stopped: Path) -> None:
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
     left = [run / "checkpoints" / ".last.ckpt.77.part", run / "weights" / "last" / ".config.json.77.part"]
     for part in left:
@@ -893,8 +829,7 @@ def test_what_killed_writers_left_is_swept_by_the_next(tmp_path: Path, stopped: 
     assert not any(part.exists() for part in left)
 
 
-def test_a_run_has_a_folder_that_may_be_made(tmp_path: Path) -> None:
-    """Told before anything is read. Catches: a file, or something inside one, as the folder of a run."""
+def test_a_folder_that_cannot_be_made_is_refused_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file, and a run is a folder"):
         small(tmp_path / "file")
@@ -902,8 +837,7 @@ def test_a_run_has_a_folder_that_may_be_made(tmp_path: Path) -> None:
         small(tmp_path / "file" / "run")
 
 
-def test_a_run_removed_while_it_trains_ends_in_a_line(tmp_path: Path) -> None:
-    """Catches: a traceback out of TensorBoard's thread, or a torn run that arises again from the next checkpoint."""
+def test_a_run_removed_while_it_trains_ends_in_one_line(tmp_path: Path) -> None:
     session = small(tmp_path / "run")
     honest = session.method.losses
 
@@ -918,9 +852,7 @@ def test_a_run_removed_while_it_trains_ends_in_a_line(tmp_path: Path) -> None:
     assert not session.run.path.exists()
 
 
-def test_space_is_asked_for_where_it_is_the_cause(tmp_path: Path) -> None:
-    """A limit on file sizes stands in for a full disk while a measurement is appended; a missing folder is another
-    thing. Catches: a traceback out of metrics.csv; advice to free space that helps nobody."""
+def test_advice_on_disk_space_is_given_where_it_is_the_cause(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "metrics.csv")
     metrics.log_metrics({"train/loss": 1.0}, 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -937,8 +869,7 @@ def test_space_is_asked_for_where_it_is_the_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc takes no folders, not even root's")
-def test_a_home_that_takes_no_files_is_told_with_the_way_out() -> None:
-    """Catches: a traceback where HOME, and so the cache, lies where nothing can be made."""
+def test_an_unwritable_home_is_reported_with_a_fix() -> None:
     with pytest.raises(UserError, match="VITICULTURE_CACHE"), locked(Path("/proc/nowhere/.cache/viticulture/a.lock")):
         raise AssertionError("there is no such folder")
 
@@ -946,8 +877,7 @@ def test_a_home_that_takes_no_files_is_told_with_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("pixels", "recipe"), [(28, "tiny-images"), (32, "small-images"), (64, "small-images"), (65, "photos")]
 )
-def test_the_default_recipe_goes_by_the_size_of_the_images(pixels: int, recipe: str, tmp_path: Path) -> None:
-    """Catches a bound that is off by one, and a default that is not shipped or that `compare` has no field for."""
+def test_the_default_recipe_follows_the_size_of_the_images(pixels: int, recipe: str, tmp_path: Path) -> None:
     folder = pictures(tmp_path / "pictures", {"a": 2, "b": 2}, pixels)
     name = default_recipe(open_source(str(folder)))
     assert name == f"default/{recipe}"
@@ -965,11 +895,9 @@ def test_the_default_recipe_goes_by_the_size_of_the_images(pixels: int, recipe: 
         ("resnet10t", {"student.patch_size": 4}, 4),
     ],
 )
-def test_a_patch_size_of_the_default_recipe_gives_way_to_a_named_student(
+def test_the_default_patch_size_gives_way_to_a_named_student(
     student: str, more: dict[str, Any], patch: int | None
 ) -> None:
-    """A warning says so; a user's own patch size stays. Catches: `train digits --student resnet10t` refused for a key
-    that nobody gave, or a patch size taken from a student that it fits."""
     for key in ("student", "student.name"):
         config = resolve_default("default/digits", {key: student, **more})
         assert config.student.patch_size == patch
@@ -979,7 +907,6 @@ def test_a_patch_size_of_the_default_recipe_gives_way_to_a_named_student(
 
 
 def test_a_cnn_trains_by_the_default_recipe(tmp_path: Path) -> None:
-    """Catches: the rule in one command alone, or a run that does not say what was left out."""
     words: dict[str, Any] = {"student": "resnet10t", "data.per_class": 2, "data.test_on": "none"}
     session = begin("digits", "default", 0, str(tmp_path / "run"), False, words, "test")
     session.run.unlock()
@@ -988,11 +915,7 @@ def test_a_cnn_trains_by_the_default_recipe(tmp_path: Path) -> None:
     assert "patch_size: null" in resolved("digits", overrides=words)
 
 
-def test_a_page_that_cannot_be_drawn_costs_a_line_and_no_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A damaged probe.json lies in the folder of a run that trains on; its page is drawn after every epoch and again at
-    the end. Catches: a training stopped, failed or left unfinished by its page, a line for every epoch, silence."""
+def test_a_page_that_cannot_be_drawn_stops_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = small(tmp_path / "run")
     session.run.write("probe.json", {"best/digits/9": {"findings": 3}})
     session.run.unlock()
@@ -1004,8 +927,7 @@ def test_a_page_that_cannot_be_drawn_costs_a_line_and_no_training(
     assert "Top-1 accuracy" in viticulture.report(str(tmp_path / "run")).read_text()
 
 
-def test_a_run_goes_on_under_its_own_teachers_alone(tmp_path: Path) -> None:
-    """Catches: other weights under a teacher's name, which a resumed run would learn from without a word."""
+def test_a_run_resumes_under_its_teachers_alone(tmp_path: Path) -> None:
     data_spec = DataSpec(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     teacher = tmp_path / "teacher"
     for seed in (0, 1):
@@ -1022,11 +944,9 @@ def test_a_run_goes_on_under_its_own_teachers_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "tag"])
-def test_a_run_without_a_checkpoint_goes_on_from_its_own_start_alone(
+def test_a_run_without_a_checkpoint_resumes_from_its_start_alone(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a checkpoint, which holds all weights, it does not matter. Catches: other weights under the name of a start,
-    from which a run that was killed early would go on without a word; a run that needs its start for no reason."""
     data_spec = DataSpec(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     start, student = tmp_path / "start", {"student.name": "vit_nano", "student.patch_size": 2}
 
@@ -1052,9 +972,7 @@ def test_a_run_without_a_checkpoint_goes_on_from_its_own_start_alone(
     assert reopen(str(tmp_path / "run")).method.start is not None
 
 
-def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start, a teacher, a teacher in a file and one of several, by relative paths; a guide's other words stay, though
-    a folder is called so. Catches: a run that goes on only in the folder where it was begun."""
+def test_relative_paths_of_weights_work_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data_spec = DataSpec(tuple("0123456789"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "soft").mkdir()
@@ -1073,8 +991,7 @@ def test_weights_named_from_one_folder_are_found_from_another(tmp_path: Path, mo
     assert guides["teacher"]["kind"] == "soft"
 
 
-def test_a_start_from_other_classes_has_a_head_of_its_own(tmp_path: Path) -> None:
-    """As many as the digits are, by other names. Fails if a session does not say what its student tells apart."""
+def test_a_start_from_other_classes_has_a_new_head(tmp_path: Path) -> None:
     data_spec = DataSpec(tuple("abcdefghij"), (8, 8), (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     save(create_student("vit_nano", data_spec, 2), tmp_path / "first", data_spec)
     session = small(tmp_path / "run", **{"student.init": str(tmp_path / "first")})
@@ -1096,11 +1013,9 @@ def test_a_start_from_other_classes_has_a_head_of_its_own(tmp_path: Path) -> Non
         ({}, {"cpu": "Xeon", "threads": 4}, "cpu", ["began on EPYC and resumes on Xeon"]),
     ],
 )
-def test_a_run_that_goes_on_on_another_machine_says_so(
+def test_resuming_on_another_machine_is_reported(
     before: dict[str, Any], now: dict[str, Any], device: str, said: list[str]
 ) -> None:
-    """Sums depend on the processor and on the number of threads. Catches: silence; a warning where nothing changed, or
-    of threads on a GPU."""
     machine = {"cpu": "EPYC", "gpus": [], "threads": 99}
     warnings = other_machine({**machine, **before}, {**machine, **now}, device)
     assert len(warnings) == len(said)
@@ -1121,8 +1036,7 @@ class Enough(Callback):
 
 
 @pytest.mark.parametrize("within", [False, True])
-def test_a_training_that_a_callback_has_ended_is_not_gone_on_with(within: bool, tmp_path: Path) -> None:
-    """A kill while it is measured. Fails if the resumed run trains on, or tells of another epoch than it ended with."""
+def test_a_training_ended_by_a_callback_is_not_resumed(within: bool, tmp_path: Path) -> None:
     session = small(tmp_path / "run", **{"train.ema_decay": 0.9})
     fit(session, more=[Enough(within)])
     session.run.unlock()
@@ -1136,8 +1050,7 @@ def test_a_training_that_a_callback_has_ended_is_not_gone_on_with(within: bool, 
     assert again.run.read("run.json")["steps"] == steps
 
 
-def test_an_epoch_that_a_callback_cuts_short_is_measured(tmp_path: Path) -> None:
-    """The last epoch is, however rarely others are. Fails if its weights cannot be the best ones."""
+def test_an_epoch_ended_by_a_callback_is_validated(tmp_path: Path) -> None:
     keys = {"train.validate_every": 2, "data.val_fraction": 0.2, "train.validate": "val", "train.epochs": 4}
     session = small(tmp_path / "run", **keys)
     fit(session, more=[Enough(within=True)])
@@ -1145,8 +1058,7 @@ def test_an_epoch_that_a_callback_cuts_short_is_measured(tmp_path: Path) -> None
     assert "best" in session.run.which()
 
 
-def test_batches_that_another_version_chose_are_not_gone_on_with(tmp_path: Path) -> None:
-    """Fails if an epoch goes on with other steps than it began with."""
+def test_batches_of_another_version_are_not_resumed(tmp_path: Path) -> None:
     session = small(tmp_path / "run")
     fit(session, until=1)
     session.run.update(batch_size=7)
@@ -1156,11 +1068,9 @@ def test_batches_that_another_version_chose_are_not_gone_on_with(tmp_path: Path)
 
 
 @pytest.mark.parametrize("written", [1, 2])
-def test_a_length_that_a_kill_left_half_set_is_set_by_resume(
+def test_a_length_interrupted_by_a_kill_is_set_by_resume(
     written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed once run.json names the length and the checkpoint has it, and once recipe.yaml has it, too. Fails if only
-    the person who remembers the length can go on."""
     session = small(tmp_path / "run", **{"train.epochs": 8})
     fit(session, until=2)
     session.run.unlock()
@@ -1181,8 +1091,7 @@ def test_a_length_that_a_kill_left_half_set_is_set_by_resume(
     assert sum("in place of 8" in warning for warning in ended.metadata["warnings"]) == 1
 
 
-def test_a_stopped_training_gets_the_length_that_a_person_asks_for(tmp_path: Path) -> None:
-    """Fails if the rate does not fall by it, an epoch is trained twice or none of it, or the page does not tell."""
+def test_a_stopped_training_takes_another_length(tmp_path: Path) -> None:
     run, straight = tmp_path / "run", tmp_path / "straight"
     session = small(run, **{"train.epochs": 8})
     fit(session, until=2)
@@ -1202,14 +1111,14 @@ def test_a_stopped_training_gets_the_length_that_a_person_asks_for(tmp_path: Pat
 
 
 def stopped_at_2(out: Path, **keys: Any) -> None:
-    """A run of eight epochs that was stopped after the second."""
+    """Stop a run of eight epochs after the second."""
     session = small(out, **{"train.epochs": 8, **keys})
     fit(session, until=2)
     session.run.unlock()
 
 
 class Rates(Callback):
-    """The learning rate of every step."""
+    """Records the learning rate of every step."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
@@ -1218,8 +1127,7 @@ class Rates(Callback):
         self.seen.append(optimizer.param_groups[0]["lr"])
 
 
-def test_every_step_after_a_change_of_length_has_the_new_ones_rate(tmp_path: Path) -> None:
-    """Fails if the first one keeps the rate that the checkpoint's optimizer holds, that of the old length."""
+def test_every_step_after_a_change_of_length_has_the_new_rate(tmp_path: Path) -> None:
     run, rates, straight = tmp_path / "run", Rates(), Rates()
     stopped_at_2(run)
     change_length(run, 4)
@@ -1232,8 +1140,6 @@ def test_every_step_after_a_change_of_length_has_the_new_ones_rate(tmp_path: Pat
 def test_other_processes_wait_for_a_length_without_reading_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once it is read, since they refuse what the first refuses. Fails if every look at the run reads all of it, or if
-    they go on before run.json says that the length is set."""
     stopped_at_2(tmp_path / "run")
     monkeypatch.setattr(length, "is_leader", lambda engine: False)
     reads, looks = list[str](), 0
@@ -1261,17 +1167,14 @@ def test_other_processes_wait_for_a_length_without_reading_the_checkpoint(
     assert (looks, reads) == (6, ["last.ckpt"] * 2)
 
 
-def test_a_length_that_no_recipe_can_have_is_refused_and_forgotten(tmp_path: Path) -> None:
-    """Shorter than the warm-up. Fails if the run asks for it ever after."""
+def test_an_invalid_length_is_refused_and_forgotten(tmp_path: Path) -> None:
     stopped_at_2(tmp_path / "run", **{"schedule.warmup_epochs": 4})
     with pytest.raises(UserError, match="warmup_epochs must be fewer"):
         viticulture.resume(str(tmp_path / "run"), epochs=3)
     assert viticulture.resume(str(tmp_path / "run")).metadata["settings"]["train"]["epochs"] == 8
 
 
-def test_a_length_left_half_set_gives_way_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also to the one that run.json still tells. Fails where checkpoint and recipe are left with a length each, or the
-    half-set one comes back later."""
+def test_an_interrupted_length_gives_way_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped_at_2(tmp_path / "run")
 
     def killed(*_: Any) -> None:
@@ -1286,11 +1189,7 @@ def test_a_length_left_half_set_gives_way_to_another(tmp_path: Path, monkeypatch
     assert RunFolder(tmp_path / "run").read("run.json")["steps"] == 16
 
 
-def test_weights_of_an_epoch_that_is_not_trained_any_more_are_not_the_best(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run killed in its sixth epoch goes on from a checkpoint of its second, and by another length. Fails if the
-    weights that were the best of the fifth outlive it."""
+def test_best_weights_of_a_discarded_epoch_are_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped_at_2(tmp_path / "run", **{"data.val_fraction": 0.2, "train.validate": "val"})
     with monkeypatch.context() as patched:
         patched.setattr(KeepLast, "_save", lambda *_: None)
@@ -1315,7 +1214,7 @@ class Killed(Callback):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "cause"),
     [
         ("DataLoader worker (pid 77) is killed by signal: Killed.", "a worker process"),
         ("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset", "another process"),
@@ -1323,10 +1222,9 @@ class Killed(Callback):
     ],
     ids=["reader", "gloo", "NCCL"],
 )
-def test_a_killed_process_is_told_with_the_way_on(words: str, told: str, tmp_path: Path) -> None:
-    """Catches: a traceback, or a run that cannot go on."""
+def test_a_killed_process_is_reported_with_a_fix(words: str, cause: str, tmp_path: Path) -> None:
     session = small(tmp_path / "run")
-    with pytest.raises(UserError, match=rf"{told}.*lack of memory.*viticulture resume"):
+    with pytest.raises(UserError, match=rf"{cause}.*lack of memory.*viticulture resume"):
         fit(session, more=[Killed(words)])
     session.run.unlock()
     assert viticulture.resume(str(tmp_path / "run")).metadata["status"] == "finished"

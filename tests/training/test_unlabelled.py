@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs without labels: data without classes, what such a run leaves, how it resumes, and what a later run takes."""
+"""Runs without labels: data without classes, saved files, resuming, and starts of later runs."""
 
 import re
 from dataclasses import replace
@@ -28,12 +28,7 @@ from viticulture.training.run import fit
 from viticulture.training.session import begin
 
 
-def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
-    """Pre-train on images without classes, look at the report, fine-tune on labels from there; timm loads the encoder.
-
-    The kept student has no head and no decoder. What asks for classes is refused with the next command to type.
-    Catches: a decoder saved with the student, a head for no classes, an evaluation of nothing.
-    """
+def test_unlabeled_images_pretrain_a_student_for_fine_tuning(tmp_path: Path) -> None:
     folder = tmp_path / "bare"
     folder.mkdir()
     pixels = np.random.default_rng(0).integers(0, 255, (24, 12, 16, 3), dtype=np.uint8)
@@ -63,7 +58,6 @@ def test_a_folder_of_bare_images_is_enough(tmp_path: Path) -> None:
 
 
 def test_labels_are_ignored(tmp_path: Path) -> None:
-    """Classes of labeled data are not looked at, test images are not judged, and no run knows classes afterwards."""
     session = start(tmp_path / "session")
     assert session.dataset.classes == session.method.data_spec.classes == ()
     assert session.method.batch_spec.noise == 16
@@ -75,17 +69,12 @@ def test_labels_are_ignored(tmp_path: Path) -> None:
     assert student(torch.zeros(2, 3, 8, 8)).shape == (2, 16)
 
 
-def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """Interrupted in its second epoch and resumed: encoder and validation losses are the same bits.
-
-    Catches: masks that follow a global stream or the process's age, a decoder left out of the checkpoint.
-    """
+def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
     whole, again = whole_and_resumed(start, tmp_path)
     check_same_weights(whole, again, ("last",))
 
 
 def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
-    """Encoder and decoder learn what a loop of ten lines teaches them. Catches: a decoder that is not stepped."""
     options = {"student.options": {"depth": 2}}
     session, other = start(tmp_path / "run", **options), start(tmp_path / "other", **options)
     fit(session)
@@ -94,10 +83,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path) -> None:
 
 
 def test_noise_is_one_table_for_all_processes(tmp_path: Path) -> None:
-    """Two processes get the rows of what one gets; augmentation is the same with and without noise, epochs differ.
-
-    Catches: a mask that depends on the rank, noise that shifts the columns of the transforms.
-    """
+    """Two processes get the rows of what one gets; augmentation is the same with and without noise."""
     images = prepare("digits").train
 
     def loader(noise: int, rank: int = 0, world: int = 1) -> Loader:
@@ -121,7 +107,6 @@ def test_noise_is_one_table_for_all_processes(tmp_path: Path) -> None:
 
 
 def test_mixing_labels_needs_labels(tmp_path: Path) -> None:
-    """A recipe that mixes labels that nobody reads is refused before anything is decoded."""
     with pytest.raises(UserError, match="mix mixes labels, and method mae uses none"):
         start(tmp_path / "run", **{"augment.mix.mixup": 0.8})
     with pytest.raises(UserError, match=r"mae takes one view.*augment2"):

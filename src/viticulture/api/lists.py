@@ -105,7 +105,7 @@ def resolved(
 
     The arguments are those of `train` and `train_row`; `data` chooses the default recipe.
     """
-    from ..config.load import load_config
+    from ..config.start import load_started
 
     if table:
         entry = row_of(table, row, overrides, seed)
@@ -117,7 +117,7 @@ def resolved(
         from ..training.data import open_by_default, resolve_default
 
         return resolve_default(open_by_default(data)[1], overrides).to_yaml()
-    return load_config(recipe, overrides).to_yaml()
+    return load_started(recipe, overrides).to_yaml()
 
 
 def say(result: Any) -> None:

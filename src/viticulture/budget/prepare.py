@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..config.keys import STAGES
-from ..config.load import load_config
 from ..config.references import check_outlast, from_anywhere
 from ..config.resolve import Config
+from ..config.start import load_started
 from ..data.dataset import Dataset
 from ..data.open import open_source
 from ..data.sources.source import Source
@@ -120,7 +120,7 @@ def _opened(request: BudgetRequest) -> tuple[Source, Config, str]:
         if source.targets is not None:
             return source, base, default
     else:
-        base = load_config(request.recipe, request.overrides)
+        base = load_started(request.recipe, request.overrides)
         if not recipes.learns_classes(base):
             return open_for(base, request.data), base, base.name
         source = open_source(request.data, "classes")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..models.weights.files import anchored, place_of
+from ..models.weights.sources import anchored, place_of
 from .keys import CELLS, STAGES, flat
 
 ROW, GIVEN = "row:", "given:"

@@ -21,8 +21,10 @@ class Student:
         name: any classifier that timm has, ours included (`viticulture models`).
         patch_size: side of a patch, pixels; null takes the student's default, or where the student leaves it open, a
             size that cuts the images into about 8 to 15 patches a side (hybrids: 4 to 7).
-        init: weights to start from: a run folder, a timm pretrained tag such as vit_tiny_patch16_224.augreg_in21k,
-            or a .safetensors or .pth file, such as a checkpoint of MAE or MoCo-v3; null starts from random numbers.
+        init: weights to start from: a run or a folder of weights, a timm model such as
+            vit_tiny_patch16_224.augreg_in21k, hf-hub:OWNER/NAME, ARCHITECTURE=FILE, or a .safetensors or .pth file for
+            the student, such as a checkpoint of MAE or MoCo-v3; null starts from random numbers. Set on the command
+            line without a student, it also names the network, and brings its colors and image size.
         init_blocks: take only this many leading blocks and the layers before them from init, and start the rest from
             random numbers; null takes every tensor that fits.
         options: further keywords of the timm model, such as {drop_path_rate: 0.1}.

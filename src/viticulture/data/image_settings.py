@@ -2,12 +2,13 @@
 """Sizes, crop, channels and normalization of images, the `images` section of a recipe."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..keywords import check_fields
 from .images.fit import Fit
 from .images.format import PixelFormat, Ranges
@@ -60,8 +61,9 @@ class ImageSettings:
         teacher_size: height and width of the images that guides' teachers read, pixels: the student's crop, with the
             same changes, as sharp as this size allows; the cache has room for it. null: teachers read the student's
             images, enlarged.
-        normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), or dataset
-            (computed from the training images). Of other than three channels: half or dataset.
+        normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), dataset
+            (computed from the training images), or numbers in [0, 1], [[mean of every channel], [deviation of every
+            channel]], which a public network brings. Of other than three channels: half, dataset, or numbers.
         max_cache_gb: maximum size of the cache, 10^9 bytes; larger data sets are streamed.
         stream: true decodes images in every epoch, false caches them; null streams what exceeds max_cache_gb.
         eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and crops the center of
@@ -86,7 +88,7 @@ class ImageSettings:
     cache_size: int | None = None
     cache_margin: float = 1.25
     teacher_size: int | None = None
-    normalize: Literal["imagenet", "cifar10", "cifar100", "half", "dataset"] = "imagenet"
+    normalize: Literal["imagenet", "cifar10", "cifar100", "half", "dataset"] | list[list[float]] = "imagenet"
     max_cache_gb: float = 16.0
     stream: bool | None = None
     eval_crop: float = 1.0
@@ -115,7 +117,14 @@ class ImageSettings:
             raise UserError(f"images.cache_margin must lie in 1 to {MAX_MARGIN:g}, got {self.cache_margin}")
         if not 1 <= self.channels <= MAX_CHANNELS:
             raise UserError(f"images.channels must lie in 1 to {MAX_CHANNELS}, got {self.channels}")
-        if self.channels != 3 and self.normalize not in ("half", "dataset"):
+        if not isinstance(self.normalize, str):
+            mean_and_std = [tuple(map(float, values)) for values in self.normalize]
+            if [len(values) for values in mean_and_std] != [self.channels] * 2 or min(mean_and_std[1]) <= 0:
+                raise UserError(
+                    f"images.normalize has means and positive deviations of {counted(self.channels, 'channel')}, "
+                    f"[[0.5, ...], [0.5, ...]], got {self.normalize}"
+                )
+        elif self.channels != 3 and self.normalize not in ("half", "dataset"):
             raise UserError(
                 f"images.normalize {self.normalize} is for three colors, and images.channels is {self.channels}: "
                 "--images.normalize dataset"
@@ -184,9 +193,11 @@ class ImageSettings:
         return Fit(self.fit, tuple(round(255 * level) for level in mean), self.shape)
 
 
-def normalization(name: str, channels: int) -> tuple[Channels, Channels]:
-    """Mean and standard deviation by name; only `half` has any number of channels."""
-    return ((0.5,) * channels, (0.5,) * channels) if name == "half" else NORMALIZE[name]
+def normalization(named: str | Sequence[Sequence[float]], channels: int) -> tuple[Channels, Channels]:
+    """Mean and standard deviation of `images.normalize`; of the names only `half` has any number of channels."""
+    if not isinstance(named, str):
+        return tuple(map(float, named[0])), tuple(map(float, named[1]))
+    return ((0.5,) * channels, (0.5,) * channels) if named == "half" else NORMALIZE[named]
 
 
 def shape_of(image_size: int | list[int]) -> tuple[int, int]:

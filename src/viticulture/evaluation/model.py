@@ -30,9 +30,9 @@ from ..data.transforms.transform import send
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..models.heads import every_head
-from ..models.teachers.open import open_teacher
 from ..models.tta import TTAMode, describe, tta_mode, with_tta
-from ..models.weights.files import find_weights, load
+from ..models.weights.files import load
+from ..models.weights.sources import open_network
 from ..text import log, shell_word
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
@@ -100,19 +100,12 @@ def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> Evalua
 
 
 def of_source(source: str) -> EvaluatedModel:
-    """Load any other network: a folder of weights, a timm name with pretrained weights, or ARCHITECTURE=FILE.
+    """Load any other network, by a source as for `open_network`.
 
     Raises: UserError if it cannot be loaded.
     """
-    views: TTAMode = "one"
-    folder, value_range = find_weights(source), None
-    if folder is not None:
-        network, data_spec, config = load(folder)
-        architecture, described, value_range = _architecture(config), config["pretrained_cfg"], config.get("range")
-        views = tta_mode(config)
-    else:
-        network, data_spec = open_teacher(source)
-        architecture, described = source.partition("=")[0], getattr(network, "pretrained_cfg", {})
+    network, data_spec, about = open_network(source)
+    described = about.cfg
     fit: Fitting = next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop")
     crop = described.get("crop_pct") or 1.0
     if fit != "crop" and crop < 1:
@@ -126,13 +119,15 @@ def of_source(source: str) -> EvaluatedModel:
         if data_spec.channels == 3
         else "half",  # for what lies around an image; the student has its own
         channels=data_spec.channels,
-        range=value_range,
+        range=about.config.get("range"),
         fit=fit,
     )
     device = _device()
     return EvaluatedModel(
-        network.eval().to(device), data_spec, image_settings, device, architecture=architecture, eval_views=views
-    )
+        network.to(device), data_spec, image_settings, device,
+        architecture=_architecture(about.config) if about.config else about.architecture,
+        eval_views=tta_mode({**about.config}),
+    )  # fmt: skip
 
 
 def check_classes(run: RunFolder, classes: tuple[str, ...]) -> None:

@@ -24,7 +24,8 @@ from ..models.data_spec import DataSpec
 from ..models.students import create_student, fitting_patch
 from ..models.taps import Taps
 from ..models.teachers.outputs import Opened, shared_teachers
-from ..models.weights.files import find_weights, initialize, read_config, start_digest
+from ..models.weights.files import read_config
+from ..models.weights.sources import find_weights, initialize, start_digest
 
 
 def data_spec_of(dataset: Dataset) -> DataSpec:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from ..config.load import load_config
 from ..config.resolve import Config
 from ..config.schema import transform_class
+from ..config.start import load_started
 from ..data.annotated import prepare_annotated
 from ..data.dataset import Dataset, prepare
 from ..data.image_settings import normalization
@@ -137,7 +137,7 @@ def default_recipe(source: Source) -> str:
 
 def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
     """Return a default recipe with the user's keys, without its patch size where it does not fit the user's student."""
-    config = load_config(name, overrides)
+    config = load_started(name, overrides)
     given, student, images = overrides or {}, config.student, config.images
     own = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None
     if not own or not given.keys() & {"student", "student.name"}:

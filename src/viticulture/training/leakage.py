@@ -9,7 +9,7 @@ from ..config.resolve import Config
 from ..data.dataset import Dataset
 from ..data.open import start_of
 from ..errors import UserError
-from ..models.weights.files import place_of
+from ..models.weights.sources import place_of
 from .run_folder import BEGUN, RunFolder
 
 

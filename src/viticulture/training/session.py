@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from ..config.checks import check_parts, check_rates
-from ..config.load import load_config
 from ..config.plan import Plan, plan_of
 from ..config.references import check_alone, check_outlast, from_anywhere
 from ..config.resolve import Config
+from ..config.start import load_started
 from ..data.batches.loader import Shard
 from ..data.dataset import Dataset
 from ..data.open import start_of
@@ -94,7 +94,7 @@ def begin(
     check_seed(seed)
     config = recipe if isinstance(recipe, Config) else None
     if isinstance(recipe, str) and recipe != "default":
-        config = load_config(recipe, overrides)
+        config = load_started(recipe, overrides)
     if not isinstance(out, RunFolder) and (is_leader(config.engine) if config else launched() is None):
         RunFolder.check_free(run_path(out, data), overwrite)  # again once it is created: another process may be faster
     in_memory = not isinstance(data, str)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of objects and folders of masks, in the formats that people have: read to the same objects, or refused."""
+"""Annotation formats: lists of objects and folders of masks, read to the same objects, or refused."""
 
 import codecs
 import json
@@ -113,9 +113,7 @@ def box_csv(root: Path) -> Path:
 @pytest.mark.parametrize(
     "made", [lambda root: coco_folder(root, COUNTS), yolo, voc, box_csv], ids=["coco", "yolo", "voc", "csv"]
 )
-def test_every_format_says_the_same(tmp_path: Path, made: Callable[[Path], Path]) -> None:
-    """The drawn objects, split by split. Fails for a corner taken for a center, a last pixel lost (VOC counts from 1
-    and holds it), categories numbered by their ids, splits lost, or classes in another order."""
+def test_every_format_reads_the_same_objects(tmp_path: Path, made: Callable[[Path], Path]) -> None:
     path = made(tmp_path / "set")
     assert annotation_format(path)[0] == "objects"
     dataset = prepared(path)
@@ -133,9 +131,7 @@ def test_every_format_says_the_same(tmp_path: Path, made: Callable[[Path], Path]
             assert objects.labels.tolist() == [kind for kind, _ in drawn]
 
 
-def test_masks_are_read_by_their_names(tmp_path: Path) -> None:
-    """Values to classes, 9 (unlabeled) to none, in the store and as they lie on disk. Fails if values are taken for
-    classes where one is left out, or masks are smoothed."""
+def test_masks_are_paired_by_name(tmp_path: Path) -> None:
     dataset = prepared(mask_folder(tmp_path / "set", {"train": 3, "val": 2}), "pixels", test_fraction=0)
     assert dataset.classes == ("ground", "disk", "square")
     held = masked(dataset, "val")
@@ -147,9 +143,7 @@ def test_masks_are_read_by_their_names(tmp_path: Path) -> None:
 
 
 @every_left_behind
-def test_what_systems_leave_behind_annotates_nothing(name: str, tmp_path: Path) -> None:
-    """Catches: macOS' ._0.xml and ._data.yaml that are read as annotations, Jupyter's copy of a list that is a second
-    list, images and masks in a disk's trash."""
+def test_system_files_annotate_nothing(name: str, tmp_path: Path) -> None:
     made: dict[str, Callable[[Path], Path]] = {
         "coco": lambda root: coco_folder(root, COUNTS),
         "yolo": yolo,
@@ -169,8 +163,6 @@ def test_what_systems_leave_behind_annotates_nothing(name: str, tmp_path: Path) 
 
 
 def test_an_image_under_two_linked_names_is_the_one_of_its_list(tmp_path: Path) -> None:
-    """Of COCO and VOC. Catches: an image that a list names once and that counts as several, one of another split's
-    folder; a test that is held on training images because folders are links."""
     lists = coco_folder(tmp_path / "coco", COUNTS)
     (lists / "images").rename(tmp_path / "pool")
     for name in ("images", "train2017", "val2017"):
@@ -192,8 +184,7 @@ def test_an_image_under_two_linked_names_is_the_one_of_its_list(tmp_path: Path) 
         open_source(boxes, "objects")
 
 
-def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
-    """As ground on which nothing is to be found. Fails if it is dropped, or its row belongs to another image."""
+def test_an_image_without_objects_is_background(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
     change(
         root,
@@ -205,10 +196,7 @@ def test_an_image_without_objects_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turn", [6, 8, 5, 7])
-def test_boxes_turn_with_an_image_that_its_tag_turns(tmp_path: Path, turn: int) -> None:
-    """The list tells the lying file's size, so its boxes are the lying file's. The white square of the upright image
-    is where its box says. Fails for a turn the other way round, and for run lengths or a polygon without corners that
-    are turned along, though boxes alone are learnt."""
+def test_boxes_follow_an_image_rotated_by_its_tag(tmp_path: Path, turn: int) -> None:
     root = tmp_path / "set"
     (root / "images").mkdir(parents=True)
     pixels = np.zeros((40, 60, 3), np.uint8)
@@ -313,8 +301,7 @@ def test_what_a_list_gets_wrong_is_told_in_a_line(
         ("eval_boxes", "val"),
     ],
 )
-def test_a_lists_name_says_its_split_by_a_word_of_its_own(tmp_path: Path, name: str, split: str) -> None:
-    """Fails if `test` in `latest` leaves nothing to learn from."""
+def test_a_lists_name_has_its_split_as_a_word(tmp_path: Path, name: str, split: str) -> None:
     root = coco_folder(tmp_path / "set", {"train": 2})
     file = root / "annotations" / f"{name}.json"
     (root / "annotations" / "instances_train.json").rename(file)
@@ -324,8 +311,7 @@ def test_a_lists_name_says_its_split_by_a_word_of_its_own(tmp_path: Path, name: 
             prepared(file)
 
 
-def test_of_several_lists_each_must_say_its_split(tmp_path: Path) -> None:
-    """Fails if `mytest` beside another list is learnt from, because `test` is no word of its own."""
+def test_several_lists_each_name_a_split(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", {"train": 4, "val": 1, "test": 1})
     folder = root / "annotations"
     for split in COUNTS:
@@ -335,8 +321,7 @@ def test_of_several_lists_each_must_say_its_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100])
-def test_a_list_that_was_cut_short_is_told(size: int, tmp_path: Path) -> None:
-    """Fails if it is passed over, so that other images than its own validate."""
+def test_a_truncated_list_is_reported(size: int, tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
     file = root / "annotations" / "instances_val.json"
     file.write_bytes(file.read_bytes()[:size])
@@ -363,9 +348,7 @@ ALL = 64 * 80  # pixels of an image
         (None, "objects without a mask"),
     ],
 )
-def test_masks_that_cannot_be_drawn_are_told_where_masks_are_wanted(tmp_path: Path, shape: Any, words: str) -> None:
-    """In a line before anything is learnt, or left out with a word; boxes alone are learnt all the same. Fails for run
-    lengths of another size, which would be drawn askew, or for an error in the middle of an epoch."""
+def test_undrawable_masks_are_reported_where_masks_are_needed(tmp_path: Path, shape: Any, words: str) -> None:
     pytest.importorskip("pycocotools", reason="outlines are drawn by the extra `dense`")
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, "train", lambda content: content["annotations"][0].update(segmentation=[[0, 0, 9, 0, 9, 9]]))
@@ -384,8 +367,7 @@ def test_masks_that_cannot_be_drawn_are_told_where_masks_are_wanted(tmp_path: Pa
 
 
 @pytest.mark.parametrize("crowd", [0, 1, True, False, None, "0", "1", "false"])
-def test_a_crowd_is_what_a_list_calls_one(tmp_path: Path, crowd: Any) -> None:
-    """Fails if the word "0" or "false" makes a crowd of an object, which then is not learnt from."""
+def test_a_crowd_is_what_a_list_marks_as_one(tmp_path: Path, crowd: Any) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
     for split in COUNTS:
         change(root, split, lambda content: [thing.update(iscrowd=crowd) for thing in content["annotations"]])
@@ -393,8 +375,7 @@ def test_a_crowd_is_what_a_list_calls_one(tmp_path: Path, crowd: Any) -> None:
     assert told.unique().tolist() == [crowd in (1, "1")]
 
 
-def test_wrong_boxes_can_be_left_out(tmp_path: Path) -> None:
-    """By --skip-unreadable, with a word about it. Fails if the whole image goes, or nothing is said."""
+def test_invalid_boxes_can_be_skipped(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
     whole = prepared(root).annotations["train"]
     change(root, "train", first_box([500, 5, 10, 10]))
@@ -432,8 +413,7 @@ def test_what_yolo_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, words
         ("", "names no classes"),
     ],
 )
-def test_what_a_csv_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, words: str) -> None:
-    """Fails if a box whose class is missing passes for an image without objects."""
+def test_an_invalid_csv_is_refused_in_one_line(tmp_path: Path, line: str, words: str) -> None:
     file = coco_folder(tmp_path / "set", {"train": 1}) / "boxes.csv"
     file.write_text(f"path,label,x0,y0,x1,y1\n{line}\n")
     with pytest.raises(UserError, match=words) as told:
@@ -442,7 +422,6 @@ def test_what_a_csv_gets_wrong_is_told_in_a_line(tmp_path: Path, line: str, word
 
 
 def test_whole_numbers_with_a_point_are_one_class_of_a_csv(tmp_path: Path) -> None:
-    """pandas writes them where images without objects leave gaps. Catches: classes that are divided in two."""
     file = box_csv(tmp_path / "a")
     rows = [line.split(",") for line in file.read_text().splitlines()]
     labels = sorted({row[1] for row in rows[1:] if row[1]})
@@ -452,8 +431,7 @@ def test_whole_numbers_with_a_point_are_one_class_of_a_csv(tmp_path: Path) -> No
     assert open_source(file, "objects").classes == tuple(map(str, range(len(labels))))
 
 
-def test_splits_of_a_csv_are_compared_by_what_they_mean(tmp_path: Path) -> None:
-    """Fails if val and valid are two splits, or an empty cell, which a table of classes refuses, means train."""
+def test_splits_of_a_csv_are_compared_by_meaning(tmp_path: Path) -> None:
     file = coco_folder(tmp_path / "set", {"train": 2}) / "boxes.csv"
     lines = ["images/000.png,disk,1,2,30,40,{}", "images/001.png,disk,1,2,30,40,{}", "images/001.png,disk,1,2,9,9,{}"]
 
@@ -470,8 +448,7 @@ def test_splits_of_a_csv_are_compared_by_what_they_mean(tmp_path: Path) -> None:
         opened("", "val", "val")
 
 
-def test_a_list_may_name_files_by_their_whole_paths(tmp_path: Path) -> None:
-    """Fails if that ends in a traceback, or a file of the same name elsewhere is taken for one below the folder."""
+def test_a_list_may_have_absolute_paths(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", {"train": 1})
     below = root / "images" / "000.png"
     change(root, "train", lambda content: content["images"][0].update(file_name=str(below)))
@@ -486,9 +463,7 @@ def test_a_list_may_name_files_by_their_whole_paths(tmp_path: Path) -> None:
             open_source(root, "objects")
 
 
-def test_labels_without_an_image_are_told(tmp_path: Path) -> None:
-    """Of another spelling than their image, which then passes for one without objects. Fails if nothing is said, or
-    the names of the classes count as labels."""
+def test_labels_without_an_image_are_reported(tmp_path: Path) -> None:
     root = yolo(tmp_path / "set")
     (root / "labels" / "classes.txt").write_text("disk\nsquare\n")
     (root / "data.yaml").unlink()
@@ -497,16 +472,14 @@ def test_labels_without_an_image_are_told(tmp_path: Path) -> None:
     assert open_source(root, "objects").warnings == ("1 file of labels without an image: labels/train/O00.txt",)
 
 
-def test_a_size_that_is_null_is_unknown(tmp_path: Path) -> None:
-    """As tools write it that did not look. Fails if it must be a number."""
+def test_a_null_size_is_unknown(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, "train", lambda content: content["images"][0].update(height=None, width=None))
     source = open_source(root, "objects")
     assert [source.objects[row].size for row in source.splits["train"][:2]] == [None, (64, 80)]
 
 
-def test_what_windows_puts_before_a_text_is_none_of_it(tmp_path: Path) -> None:
-    """The mark of UTF-8. Fails if a class is called by it, or a first line or a list is refused for it."""
+def test_the_utf8_mark_of_windows_is_ignored(tmp_path: Path) -> None:
     wanted = open_source(yolo(tmp_path / "yolo"), "objects")
     files = [*(tmp_path / "yolo").rglob("*.txt")]
     (tmp_path / "yolo/data.yaml").unlink()
@@ -529,7 +502,7 @@ def texts(path: Path) -> list[Path]:
 
 
 def contents(source: Source) -> tuple[object, ...]:
-    """Everything that a list holds, in the order of the images' names."""
+    """Read everything that a list holds, in the order of the images' names."""
     kinds = {row: split for split, rows in source.splits.items() for row in rows.tolist()}
     every = [
         (name.lower(), kinds[row], held.boxes.tolist(), held.labels.tolist(), held.crowd.tolist())
@@ -540,9 +513,7 @@ def contents(source: Source) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("made", MADE, ids=["coco", "yolo", "voc", "csv"])
 @pytest.mark.parametrize("written", ["utf-8-sig", "utf-16", "utf-16-be", "\r\n", "\r", "upper", "folders"])
-def test_lists_of_objects_are_read_as_other_systems_write_them(tmp_path: Path, made: Any, written: str) -> None:
-    """A byte-order mark, UTF-16 as Excel writes it, line ends, endings and folders in capitals. Fails where one reader
-    is less lenient than its neighbor."""
+def test_lists_of_objects_are_read_in_every_encoding(tmp_path: Path, made: Any, written: str) -> None:
     path = made(tmp_path / "set")
     expected = contents(open_source(path, "objects"))
     for file in texts(path):
@@ -574,9 +545,7 @@ def test_lists_of_objects_are_read_as_other_systems_write_them(tmp_path: Path, m
         (box_csv, r"\Z", "\n# the end\n"),
     ],
 )
-def test_numbers_and_rows_are_read_as_programs_write_them(tmp_path: Path, made: Any, pattern: str, by: str) -> None:
-    """Whole numbers with a point, decimals with a comma, other separators, comments. Fails where one reader refuses
-    what its neighbor takes."""
+def test_numbers_and_rows_are_read_in_every_spelling(tmp_path: Path, made: Any, pattern: str, by: str) -> None:
     path = made(tmp_path / "set")
     expected = contents(open_source(path, "objects"))
     for file in texts(path):
@@ -593,9 +562,7 @@ def test_numbers_and_rows_are_read_as_programs_write_them(tmp_path: Path, made: 
         "\\\\server\\share\\{}", "file:///C:/x/{}", "/data/upload/1/{}", "/data/local-files/?d=photos/{}",
     ],
 )  # fmt: skip
-def test_paths_of_other_systems_lead_to_the_image_of_their_name(tmp_path: Path, made: Any, path: str) -> None:
-    """Of labeling tools, of Windows, with folders that lay around the images. Fails if they are refused though each
-    name is there once, or are followed in silence, or an image elsewhere is read for one below the folder."""
+def test_paths_of_other_systems_find_their_image(tmp_path: Path, made: Any, path: str) -> None:
     data = made(tmp_path / "set [1]")
     expected = contents(open_source(data, "objects"))
     places = {".json": r'(?<="file_name": ")[^"]+', ".xml": "(?<=<filename>)[^<]+", ".csv": r"(?m)^[^,\n]+[.]png"}
@@ -609,8 +576,7 @@ def test_paths_of_other_systems_lead_to_the_image_of_their_name(tmp_path: Path, 
     assert any("found by the ends of their paths" in note for note in source.warnings)
 
 
-def test_odd_letters_of_a_path_are_read_as_they_are_written(tmp_path: Path) -> None:
-    """Fails if a colon is a drive of Windows, a backslash a folder, or %20 a space, though a file is called so."""
+def test_special_characters_of_a_path_are_read_literally(tmp_path: Path) -> None:
     for name in ("a:1.png", "b\\2.png", "c%203.png", "d[4].png", "e #5?.png"):
         root = coco_folder(tmp_path / name / "set", {"train": 1})
         (root / "images" / "000.png").rename(root / "images" / name)
@@ -619,8 +585,7 @@ def test_odd_letters_of_a_path_are_read_as_they_are_written(tmp_path: Path) -> N
         assert (source.names, source.warnings) == ([f"images/{name}"], ())
 
 
-def test_an_image_of_another_split_is_not_taken_for_one_that_is_missing(tmp_path: Path) -> None:
-    """Names often repeat in the folders of splits. Fails if a validation image is read from the training images."""
+def test_an_image_of_another_split_is_no_substitute(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", {"train": 1})
     (root / "images").rename(root / "train")
     change(root, "train", lambda content: content["images"][0].update(file_name="val/000.png"))
@@ -629,8 +594,7 @@ def test_an_image_of_another_split_is_not_taken_for_one_that_is_missing(tmp_path
 
 
 @pytest.mark.parametrize("made", MADE, ids=["coco", "yolo", "voc", "csv"])
-def test_objects_that_stand_twice_count_once(tmp_path: Path, made: Any) -> None:
-    """Fails if they are counted as often as they stand, unsaid, or two classes of one box are one object."""
+def test_repeated_objects_count_once(tmp_path: Path, made: Any) -> None:
     path = made(tmp_path / "set")
     expected = contents(open_source(path, "objects"))
     for file in texts(path):
@@ -651,8 +615,8 @@ def test_objects_that_stand_twice_count_once(tmp_path: Path, made: Any) -> None:
 
 
 @pytest.mark.parametrize("form", ["[{}]", "{{{}}}"])
-def test_yolos_classes_are_called_as_they_are_written(form: str, tmp_path: Path) -> None:
-    """Fails if 02146 is 1126, no is False, 1:30 is 90."""
+def test_yolos_class_names_are_read_literally(form: str, tmp_path: Path) -> None:
+    """02146, no, 1:30."""
     root = yolo(tmp_path / "set")
     for names in (["02146", "21008"], ["yes", "no"], ["1:30", "~"], ["0x1F", "1.10"], ["null", "2026-01-31"]):
         listed = names if form == "[{}]" else [f"{number}: {name}" for number, name in enumerate(names)]
@@ -663,8 +627,7 @@ def test_yolos_classes_are_called_as_they_are_written(form: str, tmp_path: Path)
         open_source(root, "objects")
 
 
-def test_names_of_pixels_are_as_they_are_written(tmp_path: Path) -> None:
-    """Fails if Windows' mark is refused, a number loses a zero, or true and null become True and None."""
+def test_names_of_pixel_values_are_read_literally(tmp_path: Path) -> None:
     root = mask_folder(tmp_path / "set", {"train": 1})
     for written in ("utf-8-sig", "utf-16"):
         (root / "classes.json").write_text('["1.10", 2.50, " sky "]', written)
@@ -679,8 +642,7 @@ def test_names_of_pixels_are_as_they_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "[" * 100_000, "{", "7"])
-def test_a_list_by_its_name_is_not_passed_over(text: str, tmp_path: Path) -> None:
-    """Fails if a damaged list is not said, and the folders around it become classes."""
+def test_a_damaged_list_is_refused(text: str, tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", {"train": 1})
     (root / "annotations" / "instances_train.json").write_text(text)
     with pytest.raises(UserError, match=r"instances_train\.json"):
@@ -688,7 +650,6 @@ def test_a_list_by_its_name_is_not_passed_over(text: str, tmp_path: Path) -> Non
 
 
 def test_many_classes_are_read_and_printed_in_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fails, after many minutes, if each is compared with all, or if all are printed."""
     root, many = coco_folder(tmp_path / "set", {"train": 1}), 100_000
     change(root, "train", lambda content: content.update(categories=[{"id": i, "name": f"c{i}"} for i in range(many)]))
     say(viticulture.inspect(root))
@@ -708,7 +669,7 @@ def test_yolos_classes_count_from_0(names: str, tmp_path: Path) -> None:
 
 
 def moved(root: Path, folders: dict[str, str]) -> Path:
-    """YOLO's folder with other names for its splits' folders."""
+    """Write YOLO's folder with other names for its splits' folders."""
     for folder in ("images", "labels"):
         for split, name in folders.items():
             (root / folder / split).rename(root / folder / name)
@@ -716,7 +677,7 @@ def moved(root: Path, folders: dict[str, str]) -> Path:
 
 
 def splits_of(root: Path, declared: str) -> tuple[dict[str, list[int]], tuple[str, ...]]:
-    """Split -> numbers of its images as data.yaml declares them, and what is told."""
+    """Read split -> numbers of its images as data.yaml declares them, and the warnings."""
     (root / "data.yaml").write_text(f"names: [disk, square]\n{declared}")
     source = open_source(root, "objects")
     assert all(map(len, source.objects))
@@ -729,8 +690,7 @@ PLACES = {"train": "vines", "val": "oaks", "test": "elms"}
 TRUE = {"train": [0, 1, 2, 3], "val": [4, 5], "test": [6, 7]}
 
 
-def test_two_images_of_one_file_of_labels_are_refused(tmp_path: Path) -> None:
-    """000.png and 000.jpg. Fails if both get the boxes of one of them without a word."""
+def test_two_images_of_one_label_file_are_refused(tmp_path: Path) -> None:
     root = yolo(tmp_path / "set")
     first = next((root / "images" / "train").iterdir())
     Image.open(first).save(first.with_suffix(".jpg"))
@@ -738,9 +698,7 @@ def test_two_images_of_one_file_of_labels_are_refused(tmp_path: Path) -> None:
         open_source(root, "objects")
 
 
-def test_yolos_splits_are_those_that_its_file_names(tmp_path: Path) -> None:
-    """By folders, lists or several of these, from wherever their paths begin. Fails if validation images in a folder of
-    any name are learnt from, or one of a year's (train2017) passes for no split."""
+def test_yolos_splits_are_those_of_its_file(tmp_path: Path) -> None:
     assert splits_of(moved(yolo(tmp_path / "years"), YEARS), "") == (TRUE, ())
     root = moved(yolo(tmp_path / "set"), PLACES)
     for split, numbers in TRUE.items():
@@ -755,9 +713,7 @@ def test_yolos_splits_are_those_that_its_file_names(tmp_path: Path) -> None:
         assert splits_of(root, declared) == (TRUE, ()), declared
 
 
-def test_what_yolos_file_does_not_name_is_told(tmp_path: Path) -> None:
-    """Fails if images that it does not name are learnt from, one that it names twice is judged by, or a folder or file
-    that is not there is passed over."""
+def test_what_yolos_file_does_not_name_is_reported(tmp_path: Path) -> None:
     root = moved(yolo(tmp_path / "set"), PLACES)
     splits, notes = splits_of(root, "train: images/vines\nval: images/vines\ntest: images/gone\n")
     assert splits == {"train": TRUE["train"]}
@@ -777,8 +733,7 @@ def test_what_yolos_file_does_not_name_is_told(tmp_path: Path) -> None:
     assert notes[1].startswith("left out 5 images")
 
 
-def test_of_yolos_poses_the_boxes_are_read(tmp_path: Path) -> None:
-    """Fails if the points behind a box are taken for an outline, which an even number of them looks like."""
+def test_boxes_of_yolos_poses_are_read(tmp_path: Path) -> None:
     root = yolo(tmp_path / "set")
     boxes = prepared(root).annotations["train"]
     for file in (root / "labels").rglob("*.txt"):
@@ -795,7 +750,6 @@ def test_of_yolos_poses_the_boxes_are_read(tmp_path: Path) -> None:
 
 
 def test_yolos_labels_may_end_in_capitals(tmp_path: Path) -> None:
-    """Fails if images whose labels lie in a .TXT have no objects, in silence."""
     root = yolo(tmp_path / "set")
     before = open_source(root, "objects")
     for file in [*(root / "labels").rglob("*.txt")]:
@@ -808,7 +762,7 @@ def test_yolos_labels_may_end_in_capitals(tmp_path: Path) -> None:
 
 
 def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
-    """A polygon in shares of the image: its box is what it spans."""
+    """A polygon in shares of the image."""
     root = yolo(tmp_path / "set")
     for file in (root / "labels").rglob("*.txt"):
         file.write_text("1 0.25 0.25 0.5 0.25 0.5 0.75")
@@ -818,8 +772,6 @@ def test_yolos_outlines_are_masks(tmp_path: Path) -> None:
 
 
 def test_two_annotations_of_one_image_are_refused(tmp_path: Path) -> None:
-    """A name that was copied, or two images of one name in two folders: each file of VOC is about another image. Fails
-    if one annotation's boxes stand on the other's image, or an image is learnt and tested on."""
     root = voc(tmp_path / "set")
     file = root / "Annotations" / "000.xml"
     file.write_text(file.read_text().replace("000.png", "007.png"))
@@ -827,9 +779,7 @@ def test_two_annotations_of_one_image_are_refused(tmp_path: Path) -> None:
         open_source(root, "objects")
 
 
-def test_an_annotation_is_about_the_one_image_of_its_name(tmp_path: Path) -> None:
-    """By its stem where the file's ending is not said, and not the mask beside it; of two images, in folders that VOC
-    does not know, neither. Fails if the one that is found last is taken."""
+def test_an_annotation_belongs_to_the_one_image_of_its_name(tmp_path: Path) -> None:
     root = voc(tmp_path / "set")
     file = root / "Annotations" / "000.xml"
     file.write_text(file.read_text().replace("000.png", "000"))
@@ -847,9 +797,7 @@ def test_an_annotation_is_about_the_one_image_of_its_name(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_masks_are_judged_where_every_object_to_be_judged_has_one(tmp_path: Path, split: str) -> None:
-    """Else boxes alone, with a word. Fails if masks are judged of some objects, if none are for want of a training
-    image's, or if their numbers go missing without a word."""
+def test_masks_are_evaluated_where_every_object_has_one(tmp_path: Path, split: str) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, split, lambda content: content["annotations"][0].pop("segmentation"))
     pictures = ImageSettings(image_size=32, cache_size=40)
@@ -860,9 +808,7 @@ def test_masks_are_judged_where_every_object_to_be_judged_has_one(tmp_path: Path
 
 
 @pytest.mark.parametrize(("made", "wanted"), [(coco_folder, "objects"), (mask_folder, "pixels")])
-def test_a_class_that_no_held_out_image_shows_is_told(tmp_path: Path, made: Any, wanted: str) -> None:
-    """A test without an object of a class has no precision for it, and a pixel that is said to be of one that no mask
-    shows is wrong. Fails if a number is told of it without a word, or a segmenter's is said to leave it out."""
+def test_a_class_without_held_out_objects_is_reported(tmp_path: Path, made: Any, wanted: str) -> None:
     notes = prepared(made(tmp_path / "set", {"train": 9, "val": 1}), wanted, test_fraction=0).warnings
     _, objects = picture(9)
     (absent,) = {*KINDS} - {KINDS[kind] for kind, _ in objects}
@@ -873,8 +819,7 @@ def test_a_class_that_no_held_out_image_shows_is_told(tmp_path: Path, made: Any,
     assert [note for note in notes if "no val image shows" in note] == [f"no val image shows {absent}: {measured}"]
 
 
-def test_a_class_that_no_image_shows_is_told_once(tmp_path: Path) -> None:
-    """A list of 80 categories of which a few occur. Fails if every split tells of the others, beside the training."""
+def test_a_class_without_images_is_reported_once(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
     for split in COUNTS:
         change(root, split, lambda content: content["categories"].append({"id": 9, "name": "nothing"}))
@@ -887,9 +832,7 @@ def narrowed(content: dict[str, Any]) -> None:
         annotation["bbox"][2] = 1
 
 
-def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_them_is_named(tmp_path: Path) -> None:
-    """By class, in each split that has some, as in `data`; none at the size that is named. Fails if objects are left
-    out of training without a word, or the size is too small."""
+def test_boxes_that_shrink_below_a_pixel_are_counted(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
     change(root, "train", narrowed)
     source = open_source(root, "objects")
@@ -915,9 +858,8 @@ def test_boxes_that_shrink_below_a_pixel_are_counted_and_the_size_that_keeps_the
     assert int((batch["labels"] >= 0).sum()) == len(labels)
 
 
-def test_a_training_of_which_no_object_is_left_is_refused(tmp_path: Path) -> None:
-    """At the largest scale of the recipe's jitter: what is a pixel wide there is trained on. Fails if a network is
-    trained on nothing, or if small objects that crops enlarge are refused."""
+def test_a_training_without_objects_left_is_refused(tmp_path: Path) -> None:
+    """At the largest scale of the recipe's jitter."""
     root = coco_folder(tmp_path / "set", {"train": 4, "val": 2})
     change(root, "train", lambda content: [each.update(bbox=[9, 9, 1, 9]) for each in content["annotations"]])
     raw, words = (
@@ -933,7 +875,7 @@ def test_a_training_of_which_no_object_is_left_is_refused(tmp_path: Path) -> Non
 
 
 def with_pole(root: Path, count: int) -> None:
-    """A class of a pixel's width in so many masks, at a column that 80 pixels squeezed to 64 lose."""
+    """Draw a class one pixel wide in so many masks, at a column lost when 80 pixels become 64."""
     (root / "classes.json").write_text(
         json.dumps({"0": "ground", "1": "disk", "2": "square", "3": "pole", "9": "void"})
     )
@@ -943,9 +885,7 @@ def with_pole(root: Path, count: int) -> None:
         Image.fromarray(pixels).save(path)
 
 
-def test_a_class_that_is_thinner_than_a_pixel_is_not_said_to_be_absent(tmp_path: Path) -> None:
-    """A pole in three of four masks: how many images have it and the size that keeps it; in `data`, too. Fails if the
-    class is said to be in no training image, or passed over."""
+def test_a_class_thinner_than_a_pixel_is_reported_with_a_size(tmp_path: Path) -> None:
     root = mask_folder(tmp_path / "set", {"train": 4, "val": 2})
     with_pole(root, 3)
     source = open_source(root, "pixels")
@@ -964,8 +904,7 @@ def test_a_class_that_is_thinner_than_a_pixel_is_not_said_to_be_absent(tmp_path:
     assert [note for note in notes if "none of its 4 images shows" in note and "shows sky" in note]
 
 
-def test_masks_of_which_one_class_is_left_are_refused_with_the_size_that_keeps_others(tmp_path: Path) -> None:
-    """Fails if they are said to be of one class, which they are not."""
+def test_masks_reduced_to_one_class_are_refused_with_a_size(tmp_path: Path) -> None:
     root = mask_folder(tmp_path / "set", {"train": 3, "val": 2})
     for path in (root / "train" / "masks").glob("*"):
         Image.new("L", (80, 64)).save(path)
@@ -987,14 +926,11 @@ def test_masks_of_which_one_class_is_left_are_refused_with_the_size_that_keeps_o
     ],
 )
 def test_a_class_is_as_wide_as_its_longest_runs(pixels: np.ndarray, needed: dict[int, float]) -> None:
-    """Fails if a run goes on in the next row, or rows and columns are confused."""
     found = needed_of_mask(pixels)
     assert {value: float(found[value]) for value in np.flatnonzero(found).tolist()} == pytest.approx(needed)
 
 
-def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
-    """data.test_on and data.train_on, of data without splits and with them, as for images of classes. Fails if a test
-    that nobody asked for is held out and thrown away, or what was held out counts as the data's own validation."""
+def test_validation_and_test_images_follow_data_settings(tmp_path: Path) -> None:
     plain, own = coco_folder(tmp_path / "plain", {"train": 10}), coco_folder(tmp_path / "own", COUNTS)
 
     def sizes(root: Path, **settings: Any) -> dict[str, int]:
@@ -1011,8 +947,7 @@ def test_validation_and_test_images_are_used_as_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["a photo {}", "a photo {}.png", "a photo {}  1", "JPEGImages/a photo {}.png\r"])
-def test_vocs_lists_may_name_images_with_spaces_and_endings(tmp_path: Path, line: str) -> None:
-    """Fails if such names match nothing, so that images that are declared for testing are learnt from."""
+def test_vocs_lists_may_have_spaces_and_endings(tmp_path: Path, line: str) -> None:
     root = voc(tmp_path / "set")
     for seed, split in enumerate(SPLITS):
         file = root / "Annotations" / f"{seed:03}.xml"
@@ -1028,9 +963,7 @@ def test_vocs_lists_may_name_images_with_spaces_and_endings(tmp_path: Path, line
     assert source.warnings == ()
 
 
-def test_what_vocs_lists_do_not_name_is_told(tmp_path: Path) -> None:
-    """Images that no list names, and names that are no annotation's; a list that names none is refused. Fails if a
-    misspelled test image is learnt from without a word."""
+def test_what_vocs_lists_do_not_name_is_reported(tmp_path: Path) -> None:
     root = voc(tmp_path / "set")
     lists = root / "ImageSets" / "Main"
     (lists / "test.txt").write_text("006\nO07\n")
@@ -1052,7 +985,6 @@ def test_what_vocs_lists_do_not_name_is_told(tmp_path: Path) -> None:
 
 
 def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
-    """A box that starts at 0 says so for all. Fails if a box then starts outside the image."""
     root = voc(tmp_path / "set")
     file = root / "Annotations" / "000.xml"
     box = "<bndbox><xmin>0</xmin><ymin>0</ymin><xmax>79</xmax><ymax>63</ymax></bndbox>"
@@ -1065,8 +997,7 @@ def test_pixels_may_count_from_0_in_voc(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["1", " 1\n", "true", "True", "0", "false", ""])
-def test_what_voc_calls_difficult_is_not_learnt_from(tmp_path: Path, word: str) -> None:
-    """Some programs write true for VOC's 1. Fails if those objects are learnt from, or others are not."""
+def test_vocs_difficult_objects_are_not_trained_on(tmp_path: Path, word: str) -> None:
     root = voc(tmp_path / "set")
     for file in (root / "Annotations").iterdir():
         file.write_text(file.read_text().replace("<difficult>0<", f"<difficult>{word}<"))
@@ -1117,9 +1048,8 @@ def test_what_masks_get_wrong_is_told_in_a_line(tmp_path: Path, spoil: Callable[
         prepared(root, "pixels", test_fraction=0)
 
 
-def test_a_mask_is_decoded_as_an_image_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mask with a profile of 3 MB, which is sound; a pipe, on which no one waits; PostScript, for which no program is
-    started. Fails if Pillow alone reads masks, whatever it makes of them."""
+def test_a_mask_is_decoded_as_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile of 3 MB, which is sound; a pipe; PostScript."""
     pixels = np.arange(9 * 7, dtype=np.uint8).reshape(9, 7)
     values = np.arange(256, dtype=np.uint8)
     path = tmp_path / "mask.png"
@@ -1137,8 +1067,7 @@ def test_a_mask_is_decoded_as_an_image_is(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", ["x.json", "a/x.json", "annotations/instances_val.json", "classes.json"])
-def test_a_pipe_named_as_a_list_is_passed_over(name: str, tmp_path: Path) -> None:
-    """Fails (by never ending) if a pipe without a writer is opened to see whether it lists boxes."""
+def test_a_pipe_named_as_a_list_is_ignored(name: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     picture(0)[0].save(tmp_path / "a" / "1.png")
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -1147,7 +1076,7 @@ def test_a_pipe_named_as_a_list_is_passed_over(name: str, tmp_path: Path) -> Non
 
 
 def low_png(pixels: np.ndarray, bits: int) -> bytes:
-    """A gray PNG [H, W] of 1, 2 or 4 bits a pixel, which Pillow cannot write."""
+    """Encode a gray PNG [H, W] of 1, 2 or 4 bits a pixel, which Pillow cannot write."""
     height, width = pixels.shape
     planes = (pixels[..., None] >> np.arange(bits)[::-1] & 1).astype(np.uint8).reshape(height, -1)
     rows = b"".join(b"\0" + row.tobytes() for row in np.packbits(planes, axis=1))
@@ -1161,7 +1090,6 @@ def low_png(pixels: np.ndarray, bits: int) -> bytes:
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_gray_masks_of_few_bits_hold_classes(tmp_path: Path, bits: int) -> None:
-    """Fails if Pillow's stretched values (85, 17) are taken for classes, or 3 of two bits for no class."""
     pixels = np.arange(9 * 7).reshape(9, 7) % 2**bits
     (tmp_path / "mask.png").write_bytes(low_png(pixels, bits))
     values = np.arange(256, dtype=np.uint8)
@@ -1172,7 +1100,7 @@ PALETTE = [side * factor % 256 for side in range(256) for factor in (1, 3, 7)]
 
 
 def paint(root: Path, colors: list[int], name: str = "*") -> None:
-    """Masks of `mask_folder` as PNGs with a palette, and 255 in place of 9."""
+    """Write the masks of `mask_folder` as PNGs with a palette, and 255 in place of 9."""
     (root / "classes.json").unlink(missing_ok=True)
     for path in root.glob(f"*/masks/{name}"):
         pixels = np.asarray(Image.open(path))
@@ -1182,8 +1110,6 @@ def paint(root: Path, colors: list[int], name: str = "*") -> None:
 
 
 def test_palettes_name_the_values_that_occur(tmp_path: Path) -> None:
-    """A palette of 256 colors, as Pascal VOC's, whose last marks pixels of no class. Fails for 256 classes, most of
-    which nothing shows, and for a class of what is to be left out."""
     root = mask_folder(tmp_path / "set", {"train": 6, "val": 2})
     paint(root, PALETTE)
     dataset = prepared(root, "pixels", test_fraction=0)
@@ -1205,16 +1131,14 @@ def test_palettes_name_the_values_that_occur(tmp_path: Path) -> None:
     ("made", "wanted", "words"),
     [(coco_folder, "pixels", "detection/photos"), (mask_folder, "objects", "segmentation/photos")],
 )
-def test_the_other_kind_of_data_is_named(
+def test_the_recipe_of_the_other_task_is_named(
     tmp_path: Path, made: Callable[[Path, dict[str, int]], Path], wanted: str, words: str
 ) -> None:
-    """Boxes where pixels are asked for, and the other way round: the recipe that learns from them is told."""
     with pytest.raises(UserError, match=words):
         open_source(made(tmp_path / "set", {"train": 2}), wanted)
 
 
-def test_areas_of_a_list_are_kept_where_each_object_has_one(tmp_path: Path) -> None:
-    """Fails if a list's areas are lost on the way to a split, or 0, which converters write for unknown, counts."""
+def test_areas_of_a_list_are_used_where_each_object_has_one(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "set", COUNTS)
 
     def areas() -> list[list[float] | None]:
@@ -1229,8 +1153,7 @@ def test_areas_of_a_list_are_kept_where_each_object_has_one(tmp_path: Path) -> N
     assert areas()[1] is not None
 
 
-def test_a_fingerprint_changes_with_a_box_and_a_pixel(tmp_path: Path) -> None:
-    """Fails if a run could go on, or be compared, with other objects than it learnt from."""
+def test_a_fingerprint_depends_on_boxes_and_pixels(tmp_path: Path) -> None:
     root = coco_folder(tmp_path / "boxes", COUNTS)
     before, contents = prepared(root).fingerprint, prepared(root).contents
     assert prepared(root).fingerprint == before
@@ -1243,9 +1166,7 @@ def test_a_fingerprint_changes_with_a_box_and_a_pixel(tmp_path: Path) -> None:
     assert prepared(masks, "pixels").fingerprint != before
 
 
-def test_near_duplicates_of_scenes_are_held_out_together_and_reported(tmp_path: Path) -> None:
-    """Masks in a train folder, each scene twice; then given splits that share a scene. Catches: frames of one scene in
-    train and in test, and silence about those of given splits."""
+def test_near_duplicate_scenes_are_held_out_together(tmp_path: Path) -> None:
     root = mask_folder(tmp_path / "set", {"train": 12}, size=(64, 80))
     scenes = {seed: coarse(seed) for seed in range(12)}
     for seed, pixels in scenes.items():
@@ -1269,6 +1190,6 @@ def test_near_duplicates_of_scenes_are_held_out_together_and_reported(tmp_path: 
 
 
 def coarse(seed: int) -> np.ndarray:
-    """[64, 80, 3] smooth shapes of levels 60 to 187."""
+    """Draw [64, 80, 3] smooth shapes of levels 60 to 187."""
     few = Image.fromarray(np.random.default_rng(seed).integers(0, 128, (5, 6, 3), dtype=np.uint8))
     return np.asarray(few.resize((80, 64), Image.Resampling.BICUBIC)).clip(0, 127) + np.uint8(60)

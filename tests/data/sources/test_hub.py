@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face's sets: what is refused, and what happens without a network."""
+"""Hugging Face's sets: invalid ones, and without a network."""
 
 import http.server
 import shutil
@@ -23,7 +23,6 @@ from viticulture.errors import UserError
 
 @pytest.mark.parametrize("row", [None, {"bytes": None, "path": None}, {"bytes": None, "path": "/nowhere/x.png"}])
 def test_a_row_without_an_image_is_unreadable(row: Any) -> None:
-    """Fails if it ends in a TypeError, that nothing takes for an unreadable image."""
     reader = HubReader([[{"image": row}]], "image")
     source = Source("x", (), np.array([-1]), ["train/0"], {}, ["0"], reader)
     with pytest.raises(Unreadable, match="train/0"):
@@ -39,8 +38,7 @@ def test_a_row_without_an_image_is_unreadable(row: Any) -> None:
         ("hf:a/b/c", "hf: takes owner/name"),
     ],
 )
-def test_what_is_no_name_is_refused_without_asking_anybody(word: str, message: str) -> None:
-    """Fails if Hugging Face is asked for it, for half a minute where there is no network."""
+def test_an_invalid_name_is_refused_offline(word: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         open_source(word)
     assert len(str(caught.value)) < 300
@@ -48,7 +46,7 @@ def test_what_is_no_name_is_refused_without_asking_anybody(word: str, message: s
 
 @contextmanager
 def server() -> Iterator[str]:
-    """A server that answers everything by 404; yields its address."""
+    """Start a server that replies 404 to everything; yield its address."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -63,9 +61,7 @@ def server() -> Iterator[str]:
         listening.shutdown()
 
 
-def test_without_an_answer_the_libraries_look_into_their_caches_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six tries over 25 seconds otherwise. Fails if it is asked for in vain, if a server that answers (by whatever
-    number) counts as none, or if the process stays offline for those who come later."""
+def test_without_a_network_caches_alone_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets, hub = pytest.importorskip("datasets"), pytest.importorskip("huggingface_hub")
     modes: list[tuple[bool, bool]] = []
 
@@ -87,7 +83,7 @@ def test_without_an_answer_the_libraries_look_into_their_caches_only(monkeypatch
 
 
 def saved(folder: Path, **parts: dict[str, Any]) -> Path:
-    """A folder that `save_to_disk` wrote: split -> column -> values, or a pair of a feature and values."""
+    """Write a folder by `save_to_disk`: split -> column -> values, or a pair of a feature and values."""
     datasets = pytest.importorskip("datasets", reason="the extra `hf`")
 
     def table(columns: dict[str, Any]) -> Any:
@@ -110,41 +106,36 @@ def names_of(*names: str) -> Any:
     return pytest.importorskip("datasets", reason="the extra `hf`").ClassLabel(names=list(names))
 
 
-def words_of(source: Source) -> dict[str, str | None]:
-    """Image -> its class's name."""
+def classes_of(source: Source) -> dict[str, str | None]:
+    """Read image -> its class's name."""
     named = {**dict(enumerate(source.classes)), -1: None}
     return {name: named[int(label)] for name, label in zip(source.names, source.labels, strict=True)}
 
 
-def test_each_splits_numbers_are_read_by_its_own_names(tmp_path: Path) -> None:
-    """Fails if a test split that numbers its classes in another order, or has more of them, is read by the names of the
-    first; if classes lose the order that the data declares; or if names without numbers become classes of their own."""
+def test_each_splits_numbers_are_read_by_its_names(tmp_path: Path) -> None:
     animals = {"image": photos(2), "label": (names_of("zebra", "ant"), [0, 1])}
     turned = {"image": photos(3), "label": (names_of("ant", "bee", "zebra"), [0, 2, 1])}
     for i, parts in enumerate(({"train": animals, "test": turned}, {"test": turned, "train": animals})):
         source = open_source(saved(tmp_path / str(i), **parts))
         truth = {"train/0": "zebra", "train/1": "ant", "test/0": "ant", "test/1": "zebra", "test/2": "bee"}
-        assert words_of(source) == truth
+        assert classes_of(source) == truth
     assert open_source(tmp_path / "0").classes == ("zebra", "ant", "bee")
     plain = {"image": photos(2), "label": ["ant", "zebra"]}
     source = open_source(saved(tmp_path / "plain", train=animals, test=plain))
-    assert (source.classes, words_of(source)["test/0"]) == (("ant", "zebra"), "ant")
+    assert (source.classes, classes_of(source)["test/0"]) == (("ant", "zebra"), "ant")
     hidden = {"image": photos(2), "label": (names_of("zebra", "ant"), [-1, None])}
     assert open_source(saved(tmp_path / "hidden", train=animals, test=hidden)).labels.tolist() == [0, 1, -1, -1]
 
 
 @pytest.mark.parametrize("column", ["Label", "LABELS", "Fine_Label"])
-def test_a_column_of_labels_may_be_called_so_in_any_case(column: str, tmp_path: Path) -> None:
-    """Fails if images of such a set have no labels, or if such a column goes before one of the very word."""
+def test_a_label_column_may_have_any_case(column: str, tmp_path: Path) -> None:
     source = open_source(saved(tmp_path / "one", train={"image": photos(2), column: ["ant", "bee"]}))
-    assert words_of(source) == {"train/0": "ant", "train/1": "bee"}
+    assert classes_of(source) == {"train/0": "ant", "train/1": "bee"}
     both = {"image": photos(2), column: ["x", "x"], column.lower(): ["ant", "bee"]}
-    assert words_of(open_source(saved(tmp_path / "both", train=both))) == words_of(source)
+    assert classes_of(open_source(saved(tmp_path / "both", train=both))) == classes_of(source)
 
 
-def test_parquet_files_that_number_classes_differently_are_refused(tmp_path: Path) -> None:
-    """Hugging Face's library reads all of a folder by the names that one file states. Fails if the classes of the
-    others are swapped in silence, or files that agree are refused."""
+def test_parquet_files_with_different_numbering_are_refused(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="the extra `hf`")
 
     def write(split: str, *names: str) -> None:
@@ -155,20 +146,18 @@ def test_parquet_files_that_number_classes_differently_are_refused(tmp_path: Pat
 
     write("train", "zebra", "ant")
     write("test", "zebra", "ant")
-    assert words_of(open_source(tmp_path))["test/0"] == "zebra"
+    assert classes_of(open_source(tmp_path))["test/0"] == "zebra"
     write("test", "ant", "zebra")
     with pytest.raises(UserError, match=r"column label numbers its classes otherwise in .*train.* than in .*test"):
         open_source(tmp_path)
 
 
-def test_what_splits_disagree_about_is_told(tmp_path: Path) -> None:
-    """Fails if one of two splits of one meaning is dropped, a split without labels takes those of the others along or
-    ends in a traceback, or numbers are taken for another split's names."""
+def test_disagreement_of_splits_is_reported(tmp_path: Path) -> None:
     animals = {"image": photos(2), "label": (names_of("zebra", "ant"), [0, 1])}
     bare = {"image": photos(1)}
     for i, parts in enumerate(({"train": animals, "test": bare}, {"test": bare, "train": animals})):
         source = open_source(saved(tmp_path / str(i), **parts))
-        assert words_of(source) == {"train/0": "zebra", "train/1": "ant", "test/0": None}
+        assert classes_of(source) == {"train/0": "zebra", "train/1": "ant", "test/0": None}
         assert source.warnings == ("without the column label, so without labels: test",)
     for twin, ours in (("training", "train"), ("valid", "val")):
         parts = {"train": animals, "validation": animals, twin: animals}
@@ -186,8 +175,7 @@ def test_what_splits_disagree_about_is_told(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_columns_of_classes_that_are_not_read_are_told(tmp_path: Path) -> None:
-    """Fails if one of several is taken for the labels without a word."""
+def test_ignored_class_columns_are_reported(tmp_path: Path) -> None:
     names = names_of("zebra", "ant")
     columns = {"image": photos(2), "season": (names, [0, 1]), "style": (names, [1, 1])}
     source = open_source(saved(tmp_path / "several", train=columns))
@@ -198,7 +186,6 @@ def test_columns_of_classes_that_are_not_read_are_told(tmp_path: Path) -> None:
 
 
 def test_lists_of_classes_are_several_labels(tmp_path: Path) -> None:
-    """Fails if they pass for images without labels, or lists of numbers, which may be a 1 or 0 a class, for classes."""
     datasets = pytest.importorskip("datasets", reason="the extra `hf`")
     several = datasets.Sequence(names_of("zebra", "ant", "bee"))
     tags = {"image": photos(3), "labels": (several, [[0, 1], [1], []])}
@@ -212,8 +199,7 @@ def test_lists_of_classes_are_several_labels(tmp_path: Path) -> None:
     assert "lists of numbers name no classes: column labels; cast to ClassLabel" in source.warnings[0]
 
 
-def test_tables_in_a_disks_trash_are_refused_and_hidden_ones_passed_over(tmp_path: Path) -> None:
-    """Catches: deleted images that are read with the others, a file of macOS that is no table and bars the data."""
+def test_tables_in_a_trash_folder_are_refused_and_hidden_ones_ignored(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     raw = {"bytes": (Path(__file__).read_bytes()), "path": None}
     table = datasets.Dataset.from_dict({"image": [raw, raw], "label": ["a", "b"]})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of images that other programs write: COCO's JSON without boxes, Label Studio's exports, Parquet."""
+"""Lists of images of other programs: COCO's JSON without boxes, Label Studio's exports, Parquet."""
 
 import io
 import json
@@ -49,15 +49,14 @@ def opened(root: Path, content: Any, name: str = "labels.json") -> Any:
 
 
 def labeled(source: Any) -> dict[str, str | None]:
-    """File -> class, whatever the order."""
+    """Read file -> class, in any order."""
     return {
         name: source.classes[label] if label >= 0 else None
         for name, label in zip(source.names, source.labels, strict=True)
     }
 
 
-def test_cocos_form_without_boxes(root: Path) -> None:
-    """Catches: categories by number, images and annotations paired by place, an image without a class left out."""
+def test_coco_without_boxes_is_a_list_of_classes(root: Path) -> None:
     source = opened(root, COCO)
     assert labeled(source) == {"photos/a.png": "vine", "photos/b.png": "oak", "photos/c.png": None}
     assert source.read(0).size == (40, 24)
@@ -74,22 +73,18 @@ def test_cocos_form_without_boxes(root: Path) -> None:
         ("categories", {"id": 9, "name": "elm"}, "calls category 9 '.*' and 'elm'; number both"),
     ],
 )
-def test_ids_that_point_nowhere_are_told_with_their_type(
-    part: str, entry: dict[str, Any], words: str, root: Path
-) -> None:
-    """Fails if 7 and "7" look alike in the sentence, or the last of two classes with one number takes all images."""
+def test_unknown_ids_are_reported_with_their_type(part: str, entry: dict[str, Any], words: str, root: Path) -> None:
     with pytest.raises(UserError, match=words):
         opened(root, {**COCO, part: [*COCO[part], entry]})
 
 
 def data_spec(image: str, *choices: Any, **also: Any) -> dict[str, Any]:
-    """One data_spec as Label Studio exports it."""
+    """Build one data_spec as Label Studio exports it."""
     result = [{"type": "choices", "from_name": "choice", "value": {"choices": list(choices)}}]
     return {"data": {"image": image}, "annotations": [{"result": result, "was_cancelled": False, **also}]}
 
 
-def test_of_several_labels_an_image_that_nobody_labeled_is_left_out(root: Path) -> None:
-    """One that was looked at and shows none stays. Fails if what nobody labeled is learnt as showing nothing."""
+def test_an_unlabeled_image_of_several_labels_is_left_out(root: Path) -> None:
     shows = data_spec("a.png", "vine", "oak")
     for nobody in (data_spec("c.png", was_cancelled=True), {"data": {"image": "c.png"}, "annotations": []}):
         source = opened(root, [shows, data_spec("b.png"), nobody])
@@ -105,10 +100,7 @@ def test_of_several_labels_an_image_that_nobody_labeled_is_left_out(root: Path) 
     assert separated(single).labels[2].tolist() == [-1, -1], "nor where no image has several"
 
 
-def test_label_studios_exports(root: Path) -> None:
-    """JSON and JSON-MIN, of files that were uploaded, served from a folder, or renamed on their way.
-
-    Catches: a skipped data_spec taken for labeled, an address read as a path."""
+def test_label_studios_exports_are_read(root: Path) -> None:
     tasks = [
         data_spec("/data/upload/1/8d27eb28-a.png", "vine"),
         data_spec("/data/local-files/?d=photos/b.png", "oak"),
@@ -150,7 +142,6 @@ def test_other_lists_are_refused_in_a_line(root: Path, content: Any, said: str) 
 
 
 def test_choices_may_be_numbers_or_null(root: Path) -> None:
-    """In both of Label Studio's exports. Fails by a TypeError, if null is a class, or a word is read by its letters."""
     tasks = [data_spec("a.png", 3), data_spec("b.png", None, 3.0), data_spec("c.png", None)]
     expected = {"photos/a.png": "3", "photos/b.png": "3", "photos/c.png": None}
     assert labeled(opened(root, tasks)) == expected
@@ -164,8 +155,7 @@ def test_choices_may_be_numbers_or_null(root: Path) -> None:
         opened(root, [data_spec("a.png", {})])
 
 
-def test_a_name_that_may_mean_two_files_is_asked_for(root: Path) -> None:
-    """Catches: the first of two files taken."""
+def test_an_ambiguous_name_is_refused(root: Path) -> None:
     photo(root / "others" / "b.png", 9)
     with pytest.raises(UserError, match=r"image 'b\.png', and there are several: (photos|others)/b\.png"):
         opened(root, COCO)
@@ -175,7 +165,7 @@ ROWS = {"photos/a.png": "vine", "photos/b.png": "oak", "photos/c.png": "vine"}
 
 
 def listing(root: Path, kind: str, rows: dict[str, str]) -> Path:
-    """The same list in a format of its own."""
+    """Write the same list in another format."""
     content = dict[str, Any](
         images=[], annotations=[], categories=[{"id": 5, "name": "oak"}, {"id": 9, "name": "vine"}]
     )
@@ -195,7 +185,7 @@ def listing(root: Path, kind: str, rows: dict[str, str]) -> Path:
 
 
 def partition(source: Any) -> set[frozenset[str]]:
-    """Images by class, whatever the classes are called."""
+    """Group images by class, whatever the classes' names."""
     names = labeled(source)
     return {frozenset(name for name in names if names[name] == label) for label in {*names.values()}}
 
@@ -213,8 +203,7 @@ CLASSES = {frozenset({"photos/a.png", "photos/c.png"}), frozenset({"photos/b.png
         "http://localhost:8080/data/local-files/?d=photos/{}", "PHOTOS/{}", "photos\\{}", "{}",
     ],
 )  # fmt: skip
-def test_every_list_reads_paths_as_other_systems_write_them(root: Path, kind: str, path: str) -> None:
-    """Fails where one format refuses what its neighbor reads, or follows a path out of the list's folder."""
+def test_every_format_reads_paths_of_other_systems(root: Path, kind: str, path: str) -> None:
     rows = {path.format(Path(name).name): label for name, label in ROWS.items()}
     (root.parent / "photos").mkdir(exist_ok=True)
     source = open_source(listing(root, kind, rows))
@@ -224,9 +213,7 @@ def test_every_list_reads_paths_as_other_systems_write_them(root: Path, kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("written", ["utf-8-sig", "utf-16", "utf-32", "\r\n", "\r", "upper"])
-def test_every_list_is_read_as_other_systems_write_text(root: Path, kind: str, written: str) -> None:
-    """Byte-order marks, UTF-16, line ends, endings in capitals. Fails where one format refuses what its neighbor
-    reads."""
+def test_every_format_reads_other_encodings(root: Path, kind: str, written: str) -> None:
     file = listing(root, kind, ROWS)
     text = file.read_text()
     if written == "upper":
@@ -242,8 +229,7 @@ def test_every_list_is_read_as_other_systems_write_text(root: Path, kind: str, w
 @pytest.mark.parametrize(
     "named", ["../secret/a.png", "{secret}/a.png", "..\\secret\\a.png", "photos/../../secret/a.png"]
 )
-def test_no_list_of_a_stranger_reads_beyond_its_folder(root: Path, kind: str, named: str) -> None:
-    """Fails if an image that its own folder does not hold is trained on."""
+def test_no_list_reads_beyond_its_folder(root: Path, kind: str, named: str) -> None:
     (root / "lists").mkdir()
     photo(root / "secret" / "a.png", 5)
     with pytest.raises(UserError, match=r"1 file that .* does not hold"):
@@ -263,14 +249,12 @@ def test_no_list_of_a_stranger_reads_beyond_its_folder(root: Path, kind: str, na
     ],
 )
 def test_a_csv_is_read_as_programs_write_it(root: Path, before: str, row: str, after: str) -> None:
-    """Excel's first line, comments, trailing separators. Fails if they are refused, or read as images."""
     (root / "list.csv").write_text(before + "".join(row.format(*each) for each in ROWS.items()) + after)
     assert labeled(open_source(root / "list.csv")) == ROWS
 
 
 @pytest.mark.parametrize("kind", ["list.csv", "list_train.txt"])
-def test_rows_that_stand_twice_are_left_out_and_said(root: Path, kind: str) -> None:
-    """Fails if the image counts twice, the whole list is refused, or two labels of one image are read."""
+def test_repeated_rows_are_reported_and_left_out(root: Path, kind: str) -> None:
     file = listing(root, kind, ROWS)
     rows = file.read_text().splitlines()
     file.write_text("\n".join([*rows, *rows[1:]]))
@@ -284,8 +268,6 @@ def test_rows_that_stand_twice_are_left_out_and_said(root: Path, kind: str) -> N
 
 
 def test_a_list_of_classes_is_one_for_every_command(root: Path) -> None:
-    """COCO's form without boxes, or with empty ones. Fails if `data`, or a recipe without labels, takes it for a list
-    of objects."""
     forms: list[dict[str, Any]] = [{}, {"bbox": [], "segmentation": []}, {"bbox": None, "iscrowd": 0}]
     for empty in forms:
         content = {**COCO, "annotations": [{**each, **empty} for each in COCO["annotations"]]}
@@ -296,8 +278,7 @@ def test_a_list_of_classes_is_one_for_every_command(root: Path) -> None:
         assert open_for(config, str(root / "instances.json")).classes == ("oak", "vine")
 
 
-def test_data_names_no_recipe_that_would_refuse_a_list(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list without objects. Fails if `data` recommends a training that is refused."""
+def test_data_recommends_no_recipe_that_refuses_a_list(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "none.json").write_text(json.dumps({**COCO, "annotations": []}))
     say(viticulture.inspect(root / "none.json"))
     printed = " ".join(capsys.readouterr().out.split())
@@ -307,15 +288,12 @@ def test_data_names_no_recipe_that_would_refuse_a_list(root: Path, capsys: pytes
 
 
 def test_a_name_that_is_no_text_is_refused(root: Path) -> None:
-    """Fails if true and null become the classes True and None, or 1.10 the class 1.1."""
     for name in (True, None, 1.10, ["oak"]):
         with pytest.raises(UserError, match="a name is text, got"):
             opened(root, {**COCO, "categories": [{"id": 9, "name": name}, {"id": 5, "name": "oak"}]})
 
 
-def test_names_are_the_same_in_a_locale_of_ascii(tmp_path: Path) -> None:
-    """Where Python has escapes for other letters of file names. Fails if classes are kept as these, or a list's paths
-    are not found."""
+def test_names_are_the_same_in_an_ascii_locale(tmp_path: Path) -> None:
     for name in ("Müller", "Öl"):
         photo(tmp_path / name / "1.png", len(name))
     (tmp_path / "list.csv").write_text("path,label\nMüller/1.png,Müller\nÖl/1.png,Öl\n", "utf-8")
@@ -333,9 +311,7 @@ def test_names_are_the_same_in_a_locale_of_ascii(tmp_path: Path) -> None:
     assert ascii("Müller") in said[0].stdout
 
 
-def test_parquet_with_paths_is_its_csv(root: Path) -> None:
-    """Catches: a null read as the class None, numbers beside a gap as 3.0 and nan, paths taken from the folder that one
-    is in."""
+def test_parquet_with_paths_equals_its_csv(root: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="the extra `hf`")
     from pyarrow import parquet
 
@@ -355,8 +331,7 @@ def test_parquet_with_paths_is_its_csv(root: Path) -> None:
         open_source(str(root / "torn.parquet"))
 
 
-def test_parquet_with_bytes_of_images_needs_no_mark_of_hugging_face(tmp_path: Path) -> None:
-    """As pandas writes it: plain bytes, or bytes and path. Catches: a column that only the library's own mark finds."""
+def test_parquet_with_image_bytes_needs_no_metadata(tmp_path: Path) -> None:
     pytest.importorskip("datasets", reason="the extra `hf`")
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

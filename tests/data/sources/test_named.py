@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets by name, on small files laid out as torchvision's own classes expect; the reference is those classes."""
+"""Data sets by name, on small files laid out as torchvision expects; the reference is torchvision's classes."""
 
 import csv
 import hashlib
@@ -26,7 +26,7 @@ from viticulture.errors import UserError
 
 
 class Maker:
-    """Writes files, every image another one; `md5` has torchvision expect the file as it was written."""
+    """Writes files, every image different; `md5` makes torchvision expect the file as written."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.root, self.patch = root, patch
@@ -236,12 +236,7 @@ def images(source: Source, split: str) -> Iterator[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_named_sets_are_those_of_torchvision(name: str, make: Maker) -> None:
-    """Every image and label of torchvision's class, split by split, and its class names; no image twice.
-
-    Fails if splits are exchanged, labels are shifted or sorted apart from their images, SVHN's and STL10's axes are
-    mixed up, or the order depends on the file system.
-    """
+def test_named_sets_equal_torchvisions(name: str, make: Maker) -> None:
     LAYOUTS[name](make)
     source, entry = open_source(name), named.TORCHVISION[name]
     assert set(source.splits) == set(entry.parts)
@@ -263,9 +258,7 @@ def test_named_sets_are_those_of_torchvision(name: str, make: Maker) -> None:
 
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
 @pytest.mark.parametrize("left", ["lost+found", "._NAME"])
-def test_what_systems_leave_behind_is_no_part_of_a_named_set(name: str, left: str, make: Maker) -> None:
-    """Passed over, or refused where torchvision would count it. Catches: a class of the name of a system's folder, or
-    one that torchvision knows no word for; a file of macOS that is an image by its ending."""
+def test_system_files_are_no_part_of_a_named_set(name: str, left: str, make: Maker) -> None:
     LAYOUTS[name](make)
     before = open_source(name)
     strew(make.root, left)
@@ -278,12 +271,12 @@ def test_what_systems_leave_behind_is_no_part_of_a_named_set(name: str, left: st
 
 
 def test_every_layout_is_tested() -> None:
-    """The other versions of iNaturalist go the same way as the one that is. Fails if a new set comes without files."""
+    """The other versions of iNaturalist share its layout."""
     assert set(named.TORCHVISION) - set(LAYOUTS) == {"inaturalist_mini", "inaturalist2018", "inaturalist2019"}
 
 
 def test_older_inaturalist_has_no_test_split(make: Maker) -> None:
-    """Versions to 2019 nest classes in kingdoms and number them across. Fails if labels follow the folder's order."""
+    """Versions to 2019 nest classes in kingdoms and number them across."""
     make.image("inaturalist/2018/Plantae/0/a.jpg", "inaturalist/2018/Aves/1/b.jpg")
     source = open_source("inaturalist2018")
     assert list(source.splits) == ["train"]
@@ -293,14 +286,14 @@ def test_older_inaturalist_has_no_test_split(make: Maker) -> None:
     }
 
 
-def test_classes_that_share_a_name_are_told_apart(make: Maker) -> None:
-    """ImageNet has two cranes. Fails if a table or a confusion matrix merges them."""
+def test_classes_that_share_a_name_are_separate(make: Maker) -> None:
+    """ImageNet has two cranes."""
     imagenet(make)
     assert open_source("imagenet").classes == ("crane (n01)", "crane (n02)", "tench, Tinca tinca")
 
 
 def test_cifar_is_unpickled_only_if_it_is_the_published_file(make: Maker) -> None:
-    """torchvision compares MD5 before it unpickles. Fails if a replaced file is run: this one would write another."""
+    """torchvision compares MD5 before it unpickles."""
 
     class Evil:
         def __reduce__(self) -> Any:
@@ -320,8 +313,7 @@ def failing(*args: Any, **kwargs: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["eurosat", "cifar100", "imagenet", "stanford_cars", "inaturalist", "mnist"])
-def test_a_missing_set_says_where_to_put_what(name: str, make: Maker) -> None:
-    """Without network. Fails if a traceback escapes, the folder or the files are not named, or leftovers stay."""
+def test_a_missing_set_names_files_and_folder(name: str, make: Maker) -> None:
     entry = named.TORCHVISION[name]
     module = getattr(torchvision.datasets, entry.cls).__module__
     for function in ("download_and_extract_archive", "download_url"):
@@ -335,9 +327,7 @@ def test_a_missing_set_says_where_to_put_what(name: str, make: Maker) -> None:
     assert not list(make.root.rglob(".download*"))
 
 
-def test_a_download_gets_its_name_when_it_is_complete(make: Maker) -> None:
-    """Fails if a download that stopped half-way is taken for the set, or a complete one is not found."""
-
+def test_a_download_is_renamed_when_complete(make: Maker) -> None:
     def half(url: str, download_root: str, **kwargs: Any) -> None:
         Maker(Path(download_root), make.patch).image("2750/Forest/1.jpg")
         raise URLError("connection lost")
@@ -356,10 +346,7 @@ def test_a_download_gets_its_name_when_it_is_complete(make: Maker) -> None:
 
 
 def test_digits_are_scikit_learn_s(make: Maker) -> None:
-    """0..16 becomes 0..255; 897 to train and 900 to test, every digit in proportion, the same on every machine.
-
-    Fails if white is 240 (times 15 or 16 with a clip), an image is in both splits, or the split moves.
-    """
+    """0..16 becomes 0..255; 897 to train and 900 to test, every digit in proportion, the same on every machine."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -377,11 +364,7 @@ def test_digits_are_scikit_learn_s(make: Maker) -> None:
     assert source.classes == tuple("0123456789")
 
 
-def test_hugging_face_files_are_read_through_their_library(tmp_path: Path, make: Maker) -> None:
-    """A folder of Parquet with declared splits, one file, and what save_to_disk wrote.
-
-    Fails if class names are re-sorted (their numbers come from the file), splits are lost, or rows are shifted.
-    """
+def test_hugging_face_files_are_read_by_their_library(tmp_path: Path, make: Maker) -> None:
     datasets = pytest.importorskip("datasets")
     make.patch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf"))
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ant"])})
@@ -412,7 +395,6 @@ def test_hugging_face_files_are_read_through_their_library(tmp_path: Path, make:
 
 
 def test_hugging_face_without_labels_or_images(tmp_path: Path, make: Maker) -> None:
-    """Fails if words become labels unasked, or a table without images ends in a traceback."""
     datasets = pytest.importorskip("datasets")
     make.patch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf"))
     picture = Image.fromarray(make.pixels(3, 4, 3))
@@ -437,7 +419,6 @@ def test_hugging_face_without_labels_or_images(tmp_path: Path, make: Maker) -> N
 
 
 def test_the_missing_extra_is_named(make: Maker) -> None:
-    """Fails if a mistyped path or an id without the library ends in ModuleNotFoundError."""
     make.patch.setitem(__import__("sys").modules, "datasets", None)
     for name in ("hf:cifar10", "hf:owner/flowers"):
         with pytest.raises(UserError, match=r"pip install 'viticulture\[hf\]'"):
@@ -445,7 +426,6 @@ def test_the_missing_extra_is_named(make: Maker) -> None:
 
 
 def test_an_unknown_hub_name_is_an_error(make: Maker) -> None:
-    """Offline, as on many a node. Fails if a traceback escapes."""
     datasets = pytest.importorskip("datasets")
 
     def absent(*args: Any, **kwargs: Any) -> None:

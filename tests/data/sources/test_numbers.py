@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as targets: the same out of a CSV, a data frame, arrays and a data set; refused where they are none."""
+"""Numbers as targets: the same from a CSV, a data frame, arrays and a data set, or refused."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ def table(folder: Path, *cells: str) -> str:
 
 @pytest.mark.parametrize("kind", ["csv", "frame", "arrays", "dataset"])
 def test_numbers_are_read_from_every_table_and_object(kind: str, folder: Path) -> None:
-    """Fails if a negative number counts as no label, a gap is 0 or NaN in integers, or 3.0 and 3 differ."""
     data: Any = {
         "csv": table(folder, "-1.5", "3", "", "2.25"),
         "frame": pd.DataFrame({"path": [f"{i}.png" for i in range(4)], "label": VALUES}),
@@ -46,8 +45,7 @@ def test_numbers_are_read_from_every_table_and_object(kind: str, folder: Path) -
     np.testing.assert_array_equal(source.labels, np.array(VALUES, np.float32))
 
 
-def test_whole_numbers_are_numbers_where_these_are_required(folder: Path) -> None:
-    """Fails if -1 of an array is no label, where numbers are predicted; else it is."""
+def test_whole_numbers_are_numbers_where_numbers_are_required(folder: Path) -> None:
     labels = np.array([-1, 0, 5, 2])
     assert open_source((PIXELS, labels), "numbers").labels.tolist() == [-1, 0, 5, 2]
     assert open_source((PIXELS, labels)).labels.tolist() == [-1, 0, 2, 1]
@@ -69,7 +67,6 @@ def test_labels_that_are_no_numbers_are_refused(cells: tuple[str, ...], words: s
 
 
 def test_numbers_are_refused_where_classes_are_required() -> None:
-    """And a mixture of both always. Fails if every number becomes a class."""
     with pytest.raises(UserError, match="labels of arrays are numbers, not classes"):
         open_source((PIXELS, np.array(VALUES)), "classes")
     with pytest.raises(UserError, match=r"all be classes or all be numbers, got 'red' and 0\.5"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of a Python program as a source: the same images and classes, whatever holds them."""
+"""Python objects as a source: the same images and classes from any container."""
 
 import hashlib
 import pickle
@@ -27,7 +27,7 @@ LABELS = np.array([10, 2, 2, 10, -1, 2, 10, 2, 2, 10, 2, 10])
 
 
 class Pairs(Dataset[Any]):
-    """Images and labels as a torchvision set gives them."""
+    """Images and labels as a torchvision set returns them."""
 
     classes = [f"class {i}" for i in range(11)]  # noqa: RUF012  as torchvision's are
 
@@ -64,9 +64,7 @@ def tensors() -> torch.Tensor:
     ],
     ids=["arrays", "floats", "channels first", "tensors", "float tensors", "PIL", "list", "dataset", "lists"],
 )
-def test_images_and_classes_are_the_same_whatever_holds_them(data: Any) -> None:
-    """And levels have one digest. Catches: channels taken for rows, floats truncated, class 10 before class 2, -1 taken
-    for the last class."""
+def test_images_and_classes_do_not_depend_on_the_container(data: Any) -> None:
     source = open_source(data)
     assert source.classes == ("2", "10")
     assert source.labels.tolist() == [1, 0, 0, 1, -1, 0, 1, 0, 0, 1, 0, 1]
@@ -75,8 +73,7 @@ def test_images_and_classes_are_the_same_whatever_holds_them(data: Any) -> None:
         assert source.fingerprints == open_source((PIXELS, LABELS)).fingerprints
 
 
-def test_a_data_sets_own_class_names_are_taken_through_a_subset() -> None:
-    """Catches: numbers for names, a subset that loses them."""
+def test_class_names_of_a_data_set_survive_a_subset() -> None:
     images = [Image.fromarray(image) for image in PIXELS]
     source = open_source(Subset(Pairs(images, LABELS), [0, 1, 4]))
     assert source.classes == ("class 2", "class 10")
@@ -100,10 +97,7 @@ NAMES = [f"class {i}" for i in range(11)]
     ],
     ids=["array", "index", "synonyms", "twins", "class_to_idx", "merged classes", "renamed"],
 )
-def test_classes_have_the_names_that_a_data_set_gives_them(given: dict[str, Any], names: Any) -> None:
-    """torchvision's ImageNet has synonyms and twins; an ImageFolder of one's own may count several folders as one
-    class, whose labels `class_to_idx` gives. Catches: numbers for names, a name by its place in `classes` where it has
-    another number."""
+def test_class_names_follow_class_to_idx(given: dict[str, Any], names: Any) -> None:
     if "index" in given:
         given = {"classes": pytest.importorskip("pandas").Index(NAMES)}
     data = Pairs(PIXELS, LABELS)
@@ -115,25 +109,24 @@ def test_classes_have_the_names_that_a_data_set_gives_them(given: dict[str, Any]
 
 
 class Others(Pairs):
-    """Counts its classes otherwise."""
+    """Has another `__len__` of classes."""
 
     classes = [f"class {i}" for i in reversed(range(11))]  # noqa: RUF012
 
 
 class Unordered(Pairs):
-    """Does not count its classes."""
+    """Has classes without an order."""
 
     classes = {"cat", "dog"}  # type: ignore[assignment]  # noqa: RUF012
 
 
 class Twins(Pairs):
-    """Calls all its classes alike."""
+    """Has equal names for all classes."""
 
     classes = ["one"] * 11
 
 
-def test_each_member_of_a_concatenated_data_set_names_its_own_classes() -> None:
-    """Catches: names that are lost, the first member's names for all, items counted from the wrong member."""
+def test_each_member_of_a_concatenated_data_set_has_its_classes() -> None:
     images = [Image.fromarray(image) for image in PIXELS]
     both: ConcatDataset[Any] = ConcatDataset(
         [Pairs(images[:5], LABELS[:5]), Subset(Others(images, 10 - LABELS), [5, 6, 7])]
@@ -150,14 +143,13 @@ def test_each_member_of_a_concatenated_data_set_names_its_own_classes() -> None:
     ids=["arrays", "dataset"],
 )
 def test_a_label_may_be_a_vector_of_one(data: Any) -> None:
-    """A column of classes, as MedMNIST's sets give them. Catches: [1] taken for a mark of class 0, [0] for no label."""
+    """A column of classes, as MedMNIST's sets have them."""
     source = open_source(data)
     assert [source.classes[label].removeprefix("class ") for label in source.labels] == ["0", "1", "2", "1"]
 
 
 @pytest.mark.parametrize("kind", ["set", "frozenset", "column"])
 def test_a_set_of_labels_is_the_same_in_every_process(kind: str) -> None:
-    """Words in a set come in an order of the process's own. Catches: cat|dog here and dog|cat there."""
     words = {f"label {i}" for i in range(9)}
     if kind == "column":
         assert cell_words([words]) == ["|".join(sorted(words))]
@@ -169,7 +161,6 @@ def test_a_set_of_labels_is_the_same_in_every_process(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["tensor", "list", "dataset"])
 def test_tensors_of_bfloat16_are_images(kind: str) -> None:
-    """Which NumPy does not know. Catches: a TypeError of NumPy's, levels that are cut otherwise."""
     images = (tensors() / 255).bfloat16()
     labels = torch.from_numpy(LABELS)
     data = {"tensor": (images, labels), "list": (list(images), labels), "dataset": TensorDataset(images, labels)}[kind]
@@ -177,7 +168,6 @@ def test_tensors_of_bfloat16_are_images(kind: str) -> None:
 
 
 def test_items_may_be_dictionaries() -> None:
-    """As Hugging Face's are, whose features name the classes."""
     datasets = pytest.importorskip("datasets")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes"])})
     images, labels = [Image.fromarray(image) for image in PIXELS[:3]], [1, 0, 1]
@@ -188,7 +178,6 @@ def test_items_may_be_dictionaries() -> None:
 
 
 def test_splits_are_those_of_a_dictionary() -> None:
-    """Catches: the second split reading the first one's images, names that meet."""
     data = {
         "train": (PIXELS[:8], LABELS[:8]),
         "validation": Pairs(PIXELS[8:10], LABELS[8:10]),
@@ -204,9 +193,7 @@ def test_splits_are_those_of_a_dictionary() -> None:
     assert mixed.classes == ("2", "10", "class 2", "class 10"), "two vocabularies are seen, not merged"
 
 
-def test_a_data_frame_is_its_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catches: numbers with a gap read as 3.0, an empty cell as the class nan, splits not read, an image without a
-    split among others taken for a training image."""
+def test_a_data_frame_equals_its_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pandas = pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
     for i, image in enumerate(PIXELS[:4]):
@@ -225,11 +212,9 @@ def test_a_data_frame_is_its_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         open_source(pandas.DataFrame({"path": ["0.png"]}))
 
 
-def test_unusual_columns_of_a_data_frame_are_read_by_their_places_or_refused(
+def test_unusual_columns_of_a_data_frame_are_read_by_position_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches: a KeyError for columns named by numbers, names of columns read as cells where two share one, a class
-    called `tensor(1)`, pixels printed in an error, data frames by split taken for data sets of torch."""
     pandas = pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
     for i in range(4):
@@ -263,7 +248,6 @@ def test_unusual_columns_of_a_data_frame_are_read_by_their_places_or_refused(
 
 
 def test_the_digest_changes_with_a_pixel_a_label_and_the_order() -> None:
-    """What `resume` compares. Catches: digests of a shape, or of names alone."""
     other, flipped = PIXELS.copy(), LABELS.copy()
     other[3, 2, 1, 0] ^= 1
     flipped[0] = 2
@@ -275,9 +259,7 @@ def test_the_digest_changes_with_a_pixel_a_label_and_the_order() -> None:
     assert open_source((PIXELS.copy(), LABELS.copy())).fingerprint in marks
 
 
-def test_bytes_keep_the_digest_that_runs_know() -> None:
-    """That of their shape and values, gray ones as color. Catches: runs that learnt from such objects and take none of
-    them for their own any more."""
+def test_bytes_keep_the_digest_of_earlier_runs() -> None:
     color = np.broadcast_to(PIXELS[..., :1], (*PIXELS.shape[:3], 3))
     for images in (color, color[..., 0]):
         (first, *_) = open_source((images, LABELS)).fingerprints
@@ -285,10 +267,7 @@ def test_bytes_keep_the_digest_that_runs_know() -> None:
         assert first == wanted.hexdigest()
 
 
-def test_the_digest_changes_with_the_type_of_the_numbers() -> None:
-    """By a range that is named, levels and the same levels as floats from 0 to 1 become different pixels, and so do
-    the same bytes of another type: a store of one is not taken for the other's. Catches: a digest of what they look
-    like, or of their bytes alone."""
+def test_the_digest_depends_on_the_number_type() -> None:
     settings = ImageSettings(image_size=8, cache_size=8, range=[0, 1])
     whole = np.arange(12 * 8 * 8, dtype=np.int16).reshape(12, 8, 8) - 300
     pairs = ((PIXELS, PIXELS / 255), (whole, whole.view(np.uint16)))
@@ -306,9 +285,7 @@ def test_the_digest_changes_with_the_type_of_the_numbers() -> None:
         ("RGBA", PixelFormat(4)), ("RGBA", RGB), ("LA", PixelFormat(4)), ("P", RGB), ("CMYK", RGB),
     ],
 )  # fmt: skip
-def test_a_picture_is_the_file_that_it_was_opened_from(mode: str, kept: PixelFormat, tmp_path: Path) -> None:
-    """Turned by its camera, deep, with what shows through, and where a range is named. Catches: a range that is taken
-    of levels, a 16-bit image that is not turned, RGBA that has lost its opacity, a picture closed after it was read."""
+def test_an_opened_picture_equals_its_file(mode: str, kept: PixelFormat, tmp_path: Path) -> None:
     values = np.random.default_rng(0).integers(0, 4096, (5, 7))
     image = Image.fromarray((values / 16).astype(np.uint8)).convert("RGB" if mode == "CMYK" else "L").convert(mode)
     if mode in ("I;16", "I", "F"):
@@ -331,9 +308,7 @@ def test_a_picture_is_the_file_that_it_was_opened_from(mode: str, kept: PixelFor
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "tiff"])
-def test_a_picture_that_was_closed_unread_is_told(kind: str, tmp_path: Path) -> None:
-    """As a data set leaves it that opens files by `with`. Fails if Pillow's empty AssertionError comes through,
-    or one that was loaded before is refused."""
+def test_a_picture_closed_unread_is_refused(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"x.{kind}"
     Image.fromarray(PIXELS[0]).save(path)
     with Image.open(path) as unread, Image.open(path) as read:
@@ -343,8 +318,7 @@ def test_a_picture_that_was_closed_unread_is_told(kind: str, tmp_path: Path) -> 
         open_source(([unread], [0]))
 
 
-def test_a_reader_goes_into_another_process() -> None:
-    """Streamed images are read by workers. Catches: a lock that cannot be pickled."""
+def test_a_reader_can_be_pickled() -> None:
     source = open_source(TensorDataset(tensors(), torch.from_numpy(LABELS)))
     arrays = open_source([list(PIXELS), list(LABELS)])
     for reader in (source.reader, arrays.reader):
@@ -352,7 +326,7 @@ def test_a_reader_goes_into_another_process() -> None:
 
 
 class Restless(Pairs):
-    """Augments on its own."""
+    """Augments in `__getitem__`."""
 
     calls = 0
 
@@ -363,7 +337,7 @@ class Restless(Pairs):
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> ImageFolder:
-    """Two classes of four images by torchvision, of which one is cut short."""
+    """Create two classes of four images by torchvision, one of them truncated."""
     for i, name in enumerate(("a", "b")):
         (tmp_path / name).mkdir()
         for number in range(4):
@@ -372,8 +346,7 @@ def damaged(tmp_path: Path) -> ImageFolder:
     return ImageFolder(tmp_path)
 
 
-def test_a_damaged_file_of_a_data_set_is_told_or_skipped(damaged: ImageFolder) -> None:
-    """Fails if it ends in a traceback, passes for an image without a label, or is left out unasked."""
+def test_a_damaged_file_of_a_data_set_is_refused_or_skipped(damaged: ImageFolder) -> None:
     settings = ImageSettings(image_size=8, cache_size=8)
     source = open_source({"train": damaged, "test": damaged})
     with pytest.raises(UserError, match=r"2 of 16 images cannot be read: train/00001 \(broken: cannot identify"):

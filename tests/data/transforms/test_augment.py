@@ -34,7 +34,7 @@ def run(augment: Augment, images: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_whole_images_are_only_normalized() -> None:
-    """Limit: (x / 255 - mean) / std, labels as they are. Fails if mean and std change places or 256 stands for 255."""
+    """(x / 255 - mean) / std, labels unchanged."""
     images = pictures(3)
     result, labels = run(Augment([Resize()], (20, 20), MEAN, STD, 4), images, uniform(3, 0))
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
@@ -45,10 +45,6 @@ def test_whole_images_are_only_normalized() -> None:
 @pytest.mark.parametrize("size", [(12, 12), (10, 18)])
 @pytest.mark.parametrize("count", [1, 5])
 def test_the_same_numbers_give_the_same_batch(size: tuple[int, int], count: int) -> None:
-    """Purity: nothing but the arguments counts, neither earlier calls nor the global stream.
-
-    All transforms at once, also on one image, odd batches and images that are not square.
-    """
     augment, images = Augment(everything(), size, MEAN, STD, 4), pictures(count)
     u = uniform(count, augment.columns)
     first, label = run(augment, images, u)
@@ -62,7 +58,6 @@ def test_the_same_numbers_give_the_same_batch(size: tuple[int, int], count: int)
 
 
 def test_recipes_may_name_transforms_in_any_order() -> None:
-    """The code fixes the order. Fails if the mapping's order decides, or columns move with it."""
     images = pictures(6)
     forward = Augment(everything(), (12, 12), MEAN, STD, 4)
     backward = Augment(everything()[::-1], (12, 12), MEAN, STD, 4)
@@ -70,8 +65,7 @@ def test_recipes_may_name_transforms_in_any_order() -> None:
     assert torch.equal(run(forward, images, u)[0], run(backward, images, u)[0])
 
 
-def test_every_transform_reads_columns_of_its_own() -> None:
-    """Changing one column changes at most one transform: columns add up, and the last belongs to erasing."""
+def test_every_transform_reads_separate_columns() -> None:
     augment = Augment([Flip(), Erase(1.0)], (20, 20), MEAN, STD, 4)
     assert augment.columns == Flip.columns + Erase.columns
     images = pictures(8)
@@ -81,21 +75,19 @@ def test_every_transform_reads_columns_of_its_own() -> None:
     assert torch.equal(run(augment, images, u)[0], unflipped)
 
 
-def test_equal_images_come_out_different() -> None:
-    """Parameters are drawn for each image: 32 copies give 32 pictures (torchvision's v2 would give one)."""
+def test_equal_images_are_augmented_differently() -> None:
     augment = Augment(everything()[:-1], (12, 12), MEAN, STD, 4)
     result, _ = run(augment, pictures(1).repeat(32, 1, 1, 1), uniform(32, augment.columns))
     assert len({image.numpy().tobytes() for image in result}) == 32
 
 
 def test_erasing_comes_after_normalization() -> None:
-    """`const` leaves zeros, the mean color. Fails if images are erased before, where zero is black."""
+    """`const` leaves zeros, the mean color."""
     result, _ = run(Augment([Erase(1.0, "const")], (20, 20), MEAN, STD, 4), pictures(4) | 1, uniform(4, 24))
     assert (result == 0).any()
 
 
-def test_the_store_is_never_written_to() -> None:
-    """Purity towards the data: crops copy, even where there is nothing to crop. Fails if a flip reaches the cache."""
+def test_the_cache_is_never_written_to() -> None:
     store = pictures(5)
     kept = store.clone()
     augment = Augment([Flip(1.0), RandAugment()], (20, 20), MEAN, STD, 4)
@@ -110,8 +102,8 @@ def test_each_transform_stands_once() -> None:
         Augment([ResizedCrop(), PaddedCrop()], (8, 8), MEAN, STD, 4)
 
 
-def test_constructors_are_what_recipes_offer() -> None:
-    """Every keyword has a default and is described, since docstrings are the help text."""
+def test_constructors_document_recipe_keys() -> None:
+    """Docstrings are the help text."""
     for transform in TRANSFORMS:
         keywords = list(transform.__init__.__annotations__)
         assert len(transform.__init__.__defaults__ or ()) == len(keywords) - 1  # without `return`

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crops follow torchvision's rules in the original's pixels, whatever the cache keeps."""
+"""Crops follow torchvision's rules in the original's pixels, whatever size is cached."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from viticulture.errors import UserError
 
 
 def pictures(count: int, height: int, width: int) -> Tensor:
-    """Smooth color gradients, [count, 3, height, width] uint8."""
+    """Draw smooth color gradients, [count, 3, height, width] uint8."""
     y, x = torch.linspace(0, 5, height)[:, None], torch.linspace(0, 7, width)
     phase = 6 * uniform(count, 3, 1, 1).float()
     return (128 + 100 * torch.sin(y + phase) * torch.cos(x + phase)).to(torch.uint8)
@@ -25,12 +25,7 @@ def pictures(count: int, height: int, width: int) -> Tensor:
 
 @pytest.mark.parametrize(("height", "width"), [(60, 100), (33, 32), (20, 200)])
 def test_random_boxes_are_torchvisions(height: int, width: int) -> None:
-    """Distribution of top, left, height, width against RandomResizedCrop.get_params, 1,500 draws each; the last shape
-    falls back to the center most of the time.
-
-    Fails if area and ratio are drawn otherwise (ratio not in logarithms), the fallback is missing or not centered, the
-    position is not uniform, or height and width are swapped.
-    """
+    """Distribution of top, left, height, width against RandomResizedCrop.get_params, 1,500 draws each."""
     count = 1500
     sizes = torch.tensor([[height, width]]).repeat(count, 1)
     crop = ResizedCrop(scale=(0.2, 1.0), ratio=(0.6, 1.2))
@@ -46,8 +41,6 @@ def test_random_boxes_are_torchvisions(height: int, width: int) -> None:
 
 
 def test_boxes_reach_every_edge() -> None:
-    """The smallest position is the upper left corner, the largest the lower right one. Fails if the last place of a box
-    is never taken, or lies outside."""
     u = uniform(50, ResizedCrop.columns)
     sizes = torch.tensor([[21, 34]]).repeat(50, 1)
     for end, place in ((0.0, 0.0), (1 - 1e-9, 1.0)):
@@ -58,19 +51,14 @@ def test_boxes_reach_every_edge() -> None:
 
 
 def test_a_shape_that_never_fits_takes_the_largest_centered_box() -> None:
-    """torchvision's fallback, exactly, flat and tall. Fails if the bounds of the ratio change places."""
     crop = ResizedCrop(scale=(1.0, 1.0))
     sizes = torch.tensor([[20, 10000], [10000, 21]])
     boxes = crop.boxes(uniform(2, crop.columns), sizes, (8, 8)) * torch.tensor([[20, 10000] * 2, [10000, 21] * 2])
     assert boxes.round().tolist() == [[0, 4986, 20, 27], [4986, 0, 28, 21]]
 
 
-def test_the_squeezed_store_gives_what_the_original_would() -> None:
-    """A crop of the square cache against the same crop of the original by torchvision.
-
-    Gradients are smooth, so 3 levels cover half a stored pixel of shift and resampling twice. Fails if boxes are taken
-    in stored pixels, which would keep the squeeze.
-    """
+def test_the_square_cache_gives_the_original_s_crop() -> None:
+    """Gradients are smooth: 3 levels cover half a cached pixel of shift and resampling twice."""
     original = pictures(6, 90, 150)
     store = F.resize(original, [100, 100], antialias=True)
     crop, sizes, u = ResizedCrop(interpolation="bilinear"), torch.tensor([[90, 150]]).repeat(6, 1), uniform(6, 23)
@@ -81,7 +69,7 @@ def test_the_squeezed_store_gives_what_the_original_would() -> None:
         assert (wanted.int() - result.int()).abs().float().mean() < 3
 
 
-def test_random_interpolation_picks_either_filter() -> None:
+def test_random_interpolation_is_either_filter() -> None:
     """timm draws bilinear or bicubic for each image, half and half."""
     crop = ResizedCrop(interpolation="random")
     share = crop.bicubic(uniform(4000, crop.columns)).float().mean()
@@ -91,11 +79,7 @@ def test_random_interpolation_picks_either_filter() -> None:
 @pytest.mark.parametrize("crop_pct", [1.0, 0.875])
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (60, 100), (90, 64)])
 def test_the_center_is_torchvisions(height: int, width: int, crop_pct: float) -> None:
-    """Resize to the short side, then TorchCenterCrop, on a cache that keeps the square the original had.
-
-    Gradients are smooth, so 3 levels on average cover torchvision's whole-pixel margins. Fails if crop_pct divides
-    where it should multiply, or the long side decides.
-    """
+    """Resize to the short side, then TorchCenterCrop; 3 levels on average cover torchvision's whole-pixel margins."""
     original = pictures(2, height, width)
     store = F.resize(original, [96, 96], antialias=True)
     ours = CenterCrop(crop_pct, "bilinear")(store, torch.tensor([[height, width]] * 2), uniform(2, 0), (28, 28))
@@ -104,16 +88,13 @@ def test_the_center_is_torchvisions(height: int, width: int, crop_pct: float) ->
 
 
 def test_the_center_of_another_shape_covers_it() -> None:
-    """timm's rule for an image_size that is no square: shrink until both sides are covered. 60 x 100 for 20 x 40."""
+    """timm's rule: shrink until both sides are covered. 60 x 100 for 20 x 40."""
     box = CenterCrop().boxes(uniform(1, 0), torch.tensor([[60, 100]]), (20, 40))[0]
     torch.testing.assert_close(box * torch.tensor([60, 100, 60, 100]), torch.tensor([5.0, 0, 50, 100]).double())
 
 
 def test_padded_crops_are_windows_of_the_padded_image() -> None:
-    """Identity with torchvision's pad and crop at the same offsets; every offset from 0 to 2p occurs, none beyond.
-
-    Fails if the padding is not zero, offsets are shared by the batch, or the last one never occurs.
-    """
+    """Identity with torchvision's pad and crop at the same offsets; every offset from 0 to 2p occurs, none beyond."""
     images, u = pictures(200, 8, 8), uniform(200, 2)
     result = PaddedCrop(2)(images, torch.full((200, 2), 8), u, (8, 8))
     offsets = (u * 5).int().tolist()
@@ -122,7 +103,7 @@ def test_padded_crops_are_windows_of_the_padded_image() -> None:
     assert {top for top, _ in offsets} == {left for _, left in offsets} == set(range(5))
 
 
-def test_padded_crops_are_enlarged_behind_the_crop() -> None:
+def test_padded_crops_are_resized_after_the_crop() -> None:
     """CIFAR images for a 224-pixel student: crop at 32, then resize (Bootstrapping ViTs)."""
     images = pictures(3, 8, 8)
     result = PaddedCrop(0)(list(images), torch.full((3, 2), 8), uniform(3, 2), (16, 16))
@@ -131,11 +112,9 @@ def test_padded_crops_are_enlarged_behind_the_crop() -> None:
 
 @pytest.mark.parametrize("transforms", [[], [PaddedCrop(0, "bicubic")]], ids=["no crop", "a padded crop"])
 @pytest.mark.parametrize("image_size", [(8, 8), (8, 12)])
-def test_what_is_not_cropped_keeps_its_shape_as_in_evaluation(
+def test_uncropped_images_have_the_shape_of_evaluation(
     transforms: list[PaddedCrop], image_size: tuple[int, int]
 ) -> None:
-    """An original of 20 x 60 in a square cache. Catches: training that resizes what evaluation cuts, so that a network
-    is judged by shapes that it has never seen."""
     images, sizes = list(pictures(2, 16, 16)), torch.tensor([[20, 60], [60, 20]])
     augment = Augment(transforms, image_size, (0.5,) * 3, (0.5,) * 3, classes=2)
     shown = augment.cut(images, sizes, uniform(2, augment.columns))
@@ -145,7 +124,6 @@ def test_what_is_not_cropped_keeps_its_shape_as_in_evaluation(
 @pytest.mark.parametrize("crop", [ResizedCrop(), CenterCrop(), Resize(), PaddedCrop()])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_single_pixel_can_be_cropped(crop: ResizedCrop | CenterCrop | Resize | PaddedCrop, count: int) -> None:
-    """1 x 1 originals and odd batches; a flat image stays flat (zeros of the padding aside)."""
     images = torch.full((count, 3, 16, 16), 77, dtype=torch.uint8)
     result = crop(images, torch.ones(count, 2), uniform(count, crop.columns), (12, 20))
     assert result.shape == (count, 3, 12, 20)

@@ -15,7 +15,7 @@ from viticulture.errors import UserError
 
 
 def read_boxes(images: Tensor) -> Tensor:
-    """Top, left, height, width of the zeros in images of ones, for those that have any, [n, 4]."""
+    """Read top, left, height, width of the zeros in images of ones, for those that have any, [n, 4]."""
     zero = images[:, 0] == 0
     zero = zero[zero.flatten(1).any(1)]
     rows, columns = zero.any(2), zero.any(1)
@@ -24,11 +24,7 @@ def read_boxes(images: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (16, 40)])
 def test_rectangles_are_timms(height: int, width: int) -> None:
-    """Share of images erased, and distribution of the rectangles read off erased images, 1,500 of ours against timm's.
-
-    Fails if area or aspect ratio is drawn otherwise, height and width are swapped, rectangles may touch the full side
-    or never reach the edge, or one draw serves the batch.
-    """
+    """Share of images erased, and distribution of the rectangles, 1,500 draws against timm's."""
     count, random_state = 1500, random.Random(0)
     random.seed(random_state.random())
     theirs = RandomErasing(0.6, mode="const", min_aspect=0.3, max_aspect=1.2, device="cpu")(
@@ -43,7 +39,6 @@ def test_rectangles_are_timms(height: int, width: int) -> None:
 
 @pytest.mark.parametrize("mode", ["pixel", "const"])
 def test_the_accelerators_way_is_the_cpus(mode: str) -> None:
-    """Identity of rectangle by rectangle with all at once, noise included."""
     erase, u = Erase(0.7, mode), uniform(9, Erase.columns)  # type: ignore[arg-type]
     images = torch.randn(9, 3, 12, 17, generator=torch.Generator().manual_seed(0))
     boxes, starts = erase.boxes(u, 12, 17), torch.arange(9) * 1000
@@ -53,10 +48,6 @@ def test_the_accelerators_way_is_the_cpus(mode: str) -> None:
 
 
 def test_pixel_noise_is_standard_normal_and_differs_between_images() -> None:
-    """Noise is drawn after normalization with mean 0 and sd 1, each pixel and channel by itself.
-
-    Fails if noise is scaled by the data's std, equal over channels, or the same in every image.
-    """
     images = torch.full((64, 3, 32, 32), 99.0)
     result = Erase(1.0, area=(0.2, 0.3))(images, uniform(64, Erase.columns))
     noise = result[result != 99]
@@ -68,7 +59,6 @@ def test_pixel_noise_is_standard_normal_and_differs_between_images() -> None:
 
 
 def test_only_the_rectangle_changes() -> None:
-    """Invariance of everything else, for one image, and for images too small to erase from."""
     images = torch.full((1, 3, 8, 8), 5.0)
     (box,) = Erase(1.0).boxes(uniform(1, Erase.columns), 8, 8).tolist()
     result = Erase(1.0)(images.clone(), uniform(1, Erase.columns))

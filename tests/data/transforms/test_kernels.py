@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What numpy does on a CPU is what torch's plain operations say."""
+"""numpy kernels on a CPU equal torch's plain operations."""
 
 import pytest
 import torch
@@ -9,11 +9,7 @@ from viticulture.data.transforms.pixels import below, cut_rows, to_bytes
 
 @pytest.mark.parametrize("length", [1, 7, 12])
 @pytest.mark.parametrize("shape", [(3, 3, 5, 9), (1, 3, 4, 1), (0, 3, 2, 4)])
-def test_rows_are_cut_where_an_index_would_take_them(shape: tuple[int, ...], length: int) -> None:
-    """Identity with columns clamped to the image, starts far outside included; also of a transposed image.
-
-    Fails if rows or channels change places, an edge repeats the other one, or the window of a far start is not there.
-    """
+def test_rows_are_cut_as_by_indexing(shape: tuple[int, ...], length: int) -> None:
     draw = torch.Generator().manual_seed(0)
     upright = torch.randint(0, 256, shape, dtype=torch.uint8, generator=draw)
     for images in (upright, upright.mT):
@@ -28,8 +24,6 @@ def test_rows_are_cut_where_an_index_would_take_them(shape: tuple[int, ...], len
 
 
 def test_bytes_and_comparisons_are_torchs() -> None:
-    """Identity over every level and fraction, and over a limit for each image. Fails if fractions are rounded, 255
-    overflows, a limit is not below itself, or a mask holds anything but 0 and 1."""
     values = torch.linspace(0, 255, 4081)
     assert torch.equal(to_bytes(values), values.to(torch.int16).to(torch.uint8))
     levels = torch.arange(256, dtype=torch.uint8).repeat(3, 1)

@@ -22,12 +22,8 @@ def batch(count: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_pair_is_mixed_as_timm_mixes_it(cut: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images and labels of two (where reversing a batch and rolling it by half are the same) with timm itself, given
-    the same lam and the same center of the rectangle. Some rectangles are clipped.
-
-    Fails if lam is not corrected for clipping, weighs the partner, or smoothing is spread over C - 1 classes.
-    """
+def test_a_pair_is_mixed_as_by_timm(cut: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images and labels of two, where reversing a batch and rolling it by half agree."""
     images, labels = batch(2)
     mix, u = Mix(0.8, 1.0, switch=float(cut)), uniform(5, seed=seed)
     results, soft = mix(images.clone(), labels, u, CLASSES)
@@ -43,10 +39,7 @@ def test_a_pair_is_mixed_as_timm_mixes_it(cut: bool, seed: int, monkeypatch: pyt
 
 
 def test_shares_are_drawn_from_timms_distributions() -> None:
-    """lam ~ Beta(alpha, alpha) for mixup; cutmix half of the time; no mixing with probability 1 - p; 2,000 batches.
-
-    Fails if the quantile is taken of another distribution, or the switch is inverted.
-    """
+    """lam ~ Beta(alpha, alpha) for mixup; cutmix half of the time; no mixing with probability 1 - p."""
     mix = Mix(0.8, 1.0, probability=0.7, switch=0.25)
     drawn = [mix.draw(u, HEIGHT, WIDTH) for u in uniform(2000, 5)]
     mixed = [share for share, box in drawn if box is None and share < 1]
@@ -57,7 +50,7 @@ def test_shares_are_drawn_from_timms_distributions() -> None:
 
 
 def test_the_share_of_a_clipped_rectangle_is_its_true_area() -> None:
-    """1 - lam is the part of the image that shows the partner. 200 rectangles, many clipped by an edge."""
+    """1 - lam is the partner's part of the image."""
     images = torch.stack([torch.zeros(3, HEIGHT, WIDTH), torch.ones(3, HEIGHT, WIDTH)])
     for u in uniform(200, 5):
         result, soft = Mix(0, 1.0, smoothing=0)(images, torch.tensor([0, 1]), u, 2)
@@ -67,7 +60,7 @@ def test_the_share_of_a_clipped_rectangle_is_its_true_area() -> None:
 @pytest.mark.parametrize("mix", [Mix(0.8, 0), Mix(0, 1.0), Mix(0, 0), Mix(probability=0)])
 @pytest.mark.parametrize("count", [1, 4, 5])
 def test_labels_stay_distributions(mix: Mix, count: int) -> None:
-    """Sum 1, none negative, for one image (its own partner), odd batches, and without any mixing."""
+    """Sum 1, none negative."""
     images, labels = batch(count)
     result, soft = mix(images.clone(), labels, uniform(5), CLASSES)
     torch.testing.assert_close(soft.sum(1), torch.ones(count))
@@ -78,8 +71,7 @@ def test_labels_stay_distributions(mix: Mix, count: int) -> None:
 
 
 @pytest.mark.parametrize("mix", [Mix(0.8, 0), Mix(0, 1.0)])
-def test_two_processes_mix_what_one_would(mix: Mix) -> None:
-    """Invariance: even and odd positions mixed apart are the whole batch mixed. Fails for timm's reversed partner."""
+def test_two_processes_mix_as_one(mix: Mix) -> None:
     images, labels = batch(8)
     together, soft = mix(images.clone(), labels, uniform(5), CLASSES)
     for rank in (0, 1):

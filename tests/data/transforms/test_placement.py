@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boxes and masks go where their image goes: equal to torchvision's functions, image by image."""
+"""Boxes and masks follow their image: equal to torchvision's functions, image by image."""
 
 import math
 from importlib.util import find_spec
@@ -36,10 +36,8 @@ def objects(boxes: Tensor) -> Objects:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_boxes_follow_as_torchvisions_do(seed: int) -> None:
-    """Resize, crop or pad, flip by torchvision's kernels with the sizes that were drawn. The store holds the image in
-    its own size here, so that only whole stored pixels lie between the two: half a pixel times the enlargement. Fails
-    for rows taken for columns, a flip before the padding, an offset of the wrong sign, a box not cut off."""
+def test_boxes_follow_as_torchvisions(seed: int) -> None:
+    """Within half a cached pixel times the enlargement."""
     generator = torch.Generator().manual_seed(seed)
     side = 96
     augment = Augment([ScaleJitter((0.3, 2.5)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
@@ -63,9 +61,7 @@ def test_boxes_follow_as_torchvisions_do(seed: int) -> None:
         )
 
 
-def test_an_image_lies_where_its_box_says() -> None:
-    """A white square on black, through store, jitter and flip: on the canvas its white pixels span its box. Fails if
-    image and box take different columns of the draw, and if the cache's squeeze is not undone."""
+def test_an_image_is_where_its_box_is() -> None:
     height, width, side = 60, 90, 72
     pixels = torch.zeros(3, height, width, dtype=torch.uint8)
     pixels[:, 20:44, 30:66] = 255
@@ -88,10 +84,7 @@ def test_an_image_lies_where_its_box_says() -> None:
 
 
 @pytest.mark.skipif(find_spec("pycocotools") is None, reason="needs the extra dense")
-def test_outlines_are_drawn_as_their_whole_bitmaps_lie() -> None:
-    """Polygons inside, reaching out at every side, of two parts, of less than a pixel, and run lengths: on the canvas
-    all are, bit for bit, the bitmap of the whole image looked up place by place. Fails if a part is drawn a pixel off,
-    clipped where the image does not end, or mirrored twice."""
+def test_outlines_equal_their_full_bitmaps() -> None:
     draw = np.random.default_rng(0)
     height, width = 60, 90
     augment = Augment([ScaleJitter((0.4, 2.0)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
@@ -111,9 +104,7 @@ def test_outlines_are_drawn_as_their_whole_bitmaps_lie() -> None:
     assert sum(int(mask.any()) for mask in expected) > 10
 
 
-def test_a_mask_lies_where_its_image_does() -> None:
-    """The image as its own mask: both show the same, wherever they are placed. Fails if masks take other rows, are
-    not mirrored with the canvas, or padding is not told from the image."""
+def test_a_mask_is_where_its_image_is() -> None:
     side = 64
     pixels = (torch.arange(side)[:, None] // 8 * 8 + torch.arange(side)[None] // 8).to(torch.uint8)
     augment = Augment([ScaleJitter((0.6, 2.0)), Flip(0.5)], CANVAS, GRAY, GRAY, 0)
@@ -134,7 +125,6 @@ def test_a_mask_lies_where_its_image_does() -> None:
 
 
 def test_a_letterbox_can_be_undone() -> None:
-    """Boxes of the original, on the canvas and back. Fails if one of the two directions swaps height and width."""
     sizes = [(30, 90), (90, 30), (48, 64), (480, 640)]
     place = placed(Augment([Letterbox()], CANVAS, GRAY, GRAY, 0), sizes, torch.empty(4, 0), 80)
     for i, (height, width) in enumerate(sizes):
@@ -144,9 +134,7 @@ def test_a_letterbox_can_be_undone() -> None:
         assert (place.extents[i] == torch.tensor(CANVAS)).any()
 
 
-def test_what_is_cut_off_is_not_learnt() -> None:
-    """Of three boxes one stays, one loses all and one all but half a pixel; a crowd is left out. Fails if slivers stay,
-    whose regression has no bounds, or if labels do not go with their boxes."""
+def test_objects_that_are_cut_off_are_removed() -> None:
     place = placed(Augment([Letterbox()], (32, 32), GRAY, GRAY, 0), [(32, 32)], torch.empty(1, 0), 32)
     boxes = torch.tensor([[1.0, 1, 9, 9], [31.6, 3, 40, 9], [33, 33, 40, 40], [2, 2, 8, 8]])
     found = Objects(boxes, torch.tensor([4, 5, 6, 7]), torch.tensor([False, False, False, True]))
@@ -156,7 +144,6 @@ def test_what_is_cut_off_is_not_learnt() -> None:
 
 
 def test_padding_is_zero_after_normalization() -> None:
-    """Fails if the canvas is black, which would teach where images end."""
     mean, std = (0.25, 0.5, 0.75), (0.2, 0.3, 0.4)
     augment = Augment([ScaleJitter((0.5, 0.5))], (32, 32), mean, std, 0)
     images = torch.full((1, 3, 16, 16), 255, dtype=torch.uint8)
@@ -176,7 +163,6 @@ def test_padding_is_zero_after_normalization() -> None:
     ],
     ids=["mixed", "a crop", "a person's own class of that name", "no scale_jitter"],
 )
-def test_a_transform_that_objects_cannot_follow_is_refused(kinds: dict[str, type], words: str) -> None:
-    """Catches: a class of a person's own that is known by its name, so that images are changed and boxes are not."""
+def test_a_transform_without_targets_is_refused(kinds: dict[str, type], words: str) -> None:
     with pytest.raises(UserError, match=words):
         check_follows(kinds)

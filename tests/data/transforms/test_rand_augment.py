@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RandAugment: each operation is timm's, and so is what is drawn, but for every image by itself."""
+"""RandAugment: each operation and its distribution is timm's, drawn for each image."""
 
 import random
 
@@ -22,7 +22,7 @@ EXACT = ("equalize", "invert", "posterize", "solarize", "solarize_add", "color",
 
 
 def pictures(count: int, height: int = 24, width: int = 32) -> Tensor:
-    """Color waves with a little noise, different in every image, no channel using all levels."""
+    """Draw color waves with a little noise, different in every image, no channel using all levels."""
     generator = torch.Generator().manual_seed(0)
     y, x = torch.linspace(0, 5, height)[:, None], torch.linspace(0, 4, width)
     phase = 6 * torch.rand(count, 3, 1, 1, generator=generator)
@@ -33,7 +33,7 @@ def pictures(count: int, height: int = 24, width: int = 32) -> Tensor:
 def as_timm(
     image: Tensor, name: str, level: float, sign: int, patch: pytest.MonkeyPatch, way: Image.Resampling = BICUBIC
 ) -> Tensor:
-    """One operation of timm's on one image."""
+    """Apply one operation of timm's to one image."""
     patch.setattr(theirs, "_randomly_negate", lambda value: sign * value)
     to_arguments = theirs.LEVEL_TO_ARG[NAMES[name]]
     arguments = to_arguments(level, {}) if to_arguments else ()
@@ -52,13 +52,7 @@ def ours(images: Tensor, name: str, levels: list[float], sign: int) -> Tensor:
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "rotate"])
 def test_each_operation_is_timms(name: str, sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Identity with timm's operations on Pillow images, at a level of its own for each image of the batch.
-
-    Tables, blends and slides agree to the level, or to one where Pillow computes in double (auto_contrast, slides) or
-    rounds (sharpness). Fails if a parameter grows the wrong way with the level, a blend rounds up, the mean gray or the
-    luma is another one, the origin of a shear or a translation moves, x and y change places, the filter is another one,
-    or the fill is not the given color.
-    """
+    """Against Pillow at a level per image; one level apart where Pillow computes in double or rounds (sharpness)."""
     levels = [0.0, 3.0, 7.3, 9.0, 9.9]
     images = pictures(len(levels))
     results = ours(images, name, levels, sign)
@@ -74,11 +68,7 @@ def test_each_operation_is_timms(name: str, sign: int, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_rotations_are_close_to_timms(sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's bicubic kernel has a = -3/4, Pillow's -1: they part where neighbors differ, here by the noise (sd 6).
-
-    Fails if the bilinear filter is used (twice as far on average), the rotation is another one, or it turns the other
-    way.
-    """
+    """torch's bicubic kernel has a = -3/4, Pillow's -1: they differ where neighbors do (sd 6)."""
     images = pictures(4)
     results = ours(images, "rotate", [9.0] * 4, sign)
     for image, result in zip(images, results, strict=True):
@@ -95,18 +85,13 @@ def test_the_highest_level_of_posterize_is_black() -> None:
 
 
 def test_flat_images_survive_every_operation() -> None:
-    """One gray level: nothing to stretch, to equalize or to divide by. Also 1 x 1 images and batches of one."""
     for name in OPERATIONS:
         for shape in ((1, 3, 1, 1), (2, 3, 8, 8)):
             assert ours(torch.full(shape, 100, dtype=torch.uint8), name, [9.0] * shape[0], 1).shape == shape
 
 
-def test_operations_and_levels_are_drawn_as_timm_draws_them() -> None:
-    """Operation uniform over fifteen, happening half of the time; level N(magnitude, std) cut to [0, 10]; either sign.
-
-    Against timm's own level drawing, 4,000 draws. Fails if an operation never occurs, std is a variance, or cutting
-    is forgotten.
-    """
+def test_operations_and_levels_are_distributed_as_timms() -> None:
+    """Operation uniform over fifteen, half of the time; level N(magnitude, std) cut to [0, 10]."""
     drawn = RandAugment(9.0, 0.5).draw(uniform(4000, 4))
     happened = drawn.operation >= 0
     assert abs(happened.float().mean() - 0.5) < 0.032  # four standard deviations, as below
@@ -119,10 +104,7 @@ def test_operations_and_levels_are_drawn_as_timm_draws_them() -> None:
 
 
 def test_augmented_images_are_distributed_as_timms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mean and spread of the gray levels of one image augmented 600 times, ours against timm's, layers and all.
-
-    Fails if there is one layer or three, or the layers do not build on one another.
-    """
+    """Mean and spread of the gray levels of one image augmented 600 times."""
     keep = theirs.posterize
     monkeypatch.setitem(theirs.NAME_TO_OP, "PosterizeIncreasing", lambda im, bits, **k: keep(im, max(1, bits), **k))
     image, count = pictures(1, 16, 16), 600
@@ -138,14 +120,13 @@ def test_augmented_images_are_distributed_as_timms(monkeypatch: pytest.MonkeyPat
         assert ks_2samp(measure(mine).numpy(), measure(other).numpy()).pvalue > 1e-3
 
 
-def test_equal_images_come_out_different() -> None:
-    """Parameters are drawn for each image: 64 copies give nearly 64 pictures (a quarter draws no operation)."""
+def test_equal_images_are_augmented_differently() -> None:
+    """A quarter of the images draws no operation."""
     result = RandAugment()(pictures(1).repeat(64, 1, 1, 1), uniform(64, 8))
     assert len({image.numpy().tobytes() for image in result}) > 35
 
 
 def test_an_image_does_not_depend_on_its_batch() -> None:
-    """Invariance: a batch is its images one by one, with their own rows of uniform numbers."""
     images, u = pictures(12), uniform(12, 8)
     together = RandAugment()(images.clone(), u)
     alone = [RandAugment()(images[k : k + 1].clone(), u[k : k + 1]) for k in range(12)]
@@ -153,7 +134,7 @@ def test_an_image_does_not_depend_on_its_batch() -> None:
 
 
 def test_the_fill_is_the_mean_color() -> None:
-    """timm's create_transform hands on round(255 mean)."""
+    """timm's create_transform passes round(255 mean)."""
     assert RandAugment().filled((0.485, 0.456, 0.406)).fill == (124, 116, 104)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our agent CNN is the authors' one: forward and backward, tiny and full size; counts, maps, start, habits."""
+"""The agent CNN equals the authors': forward and backward, tiny and full size; counts, maps, initialization."""
 
 import copy
 import json
@@ -34,7 +34,7 @@ TINY = Sizes(embed_dim=18, depth=3, num_heads=9, hidden=36, dropout=0.0)
 
 
 def randomized(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Every parameter and buffer away from the values that hide mistakes."""
+    """Move every parameter and buffer away from the values that hide mistakes."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, tensor in module.state_dict().items():
@@ -46,11 +46,7 @@ def randomized(module: nn.Module, seed: int = 0) -> nn.Module:
 
 @pytest.mark.parametrize(("name", "heads", "norm"), [("convsl_prenorm", 9, "pre"), ("manyhead6_postnorm", 6, "post")])
 def test_it_is_the_official_agent(golden: Load, name: str, heads: int, norm: Any) -> None:
-    """Logits and maps in evaluation, logits, gradients and running statistics of a training step, within 1e-4.
-
-    Catches: norm before and behind its layer exchanged, maps taken behind their pool, GELU or norm of the head missing,
-    a 2x2 max-pool in the stem, a lost shortcut, tanh-GELU, another epsilon or momentum of BatchNorm.
-    """
+    """Logits and maps in evaluation; logits, gradients and running statistics of a training step, within 1e-4."""
     data = golden(f"boot_agent_reslike_{name}")
     sizes = Sizes(embed_dim=18, depth=3, num_heads=heads, hidden=36, dropout=0.0)
     agent = AgentCNN(sizes, AgentShape(norm=norm), num_classes=5, stem_width=6)
@@ -73,10 +69,7 @@ def test_it_is_the_official_agent(golden: Load, name: str, heads: int, norm: Any
 
 @pytest.mark.parametrize(("name", "stem"), [("base", "plain"), ("reslike", "res")])
 def test_full_size_agents_are_the_official_ones(golden: Load, name: str, stem: str) -> None:
-    """Logits, and mean, standard deviation, first and last number of every block's map, in evaluation mode.
-
-    Catches: a registered model with other sizes, pools or epsilon; a base agent that pools.
-    """
+    """Logits, and mean, standard deviation, first and last number of every block's map, in evaluation mode."""
     data = golden(f"full_boot_agent_s_{name}")
     agent = timm.create_model("agent_small", num_classes=100, stem=stem).eval()
     weights = ours(fill(data.about["config"]["state"]))
@@ -89,11 +82,7 @@ def test_full_size_agents_are_the_official_ones(golden: Load, name: str, stem: s
 
 
 def test_its_gradients_are_the_official_ones(golden: Load) -> None:
-    """The agent's half of one joint training step: CE + T^2 KL(ViT || agent) at T = 4, every parameter's gradient.
-
-    Catches: a detached branch, dropout where none is, a gradient scaled by the number of taps. BatchNorm takes away
-    the biases before it, where rounding is all there is.
-    """
+    """The agent's half of one joint training step: CE + T^2 KL(ViT || agent) at T = 4, every parameter's gradient."""
     data = golden("boot_joint_step")
     agent = AgentCNN(TINY, num_classes=5, stem_width=6).train()
     agent.load_state_dict(both(data.part("w/"))[1], strict=False)
@@ -134,12 +123,8 @@ COUNTED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("entry", COUNTED)
-def test_parameters_and_multiply_adds_are_the_official_ones(entry: str) -> None:
-    """To four decimals of a million and of a billion, for 10, 100 and 1000 classes; nothing is computed (meta device).
-
-    Fails if a bias is lost or added, an unused tap is a parameter or is multiplied, pools sit elsewhere, or the base
-    agent pools. Multiply-adds of 6 heads are those of the code without its dense 0/1 matrix.
-    """
+def test_parameters_and_macs_are_the_official_ones(entry: str) -> None:
+    """For 10, 100 and 1000 classes; MACs of 6 heads are those of the code without its dense 0/1 matrix."""
     (name, options), numbers = COUNTED[entry], NUMBERS[entry]
     for classes in (10, 100, 1000):
         if f"params_{classes}" in numbers:
@@ -173,10 +158,6 @@ def test_parameters_and_multiply_adds_are_the_official_ones(entry: str) -> None:
 def test_maps_have_the_published_sizes_and_follow_the_patch(
     patch: int, depth: int, pixels: int, stem: Any, pools: list[int] | None, rows: list[int]
 ) -> None:
-    """Rows of every block's map before its pool; the res stem starts at twice the ViT's grid, whatever the patch.
-
-    Catches: pools counted from 1, a map watched behind its pool, a halving too many for small patches.
-    """
     sizes = Sizes(patch, embed_dim=4, depth=depth, num_heads=1, hidden=4)
     agent = AgentCNN(sizes, AgentShape(stem=stem, pool_after=pools), num_classes=3).eval()
     _, maps = agent.forward_with_features(random_images(2, 3, pixels, 2 * pixels))
@@ -185,8 +166,7 @@ def test_maps_have_the_published_sizes_and_follow_the_patch(
     assert depth - 1 not in agent.pool_after  # nobody would see it but the head
 
 
-def test_watching_changes_nothing_and_taps_see_the_same() -> None:
-    """Logits of `watch` and of the plain pass are the same bits; maps are the blocks' outputs."""
+def test_taps_read_the_same_and_change_nothing() -> None:
     agent = randomized(AgentCNN(TINY, num_classes=5)).eval()
     images = random_images(2, 3, 64, 96)
     logits, maps = agent.forward_with_features(images)
@@ -198,7 +178,7 @@ def test_watching_changes_nothing_and_taps_see_the_same() -> None:
 
 
 def test_the_stem_is_that_of_the_code_not_of_the_paper() -> None:
-    """conv 7x7 s2, BN, GELU, max-pool 3x3 s2, conv 3x3 s2 with bias, written out; Table 7 says max-pool 2x2."""
+    """conv 7x7 s2, BN, GELU, max-pool 3x3 s2, conv 3x3 s2 with bias; Table 7 says max-pool 2x2."""
     stem = randomized(ResStem(Sizes(embed_dim=8), 6, 3, "usual")).eval()
     weights, images = stem.state_dict(), random_images(2, 3, 48, 32)
     y = F.conv2d(images, weights["conv1.weight"], stride=2, padding=3)
@@ -209,10 +189,7 @@ def test_the_stem_is_that_of_the_code_not_of_the_paper() -> None:
 
 
 def test_dropout_acts_inside_the_mlp_alone() -> None:
-    """At a rate near 1 the MLP gives its output bias, and nothing else is dropped (the authors' unshared agent).
-
-    Catches: dropout on the branches, on the MLP's output, or in evaluation.
-    """
+    """At a rate near 1 the MLP gives its output bias, and nothing else is dropped (the authors' unshared agent)."""
     sizes = Sizes(embed_dim=4, depth=1, num_heads=9, hidden=8, dropout=0.0)
     agent = AgentCNN(sizes, AgentShape(stem="plain", dropout=1 - 1e-9), num_classes=3)
     randomized(agent).train()
@@ -226,11 +203,8 @@ def test_dropout_acts_inside_the_mlp_alone() -> None:
 
 
 @pytest.mark.parametrize("start", ["usual", "published"])
-def test_it_starts_where_the_authors_start_or_without_their_slip(start: Any) -> None:
-    """Xavier weights everywhere; published: biases of stem and MLP N(1e-6, 1), patches N(0, 1); usual: 0 and Xavier.
-
-    Catches: biases of std 1e-6 (what was meant), CONV's bias drawn too, the head started unlike PyTorch's.
-    """
+def test_initialization_is_the_authors_with_or_without_their_mistake(start: Any) -> None:
+    """Published: biases of stem and MLP N(1e-6, 1), patches N(0, 1); usual: 0 and Xavier."""
     torch.manual_seed(0)
     res = timm.create_model("agent_small", num_classes=10, start=start, depth=1)
     base = timm.create_model("agent_small", num_classes=10, start=start, depth=1, stem="plain")
@@ -263,13 +237,9 @@ def test_it_starts_where_the_authors_start_or_without_their_slip(start: Any) -> 
         ("vit_small_sparse", {"depth": 2}, 32, 4, Sizes(4, 288, 2, 9, 1152, 0.1)),
     ],
 )
-def test_an_agent_is_made_from_any_plain_vit_and_from_dhvt(
+def test_an_agent_is_created_from_any_plain_vit_and_from_dhvt(
     student: str, options: dict[str, Any], pixels: int, patch: int | None, sizes: Sizes
 ) -> None:
-    """It has the ViT's sizes, dropout rate included, and maps whose length is a multiple or part of the ViT's.
-
-    Catches: the squeeze layers of DHVT taken for its MLP, a distillation token counted as a patch.
-    """
     asked = data_spec(3, pixels, pixels)
     vit = create_student(student, asked, patch, options)
     assert sizes_of(vit) == sizes
@@ -314,7 +284,6 @@ def test_what_cannot_work_is_refused_with_its_remedy(
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("norm", slow_but(("post",), ["pre", "post"]))
 def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: str) -> None:
-    """One graph for the watched pass; either memory layout; bfloat16 within its precision, all gradients float32."""
     agent = randomized(AgentCNN(TINY, AgentShape(norm=norm), num_classes=5)).eval()
     images = random_images(4, 3, 64, 64)
     logits, maps = agent.forward_with_features(images)
@@ -334,10 +303,6 @@ def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: s
 
 @pytest.mark.parametrize("name", ["agent_small", "agent_base"])
 def test_registered_agents_are_ordinary_students(name: str, tmp_path: Path) -> None:
-    """Listed, built for a data_spec, saved with their options, loaded to the same bits; features by timm's habits.
-
-    Catches: an option lost in the blueprint, a head that is not exchanged, a norm outside the layers of `layer_decay`.
-    """
     options = {"depth": 3, "embed_dim": 16, "num_heads": 4, "hidden": 32, "stem": "res", "pool_after": [0]}
     student = create_student(name, data_spec(), 4, options)
     assert name in matching()

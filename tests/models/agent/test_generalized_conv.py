@@ -16,11 +16,7 @@ Load = Callable[[str], Golden]
 
 
 def test_it_is_the_official_layer(golden: Load) -> None:
-    """Output, every gradient and the 0/1 matrices of the authors' Conv_ManyHead with 9 heads on a map of 5x4.
-
-    Catches: taps counted by columns or from the lower right, a kernel flipped, the two channel axes exchanged, rows and
-    columns of the map exchanged, no padding, a lost bias.
-    """
+    """Output, every gradient and the 0/1 matrices of the authors' Conv_ManyHead with 9 heads on a map of 5x4."""
     data = golden("boot_conv_manyhead_H9")
     conv = GeneralizedConv(12, heads=9)
     conv.load_state_dict(data.part("w/"))
@@ -39,11 +35,7 @@ def test_it_is_the_official_layer(golden: Load) -> None:
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 6, 9, 10, 12, 16, 25])
 def test_it_is_a_sum_of_constant_matrices_times_weights(heads: int) -> None:
-    """Eq. (3) and (14): Y = sum_h Phi_h X W_h, on an oblong map that is smaller than some windows; so are gradients.
-
-    Catches: weights laid on other positions than `kernel_positions` says, for whole windows, partly used and even ones;
-    a window cut on the wrong side, wrong padding.
-    """
+    """Eq. (3) and (14): Y = sum_h Phi_h X W_h, on an oblong map smaller than some windows; so are gradients."""
     generator = torch.Generator().manual_seed(heads)
     conv = GeneralizedConv(3, heads).double()
     x = torch.randn(2, 3, 4, 3, dtype=torch.float64, generator=generator)
@@ -77,11 +69,7 @@ def test_it_is_a_sum_of_constant_matrices_times_weights(heads: int) -> None:
         (17, ["#####", "#####", "#####", "##...", "....."]),
     ],
 )
-def test_the_window_is_the_published_one_or_the_nearest_with_a_center(heads: int, picture: list[str]) -> None:
-    """Places that are used: the first H of the ceil(sqrt H) window, or the nearest H of the next odd one.
-
-    Catches: the next odd window filled row by row, distance by rows alone, ties by columns.
-    """
+def test_the_window_is_the_published_one_or_the_nearest_odd_one(heads: int, picture: list[str]) -> None:
     half = len(picture) // 2
     places = kernel_positions(heads)
     drawn = ["".join(".#"[(r, c) in places] for c in range(-half, half + 1)) for r in range(-half, half + 1)]
@@ -91,7 +79,7 @@ def test_the_window_is_the_published_one_or_the_nearest_with_a_center(heads: int
 
 
 def test_one_head_is_a_linear_layer() -> None:
-    """Sec. 3.1.1: a 1x1 convolution is Y = X W. Catches a window of 3x3 for one head."""
+    """Sec. 3.1.1: a 1x1 convolution is Y = X W."""
     conv, x = GeneralizedConv(5, heads=1), torch.randn(2, 5, 3, 4)
     linear = torch.nn.functional.linear(x.permute(0, 2, 3, 1), conv.weight[..., 0], conv.bias)
     torch.testing.assert_close(conv(x), linear.permute(0, 3, 1, 2))
@@ -100,10 +88,6 @@ def test_one_head_is_a_linear_layer() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("heads", [4, 6, 9])
 def test_layout_precision_and_compilation_change_no_result(heads: int, backend: str) -> None:
-    """channels_last in, channels_last out; one graph; bfloat16 within its precision, with gradients in float32.
-
-    Catches: a kernel assembled by Python on data, assembled in half precision, or a layout that is copied back.
-    """
     torch.manual_seed(0)
     conv, x = GeneralizedConv(8, heads), torch.randn(2, 8, 6, 5)
     y = conv(x)
@@ -120,7 +104,7 @@ def test_layout_precision_and_compilation_change_no_result(heads: int, backend: 
     assert conv.weight.grad.dtype == torch.float32
 
 
-def test_it_starts_by_xaviers_rule_for_all_taps_together() -> None:
+def test_initialization_is_xaviers_rule_for_all_taps_together() -> None:
     """Uniform within sqrt(6 / 2 D H), as an ordinary convolution with H taps; no bias. Source: the authors' code."""
     conv = GeneralizedConv(64, heads=9)
     bound = (6 / (2 * 64 * 9)) ** 0.5
@@ -129,8 +113,7 @@ def test_it_starts_by_xaviers_rule_for_all_taps_together() -> None:
     assert not conv.bias.any()
 
 
-def test_unused_places_of_a_window_are_zero_or_cut_off() -> None:
-    """6 heads need 2 rows of 3; the whole window has an empty last row, whatever the taps are."""
+def test_unused_places_of_a_window_are_zero_or_cut() -> None:
     taps = torch.arange(1.0, 7).expand(2, 3, 6)
     assert kernel(taps, square(6))[0, 0].tolist() == [[1, 2, 3], [4, 5, 6], [0, 0, 0]]
     assert kernel(taps, tight(6))[0, 0].tolist() == [[1, 2, 3], [4, 5, 6]]
@@ -142,9 +125,7 @@ def test_no_heads_are_refused() -> None:
         kernel_positions(0)
 
 
-def test_its_kernel_is_made_without_waiting_for_a_gpu() -> None:
-    """Of three heads, whose window of 2x2 has an unused entry. Catches: places that are sent to the device in every
-    pass."""
+def test_its_kernel_is_built_without_waiting_for_a_gpu() -> None:
     with simulated_gpu() as gpu:
         conv, x = GeneralizedConv(4, heads=3).to(gpu), torch.ones(1, 4, 3, 3, device=gpu)
         waits.clear()

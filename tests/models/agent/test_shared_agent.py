@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent made of a ViT's weights: the authors' shared layers, one set of weights, two sets of gradients."""
+"""An agent with a ViT's weights: the authors' shared layers, one set of weights, two sets of gradients."""
 
 import copy
 import json
@@ -45,17 +45,14 @@ def noise(*shape: int, seed: int = 5, dtype: torch.dtype = torch.float32) -> Ten
 
 
 def agents_loss(agent: SharedAgent, images: Tensor) -> Tensor:
-    """A loss that reaches every weight of the agent."""
+    """Return a loss that reaches every weight of the agent."""
     logits, maps = agent.forward_with_features(images)
     return logits.square().sum() + sum((found.square().mean() for found in maps), logits.new_zeros(()))
 
 
 @pytest.mark.parametrize("heads", [6, 9])
 def test_conv_is_the_official_shared_convolution(golden: Load, heads: int) -> None:
-    """Output and gradients of the authors' SharedConv: value rows, output matrix and bias; q and k get none.
-
-    Catches: the value bias used, heads interleaved, W^O W^V exchanged or transposed, the wrong third of qkv.
-    """
+    """Output and gradients of the authors' SharedConv: value rows, output matrix and bias; q and k get none."""
     data = golden(f"boot_shared_conv_H{heads}")
     dim = 2 * heads
     attn = Attention(dim, heads, qkv_bias=True)
@@ -75,7 +72,6 @@ def test_conv_is_the_official_shared_convolution(golden: Load, heads: int) -> No
 
 
 def test_mlp_is_the_official_shared_mlp(golden: Load) -> None:
-    """1x1 convolutions with the ViT's matrices. Catches: tanh-GELU, channels taken for pixels."""
     data = golden("boot_shared_mlp")
     mlp = Mlp(8, 16)
     mlp.load_state_dict({f"fc{i}.{k}": data[f"w/linear{i}.{k}"] for i in (1, 2) for k in ("weight", "bias")})
@@ -102,10 +98,7 @@ def test_it_is_the_official_shared_agent(golden: Load) -> None:
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 9, 12])
 def test_conv_has_taps_of_values_times_output(heads: int) -> None:
-    """Eq. (4): CONV whose tap h is W^V_h W^O_h, and the same gradients through those products.
-
-    Catches: a head moved to another head's neighbor, a border that is not zero, even windows off their center.
-    """
+    """Eq. (4): CONV whose tap h is W^V_h W^O_h, and the same gradients through those products."""
     attn = Attention(36, heads, qkv_bias=True).double()
     shared, x = SharedConv(attn), noise(2, 36, 4, 5, dtype=torch.float64)
     values, out = (weight.detach().clone().requires_grad_() for weight in (attn.qkv.weight[72:], attn.proj.weight))
@@ -121,11 +114,8 @@ def test_conv_has_taps_of_values_times_output(heads: int) -> None:
 
 
 @pytest.mark.parametrize("heads", [3, 4, 6, 9])
-def test_attention_that_looks_at_neighbors_is_conv(heads: int) -> None:
-    """Eq. (5): y_err = sum_h (Phi_h - Psi_h) X W^V_h W^O_h; it vanishes where the attention matrices are Phi_h.
-
-    Psi_h is softmax attention in general. The value bias, which the agent has not, is zero here.
-    """
+def test_attention_to_neighbors_is_conv(heads: int) -> None:
+    """Eq. (5): y_err = sum_h (Phi_h - Psi_h) X W^V_h W^O_h vanishes for attention matrices Phi_h."""
     rows, columns, dim = 4, 3, 36
     attn, x = Attention(dim, heads, qkv_bias=True).double(), noise(2, dim, rows, columns, dtype=torch.float64)
     nn.init.zeros_(attn.qkv.bias)
@@ -143,16 +133,12 @@ def test_attention_that_looks_at_neighbors_is_conv(heads: int) -> None:
 
 
 def storages(module: nn.Module) -> dict[int, int]:
-    """Bytes of every storage that parameters and buffers lie on."""
+    """Return the bytes of every storage that parameters and buffers lie on."""
     tensors = [*module.parameters(), *module.buffers()]
     return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
 
 
 def test_there_is_one_set_of_shared_weights() -> None:
-    """Every CONV and MLP lies on the student's storage, at the value rows of qkv; nothing is saved or stepped twice.
-
-    Catches: a copy, q rows instead of v rows, second parameters in the state dict or in an optimizer's groups.
-    """
     student = vit()
     agent = shared_agent_for(student, data_spec())
     block, conv, mlp = student.blocks[1], agent.blocks[1].conv, agent.blocks[1].mlp
@@ -174,8 +160,7 @@ def test_there_is_one_set_of_shared_weights() -> None:
     assert sorted(names) == sorted([*dict(student.named_parameters()), *(f"guides.{name}" for name in own)])
 
 
-def test_the_agent_sees_each_step_of_the_student() -> None:
-    """One optimizer over the student moves the agent; loading the student's weights does too."""
+def test_the_agent_follows_the_students_weights() -> None:
     student = vit()
     agent, images = shared_agent_for(student, data_spec()).eval(), noise(2, 3, 32, 32)
     before = agent(images)
@@ -193,10 +178,6 @@ def test_the_agent_sees_each_step_of_the_student() -> None:
 
 
 def test_one_backward_pass_leaves_two_gradients() -> None:
-    """The student's gradient is that of its own loss, the agent's that of its own; `gradients` pairs them in place.
-
-    Catches: gradients added up on the way, v rows addressed at another place, a pair left out or given twice.
-    """
     student = vit().double()
     agent = shared_agent_for(student, data_spec()).double().train()
     images = noise(3, 3, 32, 32, dtype=torch.float64)
@@ -233,10 +214,7 @@ def test_one_backward_pass_leaves_two_gradients() -> None:
 
 
 def test_both_gradients_together_are_that_of_shared_weights() -> None:
-    """Halved and summed, they are the gradient of the mean loss in a direction of the shared weights.
-
-    Measured by moving the student's weights a little: (L(w + e d) - L(w - e d)) / 2 e = <g_V + g_A, d>.
-    """
+    """(L(w + e d) - L(w - e d)) / 2 e = <g_V + g_A, d> in a direction d of the shared weights."""
     student = vit().double()
     agent = shared_agent_for(student, data_spec()).double().eval()
     images, weight = noise(2, 3, 32, 32, dtype=torch.float64), student.blocks[0].attn.qkv.weight
@@ -270,8 +248,7 @@ def test_both_gradients_together_are_that_of_shared_weights() -> None:
         lambda both: both.share_memory(),
     ],
 )
-def test_weights_stay_shared_wherever_they_go(move: Callable[[nn.ModuleDict], nn.ModuleDict]) -> None:
-    """Moves, casts and copies of both together tie the agent to the student's new storage, never to the old one."""
+def test_weights_stay_shared_after_moves_casts_and_copies(move: Callable[[nn.ModuleDict], nn.ModuleDict]) -> None:
     own = vit()
     pair = nn.ModuleDict({"student": own, "agent": shared_agent_for(own, data_spec())})
     agents_loss(pair["agent"], noise(2, 3, 32, 32)).backward()
@@ -290,8 +267,7 @@ def test_weights_stay_shared_wherever_they_go(move: Callable[[nn.ModuleDict], nn
     assert agent(noise(2, 3, 32, 32).to(conv.values.dtype)).shape == (2, 3)
 
 
-def test_the_state_dict_holds_what_is_the_agents_own() -> None:
-    """It loads strictly into another agent and leaves that one's student alone."""
+def test_the_state_dict_holds_the_agents_parameters_alone() -> None:
     student, other = vit(), vit()
     agent, target = shared_agent_for(student, data_spec()), shared_agent_for(other, data_spec())
     before = copy.deepcopy(other.state_dict())
@@ -309,7 +285,6 @@ def test_the_state_dict_holds_what_is_the_agents_own() -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: str) -> None:
-    """One graph for the watched pass and its backward; bfloat16 within its precision, all gradients float32."""
     student = vit(embed_dim=18, num_heads=9)
     agent = shared_agent_for(student, data_spec(), AgentShape(norm=norm)).train()
     images = noise(4, 3, 32, 32)
@@ -329,8 +304,7 @@ def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: s
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in agent.parameters())
 
 
-def test_what_the_student_keeps_frozen_the_agent_does_not_train() -> None:
-    """A frozen matrix gets no gradient from the agent either."""
+def test_weights_frozen_in_the_student_get_no_gradient_of_the_agent() -> None:
     student = vit()
     student.blocks[0].mlp.fc1.requires_grad_(False)
     agent = shared_agent_for(student, data_spec())
@@ -340,7 +314,6 @@ def test_what_the_student_keeps_frozen_the_agent_does_not_train() -> None:
 
 
 def test_processes_reduce_the_second_gradients(tmp_path: Path) -> None:
-    """DDP takes second parameters for ordinary ones: it finds them all used, and leaves gradients as they were."""
     student = vit()
     agent, images = shared_agent_for(student, data_spec()).train(), noise(2, 3, 32, 32)
 
@@ -367,7 +340,6 @@ def test_processes_reduce_the_second_gradients(tmp_path: Path) -> None:
 
 
 def test_dropout_takes_the_students_rates_and_both_branches() -> None:
-    """Inside the MLP and on both branches, as in the authors' shared agent; a rate of the shape counts for both."""
     student = create_student("vit_small", data_spec(), 4, {"depth": 2})
     for shape, rate in ((AgentShape(), 0.1), (AgentShape(dropout=0.3), 0.3), (AgentShape(dropout=0.0), 0.0)):
         block = shared_agent_for(student, data_spec(), shape).blocks[1]
@@ -386,10 +358,7 @@ def test_dropout_takes_the_students_rates_and_both_branches() -> None:
     ],
 )
 def test_parameters_are_counted_as_in_the_paper(entry: str, name: str, shape: AgentShape) -> None:
-    """Shared, private and together, to four decimals of a million; fewer multiply-adds than with weights of its own.
-
-    Shared ones of the specification are whole attention layers and MLPs: q, k and all biases, too.
-    """
+    """To four decimals of a million; shared ones are whole attention layers and MLPs: q, k and all biases, too."""
     numbers, asked = NUMBERS[entry], data_spec(100, 224, 224)
     with torch.device("meta"):
         student = timm.create_model(name, num_classes=100, img_size=224, patch_size=16)
@@ -405,8 +374,7 @@ def test_parameters_are_counted_as_in_the_paper(entry: str, name: str, shape: Ag
     assert count(agent, (224, 224))[1] < 0.9 * count(own, (224, 224))[1]
 
 
-def test_qk_norm_and_missing_biases_are_no_obstacle() -> None:
-    """Queries and keys are not used, and a bias that is not there is not added."""
+def test_qk_norm_and_missing_biases_are_supported() -> None:
     student = vit(qk_norm=True, qkv_bias=False, proj_bias=False)
     agent = shared_agent_for(student, data_spec())
     assert set(agent.blocks[0].conv.shared) == {"values", "weight"}

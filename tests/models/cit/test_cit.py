@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CiT with aligned tokens is the authors' student, with learned ones a DeiT with more tokens; both are students."""
+"""CiT with aligned tokens is the authors' student, with learned ones a DeiT with more tokens."""
 
 import json
 from importlib.util import find_spec
@@ -23,7 +23,8 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.heads import token_logits
 from viticulture.models.students import count, create_student
 from viticulture.models.taps import Taps
-from viticulture.models.weights.files import initialize, load, save
+from viticulture.models.weights.files import load, save
+from viticulture.models.weights.sources import initialize
 from viticulture.optim import Optim
 
 NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["co_advise"]
@@ -32,11 +33,7 @@ SMALL = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 
 
 def test_aligned_tokens_are_the_official_code(golden: Load) -> None:
-    """Stems, all heads in training, their mean in evaluation, the losses of Eq. (1), and every gradient or its norm.
-
-    Catches: tokens taken after the patches are added up, or in another order; no position for tokens; heads exchanged;
-    a teacher on the wrong token.
-    """
+    """Stems, all heads in training, their mean in evaluation, the losses of Eq. (1), and every gradient or its norm."""
     model, data = aligned(golden)
     with torch.no_grad():
         for name in ("conv", "inv"):
@@ -67,7 +64,6 @@ def test_aligned_tokens_are_the_official_code(golden: Load) -> None:
 
 
 def test_the_full_size_model_is_the_official_one(golden: Load) -> None:
-    """Every head and their mean, for the authors' names of weights. Catches a wrong epsilon, depth or stem width."""
     data = golden("full_cit_tiny")
     model = timm.create_model("cit_tiny_aligned", inference="mean").eval()
     model.load_state_dict(checkpoint_filter_fn(fill(data.about["config"]["state"]), model))
@@ -88,8 +84,7 @@ def test_the_full_size_model_is_the_official_one(golden: Load) -> None:
         ("cit_small_aligned", "CiT-small aligned (official code)"),
     ],
 )
-def test_parameters_and_multiply_adds_are_the_official_ones(name: str, entry: str) -> None:
-    """To four decimals of a million and a billion; the involution's own products apart."""
+def test_parameters_and_macs_are_the_official_ones(name: str, entry: str) -> None:
     with torch.device("meta"):
         model = timm.create_model(name)
     parameters, macs = count(model, (224, 224))
@@ -100,7 +95,6 @@ def test_parameters_and_multiply_adds_are_the_official_ones(name: str, entry: st
 
 
 def test_learned_tokens_are_deits_with_more_of_them() -> None:
-    """With one teacher token and shared weights, heads and mean are those of timm's distilled DeiT."""
     deit = timm.create_model("deit_tiny_distilled_patch16_224", img_size=32, num_classes=4, **SMALL)
     ours = CiT(tokens=1, img_size=32, num_classes=4, inference="mean", **SMALL)
     names = {"dist_token": "reg_token", "head_dist.weight": "heads.0.weight", "head_dist.bias": "heads.0.bias"}
@@ -117,11 +111,8 @@ def test_learned_tokens_are_deits_with_more_of_them() -> None:
 
 @pytest.mark.parametrize("inference", ["class", "mean"])
 @pytest.mark.parametrize("options", [{"tokens": 3}, {"stems": ("inv",)}, {"stems": ("inv", "conv"), "stem_width": 32}])
-def test_the_recipe_chooses_what_answers(options: dict[str, Any], inference: str) -> None:
-    """All heads in training; in evaluation the class token's logits (Sec. 4.1) or the mean of all (code).
-
-    Any number of tokens, any order of stems, an oblong image with patches of 8.
-    """
+def test_the_recipe_chooses_the_inference_rule(options: dict[str, Any], inference: str) -> None:
+    """All heads in training; in evaluation the class token's logits (Sec. 4.1) or the mean of all (code)."""
     torch.manual_seed(0)
     student = create_student("cit_tiny", TASK, 8, {**SMALL, **options, "inference": inference})
     x = random_images(2, 3, 16, 24)
@@ -135,7 +126,7 @@ def test_the_recipe_chooses_what_answers(options: dict[str, Any], inference: str
 
 
 def test_a_token_of_a_stem_is_the_mean_of_its_patches() -> None:
-    """Sec. 3.2; and patches are the sum of the stems'. Catches one stem used twice, the mean over channels."""
+    """Sec. 3.2; and patches are the sum of the stems'."""
     student = CiT(stems=("conv", "inv"), img_size=(16, 24), patch_size=4, num_classes=3, **SMALL).eval()
     x = random_images(2, 3, 16, 24)
     embed = student.patch_embed
@@ -150,7 +141,6 @@ def test_a_token_of_a_stem_is_the_mean_of_its_patches() -> None:
 
 
 def test_patches_of_the_stems_lie_where_the_image_has_them() -> None:
-    """A stain in one patch moves that token most. Catches rows and columns exchanged, for every kind of stem."""
     for stem in ("conv", "inv"):
         embed = CiT(stems=(stem,), img_size=(32, 64), patch_size=16, num_classes=3, **SMALL).eval().patch_embed
         x = torch.zeros(1, 3, 32, 64)
@@ -161,8 +151,7 @@ def test_patches_of_the_stems_lie_where_the_image_has_them() -> None:
 
 
 @pytest.mark.parametrize("options", [{"tokens": 2}, {"stems": ("conv", "inv")}])
-def test_taps_see_blocks_and_attention(options: dict[str, Any]) -> None:
-    """Same logits as without; class token's attention over patches alone, prefix of three left out."""
+def test_taps_read_blocks_and_attention(options: dict[str, Any]) -> None:
     student = create_student("cit_small", TASK, 8, {**SMALL, **options}).train(False)
     x = random_images(2, 3, 16, 24)
     readings = Taps(student, frozenset({"blocks", "attention"}))(x)
@@ -172,7 +161,7 @@ def test_taps_see_blocks_and_attention(options: dict[str, Any]) -> None:
     torch.testing.assert_close(reading.class_scores(), reading.scores()[:, :, 0, 3:])
 
 
-def test_it_starts_as_described() -> None:
+def test_initialization_is_the_papers() -> None:
     """Tokens, positions and heads normal of 0.02, positions wider on request; stems Kaiming-normal by fan-in."""
     torch.manual_seed(0)
     model = timm.create_model("cit_tiny", depth=1, num_classes=100).requires_grad_(False)
@@ -185,8 +174,7 @@ def test_it_starts_as_described() -> None:
             assert module.weight.std() == pytest.approx((2 / module.weight[0].numel()) ** 0.5, rel=0.15), name
 
 
-def test_decay_spares_what_the_authors_spare() -> None:
-    """Vectors, tokens and the position table; stems' kernels and heads decay."""
+def test_weight_decay_excludes_what_the_authors_exclude() -> None:
     model = create_student("cit_tiny", TASK, 8, {**SMALL, "tokens": 2})
     free = {name for group in Optim().groups(model) if not group["weight_decay"] for name, _ in group["params"]}
     assert {"cls_token", "reg_token", "pos_embed", "heads.0.bias", "norm.weight"} <= free
@@ -194,8 +182,7 @@ def test_decay_spares_what_the_authors_spare() -> None:
 
 
 @pytest.mark.parametrize("name", ["cit_tiny", "cit_tiny_aligned"])
-def test_weights_survive_disk_and_serve_others(tmp_path: Path, name: str) -> None:
-    """Saved and loaded: same logits, heads included. Another size and other classes start from it."""
+def test_saved_weights_load_and_start_other_students(tmp_path: Path, name: str) -> None:
     square = DataSpec(TASK.classes, (16, 16), TASK.mean, TASK.std)
     student = randomized(create_student(name, square, 8, SMALL)).eval()
     save(student, tmp_path / "w", square)
@@ -214,13 +201,12 @@ def test_weights_survive_disk_and_serve_others(tmp_path: Path, name: str) -> Non
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("onnxscript") is None or find_spec("onnxruntime") is None, reason="needs the extra onnx")
 def test_the_aligned_student_exports_to_onnx(tmp_path: Path) -> None:
-    """One graph, involution and stems included, for any batch size; `to_onnx` compares the logits itself."""
     torch.manual_seed(0)
     options = {"embed_dim": 16, "depth": 1, "num_heads": 2, "stem_width": 32}
     assert to_onnx(create_student("cit_tiny_aligned", TASK, 8, options), tmp_path / "cit.onnx", TASK).is_file()
 
 
-def test_the_classifier_can_be_exchanged_or_removed() -> None:
+def test_the_classifier_can_be_replaced_or_removed() -> None:
     student = CiT(tokens=2, img_size=16, patch_size=8, num_classes=3, **SMALL).eval()
     student.reset_classifier(7)
     assert [head.out_features for head in student.get_classifier()] == [7, 7, 7]
@@ -264,11 +250,8 @@ def used(tensor: Tensor) -> bool:
 
 
 @pytest.mark.parametrize("name", ["resnet10", "mixer_tiny"])
-def test_students_without_tokens_have_a_head_a_teacher(name: str) -> None:
-    """Table 4: heads on the same features; only the head of a loss learns from it, the label's answers.
-
-    Catches heads that share weights; several logits in evaluation mode.
-    """
+def test_students_without_tokens_have_a_head_per_teacher(name: str) -> None:
+    """Table 4: heads on the same features; only the head of a loss is trained by it; the label's head predicts."""
     options = (
         {"channels": (8, 8, 8, 8), "small_images": True} if name == "resnet10" else {"embed_dim": 8, "num_blocks": 1}
     )
@@ -292,8 +275,7 @@ def test_students_without_tokens_have_a_head_a_teacher(name: str) -> None:
         create_student(name, TASK, patch, {**options, "heads": 0})
 
 
-def test_a_small_resnet_keeps_small_images() -> None:
-    """Stem without stride: maps of 1, 1, 2, 4 and 8 pixels, and a start as timm's convolutions have."""
+def test_a_small_resnet_keeps_resolution() -> None:
     student = create_student("resnet10", TASK, None, {"small_images": True})
     _, maps = student.forward_intermediates(random_images(2, 3, 16, 24))
     assert [16 // found.shape[2] for found in maps] == [1, 1, 2, 4, 8]

@@ -29,10 +29,6 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Ten
 
 @pytest.mark.parametrize("name", ["involution_k3_s1", "involution_k7_s1"])
 def test_it_is_the_official_layer(golden: Load, name: str) -> None:
-    """Outputs in both modes, and every gradient.
-
-    Catches: taps or groups in another order, a norm or activation after the kernels, kernels without bias.
-    """
     data = golden(name)
     settings = data.about["config"]
     layer = Involution(settings["channels"], settings["kernel"], settings["stride"], settings["group_channels"])
@@ -55,11 +51,7 @@ def test_it_is_the_official_layer(golden: Load, name: str) -> None:
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("kernel_size", [1, 3, 7])
 def test_it_is_its_definition(kernel_size: int, stride: int, size: tuple[int, int]) -> None:
-    """Value and both gradients beside neighborhoods unfolded, for oblong, odd and tiny images, 3 groups of 2.
-
-    Catches: rows and columns confused, sizes rounded down, lanes of a stride mixed up, columns too many that leak,
-    kernels larger than the image, a stride larger than the kernel.
-    """
+    """Value and both gradients against unfolded neighborhoods, for oblong, odd and tiny images, 3 groups of 2."""
     x = drawn(2, 6, *size)
     kernels = drawn(2, 3, kernel_size**2, -(-size[0] // stride), -(-size[1] // stride))
     ours = involve(x, kernels, stride)
@@ -73,8 +65,7 @@ def test_it_is_its_definition(kernel_size: int, stride: int, size: tuple[int, in
     )
 
 
-def test_the_same_kernel_everywhere_is_a_convolution() -> None:
-    """Then involution is a convolution whose channels of one group share their filter; catches flipped taps."""
+def test_a_constant_kernel_is_a_convolution() -> None:
     x, taps = drawn(2, 6, 7, 9), drawn(3, 9)
     everywhere = taps[None, :, :, None, None].expand(2, 3, 9, 7, 9)
     filters = taps.view(3, 1, 3, 3).repeat_interleave(2, dim=0)
@@ -83,13 +74,12 @@ def test_the_same_kernel_everywhere_is_a_convolution() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_gradients_are_exact(stride: int) -> None:
-    """Finite differences in float64. Catches: a product paired with the wrong transpose."""
+    """Finite differences in float64."""
     x, kernels = drawn(1, 4, 3, 4), drawn(1, 2, 9, -(-3 // stride), -(-4 // stride))
     assert torch.autograd.gradcheck(lambda x, kernels: involve(x, kernels, stride), (x, kernels))
 
 
-def test_a_frozen_side_costs_no_gradient() -> None:
-    """A constant image under learned kernels, and the other way round."""
+def test_a_frozen_input_costs_no_gradient() -> None:
     x, kernels = drawn(1, 4, 3, 4), drawn(1, 2, 9, 3, 4)
     both = torch.autograd.grad(involve(x, kernels).sum(), (x, kernels))
     (alone,) = torch.autograd.grad(involve(x.detach(), kernels).sum(), kernels)
@@ -99,7 +89,7 @@ def test_a_frozen_side_costs_no_gradient() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Numbers in the largest piece of memory that any operation gave, for float32."""
+    """Records the numbers of the largest float32 tensor that any operation returns."""
 
     entries = 0
 
@@ -111,10 +101,7 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_neighborhoods_are_never_there_as_a_whole(stride: int) -> None:
-    """Nothing larger than the kernels or the image, plus borders, is made forward or backward; K * K times the output
-    would be 8 times as much.
-    """
+def test_neighborhoods_are_never_materialized(stride: int) -> None:
     x = drawn(2, 64, 32, 32, dtype=torch.float32)
     kernels = drawn(2, 2, 49, 32 // stride, 32 // stride, dtype=torch.float32)
     with Largest() as seen:
@@ -123,8 +110,7 @@ def test_neighborhoods_are_never_there_as_a_whole(stride: int) -> None:
     assert seen.entries < 2 * max(x.numel(), kernels.numel()) < 49 * y.numel() / 4
 
 
-def test_a_block_at_a_time_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many images are laid out at once. Catches images lost or exchanged between blocks."""
+def test_block_size_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     x, kernels = drawn(5, 4, 4, 6), drawn(5, 2, 9, 4, 6)
     results = []
     for block in (1, 2 * 9 * 4 * 8 * 2, 2**30):
@@ -139,17 +125,13 @@ def test_a_block_at_a_time_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_it_compiles_into_one_graph(backend: str) -> None:
-    """On an odd size too."""
     layer, x = randomized(Involution(8, 3, 2, group_width=4)), drawn(2, 8, 5, 6, dtype=torch.float32)
     check_one_graph(layer, x, backend, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_mixed_precision_changes_rounding_only(dtype: torch.dtype) -> None:
-    """Sums over taps are taken in float32, so that the error is that of the kernels; gradients keep their dtypes.
-
-    Catches: 49 additions in half precision; x and kernels of different dtypes refused.
-    """
+    """Sums over taps are taken in float32; gradients keep their dtypes."""
     layer = randomized(Involution(32, 7))
     x = drawn(2, 32, 8, 8, dtype=torch.float32)
     with torch.autocast("cpu", dtype):
@@ -171,8 +153,7 @@ def test_memory_layouts_change_no_result() -> None:
     torch.testing.assert_close(layer.to(memory_format=torch.channels_last)(x), y, rtol=1e-4, atol=1e-5)
 
 
-def test_at_the_edge_of_a_stride_means_are_of_the_pixels_there() -> None:
-    """Kernels come from 2 x 2 means; on an odd side the last ones are means of the one row or column left."""
+def test_means_at_the_edge_of_a_stride_are_of_existing_pixels() -> None:
     layer, x = Involution(16, 3, 2), drawn(1, 16, 5, 7, dtype=torch.float32)
     expected = F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
     torch.testing.assert_close(layer.pool(x), expected)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our RedNet is the authors' RedNet, block by block and at full size, and a model of timm like any other."""
+"""RedNet is the authors', block by block and at full size, and a model of timm like any other."""
 
 import json
 from collections.abc import Callable
@@ -36,10 +36,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_the_official_code(golden: Load, name: str) -> None:
-    """Outputs in both modes, every gradient (the network's as their norms); the authors' weights load.
-
-    Catches: the stride in a 1x1 convolution, a ReLU or norm misplaced, a stem without its involution's norm.
-    """
+    """Outputs in both modes, every gradient (the network's as their norms); the authors' weights load."""
     data, module = golden(name), CASES[name]()
     module.load_state_dict(checkpoint_filter_fn({"state_dict": data.part("w/")}, module))
     with torch.no_grad():
@@ -61,10 +58,7 @@ def test_it_is_the_official_code(golden: Load, name: str) -> None:
 
 
 def test_the_full_size_model_is_the_official_one(golden: Load) -> None:
-    """Logits, and four statistics of every stage, in training mode (see the file's note).
-
-    Catches: a registered model with other depths, widths or strides; a head that does not pool.
-    """
+    """Logits, and four statistics of every stage, in training mode (see the file's note)."""
     data = golden("full_rednet26")
     model = timm.create_model("rednet26").train()
     model.load_state_dict(checkpoint_filter_fn(fill(data.about["config"]["state"]), model))
@@ -79,10 +73,7 @@ def test_the_full_size_model_is_the_official_one(golden: Load) -> None:
 
 
 @pytest.mark.parametrize("name", slow_but(("rednet26",), LAYERS))
-def test_parameters_and_multiply_adds_are_the_official_ones(name: str) -> None:
-    """To four decimals of a million and a billion, the involutions' own products apart (meta device; to save time,
-    multiply-adds of the two small ones alone).
-    """
+def test_parameters_and_macs_are_the_official_ones(name: str) -> None:
     expected = NUMBERS[name.replace("rednet", "RedNet-")]
     with torch.device("meta"):
         model = timm.create_model(name).eval()
@@ -91,8 +82,8 @@ def test_parameters_and_multiply_adds_are_the_official_ones(name: str) -> None:
         assert count(model, (224, 224))[1] / 1e9 == pytest.approx(expected["gmacs_224_conv_linear"], abs=5.1e-5)
 
 
-def test_it_starts_as_the_involution_authors_start() -> None:
-    """Convolutions Kaiming-normal by fan-out without bias, a block's last norm zero: a block is its shortcut."""
+def test_initialization_is_the_involution_authors() -> None:
+    """Convolutions Kaiming-normal by fan-out without bias, a block's last norm zero."""
     torch.manual_seed(0)
     model = timm.create_model("rednet26").requires_grad_(False)
     for name, module in model.named_modules():
@@ -104,11 +95,7 @@ def test_it_starts_as_the_involution_authors_start() -> None:
 
 
 @pytest.mark.parametrize("small_images", [False, True])
-def test_feature_maps_have_the_promised_sizes(small_images: bool) -> None:
-    """`features_only`, `forward_intermediates`, `forward_features` and taps agree, on an odd oblong image.
-
-    Catches: reductions that are those of the other stem; a stage of timm's ResNet left with a convolution.
-    """
+def test_feature_maps_have_the_documented_sizes(small_images: bool) -> None:
     settings = {"small_images": small_images, **NARROW}
     x = random_images(2, 3, 37, 53)
     model = timm.create_model("rednet26", num_classes=5, **settings).eval()
@@ -149,9 +136,7 @@ def test_an_official_checkpoint_loads_through_timm(tmp_path: Path) -> None:
 
 
 def test_the_whole_model_runs_in_bfloat16() -> None:
-    """The authors must turn mixed precision off; here gradients are finite and every parameter gets one. An involution
-    multiplies activations, so that rounding (2^-9) grows from layer to layer more than in a ResNet.
-    """
+    """An involution multiplies activations, so rounding (2^-9) grows from layer to layer more than in a ResNet."""
     torch.manual_seed(0)
     model = timm.create_model("rednet26", small_images=True, zero_init_last=False, **NARROW).train()
     x = random_images(4, 3, 32, 32)

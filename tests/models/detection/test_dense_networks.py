@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backbone, pyramid, windows and heads: equal to torchvision's own model, to plain attention, and back from disk."""
+"""Backbone, pyramid, windows and heads: equal to torchvision's model and plain attention, and loaded from disk."""
 
 import copy
 from dataclasses import asdict
@@ -54,7 +54,7 @@ def scenes() -> list[dict[str, Tensor]]:
 
 
 class Whole(nn.Module):
-    """Backbone and pyramid as torchvision wants one."""
+    """Backbone and pyramid by torchvision's interface."""
 
     def __init__(self, detector: Detector) -> None:
         super().__init__()
@@ -65,10 +65,8 @@ class Whole(nn.Module):
         return self.pyramid(features)
 
 
-def test_losses_and_detections_are_those_of_torchvisions_own_model() -> None:
-    """torchvision's Mask R-CNN, put together and called as its documentation says, around the same backbone with the
-    same weights and the same draws: every term, every gradient, every detection. Fails for classes shifted by one,
-    anchors of other sizes, a level left out, or images that are normalized or resized once more."""
+def test_losses_and_detections_are_those_of_torchvision() -> None:
+    """Every term, gradient and detection of its Mask R-CNN around the same backbone, weights and draws."""
     ours = detector(student(), TASK, heads=DetectorSizes(width=24, masks=True, samples=64, min_score=0.0))
     norm = ours.roi_heads.box_head[0][1].__class__
     theirs = MaskRCNN(
@@ -127,9 +125,6 @@ def test_losses_and_detections_are_those_of_torchvisions_own_model() -> None:
     ],
 )
 def test_any_student_is_a_backbone(name: str, patch: int | None, options: dict[str, object]) -> None:
-    """Its map has the grid of its last block, every trained parameter gets a gradient, and nothing else is frozen than
-    what a map does not depend on. Fails if prefix tokens are laid out as patches, or a process would wait for a
-    gradient that never comes."""
     network = detector(student(name, patch, **options), TASK, heads=SMALL).train()
     (stride,) = network.backbone.strides
     (features,) = network.backbone(images())
@@ -142,7 +137,6 @@ def test_any_student_is_a_backbone(name: str, patch: int | None, options: dict[s
 
 
 def test_the_map_is_that_of_the_patches() -> None:
-    """Token (row, column) of the last block. Fails for a transposed map or one that begins with the class token."""
     vit = student("vit_nano")
     assert isinstance(vit, VisionTransformer)
     caught: list[Tensor] = []
@@ -152,8 +146,8 @@ def test_the_map_is_that_of_the_patches() -> None:
     torch.testing.assert_close(features, expected)
 
 
-def test_the_pyramid_has_five_levels_each_half_of_the_one_before() -> None:
-    """Scales 4, 2, 1, 1/2 and every second place of the last. Every place is normalized over its channels."""
+def test_the_pyramid_has_five_levels_each_half_of_the_previous() -> None:
+    """Scales 4, 2, 1, 1/2 and every second place of the last, normalized over channels."""
     maps = SimpleFeaturePyramid(32, 12)(torch.randn(2, 32, 8, 8))
     assert [tuple(level.shape) for level in maps.values()] == [(2, 12, s, s) for s in (32, 16, 8, 4, 2)]
     for level in maps.values():
@@ -161,9 +155,7 @@ def test_the_pyramid_has_five_levels_each_half_of_the_one_before() -> None:
     assert torch.equal(maps["pool"], maps["3"][..., ::2, ::2])
 
 
-def test_attention_in_one_window_or_over_all_is_the_plain_one() -> None:
-    """A window as large as the map, and global blocks with relative positions that start at zero, change nothing.
-    Fails if tokens are mixed up between windows and places, or relative positions do not start at zero."""
+def test_attention_in_one_window_or_global_is_plain_attention() -> None:
     plain = student("mae_tiny", 16, depth=2, **NO_TOKEN)
     expected = MapBackbone(copy.deepcopy(plain), SIZE).eval()(images())[0]
     for window, blocks in ((4, ()), (2, (0, 1))):
@@ -173,8 +165,7 @@ def test_attention_in_one_window_or_over_all_is_the_plain_one() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_windows_keep_attention_to_themselves() -> None:
-    """The gradient of one place's output reaches its own window of 2 x 2 places alone; a global block reaches all."""
+def test_windows_restrict_attention() -> None:
     for blocks, reached in (((), 4), ((0,), 16)):
         vit = student("mae_tiny", 16, depth=1, **NO_TOKEN)
         open_windows(vit, 2, blocks, relative=False)
@@ -195,9 +186,7 @@ def test_relative_positions_are_learnt() -> None:
     assert all(table.grad is not None and table.grad.abs().sum() > 0 for table in tables)
 
 
-def test_a_segmenter_says_a_class_for_every_pixel() -> None:
-    """A map that is the class itself gives it back at every pixel; two maps are both read. Fails for rows taken for
-    columns, or a map that is not stretched to the image."""
+def test_a_segmenter_predicts_a_class_per_pixel() -> None:
     network = segmenter(student("vit_nano"), TASK, blocks=(1, 3)).eval()
     assert network(images()).shape == (2, 2, *SIZE)
     assert network.predict.in_channels == 128
@@ -208,9 +197,8 @@ def test_a_segmenter_says_a_class_for_every_pixel() -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_nano", "dhvt_nano"])
-def test_anothers_head_takes_a_segmenters_student_by_its_name(name: str) -> None:
-    """segmentation_models_pytorch's DPT knows our students as timm's names, loads what a segmenter learnt and reads the
-    very maps (docs/tutorials/detection.md). Fails if a name is not registered, or its tensors are called otherwise."""
+def test_an_external_head_takes_a_segmenters_student_by_name(name: str) -> None:
+    """segmentation_models_pytorch's DPT, as in docs/tutorials/detection.md."""
     smp = pytest.importorskip("segmentation_models_pytorch", reason="a heavier head is another package's")
     ours = segmenter(student(name, 8), TASK, blocks=(0, 1, 2, 3)).eval()
     theirs = smp.DPT("tu-" + name, encoder_weights=None, classes=2, num_classes=0, img_size=SIZE, patch_size=8).eval()
@@ -225,8 +213,7 @@ def test_anothers_head_takes_a_segmenters_student_by_its_name(name: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])
-def test_a_network_comes_back_from_its_folder(tmp_path: Path, kind: str) -> None:
-    """The same answers, to the bit. A folder of a classifier is refused, and so is one for the classifiers' reader."""
+def test_a_saved_network_loads(tmp_path: Path, kind: str) -> None:
     around: dict[str, object]
     vit = student("mae_tiny", 16, depth=2, **NO_TOKEN)
     if kind == "detection":
@@ -280,8 +267,7 @@ def test_what_does_not_go_together_is_refused(made: object, words: str) -> None:
         made()  # type: ignore[operator]
 
 
-def test_a_map_that_the_pyramid_cannot_halve_is_refused() -> None:
-    """One token of an image as large as a patch; four are enough. Fails if pooling ends in torch's own words."""
+def test_a_map_too_small_for_the_pyramid_is_refused() -> None:
     for side, tokens in ((16, 1), (32, 4)):
         data_spec = DataSpec(TASK.classes, (side, side), TASK.mean, TASK.std)
         vit = create_student("vit_nano", DataSpec((), (side, side), TASK.mean, TASK.std), 16, {"depth": 1})
@@ -295,7 +281,7 @@ def test_a_map_that_the_pyramid_cannot_halve_is_refused() -> None:
 
 
 def test_the_whole_canvas_counts_as_image() -> None:
-    """torchvision's poolers guess the maps' scales from the images' sizes, so that these must be the canvas's."""
+    """torchvision's poolers infer the maps' scales from the images' sizes, so these must be the canvas's."""
     from viticulture.models.detection.detector import _listed
 
     found = _listed(images())

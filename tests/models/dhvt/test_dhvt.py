@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our DHVT is the authors' DHVT: forward and backward, tiny and full size, in both modes; counts, start, symmetries."""
+"""DHVT is the authors': forward and backward, tiny and full size, in both modes; counts, initialization, symmetries."""
 
 import json
 import math
@@ -39,12 +39,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, Tensor], Te
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_the_official_code(golden: Load, name: str) -> None:
-    """Outputs in both modes, every gradient, running statistics after one step; the authors' weights load strictly.
-
-    Catches: a sigmoid in DAFF; norm, GELU or shortcut misplaced; head tokens before the patches or without positions;
-    the class token left out of their mean; their mean added to patches; unbiased and biased variance confused; any
-    LayerNorm epsilon wrong; the last GELU of patch 2 missing, or there for other patches; tokens not row-major.
-    """
+    """Outputs in both modes, every gradient, running statistics after one step; the authors' weights load strictly."""
     make, call, tolerance = CASES[name]
     data, module = golden(name), make()
     left_out = module.load_state_dict(checkpoint_filter_fn({"model": data.part("w/")}, module), strict=False)
@@ -74,10 +69,7 @@ def test_it_is_the_official_code(golden: Load, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["tiny_cifar_patch4", "tiny_imagenet_patch16"])
 def test_full_size_models_are_the_official_ones(golden: Load, name: str) -> None:
-    """Logits, and mean, standard deviation, first and last number of every block's output, in evaluation mode.
-
-    Catches: a registered model with the wrong heads, widths or epsilon; patch 16 with other SOPE widths.
-    """
+    """Logits, and mean, standard deviation, first and last number of every block's output, in evaluation mode."""
     data = golden(f"full_dhvt_{name}")
     pixels, classes = data.about["config"]["img"], data.about["config"]["num_classes"]
     model = timm.create_model(f"dhvt_{name}", num_classes=classes).eval()
@@ -96,12 +88,8 @@ def test_full_size_models_are_the_official_ones(golden: Load, name: str) -> None
 @pytest.mark.parametrize(
     "entry", slow_but(("dhvt_tiny_cifar_patch4 nc=100", "dhvt_small_imagenet_patch16 nc=1000"), NUMBERS)
 )
-def test_parameters_and_multiply_adds_are_the_official_ones(entry: str) -> None:
-    """[S, Table 11] to four decimals of a million and of a billion; nothing is computed (meta device).
-
-    Catches: a bias too many in SOPE, head tokens counted out of a projection, wrong heads for a data set. What the
-    paper prints as GFLOPs leaves out the two products of attention: the last assertion.
-    """
+def test_parameters_and_macs_are_the_official_ones(entry: str) -> None:
+    """[S, Table 11]; the paper's GFLOPs leave out the two products of attention: the last assertion."""
     name, classes = entry.split(" nc=")
     pixels = 32 if "cifar" in name else 224
     with torch.device("meta"):
@@ -114,11 +102,8 @@ def test_parameters_and_multiply_adds_are_the_official_ones(entry: str) -> None:
     assert (macs - attention) / 1e9 == pytest.approx(NUMBERS[entry]["gmacs_without_attention_matmul"], abs=5.1e-5)
 
 
-def test_it_starts_where_the_authors_start() -> None:
-    """Linear layers N(0, 0.02) without bias, convolutions uniform within 1 / sqrt(fan-in), norms and affines 1 and 0.
-
-    Catches: 1x1 convolutions that start as linear layers do (their spread would be 0.02, not 0.042); tokens at zero.
-    """
+def test_initialization_is_the_authors() -> None:
+    """Linear layers N(0, 0.02) without bias, convolutions uniform within 1 / sqrt(fan-in), norms and affines 1, 0."""
     torch.manual_seed(0)
     model = timm.create_model("dhvt_tiny_cifar_patch4", depth=2)
     for name, module in model.requires_grad_(False).named_modules():
@@ -143,10 +128,7 @@ def test_it_starts_where_the_authors_start() -> None:
 
 @pytest.mark.parametrize("patch_size", [2, 4, 8, 16, 32])
 def test_sope_halves_the_image_until_a_pixel_is_a_patch(patch_size: int) -> None:
-    """[S, Sec. 1.2], written out with plain functions, for released and other patches and an odd, oblong image.
-
-    Catches: widths that do not double, a GELU before the last affine (or none, for patch 2), sizes rounded down.
-    """
+    """[S, Sec. 1.2], written out with plain functions, for released and other patches and an odd, oblong image."""
     sope, x = randomized(SOPE(patch_size, 32)).eval(), random_images(2, 3, 45, 71)
     weights = sope.state_dict()
     y = x * weights["pre_affine.alpha"] + weights["pre_affine.beta"]
@@ -165,8 +147,7 @@ def test_sope_halves_the_image_until_a_pixel_is_a_patch(patch_size: int) -> None
 
 
 @pytest.mark.parametrize("size", [(16, 24), (20, 12), (4, 4), (9, 30)])
-def test_turning_the_image_and_every_kernel_leaves_the_logits(size: tuple[int, int]) -> None:
-    """Rows and columns play the same part, on any image size; catches height and width confused on oblong maps."""
+def test_rotating_the_image_and_every_kernel_leaves_the_logits(size: tuple[int, int]) -> None:
     model = randomized(tiny()).eval()
     x = random_images(2, 3, *size)
     before = model(x)
@@ -178,8 +159,8 @@ def test_turning_the_image_and_every_kernel_leaves_the_logits(size: tuple[int, i
     assert not torch.allclose(model(x), before, rtol=1e-2)
 
 
-def test_attention_knows_no_order_of_patches() -> None:
-    """HI-MHSA of shuffled patches is HI-MHSA, shuffled; catches head tokens taken from, or added to, some patches."""
+def test_attention_is_permutation_equivariant() -> None:
+    """HI-MHSA of shuffled patches is HI-MHSA, shuffled."""
     attn = randomized(HIMHSA(16, 4, prefix_tokens=2)).eval()
     x = random_images(2, 14, 16)
     order = torch.cat([torch.arange(2), 2 + torch.randperm(12, generator=torch.Generator().manual_seed(0))])
@@ -187,10 +168,6 @@ def test_attention_knows_no_order_of_patches() -> None:
 
 
 def test_a_distillation_token_is_treated_like_the_class_token() -> None:
-    """A model whose two tokens and heads agree gives equal logits for both, and their mean in evaluation mode.
-
-    Catches: recalibration or head tokens that reach the class token alone; a prefix of two taken for one.
-    """
     model = randomized(tiny(distilled=True)).train()
     x = random_images(2, 3, 16, 20)
     assert isinstance(model, DHVT)
@@ -209,11 +186,8 @@ def test_a_distillation_token_is_treated_like_the_class_token() -> None:
     torch.testing.assert_close(model(x), expected)
 
 
-def test_drop_path_drops_whole_images_and_keeps_the_mean(golden: Load) -> None:
-    """The official x / keep * floor(keep + u): an image's branch is dropped or divided by the chance to keep it.
-
-    Catches: element-wise dropout, a missing division, drop path outside training, a rate that does not grow.
-    """
+def test_drop_path_drops_whole_images_and_preserves_the_mean(golden: Load) -> None:
+    """The official x / keep * floor(keep + u)."""
     data = golden("dhvt_drop_path")
     rate, x = data.about["config"]["drop_prob"], data["in/x"]
     block = DHVTBlock(Shape(embed_dim=16), Parts(), drop_path=rate)
@@ -234,13 +208,11 @@ def test_drop_path_drops_whole_images_and_keeps_the_mean(golden: Load) -> None:
 
 @pytest.mark.slow  # `test_a_compiled_step_is_the_eager_one` compiles a smaller one by another backend
 def test_the_whole_model_compiles_into_one_graph() -> None:
-    """Real compilers are a matter of benchmarks."""
     model = randomized(tiny(drop_path_rate=0.2, distilled=True)).train()
     check_one_graph(model, random_images(4, 3, 16, 24), "aot_eager", rtol=1e-3, atol=1e-2)
 
 
 def test_it_runs_in_bfloat16() -> None:
-    """Autocast changes the logits by rounding only, and gradients stay finite float32."""
     torch.manual_seed(0)
     model = tiny().train()
     x = random_images(8, 3, 16, 24)
@@ -261,7 +233,6 @@ def test_it_runs_in_bfloat16() -> None:
         (lambda: timm.create_model("dhvt_tiny_cifar_patch4", drop_path=0.1), "drop_path.*drop_path_rate"),
     ],
 )
-def test_mistakes_are_named(make: Callable[[], Any], message: str) -> None:
-    """The rule and the values received."""
+def test_invalid_settings_are_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every ablation is what it says: equal to a reference, or to DHVT where the part taken away does nothing."""
+"""Every ablation equals a reference, or DHVT where the removed part is the identity."""
 
 from typing import Any
 
@@ -28,10 +28,7 @@ def tokens() -> Tensor:
 
 
 def test_without_its_three_parts_it_is_timms_vit() -> None:
-    """[S, Table 2], baseline: logits with copied weights, on an oblong grid and, positions resampled, at another size.
-
-    Catches: positions without a row for the class token, a norm or GELU of another kind, patches in another order.
-    """
+    """[S, Table 2], baseline: logits with copied weights, on an oblong grid and at another size."""
     ours = randomized(model(**VIT, img_size=(12, 20))).eval()
     theirs = VisionTransformer((12, 20), 4, num_classes=7, embed_dim=16, depth=2, num_heads=4, dynamic_img_size=True)
     names = {"positions.table": "pos_embed"}
@@ -45,8 +42,8 @@ def test_without_its_three_parts_it_is_timms_vit() -> None:
     torch.testing.assert_close(mhsa(tokens()), attention(tokens()))
 
 
-def test_the_class_token_skips_a_split_ffn() -> None:
-    """[S, Table 2]: patches as in the FFN; the class token as it came, or times a factor made of the patches' mean."""
+def test_a_split_ffn_leaves_the_class_token_out() -> None:
+    """[S, Table 2]: patches as in the FFN; the class token unchanged, or times a factor of the patches' mean."""
     x = tokens()
     for name in ("ffn_split", "ffn_split_aggregate"):
         layer = randomized(ablations.PARTS["feed_forward"][name](16, 64))
@@ -60,9 +57,7 @@ def test_the_class_token_skips_a_split_ffn() -> None:
 
 
 def test_pooling_is_daff_with_a_convolution_of_ninths() -> None:
-    """[S, Table 2, 2.2.1]: average pooling is "a deteriorated version of DWCONV". DAFF with ninths for kernels and
-    without norms, second GELU and recalibration. Catches a missing shortcut, or padding left out of the mean.
-    """
+    """[S, Table 2, 2.2.1]: average pooling is "a deteriorated version of DWCONV", with ninths for kernels."""
     pool, daff = randomized(ablations.SplitFFNPool(16, 64)), DAFF(16, 64, norm=lambda _: nn.Identity())
     with torch.no_grad():
         for ours, theirs in ((daff.conv1, pool.fc1), (daff.conv3, pool.fc2)):
@@ -76,19 +71,15 @@ def test_pooling_is_daff_with_a_convolution_of_ninths() -> None:
 
 
 def test_aggregation_on_all_tokens_scales_the_patches_too() -> None:
-    """[S, Table 3]: DAFF's output, with its patches times the factor that the class token received."""
+    """[S, Table 3]: DAFF's output, with its patches times the factor of the class token."""
     layer = randomized(ablations.DAFFAllTokens(16, 64)).eval()
     prefix, patches = split_prefix(layer.daff(tokens(), GRID), GRID)
     expected = torch.cat([prefix, patches * layer.daff.weigh(patches)], dim=1)
     torch.testing.assert_close(layer(tokens(), GRID), expected)
 
 
-def test_without_shortcut_the_depthwise_convolution_is_all() -> None:
-    """[S, Table 3]: where the convolution gives nothing but a constant, so do the patches, unlike DAFF's.
-
-    Where it hands on its input plus a constant c (so large that GELU is the identity), DAFF sums y + (y + c) and the
-    variant has y + c: what follows is affine, so DAFF's patches lie twice as far from those of y = 0.
-    """
+def test_without_shortcut_only_the_depthwise_convolution_remains() -> None:
+    """[S, Table 3]: for a convolution that adds a constant, DAFF's patches lie twice as far from those of y = 0."""
     layer, x = randomized(ablations.DAFFNoShortcut(16, 64)).eval(), tokens()
     daff, c = layer.daff, 50.0
     with torch.no_grad():
@@ -106,7 +97,7 @@ def test_without_shortcut_the_depthwise_convolution_is_all() -> None:
         torch.testing.assert_close(twice, 2 * once, rtol=1e-3, atol=1e-3)
 
 
-def test_affines_start_as_nothing() -> None:
+def test_affines_start_as_the_identity() -> None:
     """[S, 2.2.2]: SOPE without affines is SOPE with alpha 1 and beta 0; it has 2 (3 + D) numbers fewer."""
     x = random_images(2, 3, 12, 20)
     torch.manual_seed(0)
@@ -119,11 +110,8 @@ def test_affines_start_as_nothing() -> None:
 
 
 @pytest.mark.parametrize("options", [{"patch_embed": "sope_layernorm"}, {"feed_forward": "daff_layernorm"}])
-def test_with_layer_norm_a_pixel_is_normalized_alone(options: dict[str, str]) -> None:
-    """[S, Table 5]: no norm of SOPE, or of DAFF, mixes images; training and evaluation agree if both are exchanged.
-
-    Catches BatchNorm left in one of the three places, and LN over the map instead of over the channels.
-    """
+def test_with_layer_norm_each_pixel_is_normalized_alone(options: dict[str, str]) -> None:
+    """[S, Table 5]: no norm of SOPE, or of DAFF, mixes images; training and evaluation agree if both are replaced."""
     both = randomized(model(patch_embed="sope_layernorm", feed_forward="daff_layernorm"))
     x = random_images(3, 3, 12, 20)
     torch.testing.assert_close(both.train()(x)[:1], both.eval()(x[:1]), rtol=1e-4, atol=1e-4)
@@ -154,25 +142,20 @@ def test_with_layer_norm_a_pixel_is_normalized_alone(options: dict[str, str]) ->
     ids=str,
 )
 def test_every_row_trains(options: dict[str, Any]) -> None:
-    """Each parameter of each variant receives a gradient, with a distillation token too, on an oblong image."""
     student = model(**options, distilled=True, img_size=(12, 20)).train()
     student(random_images(4, 3, 12, 20)).logsumexp(1).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in student.parameters())
 
 
-def test_unknown_parts_are_named() -> None:
-    """The name received and those that exist."""
+def test_unknown_parts_are_refused() -> None:
     with pytest.raises(UserError, match="unknown feed_forward 'daf'; did you mean daff"):
         model(feed_forward="daf")
     with pytest.raises(UserError, match=r"unknown attention 'x'; valid: hi_mhsa, mhsa"):
         model(attention="x")
 
 
-def test_sope_alone_may_share_its_statistics_between_devices() -> None:
-    """The authors' runs on several GPUs: SyncBatchNorm in SOPE, plain BatchNorm in DAFF; on one device nothing changes.
-
-    Catches a norm exchanged in DAFF as well, or one whose state has other names.
-    """
+def test_only_sope_may_synchronize_its_statistics() -> None:
+    """SyncBatchNorm in SOPE, plain BatchNorm in DAFF, as in the authors' runs on several GPUs."""
     plain, shared = model(), model(patch_embed="sope_syncbatchnorm")
     assert {type(m) for m in shared.patch_embed.modules()} & {nn.SyncBatchNorm, nn.BatchNorm2d} == {nn.SyncBatchNorm}
     assert not any(isinstance(m, nn.SyncBatchNorm) for m in shared.blocks.modules())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DHVT does what timm's models do, and shows where it looks."""
+"""DHVT follows timm's interfaces, and its attention can be read."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +18,7 @@ Load = Callable[[str], Golden]
 
 
 def test_an_official_checkpoint_loads_through_timm(golden: Load, tmp_path: Path) -> None:
-    """`pretrained` with a file of the authors' layout ({"model": ...}, 1x1 kernels), strictly, gives their logits.
-
-    Catches: a renamed layer, a filter that flattens a 3x3 kernel, a wrapper that is not opened.
-    """
+    """`pretrained` with a file of the authors' layout ({"model": ...}, 1x1 kernels), strictly."""
     data, file = golden("dhvt_model_p4"), tmp_path / "dhvt.pth"
     counters = {key: v for key, v in tiny().state_dict().items() if key.endswith("num_batches_tracked")}
     torch.save({"model": data.part("w/") | counters, "epoch": 299}, file)
@@ -35,11 +32,7 @@ def test_an_official_checkpoint_loads_through_timm(golden: Load, tmp_path: Path)
     torch.testing.assert_close(model.eval()(data["in/x"]), data["out/eval"], rtol=1e-4, atol=1e-5)
 
 
-def test_blocks_are_shown_as_timm_shows_them() -> None:
-    """`forward_intermediates` and `features_only` against hooks on the blocks, on an oblong map; heads on features.
-
-    Catches: prefix tokens left in maps, maps transposed, a norm too many, blocks counted from one.
-    """
+def test_intermediates_follow_timm() -> None:
     model, x = randomized(tiny(distilled=True)).eval(), random_images(2, 3, 12, 20)
     outputs: list[Tensor] = []
     for block in model.blocks:
@@ -61,8 +54,7 @@ def test_blocks_are_shown_as_timm_shows_them() -> None:
     assert features(x)[0].shape == (2, 16, 3, 5)
 
 
-def test_the_classifier_can_be_exchanged_or_removed() -> None:
-    """New heads keep the features; no classes, no head. Catches a second head forgotten, `pre_logits` with a head."""
+def test_the_classifier_can_be_replaced_or_removed() -> None:
     model, x = tiny(distilled=True).eval(), random_images(2, 3, 8, 8)
     features = model.forward_head(model.forward_features(x), pre_logits=True)
     model.reset_classifier(3)
@@ -73,10 +65,7 @@ def test_the_classifier_can_be_exchanged_or_removed() -> None:
 
 
 def test_weight_decay_and_layer_rates_follow_the_authors() -> None:
-    """No decay for vectors and the class token; decay for matrices, affines and the table of head tokens.
-
-    Layer-wise rates: stem, one group a block, then the final norm with the last block and the head on top.
-    """
+    """No decay for vectors and the class token; layer-wise rates: stem, a group per block, final norm, head."""
     model = tiny(distilled=True)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = param_groups_weight_decay(model, 0.05, no_weight_decay_list=model.no_weight_decay())
@@ -96,11 +85,8 @@ def test_weight_decay_and_layer_rates_follow_the_authors() -> None:
     assert scales["head.weight"] == 1
 
 
-def test_attention_is_what_the_layer_used() -> None:
-    """Probabilities times values, projected, is the layer's own output; taps read the same scores.
-
-    Catches: a scale lost, head tokens forgotten or put first, values for keys.
-    """
+def test_the_attention_read_is_the_layers() -> None:
+    """Probabilities times values, projected, is the layer's output; taps read the same scores."""
     attn = randomized(HIMHSA(16, 4)).eval()
     x = random_images(2, 13, 16)
     q, k, v = attn.queries_keys_values(x)
@@ -117,7 +103,6 @@ def test_attention_is_what_the_layer_used() -> None:
 
 
 def test_memory_layouts_change_no_result() -> None:
-    """Images in either memory layout give the same logits, and a model moved to channels_last too."""
     model, x = randomized(tiny()).eval(), random_images(2, 3, 12, 20)
     logits = model(x)
     torch.testing.assert_close(model(x.contiguous(memory_format=torch.channels_last)), logits)

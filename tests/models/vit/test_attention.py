@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in bfloat16 on a CPU: matrix products while it trains, timm's fused kernel everywhere else."""
+"""Attention in bfloat16 on a CPU: matrix products in training, timm's fused kernel elsewhere."""
 
 import pytest
 import torch
@@ -17,8 +17,7 @@ EPSILON = 2.0**-8
 
 
 def test_products_equal_the_fused_kernel_within_bfloat16s_rounding() -> None:
-    """Values and slopes, against float64; three roundings in a row are allowed. Catches a missing scale, keys that are
-    not transposed, a softmax over queries."""
+    """Values and gradients, against float64; three roundings in a row are allowed."""
     torch.manual_seed(0)
     exact = [torch.randn(2, 3, 9, 16, dtype=torch.float64).bfloat16().double().requires_grad_() for _ in range(3)]
     rounded = [part.detach().bfloat16().requires_grad_() for part in exact]
@@ -37,10 +36,9 @@ def test_products_equal_the_fused_kernel_within_bfloat16s_rounding() -> None:
 @pytest.mark.parametrize(
     ("mixed", "training", "fused"), [(True, True, False), (True, False, True), (False, True, True)]
 )
-def test_students_train_in_products_in_mixed_precision_alone(
+def test_students_use_products_for_training_in_mixed_precision_alone(
     student: str, mixed: bool, training: bool, fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Catches a family that keeps the slow kernel, and float32 or evaluation that lose the fast one."""
     calls: list[Tensor] = []
     kernel = F.scaled_dot_product_attention
 
@@ -59,7 +57,6 @@ def test_students_train_in_products_in_mixed_precision_alone(
 
 
 def test_dropped_attention_without_dropout_agrees_with_timms_in_both_precisions() -> None:
-    """float32 bit for bit, bfloat16 within its rounding; catches heads that are put together in another order."""
     torch.manual_seed(0)
     layer, x = DroppedAttention(32, 4, qkv_bias=True).train(), torch.randn(2, 9, 32)
     plain = super(DroppedAttention, layer).forward(x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bottleneck transformer: halvings down to the patch, attention behind them, a start at which branches are silent."""
+"""A bottleneck transformer: halvings down to the patch, then attention; residual branches start at zero."""
 
 import re
 
@@ -28,15 +28,13 @@ def data_spec(pixels: int, height: int | None = None) -> DataSpec:
     [(2, [32], 0), (4, [32], 0), (8, [16, 32], 0), (16, [8, 16, 32], 1), (32, [8, 16, 32, 64], 1)],
 )
 def test_stages_halve_the_image_until_a_pixel_is_a_patch(patch: int, widths: list[int], pooled: int) -> None:
-    """Catches a halving too many or too few, a stage that is not twice as wide, pooling of small images."""
     student = create_student(NAME, data_spec(4 * patch), patch, {**SMALL, "embed_dim": 2 * widths[-1]}).eval()
     assert student.forward_features(torch.zeros(2, 3, 4 * patch, 4 * patch)).shape == (2, 2 * widths[-1], 4, 4)
     assert [stage[0].conv2_kxk.conv.out_channels for stage in student.stages[:-1]] == widths
     assert sum(isinstance(layer, nn.MaxPool2d) for layer in student.modules()) == pooled
 
 
-def test_of_patches_of_16_it_is_resnet_10_up_to_its_last_stage() -> None:
-    """timm's ResNet-10 gives the same maps by the same weights; catches strided shortcuts that drop pixels."""
+def test_with_patches_of_16_it_is_resnet_10_up_to_its_last_stage() -> None:
     ours, theirs = create_student(NAME, data_spec(64), 16).eval(), timm.create_model("resnet10t").eval()
     for value in ours.state_dict().values():
         if value.is_floating_point():
@@ -50,7 +48,7 @@ def test_of_patches_of_16_it_is_resnet_10_up_to_its_last_stage() -> None:
 
 
 def _in_resnet(name: str) -> str:
-    """Of a weight of our network, in timm's ResNet-10."""
+    """Name a weight of the network as in timm's ResNet-10."""
     for pattern, theirs in (
         (r"stem\.conv1\.conv", "conv1.0"), (r"stem\.conv1\.bn", "conv1.1"),
         (r"stem\.conv2\.conv", "conv1.3"), (r"stem\.conv2\.bn", "conv1.4"),
@@ -63,8 +61,7 @@ def _in_resnet(name: str) -> str:
     return name
 
 
-def test_at_the_start_branches_add_nothing_and_then_all_of_it_learns() -> None:
-    """Catches a branch that is random at the start, or one that stays dead."""
+def test_branches_start_at_zero_and_then_train() -> None:
     torch.manual_seed(0)
     student = create_student(NAME, data_spec(32), 8, SMALL).train()
     last = student.stages[-1][-1]
@@ -80,7 +77,6 @@ def test_at_the_start_branches_add_nothing_and_then_all_of_it_learns() -> None:
 
 
 def test_every_bottleneck_attends_between_all_patches() -> None:
-    """What a patch gives depends on every other one; catches a stage without attention."""
     student = create_student(NAME, data_spec(64), 8, {**SMALL, "depth": 3}).eval()
     assert sum(isinstance(layer, BottleneckAttn) for layer in student.modules()) == 3
     for block in student.stages[-1]:
@@ -90,8 +86,7 @@ def test_every_bottleneck_attends_between_all_patches() -> None:
         assert (slope[0].abs().sum(0) > 0).all()
 
 
-def test_it_leaves_its_patch_to_the_data_and_takes_oblong_images() -> None:
-    """Patches are other hybrids'; catches a grid that is turned."""
+def test_it_takes_its_patch_from_the_data_and_oblong_images() -> None:
     assert is_hybrid_student(NAME)
     assert takes_patch_size(NAME)
     assert [fitting_patch(NAME, (side, side)) for side in (32, 64, 224)] == [8, 16, 32]
@@ -99,8 +94,7 @@ def test_it_leaves_its_patch_to_the_data_and_takes_oblong_images() -> None:
     assert student.forward_features(torch.zeros(2, 3, 64, 32)).shape == (2, 64, 8, 4)
 
 
-def test_muon_leaves_the_kernel_of_the_pixels_the_head_and_positions_alone() -> None:
-    """Catches a table of positions, or the head, whose momentum is made orthogonal."""
+def test_muon_excludes_stem_head_and_positions() -> None:
     student = create_student(NAME, data_spec(64), 16)
     groups = Optim("muon", 1e-3, 0.05).groups(student)
     names = [name for group in groups if group["use_muon"] for name, _ in group["params"]]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The class token's attention among patches, in every student that has one: AAL [1], Eq. (3).
-
-[1] Jin and Choi, "Adaptive Attention Link-based Regularization for Vision Transformers", arXiv:2211.13852.
-"""
+"""The class token's attention to patches, in every student that has one: AAL, arXiv:2211.13852, Eq. (3)."""
 
 from typing import Any
 
@@ -41,7 +38,7 @@ def grow(name: str, options: dict[str, Any], size: tuple[int, int]) -> tuple[nn.
 
 
 def probabilities(net: nn.Module, images: Tensor) -> list[Tensor]:
-    """Whole attention of every layer with plain scores, [B, h, T, T], from the input that the layer got."""
+    """Compute the attention of every layer with plain scores, [B, h, T, T], from the layer's input."""
     found: list[Tensor] = []
 
     def compute(layer: Any, given: tuple[Tensor, ...]) -> None:
@@ -60,13 +57,10 @@ def probabilities(net: nn.Module, images: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("name", "options", "size", "grids"), CASES)
-def test_a_class_map_is_the_class_tokens_row_among_the_patches(
+def test_a_class_map_is_the_class_tokens_row_over_the_patches(
     name: str, options: dict[str, Any], size: tuple[int, int], grids: list[tuple[int, int]]
 ) -> None:
-    """Eq. (3): the softmax's row of the class token, cut to the patches, normalized again and laid out row by row.
-
-    Fails if prefix or head tokens stay among the keys, if PiT's stages share one grid, or rows and columns swap.
-    """
+    """Eq. (3): the softmax's row of the class token, cut to the patches, normalized again, row by row."""
     net, images = grow(name, options, size)
     net.eval()
     readings = Taps(net, ATTENTION)(images)
@@ -82,7 +76,6 @@ def test_a_class_map_is_the_class_tokens_row_among_the_patches(
 
 @pytest.mark.parametrize(("name", "options", "size"), [case[:3] for case in CASES])
 def test_reading_class_attention_changes_no_bit(name: str, options: dict[str, Any], size: tuple[int, int]) -> None:
-    """Logits of all heads, and every gradient, are the same bits with and without taps, drop-path included."""
     net, images = grow(name, {**options, "drop_path_rate": 0.2}, size)
     net.train()
     runs = []
@@ -98,8 +91,8 @@ def test_reading_class_attention_changes_no_bit(name: str, options: dict[str, An
         assert one is other is None or torch.equal(one, other)
 
 
-def test_four_times_the_patches_cost_four_times_as_much() -> None:
-    """Multiply-accumulates of all class maps are h D a patch and layer: linear in tokens."""
+def test_cost_is_linear_in_patches() -> None:
+    """MACs of all class maps are h D per patch and layer."""
     costs = []
     for side in (16, 32):
         net, images = grow("vit_nano", VIT, (side, side))
@@ -112,8 +105,7 @@ def test_four_times_the_patches_cost_four_times_as_much() -> None:
     assert costs == [2 * 2 * 3 * 12 * patches, 2 * 2 * 3 * 12 * 4 * patches]  # layers, images, heads, width
 
 
-def test_keys_are_not_kept_twice_for_the_backward_pass() -> None:
-    """What autograd keeps of the keys is a view of the projection that the student keeps anyway."""
+def test_keys_are_not_stored_twice_for_the_backward_pass() -> None:
     net, images = grow("vit_nano", VIT, (32, 32))
     readings = Taps(net, ATTENTION)(images)
     own = {reading.qkv.untyped_storage().data_ptr() for reading in readings.attention}
@@ -131,10 +123,8 @@ def test_keys_are_not_kept_twice_for_the_backward_pass() -> None:
     assert max(kept) <= 4 * batch * heads * patches  # one map a head, less than the keys by the width of a head
 
 
-def test_the_backward_pass_meets_a_layers_map_at_that_layer() -> None:
-    """Autograd runs later nodes first: maps made after the pass would all be met first, their gradients for queries and
-    keys, each of a projection's size, kept until the layers follow. A map is older than its block's output.
-    """
+def test_a_map_is_older_than_its_blocks_output() -> None:
+    """Autograd runs later nodes first; maps after the pass would hold all their gradients at once."""
     net, images = grow("vit_nano", VIT, (16, 16))
     readings = Taps(net, frozenset({"blocks", "class_attention"}))(images)
     ages = [
@@ -145,7 +135,6 @@ def test_the_backward_pass_meets_a_layers_map_at_that_layer() -> None:
 
 
 def test_convits_layers_without_class_token_are_not_read() -> None:
-    """Its class token joins behind the layers with gated positions; the maps are those of the plain layers after it."""
     net, _ = grow("convit_tiny", CONVIT, (16, 16))
     where = layout(net)
     assert where.attention == ("blocks.2.attn", "blocks.3.attn")
@@ -154,7 +143,6 @@ def test_convits_layers_without_class_token_are_not_read() -> None:
 
 
 def test_pits_blocks_are_its_stages_maps() -> None:
-    """What timm's `forward_intermediates` returns."""
     net, images = grow("pit_ti_distilled_224", PIT, (32, 32))
     readings = Taps(net.eval(), frozenset({"blocks"}))(images)
     torch.testing.assert_close(

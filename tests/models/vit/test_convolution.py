@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions whose images stand side by side in the backward pass."""
+"""Convolutions whose images are laid out side by side in the backward pass."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from viticulture.models.vit.hybrid_vit import Convolution
     ("stride", "height", "width", "together"), [(1, 5, 4, 4), (2, 6, 8, 8), (2, 5, 6, 4), (1, 1, 1, 8)]
 )
 def test_gradients_are_those_of_torch_s_convolution(stride: int, height: int, width: int, together: int) -> None:
-    """In float64; catches images that see their neighbors' pixels, a stride that drifts, images out of order."""
+    """In float64."""
     torch.manual_seed(0)
     x = torch.randn(8, 3, height, width, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, 3, 3, 3, dtype=torch.float64, requires_grad=True)
@@ -29,8 +29,7 @@ def test_gradients_are_those_of_torch_s_convolution(stride: int, height: int, wi
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)  # sums of up to 160 products in another order
 
 
-def test_images_stand_side_by_side_where_it_pays_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training in bfloat16 on narrow maps; catches a path of its own for float32, evaluation or wide maps."""
+def test_images_are_side_by_side_only_in_bfloat16_training_of_narrow_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[int] = []
 
     def counted(x: torch.Tensor, weight: torch.Tensor, stride: int, together: int) -> torch.Tensor:
@@ -51,7 +50,7 @@ def test_images_stand_side_by_side_where_it_pays_and_nowhere_else(monkeypatch: p
 
 
 def test_a_step_in_bfloat16_is_as_exact_as_torch_s() -> None:
-    """Against the gradient in float64; catches a sum that is kept in bfloat16."""
+    """Against the gradient in float64."""
     torch.manual_seed(0)
     layer, x = Convolution(8, 8), torch.randn(64, 8, 4, 4).bfloat16().float()
     layer.weight.data = layer.weight.data.bfloat16().float()

@@ -15,8 +15,7 @@ from viticulture.optim.optim import outer_parameters
 
 @pytest.mark.parametrize(("classes", "parameters"), [(345, "19.7"), pytest.param(1000, "20.0", marks=pytest.mark.slow)])
 def test_it_has_the_papers_size(classes: int, parameters: str) -> None:
-    """19.7 M on DomainNet (DHVT's supplement, Table 7), 20.0 M on ImageNet (Table 9), and 4.5 G multiply-adds, to which
-    attention's own products add less than a tenth. Fails if a stage, a projection or a bias is missing or too many."""
+    """19.7 M on DomainNet (DHVT's supplement, Table 7), 20.0 M on ImageNet (Table 9), and 4.5 G MACs."""
     with torch.device("meta"):
         student = create_student("cvt_13", data_spec(classes, 224, 224))
     known, macs = count(student, (224, 224))
@@ -24,18 +23,14 @@ def test_it_has_the_papers_size(classes: int, parameters: str) -> None:
     assert 4.5e9 < macs < 4.6e9
 
 
-def test_it_tells_which_layers_are_its_stem_and_its_head() -> None:
-    """Fails if Muon makes the rows of its classes as long as all matrices."""
+def test_it_names_its_stem_and_its_head() -> None:
     with torch.device("meta"):
         student = create_student("cvt_13", DataSpec(("a", "b"), (64, 64), (0.5,) * 3, (0.5,) * 3))
     assert outer_parameters(student) == {"embeds.0.weight", "head.weight", "head.bias"}
 
 
-def test_attention_reads_keys_and_values_at_half_the_side_and_the_class_token_skips_the_convolution() -> None:
-    """With convolutions that pass their middle on, a block attends from every token to the class token and to every
-    second row and column: torch's multi-head attention of the same weights.
-
-    Catches: queries at half the side, rows and columns mixed up, a class token in the map, heads interleaved."""
+def test_attention_equals_torchs_on_every_second_row_and_column() -> None:
+    """With identity convolutions, against torch's multi-head attention of the same weights."""
     torch.manual_seed(0)
     block, width, heads = CvTBlock(12, 3, 0.0).eval().double(), 12, 3
     for projection in (block.q, block.k, block.v):
@@ -53,8 +48,7 @@ def test_attention_reads_keys_and_values_at_half_the_side_and_the_class_token_sk
     torch.testing.assert_close(block.attention(x, (4, 6)), expected.transpose(0, 1))
 
 
-def test_what_its_classifier_reads_is_its_features() -> None:
-    """Catches: a network that other classifiers cannot be trained on, or a norm left out."""
+def test_features_are_its_classifiers_input() -> None:
     torch.manual_seed(0)
     net = CvT((CvTStage(7, 4, 8, 1, 1), CvTStage(3, 2, 12, 2, 3)), num_classes=3).eval()
     torch.nn.init.normal_(net.norm.weight)
@@ -64,9 +58,8 @@ def test_what_its_classifier_reads_is_its_features() -> None:
     assert torch.equal(net.head(found["mean"]), net(images))
 
 
-def test_every_parameter_learns_and_images_may_be_oblong() -> None:
-    """But for the keys' biases, which move no softmax, and for what the last block makes of queries that nobody reads.
-    Fails if the class token stays out, a norm is skipped, or sides are swapped."""
+def test_every_parameter_is_trained_and_images_may_be_oblong() -> None:
+    """But for the keys' biases, which a softmax ignores, and the last block's queries of patches."""
     torch.manual_seed(0)
     net = CvT((CvTStage(7, 4, 8, 1, 1), CvTStage(3, 2, 12, 2, 3)), num_classes=3, drop_path_rate=0.0)
     logits = net(torch.randn(2, 3, 32, 48))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hybrid ViTs: halvings down to the patch, timm's ViT behind them, a start at which residual branches are silent."""
+"""Hybrid ViTs: halvings down to the patch, then timm's ViT; residual branches start at zero."""
 
 import pytest
 import torch
@@ -20,7 +20,6 @@ def data_spec(pixels: int, height: int | None = None) -> DataSpec:
 def test_every_halving_makes_the_map_half_as_wide_until_a_pixel_is_a_patch(
     pixels: int, patch: int, patches: int
 ) -> None:
-    """Catches a halving too many or too few, widths that do not end at D, residual blocks behind the last halving."""
     student = create_student("hybrid_nano", data_spec(pixels), patch, {"embed_dim": 32})
     assert student.patch_embed(torch.zeros(2, 3, pixels, pixels)).shape == (2, patches, 32)
     halvings = [layer for layer in student.patch_embed.stages if isinstance(layer, nn.Conv2d)]
@@ -31,8 +30,7 @@ def test_every_halving_makes_the_map_half_as_wide_until_a_pixel_is_a_patch(
     assert found == [16, 8][: len(halvings) - 1][::-1]
 
 
-def test_at_the_start_residual_branches_add_nothing() -> None:
-    """The blocks of a fresh network are the identity and a residual block is a ReLU; catches a start that is random."""
+def test_residual_branches_start_at_zero() -> None:
     student = create_student("hybrid_nano", data_spec(32), 8).eval()
     x = torch.randn(2, 16, 256)
     assert torch.equal(student.blocks(x), x)
@@ -40,8 +38,7 @@ def test_at_the_start_residual_branches_add_nothing() -> None:
     assert torch.equal(Residual(8).eval()(maps), maps.relu())
 
 
-def test_all_of_it_learns() -> None:
-    """One step gives what was silent a slope, two give all parameters one; catches a branch that stays dead."""
+def test_every_parameter_is_trained() -> None:
     torch.manual_seed(0)
     student = create_student("hybrid_nano", data_spec(16), 4, {"embed_dim": 32, "num_heads": 2}).train()
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
@@ -55,7 +52,6 @@ def test_all_of_it_learns() -> None:
 
 
 def test_every_block_attends_between_all_patches() -> None:
-    """What a patch gives depends on every other one, though convolutions do not reach it; it counts as a ViT."""
     student = create_student("hybrid_nano", data_spec(64), 8, {"embed_dim": 32, "num_heads": 2, "depth": 1}).eval()
     nn.init.normal_(student.blocks[0].attn.proj.weight)
     x = torch.randn(1, 64, 32, requires_grad=True)
@@ -64,7 +60,6 @@ def test_every_block_attends_between_all_patches() -> None:
 
 
 def test_most_of_the_product_is_counted() -> None:
-    """`count` sees convolutions and attention alike; catches a stage that the meta device cannot run."""
     student = create_student("hybrid_micro", data_spec(32), 8)
     parameters, products = count(student, (32, 32))
     with FlopCounterMode(display=False) as counter:
@@ -73,8 +68,7 @@ def test_most_of_the_product_is_counted() -> None:
     assert parameters == sum(p.numel() for p in student.parameters())
 
 
-def test_it_leaves_its_patch_to_the_data_and_takes_oblong_images() -> None:
-    """64 x 32 pixels give 8 x 4 patches; catches a grid that is turned."""
+def test_it_takes_its_patch_from_the_data_and_oblong_images() -> None:
     assert takes_patch_size("hybrid_nano")
     patches = {side: fitting_patch("hybrid_nano", (side, side)) for side in (8, 28, 30, 32, 36, 48, 64, 96, 160, 224)}
     assert patches == {8: 2, 28: 4, 30: 2, 32: 8, 36: 4, 48: 8, 64: 16, 96: 16, 160: 32, 224: 32}
@@ -104,9 +98,8 @@ def test_an_image_of_another_size_is_refused() -> None:
         embed(torch.zeros(1, 3, 16, 16))
 
 
-def test_an_exported_hybrid_holds_what_converters_know() -> None:
-    """Of any number of images. ExecuTorch 1.5.1 makes zeros of an image whose layout is changed in a batch of any size,
-    and coremltools 9.0 lacks an alias, which a cut that cuts off nothing becomes."""
+def test_an_exported_hybrid_has_operators_that_converters_support() -> None:
+    """ExecuTorch 1.5.1: zeros of an image whose layout changes; coremltools 9.0: an alias of a whole slice."""
     student = create_student("hybrid_nano", data_spec(32), 8).eval()
     batch = {0: torch.export.Dim("batch")}
     program = torch.export.export(student, (torch.randn(2, 3, 32, 32),), dynamic_shapes=(batch,), strict=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ViT-S and ViT-B are those of Bootstrapping ViTs' code: outputs, counts and start; bare timm reads what we write."""
+"""ViT-S and ViT-B are those of Bootstrapping ViTs' code: outputs, counts, initialization; bare timm loads them."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def data_spec(classes: int, pixels: int) -> DataSpec:
 
 
 def renamed(official: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of the authors' ViT by timm's names; their position table is [T, 1, D]."""
+    """Rename weights of the authors' ViT as timm does; their position table is [T, 1, D]."""
     names = {
         "transformer.norm.": "norm.",
         "transformer.layers.": "blocks.",
@@ -52,7 +52,7 @@ def renamed(official: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def test_a_block_is_the_official_encoder_layer(golden: Load) -> None:
-    """Pre-norm; catches a wrong epsilon, GELU by tanh, heads interleaved in qkv, a scale on the wrong side."""
+    """Pre-norm."""
     data = golden("boot_encoder_layer_prenorm")
     config = data.about["config"]
     options = {"embed_dim": config["embed_dim"], "num_heads": config["num_heads"], "depth": 1, "mlp_ratio": 2}
@@ -63,10 +63,7 @@ def test_a_block_is_the_official_encoder_layer(golden: Load) -> None:
 
 
 def test_a_tiny_model_is_the_official_one(golden: Load) -> None:
-    """Logits and every block's output; the authors' weights load strictly.
-
-    Catches: a norm before the blocks or none after them, positions that leave out the class token, average pooling.
-    """
+    """Logits and every block's output; the authors' weights load strictly."""
     data = golden("boot_vit_tiny")
     sizes = {"embed_dim": 18, "depth": 3, "num_heads": 9, "mlp_ratio": 2}
     student = create_student("vit_small", data_spec(5, 64), 16, {**sizes, **NO_DROPOUT})
@@ -84,11 +81,7 @@ def test_a_tiny_model_is_the_official_one(golden: Load) -> None:
     [("vit_small", "full_boot_vit_s"), pytest.param("vit_base", "full_boot_vit_b", marks=pytest.mark.slow)],
 )
 def test_full_size_models_are_the_official_ones(golden: Load, name: str, reference: str) -> None:
-    """Logits, and mean, standard deviation, first and last number of every block's output, in evaluation mode.
-
-    Catches: dropout left on, the other model's width, depth or heads. (An epsilon of 1e-6 for 1e-5, or the reverse,
-    does not show here: see the test of epsilons.)
-    """
+    """Logits, and four statistics of every block's output (an epsilon of 1e-6 for 1e-5 does not show here)."""
     data = golden(reference)
     config = data.about["config"]
     student = create_student(name, data_spec(config["num_classes"], config["img"]), 16).eval()
@@ -108,7 +101,7 @@ def test_full_size_models_are_the_official_ones(golden: Load, name: str, referen
     [("ViT-S", "vit_small", 0), ("ViT-B", "vit_base", 0), ("ViT-S entmax", "vit_small_sparse", 6)],
 )
 @pytest.mark.parametrize("classes", [10, 100, 1000])
-def test_parameters_and_multiply_adds_are_the_official_ones(entry: str, name: str, extra: int, classes: int) -> None:
+def test_parameters_and_macs_are_the_official_ones(entry: str, name: str, extra: int, classes: int) -> None:
     """To the last digit of the reference, [S, Table 1]; the sparse ones have one number a layer more."""
     with torch.device("meta"):
         student = timm.create_model(name, num_classes=classes, img_size=224, patch_size=16)
@@ -120,12 +113,8 @@ def test_parameters_and_multiply_adds_are_the_official_ones(entry: str, name: st
 
 
 @torch.no_grad()
-def test_the_published_start_is_the_published_start() -> None:
-    """Patches N(0, 1); tokens and positions N(0, 0.02^2); Xavier with q, k and v as one matrix; biases of the MLP of
-    standard deviation 1, others 0; the head uniform within 1 / sqrt(D), bias included.
-
-    Catches: q, k and v as three matrices (their bound would be larger), the usual start, an MLP without its biases.
-    """
+def test_the_published_initialization() -> None:
+    """Patches N(0, 1); tokens and positions N(0, 0.02^2); Xavier, qkv as one matrix; biases of the MLP N(0, 1)."""
     torch.manual_seed(0)
     student = create_student("vit_small", data_spec(100, 64), 16, {"start": "published"}).requires_grad_(False)
     D = 288
@@ -158,11 +147,6 @@ def test_the_published_start_is_the_published_start() -> None:
 
 @pytest.mark.slow
 def test_bare_timm_builds_the_same_network(tmp_path: Path) -> None:
-    """A process that knows timm alone loads saved folders: same logits, same epsilon in every norm, same dropout.
-
-    Catches: keywords of ours in the arguments, an epsilon that bare timm does not know of, dropout layers that are not
-    timm's there or not ours here.
-    """
     images, expected = torch.randn(4, 3, 16, 16), {}
     torch.save(images, tmp_path / "images.pt")
     for name in ("vit_small", "vit_base"):
@@ -193,7 +177,7 @@ def test_bare_timm_builds_the_same_network(tmp_path: Path) -> None:
 
 
 def test_dropout_acts_where_the_paper_has_it() -> None:
-    """Attention probabilities, MLP hidden and both branches: 4 places a block at 0.1, none elsewhere, none in ViT-B."""
+    """Attention probabilities, MLP hidden and both branches: 4 places a block at 0.1, none in ViT-B."""
     for name, places in (("vit_small", 4), ("vit_base", 0)):
         student = create_student(name, data_spec(5, 16), 8, {"depth": 1})
         rates = [module.p for module in student.modules() if isinstance(module, nn.Dropout) and module.p]
@@ -202,9 +186,7 @@ def test_dropout_acts_where_the_paper_has_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_small_sparse", "vit_base_sparse"])
-def test_sparse_students_are_ours_to_load(name: str, tmp_path: Path) -> None:
-    """Saved and loaded again they say the same, by timm, too, which knows them here; they are listed, and their folder
-    names them, not a timm model."""
+def test_sparse_students_are_saved_and_loaded(name: str, tmp_path: Path) -> None:
     student = create_student(name, data_spec(5, 16), 8, {"depth": 2, "start": "published"}).eval()
     with torch.no_grad():
         student.blocks[1].attn.alpha_offset.fill_(0.3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entmax is the official one, exact in its limits, and a student with it trains, stays valid and exports."""
+"""Entmax is the official one and exact in its limits; a student with it trains, stays valid and exports."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -25,9 +25,7 @@ def entmax(scores: Tensor, alpha: float) -> Tensor:
 
 
 def test_it_is_the_official_entmax(golden: Callable[[str], Golden]) -> None:
-    """Probabilities and both gradients. Catches: p without renormalization, alpha's gradient of one sign lost, a
-    threshold shared between rows.
-    """
+    """Probabilities and both gradients."""
     data = golden("boot_entmax")
     scores = data["in/x"].clone().requires_grad_()
     alpha = torch.tensor(data.about["config"]["alpha"], requires_grad=True)
@@ -39,11 +37,8 @@ def test_it_is_the_official_entmax(golden: Callable[[str], Golden]) -> None:
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("spread", [0.0, 0.01, 0.3, 1.0, 3.0, 50.0])
-def test_newton_has_arrived_for_every_valid_alpha(alpha: float, spread: float) -> None:
-    """tau is bisection's (60 halvings, float64) up to float32, for rows from constant to one-hot, 2 to 785 keys.
-
-    Catches: too few steps, Newton on the sum itself (slow for large exponents), a start above the solution.
-    """
+def test_newton_converges_for_every_valid_alpha(alpha: float, spread: float) -> None:
+    """tau is bisection's (60 halvings, float64) up to float32, for rows from constant to one-hot."""
     generator = torch.Generator().manual_seed(0)
     for keys in (2, 65, 785):
         z = spread * (alpha - 1) * torch.randn(20, keys, generator=generator)
@@ -58,15 +53,13 @@ def test_newton_has_arrived_for_every_valid_alpha(alpha: float, spread: float) -
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_gradients_are_exact(alpha: float) -> None:
-    """Finite differences in float64, for scores and alpha; catches an alpha gradient that forgets that p sums to 1."""
+    """Finite differences in float64, for scores and alpha."""
     scores = torch.randn(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     assert torch.autograd.gradcheck(Entmax.apply, (scores, torch.tensor(alpha, dtype=torch.float64).requires_grad_()))
 
 
 def test_limits_and_symmetries() -> None:
-    """alpha near 1 is nearly a softmax, near 2 nearly the projection onto the simplex; a shift of the scores changes
-    nothing, an order of the keys is kept, far keys get exactly zero, rows sum to 1.
-    """
+    """alpha near 1 is nearly a softmax, near 2 nearly the projection onto the simplex."""
     x = torch.randn(50, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(entmax(x, 1.0001), x.softmax(-1), rtol=0, atol=1e-3)
     ordered = x.sort(-1, descending=True).values
@@ -81,8 +74,8 @@ def test_limits_and_symmetries() -> None:
     assert 0.2 < (p == 0).double().mean() < 0.8
 
 
-def test_attention_weighs_values_with_entmax() -> None:
-    """The layer written out; alpha starts at 1.5 and moves as fast as its parameter. Catches scale or norms lost."""
+def test_attention_weighs_values_by_entmax() -> None:
+    """The layer written out; alpha starts at 1.5."""
     torch.manual_seed(0)
     layer, x = SparseAttention(12, 3, qkv_bias=True), torch.randn(2, 5, 12)
     assert layer.alpha() == 1.5
@@ -99,8 +92,7 @@ def test_attention_weighs_values_with_entmax() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1e6, -1.0, 1.0, 1e6])
-def test_no_learnt_alpha_leaves_the_valid_range(offset: float) -> None:
-    """However far its parameter goes, outputs and gradients stay finite, in bfloat16 too."""
+def test_every_trained_alpha_is_valid(offset: float) -> None:
     torch.manual_seed(0)
     layer = SparseAttention(12, 3, qkv_bias=True)
     with torch.no_grad():
@@ -117,7 +109,6 @@ def test_no_learnt_alpha_leaves_the_valid_range(offset: float) -> None:
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_sparse_student_trains(compiled: bool) -> None:
-    """Ten steps with dropout lower the loss and move every alpha, in one graph too."""
     torch.manual_seed(0)
     student = create_student("vit_small_sparse", TASK, 4, {"depth": 2, "embed_dim": 36, "drop_path_rate": 0.1})
     x, label = torch.randn(24, 3, 16, 16), torch.arange(24) % 3
@@ -138,8 +129,7 @@ def test_a_sparse_student_trains(compiled: bool) -> None:
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
 )
 @pytest.mark.parametrize("name", ["vit_small", "vit_small_sparse"])
-def test_students_with_own_attention_export_to_onnx(name: str, tmp_path: Path) -> None:
-    """The file gives the student's own logits in evaluation mode. Fails if dropout stays on in it."""
+def test_students_with_custom_attention_export_to_onnx(name: str, tmp_path: Path) -> None:
     import onnxruntime
 
     torch.manual_seed(0)

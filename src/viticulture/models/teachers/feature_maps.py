@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from ...errors import UserError, unknown
 from ..data_spec import DataSpec
 from ..vit.patches import PatchGrid
+from ..weights.sources import open_network
 from .frozen import Frozen, adapted, check_reads
-from .open import open_teacher
 
 CHUNKS = 4  # of a batch, one after the other
 
@@ -62,7 +62,7 @@ def load_maps(
 
     Raises: UserError if the teacher cannot be read, or a stage returns no maps.
     """
-    net, spec = open_teacher(source)
+    net, spec, _ = open_network(source)
     names = stage_names(net) if stages is None else list(stages)
     modules = dict(net.named_modules())
     for name in names:

@@ -118,7 +118,7 @@ def check_reads(source: str, teacher: Frozen, data_spec: DataSpec) -> Any:
         reason = " ".join(str(error).split())
         raise UserError(f"the teacher {source} cannot read images of {height}x{width} pixels: {reason}") from error
     if isinstance(outputs, Tensor) and not outputs.isfinite().all():
-        raise UserError(f"the outputs of the teacher {source} are not finite: its weights are damaged; name others")
+        raise UserError(f"the outputs of the teacher {source} are not finite; name a trained network")
     return outputs
 
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from ...errors import UserError
 from ..data_spec import DataSpec
 from ..taps import Readings, Taps, relations
+from ..weights.sources import open_network
 from .frozen import Frozen, adapted, check_classes, check_reads
-from .open import open_teacher
 
 Output = Literal["logits", "features", "relations"]
 _TAP: dict[Output, str] = {"features": "features", "relations": "blocks"}
@@ -114,8 +114,7 @@ def load_teacher(
     """Load a frozen teacher for the student's images, and for logits of the student's classes.
 
     Args:
-        source: a run or a folder of weights; a timm name with pretrained weights, such as
-            regnety_160.deit_in1k; or ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
+        source: of a trained network, as for `weights.sources.open_network`.
         image_size: side of the teacher's input, pixels; None: that of the images for teachers where the recipe makes
             some (`images.teacher_size`), else as in its training.
 
@@ -126,7 +125,7 @@ def load_teacher(
     if (source, image_size) in opened:
         teacher, outputs, spec = opened[source, image_size]
     else:
-        net, spec = open_teacher(source)
+        net, spec, _ = open_network(source)
         outputs = Outputs(net)
         teacher = adapted(source, outputs, spec, data_spec, image_size)
     if output == "logits":

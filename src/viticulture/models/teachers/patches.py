@@ -13,8 +13,8 @@ from ...errors import UserError
 from ..data_spec import DataSpec
 from ..vit.attention import is_plain
 from ..vit.patches import PatchGrid, check, embed, finish
+from ..weights.sources import open_network
 from .frozen import Adapted, Frozen, check_channels
-from .open import open_teacher
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def load_patch_teacher(source: str, data_spec: DataSpec, grid: PatchGrid) -> tup
 
     Raises: UserError if it is no plain ViT.
     """
-    net, spec = open_teacher(source)
+    net, spec, _ = open_network(source)
     check_channels(source, spec, data_spec)
     try:
         vit = check(net)

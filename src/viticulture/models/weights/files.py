@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Save and load weights, and initialize a student from other weights.
+"""Save and load weights.
 
 A folder of weights holds two files, as timm writes them: `model.safetensors` and `config.json`. Any timm reads it,
 after `import viticulture.models.students` if the architecture is ours (DHVT; not the plain ViTs):
@@ -16,30 +16,24 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import timm
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from ...disk import read_json, replacing, write_whole
-from ...errors import UserError, as_named, some, unknown
-from ...waiting import quiet_hub, waiting
+from ...errors import UserError, as_named, some
 from ..data_spec import DataSpec
 from ..students import FROM_DATA, blueprint, create_student
-from .checkpoint_keys import own_names, strip_prefixes, wrappers
-from .fill import at_most, check_numbers, check_pretrained, filled
-from .load_matching import State, classifiers, for_classes, grid_of, load_matching
+from .checkpoint_keys import strip_prefixes, wrappers
+from .fill import check_numbers, filled
+from .load_matching import State, classifiers
 
 FILES = ("model.safetensors", "config.json")
-PLACES = (".", "weights/best", "weights/last")
-"""Of these files in a folder of weights, or else in a run; the first that exists counts."""
-AROUND_STUDENT = "backbone.student."
-"""Prefix of a student's tensors in a detector or a segmenter (detection/backbone.py)."""
 CHECKSUM = "crc32"
 """Key, in our safetensors' header, of the checksum of the values, which reveals flipped bits."""
 MAX_CLASSES, MAX_SIDE, MAX_CHANNELS = 1_000_000, 8192, 1024  # beyond these a config.json counts as damaged
@@ -138,13 +132,13 @@ def load(folder: Path) -> tuple[nn.Module, DataSpec, dict[str, Any]]:
         )
     weights = read_weights(folder / FILES[0])
     try:
-        student, data_spec = filled(lambda: _built(config, folder / FILES[1]), weights)
+        student, data_spec = filled(lambda: build(config, folder / FILES[1]), weights)
     except RuntimeError as error:
-        raise UserError(f"{folder / FILES[0]} does not fit its {FILES[1]}: {_brief(error)}") from error
+        raise UserError(f"{folder / FILES[0]} does not fit its {FILES[1]}: {brief(error)}") from error
     return student.eval(), data_spec, config
 
 
-def _built(config: dict[str, Any], path: Path) -> tuple[nn.Module, DataSpec]:
+def build(config: dict[str, Any], path: Path) -> tuple[nn.Module, DataSpec]:
     """Build the student that a config.json describes, with random weights."""
     data_spec, name, arguments = parsed_config(config, path)
     options = {key: value for key, value in arguments.items() if key not in FROM_DATA}
@@ -153,7 +147,7 @@ def _built(config: dict[str, Any], path: Path) -> tuple[nn.Module, DataSpec]:
     except UserError as error:
         raise UserError(f"{path} does not work: {error}") from error
     except Exception as error:  # a constructor may raise anything
-        raise UserError(f"{path} is damaged: no {name} can be built by it ({_brief(error)})") from error
+        raise UserError(f"{path} is damaged: no {name} can be built by it ({brief(error)})") from error
 
 
 def parsed_config(config: dict[str, Any], path: Path) -> tuple[DataSpec, str, dict[str, Any]]:
@@ -228,7 +222,7 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
         named = re.search(r"GLOBAL (\S+)", str(error))
         raise UserError(
             f"{path} cannot be read as weights alone (it is damaged, or holds Python objects, which are never loaded): "
-            f"{named[1] if named else _brief(error)}; where you trust the file, load it with the code that wrote it "
+            f"{named[1] if named else brief(error)}; where you trust the file, load it with the code that wrote it "
             "and save the weights alone as .safetensors"
         ) from error
     if not state:
@@ -246,37 +240,9 @@ def _is_plain(value: Tensor) -> bool:
     return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
-def _brief(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
     """Return the first line of an exception's message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def find_weights(source: str) -> Path | None:
-    """Return the folder of weights at a path, itself or inside a run; None if the path is no folder.
-
-    Raises: UserError if the folder holds no weights.
-    """
-    if not Path(source).is_dir():
-        return None
-    for place in PLACES:
-        if (Path(source, place) / FILES[1]).is_file():
-            return Path(source, place)
-    raise UserError(f"{source} holds no weights ({' and '.join(FILES)}), nor is it a run with weights")
-
-
-def anchored(source: str) -> str:
-    """Return a source of weights with the absolute path of a folder or file; other names are unchanged."""
-    architecture, equals, file = source.partition("=")
-    path = file_and_key(source)[0]
-    if path.is_dir() or (path.suffix in SUFFIXES and path.is_file()):
-        return str(Path(source).absolute())
-    return f"{architecture}={Path(file).absolute()}" if equals and file_and_key(file)[0].is_file() else source
-
-
-def place_of(source: str) -> Path:
-    """Return the folder or file that a source of weights names, alone or as ARCHITECTURE=FILE; it may not exist."""
-    path = file_and_key(source)[0]
-    return path if path.exists() else file_and_key(source.partition("=")[2] or source)[0]
 
 
 def file_and_key(source: str | Path) -> tuple[Path, str]:
@@ -284,79 +250,6 @@ def file_and_key(source: str | Path) -> tuple[Path, str]:
     file, mark, key = str(source).rpartition("#")
     named = mark and Path(file).suffix in SUFFIXES and not Path(source).exists()
     return (Path(file), key) if named else (Path(source), "")
-
-
-def fetch(name: str) -> nn.Module:
-    """Load a timm model with pretrained weights, from timm's cache or the network.
-
-    Args:
-        name: with or without a tag, such as vit_tiny_patch16_224.augreg_in21k; or hf-hub:OWNER/NAME.
-
-    Raises: UserError if there is no such model, or its weights cannot be fetched.
-    """
-    if not name.startswith("hf-hub:") and not timm.is_model_pretrained(name):
-        if Path(name).is_file() and Path(name).suffix in SUFFIXES:
-            raise UserError(f"{name} does not contain the name of its network; add it: ARCHITECTURE={name}")
-        if Path(name).is_file():
-            raise UserError(f"{name} has no ending of weights: {', '.join(SUFFIXES)}; rename it")
-        if "/" in name:
-            raise UserError(f"{name} does not exist: neither a run, nor a checkpoint, nor a folder of weights")
-        raise unknown("pretrained model (nor is there such a file or folder)", name, timm.list_pretrained())
-    quiet_hub()
-    try:
-        with waiting(f"fetching the weights of {name}"):
-            if name.startswith("hf-hub:"):
-                check_pretrained(name)
-            return timm.create_model(name, pretrained=True)
-    except Exception as error:  # a network, a hub or a cache may raise anything
-        raise UserError(
-            f"the weights of {name} could not be fetched ({type(error).__name__}: {_brief(error)}); "
-            "check the connection, or download them elsewhere and name the .safetensors file"
-        ) from error
-
-
-def initialize(student: nn.Module, source: str, blocks: int | None = None, classes: Sequence[str] = ()) -> list[str]:
-    """Initialize a student from other weights, in place, resampled to fit it (see `load_matching`).
-
-    Args:
-        source: a run or a folder of weights, a .safetensors or .pth file (FILE#KEY for the weights under another key,
-            such as model_ema), or a pretrained model (see `fetch`).
-        blocks: number of leading blocks to take, with what comes before them; None takes all that fits.
-        classes: the student's class names, in the order of its logits; empty takes any head of their number.
-
-    Returns: warnings for the user, see `load_matching`.
-    Raises: UserError if the source cannot be read, if nothing but the head fits, or if there are no such blocks.
-    """
-    folder, grid, known = find_weights(source) or _around(Path(source)), None, ()
-    warnings: list[str] = []
-    if folder is not None:
-        theirs, config = read_weights(folder / FILES[0]), read_config(folder)
-        if config.get("network"):  # the student of a detector or a segmenter
-            theirs = {name.removeprefix(AROUND_STUDENT): value for name, value in theirs.items()}
-        with at_most(len(theirs)), torch.device("meta"):
-            grid = grid_of(_built(config, folder / FILES[1])[0])
-        known = config["pretrained_cfg"].get("label_names")
-    elif file_and_key(source)[0].suffix in SUFFIXES:
-        theirs, warnings = read_checkpoint(Path(source))
-    else:
-        net: Any = fetch(source)
-        theirs, grid, known = net.state_dict(), grid_of(net), net.pretrained_cfg.get("label_names")
-    vars(student)["start"] = state_digest(dict(sorted(theirs.items())))  # safetensors keeps no order
-    names = [*map(str, known or ())] if blocks is None else []  # else their head is not loaded
-    theirs, moved = for_classes(student, own_names(student, theirs), names, classes)
-    return [f"started from {source}", *warnings, *load_matching(student, theirs, grid, blocks), *moved]
-
-
-def _around(file: Path) -> Path | None:
-    """Return the folder of weights that a file belongs to; None where it has no config.json of ours or timm's."""
-    ours = file.name == FILES[0] and file.is_file() and (file.parent / FILES[1]).is_file()
-    # Other libraries, too, call their two files so.
-    return file.parent if ours and "pretrained_cfg" in read_config(file.parent) else None
-
-
-def start_digest(student: nn.Module) -> str | None:
-    """Return the digest of the weights that `initialize` loaded; None for a student with random weights."""
-    return vars(student).get("start")
 
 
 def weights_digest(net: nn.Module) -> str:
