@@ -105,7 +105,7 @@ def test_a_warning_names_positions_that_are_not_loaded(positions: str, data: Dat
     assert method.student.pos_embed.requires_grad == (positions == "learned")
 
 
-@pytest.mark.parametrize(("method", "guide"), [("supervised", "one head"), ("seed", "none")])
+@pytest.mark.parametrize(("method", "guide"), [("supervised", "one head"), ("distillation", "feature_distillation")])
 def test_a_warning_names_a_teacher_of_another_value_range(
     method: str, guide: str, data: Data, teachers: Path, tmp_path: Path
 ) -> None:
