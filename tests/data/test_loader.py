@@ -304,4 +304,4 @@ def test_teachers_get_the_same_crop_at_their_own_size() -> None:
 
 def test_blur_for_a_teacher_grows_with_its_images() -> None:
     view = Augment([Blur(1.0, (1.0, 2.0))], (8, 8), MEAN, STD, CLASSES).resized((24, 24))
-    assert [blur.sigma for blur in view.before] == [(3.0, 6.0)]
+    assert [vars(blur)["sigma"] for blur in view.before] == [(3.0, 6.0)]

@@ -54,7 +54,9 @@ def method(teacher: str, **options: Any) -> Distillation:
 
 
 def guide_of(method: Distillation) -> FeatureDistillation:
-    return method.guides["feature_distillation"]
+    guide = method.guides["feature_distillation"]
+    assert isinstance(guide, FeatureDistillation)
+    return guide
 
 
 def images(count: int = 4) -> Tensor:

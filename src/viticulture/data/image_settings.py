@@ -174,6 +174,11 @@ class ImageSettings:
         return shape_of(self.image_size)
 
     @property
+    def longest_input(self) -> int:
+        """Longest side of the student's and the teachers' input, pixels."""
+        return max(*self.shape, self.teacher_size or 1)
+
+    @property
     def crop(self) -> CenterCrop:
         """The crop in evaluation."""
         return CenterCrop(self.eval_crop, self.eval_interpolation)
@@ -226,11 +231,10 @@ def usual_sizes(sizes: np.ndarray) -> list[int]:
     return [] if sizes.max() <= _SMALL else [size for size in _USUAL if size <= choose_image_size(sizes)]
 
 
-def choose_cache_size(settings: ImageSettings, sizes: np.ndarray) -> int:
-    """Choose the cache's size for images of these sizes [n, 2]: theirs where all equal the input's, else `cache_margin`
-    times the longest side of the student's and the teacher's input up to a multiple of 16, but no more than the longest
-    side of any."""
-    longer, margin = max(*settings.shape, settings.teacher_size or 1), settings.cache_margin
+def choose_cache_size(image_size: int | list[int], sizes: np.ndarray, margin: float) -> int:
+    """Choose the cache's size for images of these sizes [n, 2]: theirs where all equal the input's, else `margin` times
+    the longer side of `image_size` up to a multiple of 16, but no more than the longest side of any."""
+    longer = max(shape_of(image_size))
     if (sizes == longer).all():
         return longer
     return min(math.ceil(longer * margin / 16) * 16, int(sizes.max()))

@@ -109,7 +109,10 @@ class AttentionLink(Guide):
             raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
         where = layout(student)
         if not (where.class_token and where.attention):
-            raise UserError(f"it reads the class token's attention, which this {type(student).__name__} lacks")
+            raise UserError(
+                f"it reads the class token's attention, which this {type(student).__name__} lacks; take a student that "
+                "has one, such as --student vit_micro or dhvt_micro"
+            )
         grids = where.grids(data_spec.image_size)
         maps = load_maps(teacher, data_spec, dict.fromkeys(grids), teacher_view.image_size, teacher_view.stages)
         self.teacher = maps.frozen
