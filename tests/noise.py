@@ -28,3 +28,12 @@ def photographs(root: Path) -> Path:
             pixels = draw.integers(0, 255, (8, 8, 3), dtype=np.uint8) // (c + 1)
             Image.fromarray(pixels.astype(np.uint8)).save(root / f"class {c}" / f"{i}.png")
     return root
+
+
+def pictures(count: int, height: int = 24, width: int = 32) -> Tensor:
+    """Draw color waves with a little noise, different in every image, no channel using all levels."""
+    generator = torch.Generator().manual_seed(0)
+    y, x = torch.linspace(0, 5, height)[:, None], torch.linspace(0, 4, width)
+    phase = 6 * torch.rand(count, 3, 1, 1, generator=generator)
+    waves = 120 + 90 * torch.sin(y + phase) * torch.cos(x + 2 * phase)
+    return (waves + 6 * torch.randn(count, 3, height, width, generator=generator)).clamp(5, 250).to(torch.uint8)

@@ -192,7 +192,7 @@ def test_results_and_metadata_are_those_of_the_pushed_weights(run: RunFolder, tm
     best = {"best/test": replace(kept, top1=0.99), "last/test": kept, "last/val": kept}
     other.write("evaluation.json", classified("best/test", best).to_dict())
     sent = contents(other, NAME, "last")
-    assert "**86.7 %** of 30 test images" in bytes(sent["README.md"]).decode()
+    assert "classifies 86.7 % (95 % interval" in bytes(sent["README.md"]).decode()
     results = json.loads(bytes(sent["evaluation.json"]))
     assert (results["counts"], set(results["results"])) == ("last/test", {"last/test", "last/val"})
     assert json.loads(bytes(sent["config.json"]))["recipe"] == "mine.yaml"
@@ -261,15 +261,15 @@ def test_the_card_agrees_with_the_files(run: RunFolder) -> None:
     (result,) = about["model-index"][0]["results"]
     assert result["metrics"][0]["value"] == round(26 / 30, 4)
     assert about["library_name"] == "timm"
-    assert "**86.7 %** of 30 test images" in body
+    assert "of 30 test images correctly" in body
     low, high = viticulture.Run(run.path).results["last/test"].top1_interval
-    assert f"{100 * low:.1f} % to {100 * high:.1f} %" in body
+    assert f"classifies 86.7 % (95 % interval {100 * low:.1f} to {100 * high:.1f})" in body
     assert "| mer\\|lot | 0 | 9 | 1 |" in body
     assert "<b>pinot" not in body
-    assert "| classes | cabernet, mer\\|lot, '\\<b\\>pinot\\</b\\>, red' |" in body
+    assert "| outputs | cabernet, mer\\|lot, '\\<b\\>pinot\\</b\\>, red' |" in body
     assert "other thing" not in body
     lines = re.findall(r"^viticulture .*?(?=\s+#|$)", body, re.MULTILINE)
-    assert len(lines) == 2
+    assert len(lines) == 3
     for line in lines:
         parse_command(line.split()[1:])
     assert "\n\n\n" not in body

@@ -17,11 +17,12 @@ from viticulture.data.dataset import prepare, prepare_test
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
-from viticulture.data.sources.several import is_joined, separated
+from viticulture.data.sources.several import are_numbers, is_joined, separated
 from viticulture.data.splits import select
 from viticulture.data.subsets import fraction_of_each, holdout
 from viticulture.errors import UserError
 from viticulture.report.terminal import say
+from viticulture.training.data import default_recipe
 
 IMAGES = 24
 SORTED = ("blue", "green", "red")
@@ -212,6 +213,26 @@ def test_images_keep_their_labels_through_splits(root: Path) -> None:
     assert not other.records.labels[:, 1].any()
     with pytest.raises(UserError, match=r"data.per_class counts images of one class, .* set data.fraction alone"):
         prepare(source, DataSettings(per_class=3), ImageSettings(image_size=16))
+
+
+def test_numbers_are_told_from_classes(tmp_path: Path) -> None:
+    """Catches: ages, digits or names that are taken for numbers to predict; a list of numbers that trains a class for
+    each."""
+    listed = {
+        "1.5 2.25 3.125 4": True,
+        "1 2 3 4": False,
+        "1.5 1.5 2 2": False,
+        "a 1.5 2.5 3.5": False,
+        "1e999 2.5 3.5 4": False,
+    }
+    for labels, numbers in listed.items():
+        rows = [f"{i}.png,{label}" for i, label in enumerate(labels.split())]
+        for i in range(len(rows)):
+            Image.new("RGB", (8, 8)).save(tmp_path / f"{i}.png")
+        (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+        source = open_source(tmp_path / "list.csv")
+        assert are_numbers(source) == numbers, labels
+        assert (default_recipe(source) == "regression/photos") == numbers
 
 
 def test_one_class_per_image_is_unchanged(tmp_path: Path, root: Path) -> None:

@@ -240,7 +240,7 @@ def test_served_and_pushed_weights_predict_alike(run: viticulture.Run, data: Pat
     card = sent["README.md"]
     assert isinstance(card, bytes)
     assert "evaluation.json" in sent
-    assert b"**mAP" in card
+    assert b"mAP" in card
     assert b"top-1" not in card
     for name in COLORS:
         assert f"| {name} |".encode() in card

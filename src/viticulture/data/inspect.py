@@ -71,12 +71,12 @@ class AnnotationCounts:
     """Properties of objects; of masks of classes, zero and empty.
 
     Args:
-        sizes: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> objects, crowds left out.
+        sizes: "small" (to 32x32 pixels), "medium" (to 96x96), "large" -> objects, crowds left out; None for masks.
         crowds: objects that are crowds, which are not trained on.
         outside: boxes that are empty or reach outside their image.
     """
 
-    sizes: dict[str, int]
+    sizes: dict[str, int] | None
     empty: int
     crowds: int
     outside: int
@@ -277,7 +277,7 @@ def _annotations(source: Source, read: Mapping[int, _Properties], image_size: in
         unreadable,
         [*alike(source.classes), *_untrained(source, counts), *narrow],
         AnnotationCounts(
-            sizes=dict(sizes),
+            sizes=dict(sizes) if isinstance(source.targets, list) else None,
             empty=totals["empty"],
             crowds=totals["crowds"],
             outside=totals["outside"],

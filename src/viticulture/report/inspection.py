@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..data.inspect import Inspection
+from ..data.open import ANNOTATED
+from ..data.sources.source import RECIPES
 from ..errors import counted
 from ..table import MAX_ROWS, Cell, Column, Table, percent
 from ..text import command_line
@@ -23,12 +25,12 @@ def inspected(inspection: Inspection) -> list[Table]:
     )
     if len(rows) > MAX_ROWS:
         note += f" (the first {MAX_ROWS} {kinds} are shown)"
-    titles = {"objects": "Objects of each class", "pixels": "Images that show each class"}
     columns = [Column(kind), *(Column(split, "count") for split in splits)]
     facts = list(_facts(inspection).items())
     tables = [Table("Data", [Column(""), Column("", "prose")], facts, _command(inspection))]
     if rows:
-        title = titles.get(inspection.contents, f"Images by {kind}")
+        annotated = ANNOTATED.get(inspection.contents)
+        title = annotated.title if annotated else f"Images by {kind}"
         tables.append(Table(title, columns, rows[:MAX_ROWS], note))
     if warnings := _warnings(inspection):
         tables.append(Table("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
@@ -40,19 +42,17 @@ def _command(inspection: Inspection) -> str:
     if inspection.annotations is None:
         return ""
     trains = any(inspection.counts.get("train", ()))
-    recipe = "detection/photos" if inspection.contents == "objects" else "segmentation/photos"
+    recipe, needed = RECIPES[inspection.contents], ANNOTATED[inspection.contents].needed
     line = command_line(["viticulture", "train", inspection.data, "--recipe", recipe if trains else "mae/photos"])
-    absent = "an object that is no crowd" if inspection.contents == "objects" else "a labeled pixel"
-    return f"{'To train on it' if trains else f'No training image has {absent}; to train on the images alone'}: {line}"
+    return f"{'To train on it' if trains else f'No training image has {needed}; to train on the images alone'}: {line}"
 
 
 def _facts(inspection: Inspection) -> dict[str, str]:
     facts = {"data": inspection.name, "images": f"{inspection.images:,}"}
     if (objects := inspection.annotations) is not None:
-        boxes = inspection.contents == "objects"
-        facts["holds"] = "objects" if boxes else "classes of pixels"
+        facts["holds"] = ANNOTATED[inspection.contents].held
         facts |= {f"{split} images": f"{count:,}" for split, count in inspection.splits.items()}
-        if boxes:
+        if objects.sizes is not None:
             facts |= {f"{size} objects": f"{objects.sizes.get(size, 0):,}" for size in ("small", "medium", "large")}
             facts["masks of objects"] = "yes" if objects.masks else "no"
             facts["images without objects"] = f"{objects.empty:,}"
@@ -90,7 +90,7 @@ def _warnings(inspection: Inspection) -> list[str]:
         warnings += (
             [f"{counted(objects.outside, 'box')} empty or reaching outside the image"] if objects.outside else []
         )
-    elif not inspection.classes and inspection.contents == "classes":
+    elif not inspection.classes and inspection.contents not in RECIPES:
         warnings.append("no labels: `--recipe mae/photos` trains without; with a folder per class, any recipe does")
     elif inspection.unlabeled and not inspection.planned:  # else a note says how many each split leaves out
         warnings.append(f"{counted(inspection.unlabeled, 'image')} without a label")

@@ -49,14 +49,12 @@ def page_of(run: RunFolder) -> RunPage:
     running = facts["status"] == "running" and results is None
     lost = (results is None or pictures is None) and not running
     kept = (pictures or {}) if results is not None else {}  # those of weights that are gone are left out
-    classes = len(facts["data"]["classes"])
     config = config_of(run)
     height, width = config.images.shape
     counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
-    of_classes = f" of {counted(classes, task.unit[0])}" if classes else ", labels unused"
-    of_classes = ", a number each" if task.contents == "numbers" else of_classes
+    annotation = task.annotation(facts["data"]["classes"])
     sentence = (
-        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{of_classes}, {height} x "
+        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images, {annotation}, {height} x "
         f"{width} pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
     )
     return RunPage(

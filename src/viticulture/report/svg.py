@@ -118,7 +118,9 @@ def pareto(points: Points) -> list[tuple[float, float]]:
     return front
 
 
-def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") -> Markup:
+def row_chart(
+    title: str, series: Sequence[Series], label: str, note: str = "", highest: float = 100.0, digits: int = 1
+) -> Markup:
     """Draw a row per series: every value a small dot, the mean with its interval a marker with a whisker.
 
     Where no series has an interval, rows begin at zero and a stem leads to each marker.
@@ -127,7 +129,7 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
     if not values:
         return Markup()
     ends = [end for line in series for band in line.bands if band for end in band]
-    at = ticks(*_limits(values, ends, 100.0)) if ends else value_ticks([0.0, *values])
+    at = ticks(*_limits(values, ends, highest)) if ends else value_ticks([0.0, *values])
     left = CELL * min(max(cell_len(line.name) for line in series), MAX_NAME) + 16
     right, bottom = left + 298, TOP + ROW * len(series)
     scale = Scale(at[0], at[-1], left, right)
@@ -142,7 +144,7 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
                 "name": line.name,
                 "style": _style(line.style),
                 "y": y,
-                "mean": f"{mean:.1f}",
+                "mean": f"{mean:.{digits}f}",
                 "tip": line.tips[0] if line.tips else "",
                 "whisker": _whisker(band, scale, y, upright=False) if band else stem,
                 "seeds": [_marker(0, scale(value), y + 8, 2) for value, _ in line.points] if ends else [],

@@ -44,9 +44,7 @@ def introduce(session: Session) -> None:
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.config.train.epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
-    task, named = task_class(session.config.method_class), data["classes"]
-    classes = counted(len(named), task.unit[0]) if named else "labels unused"
-    classes = "a number each" if task.contents == "numbers" else classes
+    classes = task_class(session.config.method_class).annotation(data["classes"])
     channels = session.method.data_spec.channels
     bands = "" if channels == 3 else f" with {counted(channels, 'channel')}"
     lines = [

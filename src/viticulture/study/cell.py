@@ -18,8 +18,6 @@ from ..data.image_set import StreamedImages
 from ..data.open import is_there
 from ..disk import read_json
 from ..errors import UserError
-from ..models.detection.detector import Detector
-from ..models.detection.segmenter import Segmenter
 from ..models.taps import layout
 from ..tasks.task import task_of
 from ..text import command_line, read_yaml, yaml_word
@@ -145,17 +143,13 @@ def _rows(study: StudyFolder, cell: Cell) -> dict[str, Any]:
     return replaced(cell.candidate.overrides, runs)
 
 
-def is_vit(student: nn.Module) -> bool:
-    """Return whether a network attends to tokens; other networks are in a study for reference."""
+def is_vit(network: nn.Module) -> bool:
+    """Return whether a student, alone or as a backbone, attends to tokens; others are in a study for reference."""
+    student = getattr(getattr(network, "backbone", None), "student", network)
     try:
         return bool(layout(student).attention)
     except UserError:  # not laid out as timm's networks are
         return any("attention" in type(module).__name__.lower() for module in student.modules())
-
-
-def inner(network: nn.Module) -> nn.Module:
-    """Return the student within a detector or a segmenter; any other network itself."""
-    return network.backbone.student if isinstance(network, Detector | Segmenter) else network
 
 
 def _session(study: StudyFolder, cell: Cell, plan: StudyPlan) -> Session:
@@ -174,7 +168,7 @@ def _session(study: StudyFolder, cell: Cell, plan: StudyPlan) -> Session:
         overrides = {**_rows(study, cell), **study.grid.conditions, **plan.overrides(study.grid, cell)}
         alone = command(study, cell, plan)
         session = begin(data, str(recipe), cell.training_seed, str(run.path), False, overrides, alone)
-    vit, epochs = is_vit(inner(session.method.student)), session.config.train.epochs
+    vit, epochs = is_vit(session.method.student), session.config.train.epochs
     session.run.update(recipe=cell.candidate.recipe, cell=training, vit=vit, epochs=epochs)
     return session
 

@@ -231,11 +231,6 @@ class StudyFolder:
                 f"{engine.devices * engine.nodes}; add --engine.devices 1 (--workers uses several devices)"
             )
         check_devices(engine)
-        if not (task := task_class(config.method_class)).share:
-            raise UserError(
-                f"a study compares shares in [0, 1], and {candidate.recipe} is measured by {task.measure}; "
-                "train its runs one by one: viticulture runs"
-            )
         if self.grid.terms.halving and not config.method_class.batch_spec.labels:
             raise UserError(
                 f"halving keeps the best candidates by held-out labels, and {candidate.recipe} trains without labels; "

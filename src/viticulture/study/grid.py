@@ -37,7 +37,7 @@ VARIED = {
 
 MEASURES = (
     *("accuracy", "loss", "top5", "divergence", "robustness", "localization", "probe"),  # of classifiers
-    *("ap", "ap50", "ap75", "ap_masks", "miou", "pixels", "map", "micro_f1", "macro_f1", "exact"),
+    *("ap", "ap50", "ap75", "ap_masks", "miou", "pixels", "map", "micro_f1", "macro_f1", "exact", "r2"),
 )
 """Measures of published numbers, by their first word. Words joined by underscores are also valid: measures that a guide
 or a head logs on held-out images in training, such as `bootstrap_agent_accuracy`."""

@@ -13,6 +13,7 @@ from statistics import fmean
 
 from .folder import StudyFolder
 from .grid import Cell, Grid
+from .measures import Measure, measure
 from .outcomes import Outcome, Outcomes, rows_as_csv
 from .plan import survivors
 from .terms import Subset
@@ -33,12 +34,13 @@ class Decision:
     scores: dict[str, float | None]
     kept: tuple[str, ...]
     by: str
+    measure: Measure
 
     @property
     def sentence(self) -> str:
         """A sentence for the log."""
         scores = ", ".join(
-            f"{name} {'failed' if score is None else f'{100 * score:.1f} %'}" for name, score in self.scores.items()
+            f"{name} {'failed' if score is None else self.measure.value(score)}" for name, score in self.scores.items()
         )
         by = f"by {self.by} images" + (" (there are no validation images)" if self.by == "test" else "")
         dropped = [name for name in self.scores if name not in self.kept]
@@ -82,7 +84,8 @@ def decide(grid: Grid, rung: int, subset: Subset, outcomes: list[Outcome]) -> De
     if grid.baseline.name in alive and grid.baseline.name not in kept:
         kept = [*kept[:-1], grid.baseline.name]
     by = "validation" if any(outcome.val is not None for outcome in outcomes) else "test"
-    return Decision(rung, subset, {name: scores[name] for name in ranked}, tuple(kept), by)
+    measured = {outcome.measured for outcome in outcomes if outcome.status == "finished"} or {"accuracy"}
+    return Decision(rung, subset, {name: scores[name] for name in ranked}, tuple(kept), by, measure(measured))
 
 
 def every_cell(grid: Grid) -> list[Cell]:

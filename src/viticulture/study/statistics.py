@@ -143,11 +143,11 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Ends of the wider of the intervals that are known, within [-1, 1]; None for a single seed."""
+        """Ends of the wider of the intervals that are known; None for a single seed."""
         seeds, images = self.over_seeds, self.over_images or self.over_seeds
         if seeds.low is None or seeds.high is None or images.low is None or images.high is None:
             return None
-        return max(-1.0, min(seeds.low, images.low)), min(1.0, max(seeds.high, images.high))
+        return min(seeds.low, images.low), max(seeds.high, images.high)
 
     def seeds_needed(self, level: float = LEVEL) -> int | None:
         """Return the pairs of trainings that would separate the two at this level with the power of `POWER`, if mean

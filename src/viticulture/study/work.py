@@ -9,6 +9,7 @@ from .cell import contents, train_cell
 from .folder import StudyFolder
 from .grid import Cell
 from .halving import Decision, every_cell, schedule, write_table
+from .measures import measure
 from .outcomes import Outcome, Outcomes
 from .plan import StudyPlan
 
@@ -100,7 +101,7 @@ class Worker:
         cell = outcome.cell
         cells = {cell.name: cell for cell in self.study.grid.cells()}
         done = sum(self._finished(other) for other in cells.values())
-        result = "trained" if outcome.score is None else f"{100 * outcome.score:.1f} %"
+        result = "trained" if outcome.score is None else measure([outcome.measured]).value(outcome.score)
         result = f"failed: {outcome.error}" if outcome.status == "failed" else result
         rung = f", rung {cell.rung + 1}" if self.study.grid.terms.halving else ""
         name = f"{cell.candidate.name}, {cell.subset.name}, {cell.unit} {cell.seed}{rung}"

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.stats import ks_2samp
 from torch import Tensor
 
-from noise import uniform
+from noise import pictures, uniform
 from viticulture.data.transforms.rand_augment import OPERATIONS, Drawn, RandAugment, apply
 from viticulture.errors import UserError
 
@@ -19,15 +19,6 @@ FILL = (124, 116, 104)
 NAMES = dict(zip(OPERATIONS, theirs._RAND_INCREASING_TRANSFORMS, strict=True))
 BICUBIC = Image.Resampling.BICUBIC
 EXACT = ("equalize", "invert", "posterize", "solarize", "solarize_add", "color", "contrast", "brightness")
-
-
-def pictures(count: int, height: int = 24, width: int = 32) -> Tensor:
-    """Draw color waves with a little noise, different in every image, no channel using all levels."""
-    generator = torch.Generator().manual_seed(0)
-    y, x = torch.linspace(0, 5, height)[:, None], torch.linspace(0, 4, width)
-    phase = 6 * torch.rand(count, 3, 1, 1, generator=generator)
-    waves = 120 + 90 * torch.sin(y + phase) * torch.cos(x + 2 * phase)
-    return (waves + 6 * torch.randn(count, 3, height, width, generator=generator)).clamp(5, 250).to(torch.uint8)
 
 
 def as_timm(

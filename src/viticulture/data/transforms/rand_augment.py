@@ -12,7 +12,7 @@ Images are gathered by operation; shears and translations share one slide per ax
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -26,9 +26,12 @@ OPERATIONS = (
     "auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add", "color",
     "contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y",
 )  # fmt: skip
+ALL = (*OPERATIONS, "posterize_half")
+"""And one of AutoAugment's."""
 PLAIN = {"auto_contrast": pixels.auto_contrast, "equalize": pixels.equalize, "invert": pixels.invert}
 GRADED = {
     "posterize": pixels.posterize,
+    "posterize_half": pixels.posterize,
     "solarize": pixels.solarize,
     "solarize_add": pixels.solarize_add,
     "color": pixels.saturate,
@@ -39,7 +42,19 @@ GRADED = {
 TOP = 10.0  # the highest level
 
 
-class RandAugment(Transform):
+class Filling(Transform):
+    """A transform that moves pixels and fills what lies beyond the image."""
+
+    fill: Color = (128, 128, 128)
+
+    def filled(self, mean: tuple[float, ...]) -> Self:
+        """Return a copy that fills with the data's mean color (in [0, 1]) beyond the image."""
+        other = copy.copy(self)
+        other.fill = tuple(min(255, round(255 * level)) for level in mean)
+        return other
+
+
+class RandAugment(Filling):
     """Two random operations out of fifteen, each with probability one half (timm's `rand-m9-mstd0.5-inc1`).
 
     Args:
@@ -58,13 +73,6 @@ class RandAugment(Transform):
             raise UserError(f"rand_augment.std must not be negative, got {std}")
         check_share("rand_augment", "probability", probability)
         self.magnitude, self.std, self.probability = magnitude, std, probability
-        self.fill: Color = (128, 128, 128)
-
-    def filled(self, mean: tuple[float, ...]) -> "RandAugment":
-        """Return a copy that fills with the data's mean color (in [0, 1]) beyond the image."""
-        other = copy.copy(self)
-        other.fill = tuple(min(255, round(255 * level)) for level in mean)
-        return other
 
     def draw(self, u: Tensor) -> "Drawn":
         """Choose what one layer does to each image, from its four columns [B, 4]."""
@@ -85,7 +93,7 @@ class Drawn(NamedTuple):
     """One layer: at most one operation an image. All [B], on the CPU.
 
     Args:
-        operation: position in OPERATIONS, -1 for none.
+        operation: position in ALL, -1 for none.
         level: 0 to 10.
         sign: 1 or -1, for operations that go two ways.
     """
@@ -99,7 +107,7 @@ class Drawn(NamedTuple):
         rows: dict[str, list[int]] = {}
         for row, operation in enumerate(self.operation.tolist()):
             if operation >= 0:
-                rows.setdefault(OPERATIONS[operation], []).append(row)
+                rows.setdefault(ALL[operation], []).append(row)
         return rows
 
     @property
@@ -132,6 +140,8 @@ def strengths(name: str, share: Tensor, sign: Tensor) -> Tensor:
     match name:
         case "posterize":
             return 4 - (4 * share).floor()  # bits
+        case "posterize_half":
+            return 8 - (4 * share).round()
         case "solarize":
             return 256 - (256 * share).floor()  # threshold
         case "solarize_add":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """All transforms of a view in their one order: from uint8 images of the cache to the student's input.
 
-crop, flip, rand_augment, color_jitter, gray, blur, solarize, normalize, erase, mix. Everything before normalization
-works on uint8, as Pillow's pipelines do.
+crop, flip, auto_augment, rand_augment, color_jitter, gray, blur, solarize, normalize, erase, mix. Everything before
+normalization works on uint8, as Pillow's pipelines do.
 
 Images have any number of channels, C. Transforms that need the gray value of a pixel take the mean of its channels
 where these are not three (`pixels.luma`); hue needs three.
@@ -17,17 +17,19 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError, counted
+from .auto_augment import AutoAugment
 from .color import Blur, ColorJitter, Gray, Solarize
 from .crop import CanvasCrop, CenterCrop, Crop, PaddedCrop, ResizedCrop, ScaleJitter
 from .erase import Erase
 from .geometry import Flip
 from .mix import Mix
-from .rand_augment import RandAugment
+from .rand_augment import Filling, RandAugment
 from .resample import ImageBatch
 from .transform import Transform, send
 
 TRANSFORMS = (
-    ResizedCrop, PaddedCrop, ScaleJitter, Flip, RandAugment, ColorJitter, Gray, Blur, Solarize, Erase, Mix,
+    ResizedCrop, PaddedCrop, ScaleJitter, Flip, AutoAugment, RandAugment, ColorJitter, Gray, Blur, Solarize, Erase,
+    Mix,
 )  # fmt: skip
 """Transforms that a recipe may name (in snake case), in the order in which they are applied."""
 CACHED = 2**17
@@ -68,7 +70,7 @@ class Augment:
         check_channels(transforms, len(mean))
         crop = crops[0] if crops else CenterCrop()
         self.crop = crop.filled(mean) if isinstance(crop, CanvasCrop) else crop
-        self.before = [t.filled(mean) if isinstance(t, RandAugment) else t for t in ordered if not isinstance(t, Erase)]
+        self.before = [t.filled(mean) if isinstance(t, Filling) else t for t in ordered if not isinstance(t, Erase)]
         self.after = [t for t in ordered if isinstance(t, Erase)]
         self.mix = next((t for t in transforms if isinstance(t, Mix)), None)
         self.image_size, self.classes, self.noise = image_size, classes, noise

@@ -6,11 +6,12 @@
     vit_mini    width 192,  9 blocks of 3 heads      vit_base   width 384, 12 blocks of 6 heads (DeiT-S) [1]
 
     vit_small_sparse, vit_base_sparse: the same with entmax for a softmax (sparse_attention.py) [1]
+    vit_mini_local: shifted patches and locality self-attention (locality.py) [2]
 
 Any image and patch size. Every keyword of timm's class is accepted. The network *is* timm's: same code, same fused
 attention, same state-dict keys, and exported files name a timm architecture with these sizes as its arguments, so that
 `timm.create_model("local-dir:FOLDER")` builds it without this package. Only dropout is drawn more cheaply on a CPU
-(cpu/dropout.py). The sparse ones alone need this package to be imported.
+(cpu/dropout.py). The sparse and local ones alone need this package to be imported.
 
 Deviation from timm in the initial weights only, see `STARTS`. By default blocks are Xavier-uniform (with q, k and v as
 separate matrices) and the position table is drawn wide enough to matter. timm's table, of std 0.02, is drowned by the
@@ -18,6 +19,7 @@ patches, and a ViT trained on few images hardly learns where things are: 73 inst
 
 [1] Zhang et al., "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training", CVPR 2022,
 arXiv:2112.03552, with dropout, LayerNorm's epsilon and initial weights as in the authors' code.
+[2] Lee, Lee and Song, "Vision Transformer for Small-Size Datasets", 2021, arXiv:2112.13492.
 """
 
 from collections.abc import Callable
@@ -25,6 +27,7 @@ from functools import partial
 from typing import Any
 
 import timm
+from timm.layers.drop import DropPath
 from timm.models import VisionTransformer, build_model_with_cfg
 from torch import nn
 
@@ -32,6 +35,7 @@ from ...errors import UserError, unknown
 from ..cpu.dropout import replace_dropout
 from ..registering import eight_patches, register, reject_pretrained, timm_config
 from .attention import DroppedAttention
+from .locality import LocalAttention, ShiftedPatchEmbed
 from .sparse_attention import SparseAttention
 
 ARCHITECTURE = "vit_base_patch16_clip_224"
@@ -76,14 +80,32 @@ def published(student: VisionTransformer) -> float:
     return 0.02
 
 
-STARTS: dict[str, Callable[[VisionTransformer], float]] = {"usual": usual, "published": published}
+def xavier_normal(student: VisionTransformer) -> float:
+    """Initialize as the authors' code of [2]: matrices Xavier-normal, biases 0, class token and positions N(0, 1)."""
+    for layer in student.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.xavier_normal_(layer.weight.flatten(1))  # a view; patches are embedded by a matrix
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    if student.cls_token is not None:
+        nn.init.normal_(student.cls_token)
+    return 1.0
+
+
+FEATURES = {"out_indices": 3, "feature_cls": "getter"}
+
+STARTS: dict[str, Callable[[VisionTransformer], float]] = {
+    "usual": usual,
+    "published": published,
+    "xavier_normal": xavier_normal,
+}
 """Initialize weights in place, and return the standard deviation of the position table that goes with it."""
 
 
 def timm_form(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return timm's architecture and the arguments that build the same network, with other weights."""
     defaults = {"img_size": 32, "patch_size": 4, "weight_init": "moco", "pre_norm": False, **SIZES[name]}
-    ours = ("position_std", "start")  # unknown to timm
+    ours = ("position_std", "start", "constant_drop_path")  # unknown to timm
     return ARCHITECTURE, defaults | {key: value for key, value in options.items() if key not in ours}
 
 
@@ -91,6 +113,7 @@ def build(
     name: str,
     start: str = "usual",
     position_std: float | None = None,
+    constant_drop_path: bool = False,
     attention: type[nn.Module] = DroppedAttention,
     **options: Any,
 ) -> VisionTransformer:
@@ -99,6 +122,7 @@ def build(
     Args:
         start: a key of `STARTS`.
         position_std: initial standard deviation of the learned position table; None takes that of `start`.
+        constant_drop_path: drop_path_rate is that of every block, as in [2]'s code, not of the last one alone.
         attention: class of the attention layers, with timm's keywords.
         options: keywords of timm's `VisionTransformer`; weight_init "" with the usual start keeps timm's default.
     """
@@ -111,6 +135,8 @@ def build(
     student = timm.create_model(architecture, attn_layer=attention, **arguments)
     assert isinstance(student, VisionTransformer)
     replace_dropout(student)
+    for block in student.blocks if constant_drop_path else ():
+        block.drop_path1, block.drop_path2 = (DropPath(options.get("drop_path_rate", 0.0)) for _ in range(2))
     std = STARTS[start](student)
     if student.pos_embed is not None:
         nn.init.normal_(student.pos_embed, std=std if position_std is None else position_std)
@@ -120,16 +146,35 @@ def build(
 def build_sparse(name: str, pretrained: bool = False, **options: Any) -> VisionTransformer:
     """Build the network named without its ending, with sparse attention; options as for `build`."""
     sparse = partial(build, name.removesuffix("_sparse"), attention=SparseAttention)
-    return build_model_with_cfg(
-        sparse, name, pretrained, feature_cfg={"out_indices": 3, "feature_cls": "getter"}, **options
-    )
+    return build_model_with_cfg(sparse, name, pretrained, feature_cfg=FEATURES, **options)
+
+
+def build_local(
+    name: str,
+    pretrained: bool = False,
+    shifted_patches: bool = True,
+    local_attention: bool = True,
+    **options: Any,
+) -> VisionTransformer:
+    """Build the network named without its ending, with the parts of [2]; further options as for `build`.
+
+    Args:
+        shifted_patches: embed patches with shifted ones (SPT).
+        local_attention: no token attends to itself, with a trained temperature (LSA).
+    """
+    if shifted_patches:
+        options["embed_layer"] = ShiftedPatchEmbed
+    attention = LocalAttention if local_attention else DroppedAttention
+    local = partial(build, name.removesuffix("_local"), attention=attention)
+    return build_model_with_cfg(local, name, pretrained, feature_cfg=FEATURES, **options)
 
 
 register(build, SIZES, "plain ViT", fitting_patch=eight_patches, timm_form=timm_form)
-register(
-    build_sparse,
-    ["vit_small_sparse", "vit_base_sparse"],
-    "plain ViT",
-    timm_config(32, fixed_input_size=True, first_conv="patch_embed.proj"),
-    fitting_patch=eight_patches,
-)
+for create, names in ((build_sparse, ["vit_small_sparse", "vit_base_sparse"]), (build_local, ["vit_mini_local"])):
+    register(
+        create,
+        names,
+        "plain ViT",
+        timm_config(32, fixed_input_size=True, first_conv="patch_embed.proj"),
+        fitting_patch=eight_patches,
+    )
