@@ -16,7 +16,7 @@ from viticulture.config.start import load_started
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.teachers.frozen import load_embedding
+from viticulture.models.teachers.outputs import load_teacher
 from viticulture.models.weights.files import FILES, save
 from viticulture.models.weights.sources import anchored, describe, initialize, open_network, place_of
 
@@ -92,7 +92,7 @@ def test_weights_and_outputs_are_finite(tmp_path: Path) -> None:
         net.pos_embed.fill_(3.4e38)
     save(net, tmp_path / "large", data_spec(3))
     with pytest.raises(UserError, match=r"outputs of the teacher .* are not finite"):
-        load_embedding(str(tmp_path / "large"), data_spec(3), None)
+        load_teacher(str(tmp_path / "large"), data_spec(3), output="features")
 
 
 def test_a_license_that_forbids_commercial_use_is_reported(

@@ -104,6 +104,7 @@ class Loader:
         self.masks = False
         self._order: tuple[int, Tensor] | None = None
         self._running: tuple[Key, Iterator[tuple[Draw, list[Tensor]]]] | None = None  # and the key of its next step
+        self.at_once = self._at_once()
         on_cpu, streamed = device.type == "cpu", isinstance(self.images, StreamedImages)
         self.workers = worker_count(shard.workers, streamed) if streamed or on_cpu else 0
         # Workers, where there are any, do all that a CPU can: with a GPU, views are transformed there.
@@ -114,16 +115,10 @@ class Loader:
         self.targets, self.masks = targets, masks
         return self
 
-    @property
-    def at_once(self) -> int:
-        """Steps whose views are made together."""
-        if self.device.type == "cpu":
-            return 1
-        return steps_at_once(self.images, self.augments, self.batch_size // self.shard.world)
-
     def with_teacher_view(self, size: int) -> Self:
         """Give batches the first view also as teachers read it, in squares of this side, pixels."""
         self.augments, self.has_teacher_view = (*self.augments, self.augments[0].resized((size, size))), True
+        self.at_once = self._at_once()
         return self
 
     def __len__(self) -> int:
@@ -183,6 +178,12 @@ class Loader:
             labels, generator = self.images.records.labels, seeded(self.seed, epoch)
             self._order = epoch, self.sampling.order(labels, generator, self.shard.world)
         return self._order[1]
+
+    def _at_once(self) -> int:
+        """Return the number of steps whose views are made together."""
+        if self.device.type == "cpu":
+            return 1
+        return steps_at_once(self.images, self.augments, self.batch_size // self.shard.world)
 
     def _steps_from(self, epoch: int, step: int) -> Iterator[tuple[Draw, list[Tensor]]]:
         """Draw and views of every step from one on, without end.
