@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from children import one_of_pair, pair, shared_gradients
-from exact import CLOSE, doubled, never_single
+from exact import CLOSE, check_same_gradients, doubled, never_single
 from label_free import start
+from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
-from viticulture.errors import UserError
 from viticulture.guides.feature_distillation import FeatureDistillation, similarity_loss
 from viticulture.methods.distillation import Distillation
 from viticulture.methods.method import Setup
@@ -162,9 +162,7 @@ def test_two_processes_are_one(teacher: str, tmp_path: Path, monkeypatch: pytest
     for batch in images(8).split(4):
         step(seed, doubled({"image": batch})["image"])[0].backward()
     for gradients, queue in halves:
-        for name, parameter in seed.named_parameters():
-            if parameter.grad is not None:
-                torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
+        check_same_gradients(gradients, seed)
         torch.testing.assert_close(queue, guide_of(seed).queue, **CLOSE)
 
 
@@ -211,10 +209,9 @@ def test_the_students_features_are_its_classifiers_input(
     ],
 )
 def test_invalid_settings_are_refused(teacher: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        method(**{"teacher": teacher, **options})
+    refused(message, method, **{"teacher": teacher, **options})
 
 
 def test_without_a_guide_nothing_teaches() -> None:
-    with pytest.raises(UserError, match="trains by guides alone, and there are none"):
-        Distillation(Setup(create_student("vit_nano", TASK, 4, TINY), TASK))
+    setup = Setup(create_student("vit_nano", TASK, 4, TINY), TASK)
+    refused("trains by guides alone, and there are none", Distillation, setup)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.guides.feature_distillation import FeatureDistillation
 from viticulture.guides.logits import Logits
 from viticulture.guides.relation_distillation import RelationDistillation, relation_loss
@@ -108,11 +108,11 @@ def test_guides_of_one_teacher_share_a_pass(teachers: Path) -> None:
 def test_a_single_patch_has_no_relations(teachers: Path) -> None:
     small = DataSpec(TASK.classes, (16, 16), HALF, HALF, teacher_size=(32, 32))
     student = create_student("vit_nano", small, 4, TINY)
-    with pytest.raises(UserError, match="is a single patch, without relations"):
-        RelationDistillation(student, small, teacher=str(teachers / "cnn"))
+    words = "is a single patch, without relations"
+    refused(words, RelationDistillation, student, small, teacher=str(teachers / "cnn"))
 
 
 @pytest.mark.parametrize("key", ["temperature", "weight"])
 def test_settings_out_of_range_are_refused(key: str, teachers: Path) -> None:
-    with pytest.raises(UserError, match=f"{key} must be positive, got 0.0"):
-        RelationDistillation(torch.nn.Identity(), TASK, teacher=str(teachers / "cnn"), **{key: 0.0})
+    keywords = {"teacher": str(teachers / "cnn"), key: 0.0}
+    refused(f"{key} must be positive, got 0.0", RelationDistillation, torch.nn.Identity(), TASK, **keywords)
