@@ -13,6 +13,7 @@ from timm.models._registry import _model_pretrained_cfgs
 
 from networks import data_spec, randomized
 from public_weights import write_lite
+from refusals import refused
 from viticulture.config.start import load_started
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
