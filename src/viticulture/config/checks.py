@@ -21,6 +21,8 @@ def check_parts(config: Config) -> None:
                 f"guide {guide} requires {words}, which method {name} does not provide; take guides.{guide} out, or "
                 "take another method"
             )
+    if (side := config.images.teacher_size) is not None and not config.guides:
+        raise UserError(f"images.teacher_size {side} is for teachers of guides, and there are no guides; leave it out")
     accumulate, precision = config.train.accumulate, config.engine.precision
     if config.optim.sam_rho is not None and (accumulate > 1 or precision == "16-mixed"):
         raise UserError(
