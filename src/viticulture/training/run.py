@@ -109,7 +109,12 @@ def fit(
     trainer = _trainer(session, [callback for callback in callbacks if callback], checkpoints, on_gpu)
     try:
         with _signals_restored(), no_tensorboard_traceback(), _tf32(on_gpu), named(run.path, engine):
-            trainer.fit(TrainingModule(method), datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
+            trainer.fit(
+                TrainingModule(method, session.config.train.clip_each),
+                datamodule=Feed(session),
+                ckpt_path=resumed,
+                weights_only=True,
+            )
     except SystemExit as stop:  # Lightning's for Ctrl-C
         raise KeyboardInterrupt from stop
     except BaseException as error:
