@@ -63,7 +63,11 @@ def test_a_folder_may_be_a_part_of_another(tmp_path: Path) -> None:
     """Weights that were trained without labels on the folder of test images."""
     photos = pictures(tmp_path / "photos", {"train/cats": 8, "train/dogs": 8, "test/cats": 8, "test/dogs": 8})
     without_labels = {**FEW, "method.name": "mae", "student.name": "vit_nano", "train.batch_size": 8}
-    known = trained(tmp_path / "known", {**without_labels, "data.test_fraction": 0, "data.val_fraction": 0}, data=str(photos / "test"))
+    known = trained(
+        tmp_path / "known",
+        {**without_labels, "data.test_fraction": 0, "data.val_fraction": 0},
+        data=str(photos / "test"),
+    )
     with pytest.raises(UserError, match=r"known was trained on 16 of the 16 test images"):
         warnings(tmp_path / "heir", str(photos), {**FEW, "student.init": str(known.path)})
 
