@@ -237,7 +237,7 @@ class Readings:
             within the layer, so that the backward pass holds one layer's gradient at a time.
         norms: output of each block's first norm, then the last norm applied to the last block's output, if tapped.
         features: what the first classifier reads, the pooled features, [B, D], if tapped.
-        maps: the patches of every block as a map, [B, D, rows, columns], if blocks are tapped.
+        as_map: from a block's output to its patches as a map, if blocks are tapped.
     """
 
     output: Any
@@ -246,7 +246,13 @@ class Readings:
     class_attention: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
     features: list[Tensor] = field(default_factory=list)
-    maps: list[Tensor] = field(default_factory=list)
+    as_map: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def maps(self) -> list[Tensor]:
+        """The patches of every block as a map, [B, D, rows, columns], of a pass over whole images with tapped blocks."""
+        assert self.as_map is not None, "blocks are tapped"
+        return [self.as_map(block) for block in self.blocks]
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -314,8 +320,8 @@ class Taps:
             for handle in handles:
                 handle.remove()
         attention = [reader(tensor) for reader, tensor in zip(readers, qkv, strict=True)] if qkv else []
-        maps = [self.layout.as_map(block, size) for block in blocks] if self.layout else []
-        return Readings(output, blocks, attention, attended, norms, pooled, maps)
+        as_map = partial(self.layout.as_map, image_size=size) if self.layout else None
+        return Readings(output, blocks, attention, attended, norms, pooled, as_map)
 
     def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, *tuple[list[Tensor], ...]]:
         """Run one pass with open hooks; their lists are emptied, so that no tensor outlives its step."""
