@@ -250,7 +250,7 @@ class Readings:
 
     @property
     def maps(self) -> list[Tensor]:
-        """The patches of every block as a map, [B, D, rows, columns], of a pass over whole images with tapped blocks."""
+        """The patches of every block as a map, [B, D, rows, columns], of a pass over whole images."""
         assert self.as_map is not None, "blocks are tapped"
         return [self.as_map(block) for block in self.blocks]
 
