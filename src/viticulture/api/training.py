@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..budget.budget import TimeBudget
+from ..config.keys import TEACHER
 from ..errors import UserError, unknown
 from ..study.terms import budget_text
 from ..text import command_line, log, shell_word
@@ -43,6 +44,7 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
     *,
     epochs: int | None = None,
     student: str = "",
+    teacher: str = "",
     callbacks: "Sequence[Callback]" = (),
     progress: bool = True,
 ) -> Run:
@@ -64,13 +66,15 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
         method_search: off or False: one stage, no mixing.
         epochs: short for {"train.epochs": ...}.
         student: short for {"student.name": ...}.
+        teacher: a trained network that teaches the student by its features, and a run of the same classes by its
+            predictions, too: a run, a timm model, hf-hub:OWNER/NAME, ARCHITECTURE=FILE.
         callbacks: Lightning callbacks; one that stops the training early leaves a finished run.
         progress: False: print nothing on standard error.
 
     Returns: the finished run.
     Raises: UserError for a mistake in data, recipe or environment, before training starts.
     """
-    short = {"train.epochs": epochs, "student.name": student or None}
+    short = {"train.epochs": epochs, "student.name": student or None, TEACHER: teacher or None}
     if like:
         recipe, size = winner(like, recipe)
         overrides = {**size, **(overrides or {})}
@@ -263,6 +267,8 @@ def plan_within(
     """Choose what fits into a budget; arguments as for `train`. Raises: UserError for any mistake."""
     now = budget.clock
     began = now()
+    if TEACHER in overrides:
+        raise UserError("--teacher has no plan within a budget; name the length by --epochs in place of --budget")
     from ..budget.prepare import BudgetRequest, make_plan
     from ..training.session import run_path
 
