@@ -21,7 +21,7 @@ RECIPE = "probe/photos"
 
 @checked
 def probe(
-    run: list[str],
+    run: Any | list[str],
     data: Any = "",
     features: str = "",
     weights: str = "",
