@@ -24,6 +24,7 @@ from .muon import Muon
 Group = dict[str, Any]
 """Parameters that share settings: `params` [(name, parameter)], `lr`, `weight_decay`."""
 
+WITH_BIAS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
 TIED_TO_LAST_BLOCK = (99999,)  # timm's mark for what shares the last block's layer
 
 
@@ -44,7 +45,8 @@ class Optim:
         momentum: of sgd, nesterov, lars and muon; 0 is plain gradient descent.
         layer_decay: factor on the rate from one layer to the one below; null treats all alike.
         decay_tokens: decay tokens and positions as well.
-        decay_everything: decay biases and norms as well as those.
+        decay_biases: decay the biases of linear layers and convolutions (Detectron2), not those of norms.
+        decay_everything: decay biases and norms as well as tokens and positions.
         sam_rho: sharpness-aware minimization: take each step's gradient after moving all weights uphill by this
             Euclidean distance; doubles the time of a step. Batches must be whole and gradients unscaled. null turns it
             off.
@@ -59,6 +61,7 @@ class Optim:
     momentum: float = 0.9
     layer_decay: float | None = None
     decay_tokens: bool = False
+    decay_biases: bool = False
     decay_everything: bool = False
     sam_rho: float | None = None
 
@@ -104,13 +107,17 @@ class Optim:
         if guides is not None:
             others = ((f"guides.{name}", p, 1.0, flat, listed) for name, p, flat, listed in _trainable(guides))
             trainable += [other for other in others if other[1].untyped_storage().data_ptr() not in own]
+        networks = [student, *([guides] if guides is not None else [])]
+        layers = (layer for network in networks for layer in network.modules())
+        biases = {id(layer.bias) for layer in layers if isinstance(layer, WITH_BIAS)}
         outer = outer_parameters(student) if self.name == "muon" else frozenset()
         if guides is not None and self.name == "muon":
             beside = ((place, net) for place, net in guides.named_modules() if hasattr(net, "get_classifier"))
             outer |= {f"guides.{place}.{name}" for place, net in beside for name in outer_parameters(net)}
         groups: dict[tuple[float, bool, bool], Group] = {}
         for name, parameter, scale, flat, listed in trainable:
-            decays = self.decay_everything or not (flat or (listed and not self.decay_tokens))
+            undecayed = flat and not (self.decay_biases and id(parameter) in biases)
+            decays = self.decay_everything or not (undecayed or (listed and not self.decay_tokens))
             decay = self.weight_decay if decays else 0.0
             matrix = not (flat or listed) and min(parameter.shape[:2]) > 1
             inner = (self.name == "muon" and matrix and name not in outer) or (self.name == "lars" and not flat)
