@@ -12,6 +12,7 @@ from timm.optim._param_groups import param_groups_layer_decay, param_groups_weig
 from torch import nn
 
 from conftest import Golden
+from refusals import refused
 from viticulture.errors import UserError
 from viticulture.optim import Optim, Schedule
 from viticulture.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalize
@@ -245,21 +246,17 @@ def test_settings_that_cannot_work_are_refused() -> None:
         ({"name": "nesterov", "momentum": 0.0}, "needs a momentum"),
         ({"layer_decay": 1.5}, r"\(0, 1\]"),
     ):
-        with pytest.raises(UserError, match=words):
-            Optim(**keywords)
+        refused(words, Optim, **keywords)
     for keywords, words in (
         ({"rule": "linear"}, "constant"),
         ({"interval": "batch"}, "step or epoch"),
         ({"min_lr": -1}, "neg"),
     ):
-        with pytest.raises(UserError, match=words):
-            Schedule(**keywords)
+        refused(words, Schedule, **keywords)
     with pytest.raises(UserError, match=r"fewer than train.epochs, got 5 and 3"):
         Schedule(warmup_epochs=5).attach(torch.optim.SGD([torch.zeros(1)], lr=1.0), 1, 3, 1.0)
-    with pytest.raises(UserError, match="timm's group_matcher; Linear has none"):
-        Optim(layer_decay=0.5).groups(nn.Linear(1, 1))
-    with pytest.raises(UserError, match="nothing to train"):
-        Optim().build(Optim().groups(nn.Linear(1, 1).requires_grad_(False)))
+    refused("timm's group_matcher; Linear has none", lambda: Optim(layer_decay=0.5).groups(nn.Linear(1, 1)))
+    refused("nothing to train", lambda: Optim().build(Optim().groups(nn.Linear(1, 1).requires_grad_(False))))
 
 
 def test_rates_never_leave_their_bounds() -> None:

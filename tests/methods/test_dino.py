@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
-from exact import CLOSE, doubled, never_single
+from exact import CLOSE, check_same_gradients, doubled, never_single
 from label_free import start
+from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
 from viticulture.errors import UserError
@@ -305,9 +306,7 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     dino.losses(doubled(views((2, 12))))["views"].backward()
     for gradients, center in halves:
         torch.testing.assert_close(center, dino.center, **CLOSE)
-        for name, parameter in dino.named_parameters():
-            if parameter.grad is not None:
-                torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
+        check_same_gradients(gradients, dino)
 
 
 def test_validation_leaves_no_trace() -> None:
@@ -335,14 +334,12 @@ def test_validation_leaves_no_trace() -> None:
     ],
 )
 def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        method(**options)
+    refused(message, method, **options)
 
 
 def test_local_crops_need_their_section(tmp_path: Path) -> None:
     silent = {key: value for key, value in RUN.items() if not key.startswith("augment_local_crops")}
-    with pytest.raises(UserError, match=r"dino looks at 2 local crops.*augment_local_crops"):
-        start(tmp_path / "run", **silent)
-    with pytest.raises(UserError, match=r"mae looks at 0 local crops.*take augment_local_crops out"):
+    refused(r"dino needs 2 local crops.*augment_local_crops", start, tmp_path / "run", **silent)
+    with pytest.raises(UserError, match=r"mae needs 0 local crops.*take augment_local_crops out"):
         start(tmp_path / "run", **{"augment_local_crops.resized_crop.scale": [0.1, 0.4]})
     assert not (tmp_path / "run").exists()

@@ -68,7 +68,7 @@ class Optim:
     def __post_init__(self) -> None:
         check_fields("optim", self)
         if self.name == "auto":
-            raise UserError("optim.name auto goes by a recipe's student, which nobody named here; name an optimizer")
+            raise UserError("optim.name auto follows the student of a recipe, and there is none; name an optimizer")
         if self.lr <= 0:
             raise UserError(f"optim.lr must be positive, got {self.lr}")
         if self.kernel_lr is not None:
@@ -102,18 +102,18 @@ class Optim:
         stem and heads of a classifier among the guides as well.
         """
         scales = {} if self.layer_decay is None else layer_scales(student, self.layer_decay)
-        own = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
+        shared = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
         trainable = [(n, p, scales.get(n, 1.0), flat, listed) for n, p, flat, listed in _trainable(student)]
         if guides is not None:
             others = ((f"guides.{name}", p, 1.0, flat, listed) for name, p, flat, listed in _trainable(guides))
-            trainable += [other for other in others if other[1].untyped_storage().data_ptr() not in own]
+            trainable += [other for other in others if other[1].untyped_storage().data_ptr() not in shared]
         networks = [student, *([guides] if guides is not None else [])]
         layers = (layer for network in networks for layer in network.modules())
         biases = {id(layer.bias) for layer in layers if isinstance(layer, WITH_BIAS)}
         outer = outer_parameters(student) if self.name == "muon" else frozenset()
         if guides is not None and self.name == "muon":
-            beside = ((place, net) for place, net in guides.named_modules() if hasattr(net, "get_classifier"))
-            outer |= {f"guides.{place}.{name}" for place, net in beside for name in outer_parameters(net)}
+            classifiers = ((place, net) for place, net in guides.named_modules() if hasattr(net, "get_classifier"))
+            outer |= {f"guides.{place}.{name}" for place, net in classifiers for name in outer_parameters(net)}
         groups: dict[tuple[float, bool, bool], Group] = {}
         for name, parameter, scale, flat, listed in trainable:
             undecayed = flat and not (self.decay_biases and id(parameter) in biases)
@@ -295,9 +295,9 @@ class Schedule:
         return LambdaLR(optimizer, lambda update: self.rate(update, steps_per_epoch, epochs, lr) / lr)
 
 
-def shortened_warmup(warmup: float, own: int, epochs: int) -> float:
+def shortened_warmup(warmup: float, length: int, epochs: int) -> float:
     """Scale a recipe's warm-up from `own` epochs to the epochs of a training, to at most half of them."""
-    return min(warmup * epochs / own, epochs / 2)
+    return min(warmup * epochs / length, epochs / 2)
 
 
 def cosine(part: float, high: float, low: float) -> float:

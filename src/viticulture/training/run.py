@@ -120,8 +120,8 @@ def fit(
     except BaseException as error:
         if trainer.strategy.launcher is not None:
             trainer.strategy.launcher.kill(signal.SIGKILL)  # processes begun here would wait for this one's next step
-        if (known := _user_error(run.path, error)) is not None:
-            raise known from error
+        if (user_error := _user_error(run.path, error)) is not None:
+            raise user_error from error
         raise
     finally:
         close(trainer.loggers)

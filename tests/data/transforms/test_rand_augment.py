@@ -12,9 +12,9 @@ from scipy.stats import ks_2samp
 from torch import Tensor
 
 from noise import pictures, uniform
+from refusals import refused
 from viticulture.data.transforms.geometry import rotate, rotate_by_taps
 from viticulture.data.transforms.rand_augment import OPERATIONS, Drawn, RandAugment, apply
-from viticulture.errors import UserError
 
 FILL = (124, 116, 104)
 NAMES = dict(zip(OPERATIONS, theirs._RAND_INCREASING_TRANSFORMS, strict=True))
@@ -129,9 +129,6 @@ def test_the_fill_is_the_mean_color() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(UserError, match="magnitude must lie between 0 and 10, got 11"):
-        RandAugment(magnitude=11)
-    with pytest.raises(UserError, match="std"):
-        RandAugment(std=-1)
-    with pytest.raises(UserError, match="probability"):
-        RandAugment(probability=1.5)
+    refused("magnitude must lie between 0 and 10, got 11", RandAugment, magnitude=11)
+    refused("std", RandAugment, std=-1)
+    refused("probability", RandAugment, probability=1.5)

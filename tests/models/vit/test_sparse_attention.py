@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from conftest import Golden
+from refusals import refused
 from viticulture.deploy.onnx.export import to_onnx
-from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.vit.sparse_attention import Entmax, SparseAttention, threshold
@@ -129,8 +129,7 @@ def test_attention_weighs_values_by_entmax() -> None:
     torch.testing.assert_close(layer(x), layer.proj((p @ v).transpose(1, 2).flatten(2)))
     with pytest.raises(NotImplementedError, match="masks"):
         layer(x, is_causal=True)
-    with pytest.raises(UserError, match="gate"):
-        SparseAttention(12, 3, gated=True)
+    refused("gate", SparseAttention, 12, 3, gated=True)
 
 
 @pytest.mark.parametrize("offset", [-1e6, -1.0, 1.0, 1e6])
