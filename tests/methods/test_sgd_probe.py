@@ -11,7 +11,7 @@ from torch import nn
 from plain_loop import plain_loop
 from trained import weights
 from viticulture.errors import UserError
-from viticulture.methods.linear_probe import LinearProbe
+from viticulture.methods.sgd_probe import SGDProbe
 from viticulture.methods.method import Setup
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -24,7 +24,7 @@ TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
 RUN: dict[str, Any] = {
     "student.name": "mae_tiny",
     "student.options": TINY,
-    "method.name": "linear_probe",
+    "method.name": "sgd_probe",
     "data.per_class": 10,
     "train.epochs": 2,
     "train.batch_size": 20,
@@ -61,7 +61,7 @@ def test_the_student_is_the_probe_folded(tmp_path: Path) -> None:
 def test_features_are_normalized_by_the_batch() -> None:
     """The loss by hand, std with 1 / N. Catches: running statistics in training, a gradient to the trunk."""
     torch.manual_seed(0)
-    probe = LinearProbe(Setup(create_student("mae_tiny", DATA_SPEC, 4, TINY), DATA_SPEC)).train()
+    probe = SGDProbe(Setup(create_student("mae_tiny", DATA_SPEC, 4, TINY), DATA_SPEC)).train()
     images, label = torch.randn(12, 3, 16, 16), torch.arange(12) % 3
     loss = probe.losses({"image": images, "label": label})["label"]
     student: Any = probe.student
@@ -74,7 +74,7 @@ def test_features_are_normalized_by_the_batch() -> None:
 
 def test_what_cannot_be_probed_is_refused() -> None:
     with pytest.raises(UserError, match="one linear classifier"):
-        LinearProbe(Setup(create_student("cit_tiny", DATA_SPEC, 4, {**TINY, "tokens": 1}), DATA_SPEC))
+        SGDProbe(Setup(create_student("cit_tiny", DATA_SPEC, 4, {**TINY, "tokens": 1}), DATA_SPEC))
 
 
 def test_lars_is_maes_rule() -> None:

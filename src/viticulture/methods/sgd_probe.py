@@ -23,7 +23,7 @@ from .method import Method, Setup
 EPSILON = 1e-6
 
 
-class LinearProbe(Method):
+class SGDProbe(Method):
     """Cross-entropy of a linear classifier behind a batch norm without scale, on frozen features."""
 
     provides: ClassVar[frozenset[Capability]] = frozenset()
@@ -32,13 +32,13 @@ class LinearProbe(Method):
     def __init__(self, setup: Setup) -> None:
         if setup.guides:
             raise UserError(
-                f"method linear_probe trains a classifier alone; take guides.{next(iter(setup.guides))} out"
+                f"method sgd_probe trains a classifier alone; take guides.{next(iter(setup.guides))} out"
             )
         super().__init__(setup)
         head = getattr(setup.student, "get_classifier", nn.Identity)()
         if not isinstance(head, nn.Linear):
             raise UserError(
-                "method linear_probe needs a student with one linear classifier, such as mae_tiny, "
+                "method sgd_probe needs a student with one linear classifier, such as mae_tiny, "
                 f"got a {type(setup.student).__name__}"
             )
         setup.student.requires_grad_(False)
