@@ -5,7 +5,7 @@
 
 Only W and b are trained. After every step the student's own classifier becomes the same function with the running
 statistics, so that the saved student is a plain one. Recipe: recipes/mae/linear-probe. `viticulture probe` solves the
-same problem exactly, without augmentation, in minutes (evaluation/probe/).
+same problem exactly, without augmentation, in minutes; so does method `linear_probe`.
 
 Paper: He et al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022, arXiv:2111.06377, Appendix A.1.
 """
