@@ -11,8 +11,8 @@ from torch import nn
 from plain_loop import plain_loop
 from trained import weights
 from viticulture.errors import UserError
-from viticulture.methods.sgd_probe import SGDProbe
 from viticulture.methods.method import Setup
+from viticulture.methods.sgd_probe import SGDProbe
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.optim import Optim

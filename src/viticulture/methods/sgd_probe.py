@@ -31,9 +31,7 @@ class SGDProbe(Method):
 
     def __init__(self, setup: Setup) -> None:
         if setup.guides:
-            raise UserError(
-                f"method sgd_probe trains a classifier alone; take guides.{next(iter(setup.guides))} out"
-            )
+            raise UserError(f"method sgd_probe trains a classifier alone; take guides.{next(iter(setup.guides))} out")
         super().__init__(setup)
         head = getattr(setup.student, "get_classifier", nn.Identity)()
         if not isinstance(head, nn.Linear):
