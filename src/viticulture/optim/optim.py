@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from timm.models import group_parameters
-from timm.optim import Lars
+from timm.optim.lars import Lars
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -157,7 +157,7 @@ class Optim:
                 for weight in group["params"]:
                     optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
         # Fused kernels could unscale float16's gradients themselves; Lightning then refuses to clip, in bfloat16 too.
-        optimizer._step_supports_amp_scaling = False
+        vars(optimizer)["_step_supports_amp_scaling"] = False
         return optimizer
 
 

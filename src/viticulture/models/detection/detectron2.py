@@ -26,7 +26,7 @@ PROPOSALS = 1000
 BEFORE_SUPPRESSION = {"training": 2000, "testing": 1000}
 
 
-class AlignedPool(MultiScaleRoIAlign):
+class AlignedPool(MultiScaleRoIAlign):  # type: ignore[misc]
     """Pools each box from the level for its size, aligned to the centers of pixels, sampled adaptively."""
 
     aligned = True
@@ -50,7 +50,7 @@ class AlignedPool(MultiScaleRoIAlign):
         return pooled
 
 
-class Proposals(RegionProposalNetwork):
+class Proposals(RegionProposalNetwork):  # type: ignore[misc]
     """torchvision's, with absolute errors of boxes."""
 
     def compute_loss(
@@ -63,7 +63,7 @@ class Proposals(RegionProposalNetwork):
         return F.binary_cross_entropy_with_logits(scores, torch.cat(labels)[every].to(scores)), error
 
 
-class Heads(RoIHeads):
+class Heads(RoIHeads):  # type: ignore[misc]
     """torchvision's, with absolute errors of boxes and a mask for every class but the background."""
 
     def forward(
