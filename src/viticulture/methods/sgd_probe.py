@@ -61,7 +61,8 @@ class SGDProbe(Method):
     def after_step(self) -> None:
         """Write the classifier, with the running mean and variance inside, into the student's."""
         student: Any = self.student
-        norm, trained, head = self.auxiliary["norm"], self._classifier(), student.get_classifier()
+        norm: Any = self.auxiliary["norm"]
+        trained, head = self._classifier(), student.get_classifier()
         weight = trained.weight / (norm.running_var + EPSILON).sqrt()
         head.weight.copy_(weight)
         head.bias.copy_(trained.bias - weight @ norm.running_mean)
