@@ -26,7 +26,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     Of runs that find objects or tell pixels apart, on others with boxes or masks.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn. In Python,
-    other images may also be an object as for `train`; that which the run learnt from stands for its own images.
+    other images may also be an object as for `train`; that of its training stands for its images.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME.
@@ -51,7 +51,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     if not stands_for_own(folder, data):
         return evaluate_other(task, data, out)
     if out:
-        raise UserError(f"--out is for other images; of its own, {folder.path} keeps its results and report.html")
+        raise UserError(f"--out is for other images; results of a run's images are in {folder.path}")
     dataset = dataset_of(folder, config_of(folder), data)
     evaluations = measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
@@ -65,7 +65,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
 
 @checked
 def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: int = 1) -> list[Any]:
-    """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
+    """Classify images, detect their objects or segment them, as the run was trained to.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME.
@@ -83,9 +83,9 @@ def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: 
     from ..tasks.task import task_of
 
     folder = trained_run(run_folder_of(run))
-    learnt = folder.read("run.json")["data"]["folder"]
-    if out and learnt and Path(out).resolve() == Path(learnt).resolve():
-        raise UserError(f"{out} is what {run} learnt from; choose another --out")
+    folder_of_data = folder.read("run.json")["data"]["folder"]
+    if out and folder_of_data and Path(out).resolve() == Path(folder_of_data).resolve():
+        raise UserError(f"{out} has the training images of {run}; choose another --out")
     return task_of(folder).predict(as_images(images), weights, top, out)
 
 
@@ -93,8 +93,8 @@ def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: 
 def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
 
-    Of several labels an image the file gives probabilities, and its metadata hold their thresholds; of a run that
-    learnt without labels it gives features.
+    Of several labels an image the file gives probabilities, and its metadata hold their thresholds; of a run
+    without labels it gives features.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME. Weights there are safetensors and config.json that timm loads.
@@ -106,7 +106,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
             detector or a segmenter always does. Of a run with `images.channels`, as many; values of an `images.range`
             must be levels by then, and the range stands in the file's metadata.
 
-    Returns: the file; with int8 also what it costs and gives beside float32.
+    Returns: the file; with int8 also its accuracy and size compared with float32.
     """
     from ..deploy.onnx.export import to_onnx
     from ..deploy.onnx.int8 import to_int8
@@ -123,7 +123,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
         raise UserError(f"what --int8 costs is measured on images of {run}, which no repository holds; leave it out")
     if int8 and folder.read("run.json")["data"].get("given") is not None:
         raise UserError(
-            f"what --int8 costs is measured on images, and {run} learnt from an object of a Python program, which its "
+            f"what --int8 costs is measured on images, and {run} was trained on a Python object, which its "
             "folder does not hold; leave it out, or train on the images as files"
         )
     exported, images, graph = task.exported(which), config_of(folder).images, at_path(task.graph)

@@ -308,7 +308,7 @@ def _values(images: Sequence[_Properties]) -> str:
     channels = sorted({image.channels for image in images} - {1, 3})
     if channels:
         kinds = " or ".join(counted(count, "channel") for count in channels)
-        words.append(f"{kinds}, kept by --images.channels {channels[-1]}")
+        words.append(f"{kinds}, read by --images.channels {channels[-1]}")
     if spans := [image.value_range for image in images if image.value_range is not None]:
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
         words.append(f"values of more than 8 bits lie in {low:g} to {high:g}")
@@ -326,7 +326,7 @@ def copy_pairs(source: Source, splits: Splits, copies: NearDuplicates | None) ->
 
     def pair(*images: int) -> CopyPair:
         labels = [np.flatnonzero(source.labels[i] > 0) if several else source.labels[i : i + 1] for i in images]
-        classes = ["|".join(source.classes[c] for c in shown if c >= 0) for shown in labels]
+        classes = ["|".join(source.classes[c] for c in row if c >= 0) for row in labels]
         return CopyPair(*(source.names[i] for i in images), *(split_of.get(i, "") for i in images), *classes)
 
     return () if copies is None else tuple(pair(a, b) for a, b in copies.listed())

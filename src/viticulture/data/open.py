@@ -132,20 +132,20 @@ def annotation_format(data: str | Path) -> tuple[Contents | None, Open | None]:
     return None, None
 
 
-def _open_annotated(data: Any, wanted: Contents) -> Source:
-    if isinstance(data, Source) and data.contents == wanted:
+def _open_annotated(data: Any, expected: Contents) -> Source:
+    if isinstance(data, Source) and data.contents == expected:
         return data
     if not isinstance(data, str | Path):
-        raise UserError(f"{ANNOTATED[wanted].held} are read from files; name a folder")
+        raise UserError(f"{ANNOTATED[expected].held} are read from files; name a folder")
     path = Path(data).expanduser()
     if not path.exists():
         raise UserError(f"no such file or folder: {str(data)!r}")
     contents, opener = annotation_format(path)
-    if contents == wanted and opener is not None:
+    if contents == expected and opener is not None:
         return opener(path)
     if contents:
         raise UserError(f"{path} holds {ANNOTATED[contents].held}; train on it with --recipe {RECIPES[contents]}")
-    fix = "unpack it first" if path.suffix == ".zip" else f"expected {_EXPECTED[wanted]}"
+    fix = "unpack it first" if path.suffix == ".zip" else f"expected {_EXPECTED[expected]}"
     raise UserError(f"{path} holds neither boxes nor masks; {fix}")
 
 

@@ -79,8 +79,8 @@ def _over_data(comparisons: Sequence[Comparison], styles: Mapping[str, int], gri
     measure = last.measure
     for name, style in styles.items():
         entries = [entry for each in comparisons for entry in each.ranking if entry.candidate.name == name]
-        known = ((images, entry) for entry in entries if (images := entry.mean("train_images")))
-        points = sorted(known, key=lambda point: point[0])  # two subsets may have the same number of images
+        sized = ((images, entry) for entry in entries if (images := entry.mean("train_images")))
+        points = sorted(sized, key=lambda point: point[0])  # two subsets may have the same number of images
         if points:
             ys = [(images, measure.factor * entry.test.mean) for images, entry in points]
             bands = [_band(entry.test, measure) for _, entry in points]
@@ -213,7 +213,7 @@ def teaching_section(study: Study) -> list[Section]:
     pairs = [(who, by) for who, by in teachers_of(every).items() if who in ranking and by in ranking]
     if len(pairs) < MIN_TAUGHT or len({by for _, by in pairs}) < 2:  # students of one teacher do not compare teachers
         return []
-    networks = {by: str((ranking[by].outcomes[0].facts or {}).get("student", {}).get("name", "")) for _, by in pairs}
+    networks = {by: str((ranking[by].outcomes[0].metadata or {}).get("student", {}).get("name", "")) for _, by in pairs}
     series = []
     for style, kind in enumerate(families(networks.values())):
         taught = [(ranking[who], ranking[by]) for who, by in pairs if family(networks[by]) == kind]
@@ -297,9 +297,9 @@ def class_section(study: Study) -> Markup:
         return Markup()
     names, matrices = _confusions(study, comparison)
     support = next(iter(matrices.values())).sum(1)
-    shown = np.flatnonzero(support)  # recall is not defined for a class without images
-    classes, images = [names[c] for c in shown], [number(round(float(support[c]), 1)) for c in shown]
-    recall = {name: 100 * _rates(matrix).diagonal()[shown] for name, matrix in matrices.items()}
+    present = np.flatnonzero(support)  # recall is not defined for a class without images
+    classes, images = [names[c] for c in present], [number(round(float(support[c]), 1)) for c in present]
+    recall = {name: 100 * _rates(matrix).diagonal()[present] for name, matrix in matrices.items()}
     first, second = (entry.candidate.name for entry in pair)
     order = np.argsort(-np.abs(recall[first] - recall[second]), kind="stable")
     rows = [(classes[c], images[c], recall[first][c], recall[second][c]) for c in order]

@@ -38,7 +38,7 @@ def plan_note(grid: Grid, plan: StudyPlan) -> str:
     terms = {
         "epochs": "Every cell trains for the same number of epochs",
         "time": "Every cell of one training subset trains for the same time",
-        "recipe": "Every recipe trains for its own number of epochs",
+        "recipe": "Every recipe trains for the number of epochs it sets",
     }[grid.terms.equal]
     if plan.scale < 1:
         budget = f"the budget of {grid.terms.budget}"
@@ -107,17 +107,20 @@ def all_results_table(study: Study) -> Table:
     several = len({comparison.data for comparison in comparisons}) > 1
     reported = "test" if any(comparison.reported == "test" for comparison in comparisons) else "validation"
     of_test = reported == "test"
-    known = comparisons[-1].measure if comparisons else measure(["accuracy"])
+    ranked_measure = comparisons[-1].measure if comparisons else measure(["accuracy"])
     columns = [
         Column("candidate"),
         Column("training data"),
         *([Column("data")] if several else []),
         Column("images", "count"),
         Column(f"{grid.unit}s", "count"),
-        Column(f"{reported}{known.unit}", "spread"),
+        Column(f"{reported}{ranked_measure.unit}", "spread"),
         Column("95 % interval", "decimal"),
-        *([Column(f"validation{known.unit}", "spread")] if of_test else []),
-        Column(f"− baseline{',' * known.share}{known.points}", "signed" if known.share else "decimal"),
+        *([Column(f"validation{ranked_measure.unit}", "spread")] if of_test else []),
+        Column(
+            f"− baseline{',' * ranked_measure.share}{ranked_measure.points}",
+            "signed" if ranked_measure.share else "decimal",
+        ),
         Column("its interval", "decimal"),
         Column("epochs", "count"),
         Column(f"min a {grid.unit}", "significant"),
@@ -149,12 +152,12 @@ def all_results_table(study: Study) -> Table:
             )
     ranked_by = "validation" if all(comparison.ranked_by == "val" for comparison in comparisons) else reported
     difference, names = "Student's interval", {name for comparison in comparisons for name in comparison.measured}
-    if known.images or "accuracy" in names:
-        of = "" if known.images else ", for accuracies,"
+    if ranked_measure.images or "accuracy" in names:
+        of = "" if ranked_measure.images else ", for accuracies,"
         over = f"{'' if grid.overlap else 'seeds and '}{reported} images"
         difference = f"the wider of {difference} and{of} the interval over {over}"
     note = (
-        f"Candidates are ordered by {ranked_by} {known.word}. Intervals: 95 %, "
+        f"Candidates are ordered by {ranked_by} {ranked_measure.word}. Intervals: 95 %, "
         f"{intervals(grid, sorted(names), reported)}. − baseline: paired difference to {grid.baseline.name} on the "
         f"same {grid.unit}s, with {difference}."
     )
@@ -183,7 +186,7 @@ def intervals(grid: Grid, measured: Sequence[str], reported: str) -> str:
     def wider(images: str) -> str:
         return f"the wider of {students}{',' * bool(grid.overlap)} and {images}" if images else students
 
-    images = {known.word: known.images.format(reported) for known in (measure([name]) for name in measured)}
+    images = {entry.word: entry.images.format(reported) for entry in (measure([name]) for name in measured)}
     if len(set(images.values())) == 1:
         return wider(next(iter(images.values())))
     return wider("") + "".join(f"; of {word} {wider(over)}" for word, over in images.items() if over)

@@ -15,8 +15,8 @@ def conclusion(grid: Grid, comparisons: Sequence[Comparison], finished: int, cel
     """Return the study's conclusion, about the largest training subset."""
     left = "" if finished == cells else f" ({finished} of {cells} trainings are finished.)"
     if not comparisons:
-        known = "No held-out images have been evaluated" if finished else "Nothing is finished yet"
-        return f"{known}: {finished} of {cells} trainings."
+        state = "No held-out images have been evaluated" if finished else "Nothing is finished yet"
+        return f"{state}: {finished} of {cells} trainings."
     if grid.published:
         return _versus_published(grid, comparisons) + left
     comparison = comparisons[-1]
@@ -37,7 +37,7 @@ def conclusion(grid: Grid, comparisons: Sequence[Comparison], finished: int, cel
         return f"{what} on {where}: it {result}, {more}.{reference}{left}"
     if comparison.incomplete:
         why = max(comparison.incomplete.values())  # failures first
-        names = [each for each, known in comparison.incomplete.items() if known == why]
+        names = [each for each, cause in comparison.incomplete.items() if cause == why]
         listed = names if len(names) <= MAX_NAMES + 1 else names[:MAX_NAMES]
         more = f" and {len(names) - MAX_NAMES} others" if len(listed) < len(names) else ""
         reason = f"there is no winner while trainings of {', '.join(listed)}{more} {why}"

@@ -62,10 +62,10 @@ def schedule(grid: Grid, outcomes: Outcomes) -> tuple[list[Cell], list[Decision]
             chosen |= {cell.name: cell for cell in current}
             if rung == len(grid.terms.rungs) - 1:
                 break
-            known = outcomes.all(current)
-            if any(outcome.status not in ("finished", "failed") for outcome in known):
+            results = outcomes.all(current)
+            if any(outcome.status not in ("finished", "failed") for outcome in results):
                 break
-            decisions.append(decide(grid, rung, subset, known))
+            decisions.append(decide(grid, rung, subset, results))
             left = set(decisions[-1].kept)
     order = dict.fromkeys(cell.name for cell in every_cell(grid))
     return [chosen[name] for name in order if name in chosen], decisions
@@ -77,7 +77,7 @@ def decide(grid: Grid, rung: int, subset: Subset, outcomes: list[Outcome]) -> De
     for outcome in outcomes:
         value = outcome.val if outcome.val is not None else outcome.test
         values.setdefault(outcome.cell.candidate.name, []).extend([] if value is None else [value])
-    scores = {name: fmean(known) if known else None for name, known in values.items()}
+    scores = {name: fmean(numbers) if numbers else None for name, numbers in values.items()}
     ranked = sorted(scores, key=lambda name: (scores[name] is None, -(scores[name] or 0.0)))
     alive = [name for name in ranked if scores[name] is not None]
     kept = alive[: survivors(len(ranked))]

@@ -110,5 +110,5 @@ def measure(names: Collection[str]) -> Measure:
     first, *others = names
     if not others and first in MEASURES:
         return MEASURES[first]
-    title = "Results, each row by its own measure" if others else first
+    title = "Results, each row by its measure" if others else first
     return Measure(title, "result", "a result", *CLASSIFIERS, "")

@@ -161,10 +161,10 @@ class Difference:
         values without any spread, where predictions of single images are not known."""
         if self.over_images is None and (len(self.over_seeds.values) < 3 or not self.over_seeds.sd):
             return False
-        known = [self.over_seeds, *([self.over_images] if self.over_images else [])]
+        intervals = [self.over_seeds, *([self.over_images] if self.over_images else [])]
         return all(
             interval.low is not None and interval.high is not None and (interval.low > 0 or interval.high < 0)
-            for interval in known
+            for interval in intervals
         )
 
 
@@ -342,10 +342,10 @@ def separated_sums(sums: Sequence[Interaction], overlap: float = 0.0) -> tuple[l
     Sums of fewer than `MIN_SEEDS_OF_SUMS` seeds, or without any spread, are in neither list. `overlap` as in
     `estimate`.
     """
-    known = [interaction for interaction in sums if len(interaction.excess) >= MIN_SEEDS_OF_SUMS]
+    analyzed = [interaction for interaction in sums if len(interaction.excess) >= MIN_SEEDS_OF_SUMS]
     more, less = list[str](), list[str]()
-    for interaction in known:
-        over_seeds = estimate(interaction.excess, 1 - (1 - LEVEL) / len(known), overlap=overlap)
+    for interaction in analyzed:
+        over_seeds = estimate(interaction.excess, 1 - (1 - LEVEL) / len(analyzed), overlap=overlap)
         if round(over_seeds.sd or 0.0, 9) and over_seeds.low is not None and over_seeds.high is not None:
             more += [interaction.name] if over_seeds.low > 0 else []
             less += [interaction.name] if over_seeds.high < 0 else []

@@ -25,7 +25,7 @@ class Worker:
 
     def __init__(self, study: StudyFolder, log: Callable[[str], None], skip: Iterable[str] = ()) -> None:
         self.study, self.log = study, log
-        self.plan = StudyPlan.from_dict(study.facts["plan"])
+        self.plan = StudyPlan.from_dict(study.metadata["plan"])
         self.outcomes = Outcomes(study)
         self.tried = set(skip)  # each process tries a failing cell once
 
@@ -109,10 +109,10 @@ class Worker:
 
     def _log_decisions(self, decisions: list[Decision]) -> None:
         """Write halving's decisions into study.json, and log each once."""
-        known = self.study.facts.get("decisions", [])
+        logged = self.study.metadata.get("decisions", [])
         sentences = [decision.sentence for decision in decisions]
-        if new := [sentence for sentence in sentences if sentence not in known]:
-            self.study.update(decisions=[*known, *new])
+        if new := [sentence for sentence in sentences if sentence not in logged]:
+            self.study.update(decisions=[*logged, *new])
             for sentence in new:
                 self.log(sentence)
 
@@ -123,5 +123,5 @@ def changed(study: StudyFolder, plan: StudyPlan) -> list[str]:
     return [
         cell.name
         for cell in every_cell(study.grid)
-        if (facts := outcomes.of(cell).facts) and facts.get("cell") not in (None, contents(study, cell, plan))
+        if (metadata := outcomes.of(cell).metadata) and metadata.get("cell") not in (None, contents(study, cell, plan))
     ]

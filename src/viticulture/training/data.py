@@ -152,8 +152,8 @@ def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
     """Return a default recipe with the user's keys, without its patch size where it does not fit the user's student."""
     config = load_started(name, overrides)
     given, student, images = overrides or {}, config.student, config.images
-    own = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None
-    if not own or not given.keys() & {"student", "student.name"}:
+    chosen = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None
+    if not chosen or not given.keys() & {"student", "student.name"}:
         return config
     try:
         student_of(config, DataSpec(("one", "other"), images.shape, *normalization("half", images.channels)))
