@@ -50,7 +50,8 @@ def test_the_table_covers_every_method_and_guide() -> None:
     assert not any(find_method(name).provides for name in dense)
     assert find_method("multilabel").provides == frozenset(Capability) - {Capability.LABELS}
     assert find_method("regression").provides == frozenset({Capability.PATCHES})
-    assert set(METHODS) == set(METHOD_NAMES) - dense - {"multilabel", "regression"}
+    assert not find_method("linear_probe").provides
+    assert set(METHODS) == set(METHOD_NAMES) - dense - {"multilabel", "regression", "linear_probe"}
     assert {name for name, _ in GUIDES.values() if name} == set(GUIDE_NAMES)
     for name in METHODS:
         method = find_method(name)

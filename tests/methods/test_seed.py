@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from children import one_of_pair, pair, shared_gradients
 from exact import CLOSE, check_same_gradients, doubled, never_single
 from label_free import start
+from networks import train
 from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
@@ -161,13 +162,7 @@ def test_two_processes_are_one(teacher: str, tmp_path: Path, monkeypatch: pytest
 def test_a_student_learns(teacher: str) -> None:
     seed = method(teacher, teacher_temperature=0.1)
     optimizer = torch.optim.SGD([*seed.student.parameters(), *seed.auxiliary.parameters()], lr=0.1)
-    losses = []
-    for _ in range(10):
-        loss = seed.losses({"image": images()})["similarity"]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = train(optimizer, lambda: seed.losses({"image": images()})["similarity"])
     assert losses[-1] < losses[0]
     assert all(p.grad is not None for p in seed.auxiliary.parameters())
     assert isinstance(seed.auxiliary["head"], nn.Sequential)

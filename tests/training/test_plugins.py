@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from torch import Tensor
 
 import viticulture
 from children import command
 from refusals import refused
-from resumed import check_same_bits
+from resumed import check_same_bits, interrupt_fit
 from trained import weights
 from viticulture import methods
 from viticulture.config.load import read
@@ -33,7 +32,7 @@ from viticulture.models.weights.files import load, save
 from viticulture.training.assemble import build_guides
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.session import Session, begin, reopen
+from viticulture.training.session import begin, reopen
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 NAMES = ("attention_transfer", "my_source", "my_vineyard")
@@ -119,26 +118,10 @@ def test_a_guide_next_to_the_recipe_trains_resumes_and_is_evaluated(
     assert viticulture.evaluate(str(run)).keys() == {"last/test"}
 
     broken = begin(data, str(place / "own.yaml"), 0, str(tmp_path / "broken"), False, settings, "test")
-    stop_before(broken, step=3)
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken)
-    broken.run.unlock()
+    interrupt_fit(broken, calls=2)
     forget(monkeypatch)
     fit(reopen(str(tmp_path / "broken")))
     check_same_bits(weights(run), weights(tmp_path / "broken"))
-
-
-def stop_before(session: Session, step: int) -> None:
-    calls, losses = 0, session.method.losses
-
-    def interrupted(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        nonlocal calls
-        calls += 1
-        if calls == step:
-            raise KeyboardInterrupt
-        return losses(batch)
-
-    session.method.losses = interrupted  # type: ignore[method-assign]
 
 
 def test_two_guides_of_one_class_have_separate_terms(teachers: Path, tmp_path: Path) -> None:
