@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from PIL import Image
 
 import viticulture
 from children import command
@@ -32,6 +33,7 @@ from viticulture.models.weights.files import load, save
 from viticulture.training.assemble import build_guides
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
+from viticulture.training.run_inputs import config_of
 from viticulture.training.session import begin, reopen
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
@@ -112,7 +114,11 @@ def test_a_guide_next_to_the_recipe_trains_resumes_and_is_evaluated(
     shutil.copytree(place / "run", run)
     shutil.copy(PLUGINS / "attention_transfer.py", run)
     monkeypatch.chdir(run)
-    refused("there is no module attention_transfer; start where", viticulture.evaluate, str(run))
+    refused("there is no module attention_transfer; start where", reopen, str(run))
+    assert not config_of(RunFolder.open(str(run))).guides, "a trained student works without its guide"
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (8, 8)).save(photo)
+    assert len(viticulture.open(str(run)).predict(str(photo))) == 1
     assert "attention_transfer" not in sys.modules
     monkeypatch.syspath_prepend(PLUGINS)
     assert viticulture.evaluate(str(run)).keys() == {"last/test"}

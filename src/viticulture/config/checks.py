@@ -21,6 +21,10 @@ def check_parts(config: Config) -> None:
                 f"guide {guide} requires {words}, which method {name} does not provide; take guides.{guide} out, or "
                 "take another method"
             )
+    if (teacher_size := config.images.teacher_size) is not None and not config.guides:
+        raise UserError(
+            f"images.teacher_size {teacher_size} is for teachers of guides, and there are no guides; leave it out"
+        )
     if method.closed_form:
         _check_closed_form(config)
     accumulate, precision = config.train.accumulate, config.engine.precision
