@@ -28,7 +28,7 @@ def inspect(data: Any, out: str = "") -> "Inspection":
     from ..config.load import read
     from ..data.inspect import CopyPair
     from ..data.inspect import inspect as inspect_source
-    from ..data.open import ANNOTATED, open_source
+    from ..data.open import open_source
     from ..data.sources.source import RECIPES
     from ..outputs import check_out, csv_text, write_out
     from ..training.progress import showing
@@ -38,7 +38,7 @@ def inspect(data: Any, out: str = "") -> "Inspection":
     word = as_source(data)
     source = open_source(word, annotations_first=True)
     sizes = {}
-    if source.contents in ANNOTATED:
+    if source.targets is not None:
         sizes["image_size"] = read(RECIPES[source.contents])["images"]["image_size"]
     with showing("reading images") as progress:
         inspection = inspect_source(source, progress, **sizes)

@@ -68,7 +68,8 @@ def evaluate_agreement(run: RunFolder, config: Config, key: str, images: Images)
     if not of_class(config.values["guides"], *GUIDES):
         return None
     weights, _, split = key.partition("/")
-    model, blank = of_run(run, weights, BATCH), Agreement(weights, split, checksum=checksum_of(run, weights))
+    blank = Agreement(weights, split, checksum=checksum_of(run, weights))
+    model = replace(of_run(run, weights, BATCH), temperature=())  # as it was trained
     try:
         teachers = _teachers(config, run.weights(weights))
     except UserError as error:

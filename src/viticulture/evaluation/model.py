@@ -30,7 +30,7 @@ from ..data.transforms.transform import send
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..models.heads import every_head
-from ..models.tta import TTAMode, describe, tta_mode, with_tta
+from ..models.tta import Calibrated, TTAMode, describe, temperature_of, tta_mode, with_tta
 from ..models.weights.files import load
 from ..models.weights.sources import open_network
 from ..text import log, shell_word
@@ -60,11 +60,13 @@ class EvaluatedModel:
     architecture: str = ""
     whole: bool = False
     eval_views: TTAMode = "one"
+    temperature: tuple[float, ...] = ()
 
     @cached_property
     def tta_network(self) -> nn.Module:
-        """The network averaged over its views, [B, C, H, W] -> logits [B, K]."""
-        return with_tta(self.network, self.eval_views, self.data_spec)
+        """The network averaged over its views and calibrated, [B, C, H, W] -> logits [B, K]."""
+        network = with_tta(self.network, self.eval_views, self.data_spec)
+        return Calibrated(network, self.temperature).eval().to(self.device) if self.temperature else network
 
     @property
     def crop(self) -> BoxCrop:
@@ -95,7 +97,7 @@ def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> Evalua
     device = device_for(recipe)
     return EvaluatedModel(
         student.to(device), data_spec, recipe.images, device, batch_size, _architecture(config),
-        eval_views=tta_mode(config),
+        eval_views=tta_mode(config), temperature=temperature_of(config, len(data_spec.classes)),
     )  # fmt: skip
 
 

@@ -25,12 +25,16 @@ class Predictions:
         labels: [N] int64, the true class; -1 without a label. Of several labels an image [N, C], as rows of
             probabilities, which then are float64 and need no sum.
         rule: which heads and views made them, see `OutputHeads.rule_with`.
+        temperature: by which they are calibrated; () where they are not.
+        uncalibrated: the same before; None where they are not calibrated.
     """
 
     probabilities: Tensor
     labels: Tensor
     names: Sequence[str]
     rule: str = ONE_HEAD
+    temperature: tuple[float, ...] = ()
+    uncalibrated: Tensor | None = None
 
 
 def softmax(logits: Tensor) -> Tensor:

@@ -47,3 +47,16 @@ class DataSpec:
         if self.scale is not None:
             return logits.float() * self.scale[1] + self.scale[0]
         return logits.double().sigmoid() if self.multilabel else logits.float().softmax(-1)
+
+    @property
+    def output_name(self) -> str:
+        """Name of an exported file's output, which `output_of` returns."""
+        if self.scale is not None:
+            return "value"
+        return "features" if not self.classes else "probabilities" if self.multilabel else "logits"
+
+    def output_of(self, logits: Tensor) -> Tensor:
+        """Return an exported file's output: logits of classes, probabilities of labels, a number, or features."""
+        if self.scale is not None:
+            return self.probabilities(logits)
+        return logits.sigmoid() if self.multilabel else logits

@@ -12,18 +12,21 @@ Training crops enlarge objects; the two middles do the same.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import unknown
+from ..errors import UserError, received, unknown
 from .data_spec import DataSpec
 
 TTAMode = Literal["one", "mirrored", "middle", "four", "six"]
 TTA_KEY = "views"
 """Key of config.json next to weights; without it a network is evaluated on one view."""
+TEMPERATURE_KEY = "temperature"
+"""Key of config.json next to weights: numbers that divide the logits."""
 MIDDLE, SMALL_MIDDLE = 0.1, 0.2
 """Share of a side that is cut off at each edge, rounded to whole pixels of the network's input."""
 
@@ -86,6 +89,33 @@ class TTAModel(nn.Module):
         if self.multilabel:
             return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)  # finite for any logits
         return logits.log_softmax(-1).logsumexp(0)  # up to the log of the number of views, which a softmax ignores
+
+
+class Calibrated(nn.Module):
+    """A network whose logits [B, C] are divided by a temperature, or by one per label (scores/calibration.py)."""
+
+    temperature: Tensor
+
+    def __init__(self, network: nn.Module, temperature: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("temperature", torch.tensor(temperature, dtype=torch.float32))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> logits [B, C] float32."""
+        return self.network(images).float() / self.temperature
+
+
+def temperature_of(config: dict[str, Any], classes: int) -> tuple[float, ...]:
+    """Return the temperatures that a config.json holds; () for none. Raises: UserError for other values."""
+    values = config.get(TEMPERATURE_KEY) or ()
+    valid = isinstance(values, list | tuple) and all(isinstance(v, float) and isfinite(v) and v > 0 for v in values)
+    if not valid or len(values) not in (0, 1, classes):
+        raise UserError(
+            f"{TEMPERATURE_KEY} in config.json must be one positive number, or one per label, got {received(values)}; "
+            "evaluate the run again"
+        )
+    return tuple(values)
 
 
 def tta_mode(config: dict[str, Any]) -> TTAMode:

@@ -16,11 +16,15 @@ from ..evaluation.model import ONE_HEAD, EvaluatedModel
 from ..evaluation.outputs import Predictions
 from ..evaluation.reference import evaluate_references, read_references
 from ..outputs import csv_text
+from ..scores.calibration import MIN_IMAGES as MIN_FITTED
+from ..scores.calibration import fit_temperature
 from ..scores.confusion import most_confused
 from ..table import MAX_ROWS, Cell, Column, Table, percent, unread
 from ..training.run_inputs import config_of
 from .classification_metrics import (
     ClassificationResult,
+    ReliabilityBin,
+    Uncalibrated,
     evaluate_predictions,
     joined,
     most_confident_mistakes,
@@ -110,6 +114,9 @@ class Classification(ImageTask):
         predictions, classes = outputs[split], self.run.read("run.json")["data"]["classes"]
         copies = self.run.near_duplicates.get(split, ()) if dataset is not None else ()
         return replace(evaluate_predictions(predictions, classes), without_copies=without_copies(predictions, copies))
+
+    def fit_temperature(self, predictions: Predictions) -> tuple[float, ...]:
+        return fit_temperature(predictions.probabilities, predictions.labels)
 
     def view_score(self, predictions: Predictions) -> float:
         """Accuracy."""
@@ -225,20 +232,37 @@ def classification_page(
 
 def _calibration(result: ClassificationResult) -> LineChart:
     """Return the section about calibration."""
-    dots, points = joined(result.reliability, MIN_IMAGES), 100 * result.calibration_error
-    note = f"On average confidence and accuracy differ by {points:.1f} points (expected calibration error). "
+    dots, before = joined(result.reliability, MIN_IMAGES), result.uncalibrated
+    note = f"On average confidence and accuracy differ by {_error(result)} points (expected calibration error). "
+    if before is None:
+        note += f"Not calibrated: that takes {MIN_FITTED} validation images. "
+    else:
+        note += (
+            f"Calibrated on validation images by temperature {result.temperature:.2f}; before, by {_error(before)} "
+            "points. "
+        )
     title = "Calibration: is it as accurate as it is confident?"
     if len(dots) < 2:
         return LineChart(
             title, {}, "", "", f"{note}{result.images:,} images of this confidence are too few for a curve."
         )
-    lines = {
-        "this student": [(100 * dot.confidence, 100 * dot.accuracy) for dot in dots],
-        "perfect calibration": [(0.0, 0.0), (100.0, 100.0)],
-    }
+    lines = {"this student": _percents(dots), "perfect calibration": [(0.0, 0.0), (100.0, 100.0)]}
+    if before is not None:
+        lines["before calibration"] = _percents(joined(before.reliability, MIN_IMAGES))
     return LineChart(
         title, lines, "confidence, %", "accuracy, %", f"{note}Each dot represents at least {MIN_IMAGES} images."
     )
+
+
+def _percents(dots: Sequence[ReliabilityBin]) -> list[tuple[float, float]]:
+    return [(100 * dot.confidence, 100 * dot.accuracy) for dot in dots]
+
+
+def _error(result: ClassificationResult | Uncalibrated) -> str:
+    """Return a calibration error in points with its interval."""
+    ends = result.calibration_interval
+    interval = f" (95 % interval {100 * ends[0]:.1f} to {100 * ends[1]:.1f})" if ends else ""
+    return f"{100 * result.calibration_error:.1f}{interval}"
 
 
 def _classes(result: ClassificationResult, trained_on: Sequence[int]) -> list[TaskSection]:
@@ -272,7 +296,7 @@ def summary(results: Results[ClassificationResult]) -> Table:
         rows.append(["predicted by", *(each.rule for each in every)])
     rows += [
         ["top-1 accuracy", *(percent(each.top1) for each in every)],
-        ["  95 % interval", *("{:.1f}–{:.1f} %".format(*(100 * end for end in each.top1_interval)) for each in every)],
+        ["  95 % interval", *(_interval(each.top1_interval) for each in every)],
     ]
     if any(rest := [each.without_copies for each in every]):
         shares = ["" if each is None or each.top1 is None else percent(each.top1) for each in rest]
@@ -286,9 +310,18 @@ def summary(results: Results[ClassificationResult]) -> Table:
         ["NLL, nats", *(f"{each.nll:.3f}" for each in every)],
         ["calibration error", *(percent(each.calibration_error) for each in every)],
     ]
+    if all(ends := [each.calibration_interval for each in every]):
+        rows.append(["  95 % interval", *(_interval(each) for each in ends)])
+    if any(raw := [each.uncalibrated for each in every]):
+        rows.append(["NLL before calibration", *("" if each is None else f"{each.nll:.3f}" for each in raw)])
+        rows.append(["  calibration error", *("" if each is None else percent(each.calibration_error) for each in raw)])
     splits = [split for _, split in heads]
     names = [split if splits.count(split) == 1 else f"{split}, {weights} weights" for weights, split in heads]
     return Table("Evaluation", [Column(""), *(Column(name, "decimal") for name in names)], rows)
+
+
+def _interval(ends: tuple[float, float] | None) -> str:
+    return "" if ends is None else "{:.1f}–{:.1f} %".format(*(100 * end for end in ends))
 
 
 def copies_sentence(result: ClassificationResult, split: str) -> str:

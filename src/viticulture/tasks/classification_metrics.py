@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..evaluation.model import ONE_HEAD
 from ..evaluation.outputs import Predictions, check_finite
 from ..keywords import rebuilt
+from ..scores.calibration import calibration_interval
 from ..scores.intervals import wilson
 
 CALIBRATION_BINS = 15
@@ -59,6 +60,16 @@ class WithoutCopies:
     top1_interval: tuple[float, float] | None
 
 
+@dataclass(frozen=True)
+class Uncalibrated:
+    """The numbers of a `ClassificationResult` that calibration changes, before it."""
+
+    nll: float
+    calibration_error: float
+    calibration_interval: tuple[float, float]
+    reliability: tuple[ReliabilityBin, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class ClassificationResult:
     """The numbers of one set of weights on one split; shares lie in [0, 1].
@@ -73,6 +84,9 @@ class ClassificationResult:
         confusion: [C, C] int64, images by true class (row) and predicted class (column).
         rule: what makes the predictions: the heads of a student with several, "class token" or "mean of 3 heads", and
             the number of views of an image where it is not one.
+        calibration_interval: 95 % interval of `calibration_error` over images, by bootstrap.
+        temperature: that divides the logits; 1 where they are not calibrated.
+        uncalibrated: the numbers at temperature 1; None where they are not calibrated.
         without_copies: accuracy without the images that have near-duplicates among the training images; None where none
             have, or none are known.
     """
@@ -91,6 +105,9 @@ class ClassificationResult:
     confusion: NDArray[np.int64]
     rule: str = ONE_HEAD
     without_copies: WithoutCopies | None = None
+    calibration_interval: tuple[float, float] | None = None
+    temperature: float = 1.0
+    uncalibrated: Uncalibrated | None = None
 
     @property
     def score(self) -> float:
@@ -149,13 +166,13 @@ def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: in
     probabilities, labels, C = predictions.probabilities, predictions.labels, len(classes)
     _check(predictions, C)
     k = min(k, C)
-    confidence, predicted = probabilities.amax(-1), probabilities.argmax(-1)
+    predicted = probabilities.argmax(-1)
     chunks = zip(torch.split(probabilities, 4096), torch.split(labels, 4096), strict=True)
     ranks = torch.cat([_rank(some, of) for some, of in chunks])
-    likelihood = probabilities.gather(1, labels[:, None]).clamp_min(torch.finfo(torch.float32).tiny).double()
     confusion: NDArray[np.int64] = multiclass_confusion_matrix(predicted, labels, C).numpy()
     per_class = _per_class(confusion, classes)
-    reliability = _reliability(confidence.double().numpy(), (predicted == labels).numpy())
+    now = _likelihood(probabilities, labels)
+    before = None if predictions.uncalibrated is None else _likelihood(predictions.uncalibrated, labels)
     right = int(confusion.trace())
     return ClassificationResult(
         images=len(labels),
@@ -165,13 +182,25 @@ def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: in
         topk=float((ranks < k).double().mean()),
         macro_f1=float(multiclass_f1_score(predicted, labels, C, average="macro")),
         balanced_accuracy=float(np.mean([score.recall for score in per_class if score.recall is not None])),
-        nll=float(-likelihood.log().mean()),
-        calibration_error=sum(b.images * abs(b.accuracy - b.confidence) for b in reliability) / len(labels),
-        reliability=reliability,
+        **vars(now),
         per_class=per_class,
         confusion=confusion,
         rule=predictions.rule,
+        temperature=predictions.temperature[0] if predictions.temperature else 1.0,
+        uncalibrated=before,
     )
+
+
+def _likelihood(probabilities: Tensor, labels: Tensor) -> Uncalibrated:
+    """Compute the numbers that calibration changes, of probabilities [N, C] and labels [N]."""
+    confidence, predicted = probabilities.double().amax(-1).numpy(), probabilities.argmax(-1)
+    right = (predicted == labels).numpy()
+    likelihood = probabilities.gather(1, labels[:, None]).clamp_min(torch.finfo(torch.float32).tiny).double()
+    bin_of = _bin_of(confidence)
+    reliability = _reliability(confidence, right, bin_of)
+    error = sum(each.images * abs(each.accuracy - each.confidence) for each in reliability) / len(labels)
+    interval = calibration_interval(confidence, right, bin_of, error)
+    return Uncalibrated(float(-likelihood.log().mean()), error, interval, reliability)
 
 
 def without_copies(predictions: Predictions, copies: Collection[str]) -> WithoutCopies | None:
@@ -228,14 +257,20 @@ def _per_class(confusion: NDArray[np.int64], classes: Sequence[str]) -> tuple[Cl
     )
 
 
-def _reliability(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> tuple[ReliabilityBin, ...]:
-    """Compute bins [m/M, (m+1)/M) of confidence, the last one closed.
+def _bin_of(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the bin [m/M, (m+1)/M) of each confidence, the last one closed.
 
     Source: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, arXiv:1706.04599, Eq. (3).
     Deviation: lower edges are inside, as in torchmetrics, which has a separate bin for a confidence of exactly 1.
     """
     edges = np.linspace(0, 1, CALIBRATION_BINS + 1, dtype=np.float32)
-    bin_of = np.clip(np.searchsorted(edges, confidence.astype(np.float32), side="right") - 1, 0, CALIBRATION_BINS - 1)
+    return np.clip(np.searchsorted(edges, confidence.astype(np.float32), side="right") - 1, 0, CALIBRATION_BINS - 1)
+
+
+def _reliability(
+    confidence: NDArray[np.float64], right: NDArray[np.bool_], bin_of: NDArray[np.int64]
+) -> tuple[ReliabilityBin, ...]:
+    """Compute the bins that hold images."""
     bins = []
     for number in range(CALIBRATION_BINS):
         inside = bin_of == number

@@ -28,8 +28,9 @@ from ..evaluation.model import EvaluatedModel, check_classes, heads_of, of_run, 
 from ..evaluation.outputs import Predictions, check_finite, choose_views, collect, save_num_views
 from ..evaluation.saved import name_of, of_each
 from ..models.taps import Taps
-from ..models.tta import TTA_KEY
-from ..models.weights.files import load
+from ..models.tta import TEMPERATURE_KEY, TTA_KEY
+from ..models.weights.files import load, note, read_config
+from ..scores.calibration import calibrated
 from ..training.data import for_method
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of, dataset_of
@@ -86,6 +87,10 @@ class ImageTask(Task):
         if config_of(self.run).images.eval_views == "best" and "val" in splits:
             choose_views(self.run, splits["val"], self.view_score, self.share)
         evaluated = self._evaluated(splits, dataset)
+        for key, made in evaluated.predictions.items():
+            folder, temperature = self.run.weights(key.partition("/")[0]), [*made.temperature]
+            if (read_config(folder).get(TEMPERATURE_KEY) or []) != temperature:
+                note(folder, {TEMPERATURE_KEY: temperature})
         save_num_views(self.run)
         results = evaluated.results
         save_results(self.run, results)
@@ -109,7 +114,8 @@ class ImageTask(Task):
         return OtherImages(name, self._evaluated({name: images}, None), warnings)
 
     def _evaluated(self, splits: Mapping[str, Images], dataset: Dataset | None) -> Evaluated:
-        every = of_each(self.run, lambda weights: self.outputs(weights, splits)) if splits else {}
+        fit = dataset is not None
+        every = of_each(self.run, lambda weights: self.outputs(weights, splits, fit)) if splits else {}
         keys = [(f"{weights}/{split}", weights, split) for split in splits for weights in every]
         results = {key: self.result_of(every[weights], split, weights, dataset) for key, weights, split in keys}
         return Evaluated(
@@ -118,13 +124,31 @@ class ImageTask(Task):
             {key: splits[split] for key, _, split in keys},
         )
 
-    def outputs(self, weights: str, splits: Mapping[str, Images]) -> dict[str, Predictions]:
-        """Outputs of one set of weights for the images of each split."""
-        model, predictions = of_run(self.run, weights), {}
+    def outputs(self, weights: str, splits: Mapping[str, Images], fit: bool = False) -> dict[str, Predictions]:
+        """Outputs of one set of weights for the images of each split, calibrated.
+
+        Args:
+            fit: fit the temperature on the split val, if there is one, rather than take that of the weights.
+        """
+        saved, predictions = of_run(self.run, weights), {}
+        model = replace(saved, temperature=())
         for split, images in splits.items():
             made = collect(model.tta_network, model.batches(images), images.records.names, self.activation(model))
             predictions[split] = replace(made, rule=self.rule(model, images))
-        return predictions
+        val = predictions.get("val")
+        temperature = saved.temperature if not fit else () if val is None else self.fit_temperature(val)
+        if not temperature:
+            return predictions
+        return {split: self._calibrated(each, temperature) for split, each in predictions.items()}
+
+    def fit_temperature(self, predictions: Predictions) -> tuple[float, ...]:
+        """Return the temperature of validation images' outputs (scores/calibration.py); () for none."""
+        return ()
+
+    def _calibrated(self, predictions: Predictions, temperature: tuple[float, ...]) -> Predictions:
+        before = predictions.probabilities
+        after = calibrated(before, temperature, self.contents == "labels")
+        return replace(predictions, probabilities=after, temperature=temperature, uncalibrated=before)
 
     def rule(self, model: EvaluatedModel, images: Images) -> str:
         """Name the heads and views of an image that make the outputs."""
@@ -145,6 +169,8 @@ class ImageTask(Task):
             metadata["range"] = value_range
         if model.eval_views != "one":
             metadata[TTA_KEY] = model.eval_views
+        if model.temperature:
+            metadata[TEMPERATURE_KEY] = model.temperature
         return Exported(model.tta_network, model.data_spec, metadata)
 
     def file_metadata(self, weights: str, model: EvaluatedModel) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ..evaluation.outputs import Predictions
 from ..evaluation.reference import MAX_IMAGES, raw_pixels
 from ..models.tta import describe
 from ..outputs import csv_text
+from ..scores.calibration import MIN_OF_LABEL, fit_temperatures
 from ..scores.labels import UNDECIDED, best_thresholds, mean_average_precision
 from ..table import MAX_ROWS, Cell, Column, Table, unread
 from ..training.run_folder import RunFolder
@@ -109,6 +110,9 @@ class Multilabel(ImageTask):
     def can_evaluate(self, images: Images) -> bool:
         """Return whether an image shows a label."""
         return bool((images.records.labels > 0).any())
+
+    def fit_temperature(self, predictions: Predictions) -> tuple[float, ...]:
+        return fit_temperatures(predictions.probabilities, predictions.labels)
 
     def view_score(self, predictions: Predictions) -> float:
         """mAP."""
@@ -241,7 +245,15 @@ def summary(results: Results[MultilabelResult]) -> Table:
     if (counting := results.counting) is not None:
         rows += [[name, share, *[None] * 5, "", counting.images] for name, share in counting.baselines.items()]
     by_views = f" Predictions are the mean over {counting.views} of each image." if counting and counting.views else ""
-    return Table("Labels", columns, rows, CHOSEN + by_views)
+    before = counting and counting.nll_uncalibrated
+    calibration = (
+        f" Calibrated per label on validation images; NLL before: {before:.3f}."
+        if before is not None
+        else (
+            f" Not calibrated: that takes {MIN_OF_LABEL} validation images with a label and {MIN_OF_LABEL} without it."
+        )
+    )
+    return Table("Labels", columns, rows, CHOSEN + by_views + calibration)
 
 
 def per_label(result: MultilabelResult) -> Table:

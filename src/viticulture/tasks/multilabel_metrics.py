@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..evaluation.outputs import Predictions, check_finite
 from ..scores.intervals import centered, interval_of
@@ -50,6 +51,7 @@ class MultilabelResult:
         resampled: `map` over images drawn with replacement, by which two networks are compared on the same images;
             their mean is `map`, see `intervals.centered`.
         views: of an image that were averaged, in words; "" for one.
+        nll_uncalibrated: `nll` before calibration; None where they are not calibrated.
     """
 
     images: int
@@ -64,6 +66,7 @@ class MultilabelResult:
     baselines: dict[str, float]
     resampled: tuple[float, ...] = field(repr=False, default=())
     views: str = ""
+    nll_uncalibrated: float | None = None
 
     @property
     def score(self) -> float:
@@ -90,8 +93,7 @@ def evaluate_labels(
     right, shown, counts = (predicted & true).sum(0), true.sum(0), predicted.sum(0)
     precisions, score = average_precisions(probabilities, true), mean_average_precision(probabilities, true)
     drawn = centered(resampled(probabilities, true), score)
-    least = np.finfo(np.float64).epsneg  # the smallest distance to 1, for labels that are true as well
-    likelihood = np.where(true, probabilities, 1 - probabilities).clip(least)
+    before = predictions.uncalibrated
     scores = tuple(
         LabelScore(
             name,
@@ -114,11 +116,17 @@ def evaluate_labels(
         micro_f1=_share(2 * right.sum(), shown.sum() + counts.sum()) or 0.0,
         macro_f1=float(np.mean(known)) if known else 0.0,
         exact=float((predicted == true).all(1).mean()),
-        nll=float(-np.log(likelihood).sum(1).mean()),
+        nll=_nll(probabilities, true),
+        nll_uncalibrated=None if before is None else _nll(before.double().numpy(), true),
         per_label=scores,
         baselines={FREQUENCY: mean_average_precision(np.zeros(true.shape), true), **(baselines or {})},
         resampled=tuple(drawn.round(6).tolist()),
     )
+
+
+def _nll(probabilities: NDArray[np.float64], true: NDArray[np.bool_]) -> float:
+    least = np.finfo(np.float64).epsneg  # the smallest distance to 1, for labels that are true as well
+    return float(-np.log(np.where(true, probabilities, 1 - probabilities).clip(least)).sum(1).mean())
 
 
 def _share(part: float, whole: float) -> float | None:

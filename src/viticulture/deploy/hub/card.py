@@ -39,6 +39,7 @@ class CardNetwork:
     channels: int = 3
     ranges: tuple[tuple[float, float], ...] = ()
     views: TTAMode = "one"
+    calibrated: bool = False
     code: tuple[str, ...] = ()
     in_timm: bool = True
     student_alone: bool = False

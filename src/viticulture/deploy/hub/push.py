@@ -19,7 +19,7 @@ import timm
 
 from ...errors import UserError, received
 from ...models.data_spec import DataSpec
-from ...models.tta import tta_mode
+from ...models.tta import temperature_of, tta_mode
 from ...models.weights.files import FILES, read_config
 from ...tasks.results import RESULTS, Results
 from ...tasks.task import task_of
@@ -77,6 +77,7 @@ def _network(
         data_spec.channels,
         recipe.images.pixel_format.range,
         tta_mode(config),
+        bool(temperature_of(config, len(data_spec.classes))),
         tuple(sorted(set(named_code(recipe.values)))),
         for_timm is None or bool(for_timm),
         for_timm is not None,

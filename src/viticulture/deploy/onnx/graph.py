@@ -72,14 +72,10 @@ class StudentGraph(Graph):
     def __init__(self, student: nn.Module, data_spec: DataSpec, cache_size: int = 0) -> None:
         super().__init__()
         self.student, self.data_spec = student, data_spec
-        named = "logits" if data_spec.classes else "features"
-        self.outputs = ("value" if data_spec.scale else "probabilities" if data_spec.multilabel else named,)
+        self.outputs = (data_spec.output_name,)
 
     def forward(self, image: Tensor) -> Tensor:
-        output = self.student(image)
-        if self.data_spec.scale:
-            return self.data_spec.probabilities(output)
-        return output.sigmoid() if self.data_spec.multilabel else output
+        return self.data_spec.output_of(self.student(image))
 
     def example(self) -> Tensor:
         shape = (2, self.data_spec.channels, *self.data_spec.image_size)

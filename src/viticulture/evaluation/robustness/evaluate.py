@@ -101,7 +101,8 @@ def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0,
         raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
     weights = weights or run.which()[0]
     of_this_run = stands_for_own(run, data)
-    context = _Context(run, of_run(run, weights, BATCH), config_of(run), data if of_this_run else "")
+    model = replace(of_run(run, weights, BATCH), temperature=())  # which changes no class
+    context = _Context(run, model, config_of(run), data if of_this_run else "")
     data_spec = context.model.data_spec
     check_one_class(run, data_spec)
     content = (run.weights(weights) / "model.safetensors").read_bytes() + describe(context.model.eval_views).encode()

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's temperature: fitted on its validation images, and applied by predictions, evaluations and exported files."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import viticulture
+from viticulture.errors import UserError
+
+RECIPE = """
+student: {name: vit_nano, patch_size: 4, options: {embed_dim: 16, depth: 2, num_heads: 2}}
+method: METHOD
+images: {image_size: 16, eval_views: mirrored}
+data: {val_fraction: 0.3, test_fraction: 0.2, near_duplicates: ignore}
+optim: {name: adamw, lr: 3.0e-3}
+schedule: {warmup_epochs: 0}
+train: {epochs: 2, batch_size: 16}
+engine: {device: cpu}
+"""
+METHODS = {"one": "{name: supervised, smoothing: 0}", "several": "multilabel"}
+
+
+@pytest.fixture(scope="module", params=list(METHODS))
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> viticulture.Run:
+    """Of images that are bright or dark, or both in parts, with noise that leaves doubt."""
+    folder, generator = tmp_path_factory.mktemp(request.param), np.random.default_rng(0)
+    rows = ["path,label"]
+    for i in range(200):
+        bright, red = generator.random(2) < 0.5
+        pixels = generator.normal(110 + 12 * bright, 60, (16, 16, 3))
+        pixels[..., 0] += 12 * red
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i}.png")
+        several = "|".join(name for name, there in (("bright", bright), ("red", red)) if there)
+        rows.append(f"{i}.png,{several if request.param == 'several' else ('dark', 'bright')[int(bright)]}")
+    (folder / "list.csv").write_text("\n".join(rows) + "\n")
+    (folder / "own.yaml").write_text(RECIPE.replace("METHOD", METHODS[request.param]))
+    return viticulture.train(
+        str(folder / "list.csv"), str(folder / "own.yaml"), out=str(folder / "run"), progress=False
+    )
+
+
+def temperature(run: viticulture.Run) -> list[float]:
+    weights = run.folder.weights(run.folder.which()[0])
+    return list(json.loads((weights / "config.json").read_text())["temperature"])
+
+
+def test_all_that_a_run_predicts_is_calibrated(run: viticulture.Run, tmp_path: Path) -> None:
+    """Catches: predictions, other images or a file that leave the temperature out; one fitted on test images or twice;
+    a winner that it changes."""
+    values, data = temperature(run), run.path.parent
+    classes = run.classes
+    assert len(values) == (1 if classes == ("bright", "dark") else 2)
+    assert all(value != 1.0 for value in values)
+    result = run.results.counting
+    assert result is not None
+    with np.load(run.path / "predictions.npz") as saved:
+        best = saved[f"{saved['counts'].item()}/probabilities"].astype(float)
+    names = run.folder.image_names["test"]
+    predictions = run.predict([data / name for name in names])
+    told = np.array([[each.probabilities[name] for name in classes] for each in predictions])
+    np.testing.assert_allclose(told, best, atol=2e-3)
+    again = viticulture.evaluate(str(run.path))
+    assert temperature(run) == values
+    assert again.counting.nll == result.nll
+    other = viticulture.evaluate(str(run.path), str(data / "list.csv")).counting
+    assert other is not None
+    every = run.predict([data / f"{i}.png" for i in range(200)])
+    assert other.images == 200
+
+    weights = run.folder.weights(run.folder.which()[0]) / "config.json"
+    text = weights.read_text()
+    try:
+        weights.write_text(json.dumps({**json.loads(text), "temperature": None}))
+        raw = run.predict([data / f"{i}.png" for i in range(200)])
+        odds = [np.log(e.probabilities["bright"] / (1 - e.probabilities["bright"])) for e in every]
+        before = [np.log(e.probabilities["bright"] / (1 - e.probabilities["bright"])) for e in raw]
+        np.testing.assert_allclose(np.array(odds) * values[0], before, rtol=1e-3, atol=1e-4)
+        for wrong in ([0.0], "2", [1.0, 2.0, 3.0]):
+            weights.write_text(json.dumps({**json.loads(text), "temperature": wrong}))
+            with pytest.raises(UserError, match=r"temperature in config\.json must be"):
+                run.predict([data / "0.png"])
+    finally:
+        weights.write_text(text)
+
+    if find_spec("onnxruntime") and find_spec("onnxscript"):
+        import onnxruntime
+
+        run.export(tmp_path / "run.onnx", from_pixels=True)
+        session = onnxruntime.InferenceSession(str(tmp_path / "run.onnx"), providers=["CPUExecutionProvider"])
+        assert json.loads(session.get_modelmeta().custom_metadata_map["temperature"]) == values
+        pixels = np.asarray(Image.open(data / "0.png"))
+        (outputs,) = session.run(None, {session.get_inputs()[0].name: pixels})
+        outputs = torch.from_numpy(outputs)
+        shares = outputs.softmax(-1)[0] if len(values) == 1 else outputs[0]
+        np.testing.assert_allclose(shares.numpy(), [every[0].probabilities[name] for name in classes], atol=2e-3)
+
+
+def test_the_page_shows_calibration_before_and_after(run: viticulture.Run) -> None:
+    page = run.report.read_text(encoding="utf-8")
+    assert ("before calibration" in page) == (len(temperature(run)) == 1)
+    assert "Calibrated" in page
