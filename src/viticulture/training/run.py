@@ -26,14 +26,14 @@ from .feed import Feed, validation_split
 from .half_precision import CpuMixedPrecision
 from .loggers import close, loggers, no_tensorboard_traceback
 from .machine import keep_freed_memory
-from .metrics import EpochMeans, cut
+from .metrics import StepMetrics, cut
 from .module import TrainingModule
 from .processes import environment, lost_another, named
 from .progress import EachEpoch, ProgressBar
 from .replay import Replay
 from .session import Session
 from .state import Ema, Ended, KeepLast, RandomState, WholeCheckpointIO
-from .watching import BestCheckpoint, Perfect, StopOnNonFinite, ValidateEvery
+from .watching import BestCheckpoint, Perfect, ValidateEvery
 
 LOG_EVERY_STEPS = 50
 COMPILED_STEPS = 10_000
@@ -87,8 +87,7 @@ def fit(
     validation = len(session.dataset.val) if train.validate == "val" and session.dataset.val is not None else 0
     callbacks: list[Callback | None] = [
         RandomState(),
-        EpochMeans(),
-        StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
+        StepMetrics(LOG_EVERY_STEPS if on_gpu else 1),
         keep,
         progress or ProgressBar(session.plan.batch_size),
         EachEpoch(after_epoch) if after_epoch else None,
