@@ -100,9 +100,7 @@ def fit(
         StopAfter(until) if until else None,  # after Ended, for which this is no end
     ]
     if engine.compile or (engine.compile is None and on_gpu and method.length.steps >= COMPILED_STEPS):
-        method.taps.compile()
-        for network in method.auxiliary.children():
-            network.compile()
+        method.compile_networks()
     _quiet()
     keep_freed_memory()
     trainer = _trainer(session, [callback for callback in callbacks if callback], checkpoints, on_gpu)

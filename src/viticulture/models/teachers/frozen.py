@@ -18,8 +18,8 @@ from ..weights.sources import open_network
 class Frozen(nn.Module):
     """A frozen network, hidden from parameters and state dict.
 
-    It is hidden from modules(), DDP, train() and compile() as well; it moves to devices and stays in inference mode, so
-    that neither weights nor batch statistics change. Its outputs have no gradient.
+    It is hidden from modules(), DDP and train() as well; it moves to devices and stays in inference mode, so that
+    neither weights nor batch statistics change. Its outputs have no gradient.
     """
 
     memory: Callable[[Tensor, Callable[[], Any]], Any] | None = None
@@ -37,6 +37,10 @@ class Frozen(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.net._apply(fn)  # type: ignore[no-untyped-call]
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
+
+    def compile(self, *arguments: Any, **options: Any) -> None:
+        """Compile the hidden network in place; arguments are `torch.compile`'s."""
+        self.net.compile(*arguments, **options)
 
     def forward(self, images: Tensor, *more: Any) -> Any:
         with torch.no_grad():
